@@ -6,8 +6,8 @@
 SOURCE is a folder with the package `robustbench` (RobustBench/robustbench, whose code stays there). Every
 network of its zoo is built with random weights, its BatchNorm layers see images with the spectrum of
 photographs, and its state dict is saved as the zoo ships it: under `state_dict`, with `module.` before the
-names, and without the tensors that the published file lacks. rbtools then gets the file and 1/f images as the
-images of the data set, and its logits are compared with those of the network itself:
+names, and without the tensors that the published file lacks. rbtools then gets the file and 1/f images, which
+the network has labelled, and its logits are compared with those of the network itself:
 
     right      the same logits, to 1e-5 of the largest
     near       the same to 2 %: the normalisation differs in its third digit
@@ -43,7 +43,6 @@ from torch import nn
 
 from rbtools.models.torchvision_import import torchvision
 
-BATCH = 64  # images
 RIGHT, NEAR = 1e-5, 2e-2
 NORMALISATION = ("cifar10", "cifar100", "imagenet")
 # Entries whose published file lacks the buffers of the normalisation.
@@ -132,9 +131,7 @@ def images_of(shape: tuple[int, int, int], count: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     frequency = torch.hypot(torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)[None])
     frequency[0, 0] = 1 / max(height, width)
-    # Most of a photograph's contrast is common to its channels.
-    noise = torch.randn(count, 1, height, width, generator=generator)
-    noise = noise + 0.35 * torch.randn(count, channels, height, width, generator=generator)
+    noise = torch.randn(count, channels, height, width, generator=generator)
     images = torch.fft.irfft2(torch.fft.rfft2(noise) / frequency**1.3, s=(height, width))
     return ((0.47 + 0.25 * images / images.std()).clamp(0, 1) * 255).round() / 255
 
@@ -211,8 +208,7 @@ def read_back(
 ) -> dict[str, Any]:
     """Save the content of a file, read it with rbtools, and compare the logits of the last two images.
 
-    `images` are those of the data set, which choose network and normalisation, with the class that has the
-    largest of the `expected` logits as label; `name` is given as `--arch`.
+    `images`, labelled by the `expected` logits, choose network and normalisation; `name` is for `--arch`.
     """
     from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
     from rbtools.errors import RbError
@@ -229,8 +225,7 @@ def read_back(
         pairs = {name: (pair.mean, pair.std) for name, pair in NORMALIZATIONS.items() if len(pair.mean) != 2}
         pairs = {name: pair for name, pair in pairs.items() if len(pair[0]) == 3 or name == "half"}
         known = {"dataset": pairs[dataset], "none": None, **pairs, "per-image": "per-image"}
-        labelled = list(zip(images.split(BATCH), expected.argmax(1).split(BATCH), strict=True))
-        hints = checkpoint.NormalizationHints(known, CLASSES, lambda: labelled)
+        hints = checkpoint.NormalizationHints(known, CLASSES, lambda: [(images, expected.argmax(1))])
         start = time.perf_counter()
         try:
             arch = None if name is None else named_arch(name)
