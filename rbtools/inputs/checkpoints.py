@@ -186,7 +186,7 @@ def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
     facts["arch_from"] = recognised.get("arch_from", "given")
     if "normalize" in given and "normalize_from" in recognised:
         facts["normalize_from"] = recognised["normalize_from"]
-    recognition.warn(path, facts, run)
+    (recognition.say if "tried" in facts else recognition.warn)(path, arch, facts, run)
     return {
         **record,
         "arch": spaces.describe(arch, data.about.classes, data.about.shape),

@@ -51,10 +51,11 @@ def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run) 
             f"{file} holds several sets of weights: {facts['nesting'][-1]} is taken, besides it are"
             f" {', '.join(facts['others'])}. --member chooses."
         )
-    warn(path, facts, run)
+    warn(path, arch, facts, run)
 
 
-def warn(path: str, facts: Mapping[str, Any], run: Run) -> None:
+def warn(path: str, _: Mapping[str, Any], facts: Mapping[str, Any], run: Run) -> None:
+    """Report what is wrong with the file."""
     for text in facts.get("warnings", ()):
         run.report.notify(f"warning: {os.path.basename(path)}: {text}.")
 

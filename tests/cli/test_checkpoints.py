@@ -456,7 +456,9 @@ def test_variant_and_normalisation_are_told_at_once_or_when_there_are_images(sma
     assert "images decide, with --dataset, or --normalize" in made.stderr
     record = one(made)
     assert "stem" not in record["arch"] and record["recognised"]["normalize_from"] == "open"
-    piped = one(attack("--dataset", small, "--n", "4", given=json.dumps(record)))
+    evaluated = attack("--dataset", small, "--n", "4", given=json.dumps(record))
+    assert f"Tried on 64 images: --arch {name}:stem=cifar --normalize none: 1.0000" in evaluated.stderr
+    piped = one(evaluated)
     assert piped["recognised"] == direct["recognised"] and piped["arch"] == direct["arch"]
 
 
