@@ -138,7 +138,7 @@ def main(
       rb-arch --neighbours 13714 --cells 1 --dataset digits
       rb-arch --arch resnet18,torchvision:resnet50
       rb-arch --space fcnn --depth 3 --width 256 --where 'skips == 1' --sample 20 --dataset digits
-      rb-arch --from-checkpoint model.pt | rb-attack fgsm --n 4 --dataset imagefolder:photos
+      rb-arch --from-checkpoint model.pt --normalize cifar10 | rb-attack fgsm --dataset imagefolder:photos
     """
     if checkpoints:
         _refuse_with_files()

@@ -109,7 +109,7 @@ def main(
     \b
     Examples:
       rb-arch --sample 1 --cells 1 | rb-train --method trades --epochs 1 | rb-attack pgd --eps 8,16 --n 100
-      rb-attack pgd --eps 8 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
+      rb-attack pgd --eps 8 --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
       rb-attack aa --eps 32 --precision-goal 0.1 trained.jsonl
     """
     from rbtools.evaluation.tasks import AttackTask
@@ -179,7 +179,7 @@ def none(detail: bool, source: shared.RecordSource, work: shared.CommandContext)
 
     \b
     Examples:
-      rb-attack none --checkpoint model.pt --dataset imagefolder:photos
+      rb-attack none --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
     """
     from rbtools.evaluation.tasks import AccuracyTask
 

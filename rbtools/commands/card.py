@@ -91,8 +91,8 @@ def main(
     \b
     Examples:
       rb-card --time 5s trained.jsonl
-      rb-card --for corruptions --time 5s --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
-      rb-card --for pr --time 5s -o card.md trained.jsonl
+      rb-card --for pr --time 5s --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
+      rb-card --for corruptions --time 5s -o card.md trained.jsonl
     """
     from rbtools.jobs.card_parts import chosen
     from rbtools.jobs.model_card import CardJob, CardRequest

@@ -63,7 +63,7 @@ def main(
     \b
     Examples:
       rb-corrupt gaussian_noise,contrast --severity 1-5 trained.jsonl
-      rb-corrupt all --severity 3 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
+      rb-corrupt all --severity 3 --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
       rb-corrupt fog,contrast --dataset digits --write digits-c --show digits-c.png
       rb-corrupt fog,contrast --from digits-c trained.jsonl
     """

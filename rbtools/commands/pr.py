@@ -203,7 +203,7 @@ def main(
       rb-pr --gamma 0:0.15:31 --noise uniform,gaussian --samples 10 --n 20 trained.jsonl
       rb-pr --sampling adaptive --gamma 0.08 --rho 0.01 --samples 10000 --n 20 trained.jsonl
       rb-pr --sampling rare --runs 2 --gamma 0.15 --n 2 trained.jsonl
-      rb-pr --gamma 0.1 --samples 20 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
+      rb-pr --gamma 0.1 --samples 20 --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
     """
     from rbtools.jobs import EvaluateAllJob, EvaluateJob
 
