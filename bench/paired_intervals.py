@@ -138,7 +138,7 @@ def _record(name: str, seed: int, metrics: dict[str, np.ndarray]) -> paired_reco
 
 def time(count: int = 10_000, images: int = 1000) -> Iterator[str]:
     rng = np.random.default_rng(0)
-    hard, labels = rng.random(images), rng.integers(0, 10, images)
+    hard, packed = rng.random(images), answers.packed_labels(rng.integers(0, 10, images))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "records.jsonl"
         with file.open("w") as stream:
@@ -146,7 +146,7 @@ def time(count: int = 10_000, images: int = 1000) -> Iterator[str]:
                 skill = 0.9 - rng.random() / 2
                 own = hard + 0.2 * rng.standard_normal((2, images))
                 record = _record(f"n{at}", 0, {"acc": own[0] < 0.95, "pgd20.8": own[1] < skill})
-                stream.write(json.dumps(answers.with_labels({**record}, "0" * 16, labels)) + "\n")
+                stream.write(json.dumps(answers.with_labels({**record}, "0" * 16, packed)) + "\n")
         words = ["--by", "pgd20.8", "--paired", "1", "--store", folder, str(file)]
         done = subprocess.run(
             [sys.executable, "-m", "rbtools.commands.rank", *words], capture_output=True, check=True

@@ -23,8 +23,8 @@ from common import show
 PIPE = """
 rb-arch --sample 1 --seed 3 --cells 1 --where 'none <= 1 and kernel_params >= 18' |
 rb-train --method erm,pgd,trades --eps 32 --attack-steps 5 --step-size 16 --epochs 30 |
-rb-attack pgd --eps 16 --per-image | rb-attack pgd --norm l2 --eps 0.5 --per-image |
-rb-attack apgd-ce --norm l1 --eps 2 --per-image | rb-corrupt all --severity 3 --per-image |
+rb-attack pgd --eps 16 | rb-attack pgd --norm l2 --eps 0.5 |
+rb-attack apgd-ce --norm l1 --eps 2 | rb-corrupt all --severity 3 |
 rb-score --add 'norms=union(pgd20.*, apgd-ce.*)' --add 'worst=union(pgd20.*, apgd-ce.*, corrupt.*.3)' |
 rb-rank --by worst --paired 2
 """

@@ -42,8 +42,7 @@ of_stages = (
         "--defend",
         metavar="LIST",
         default=None,
-        help="Stages in front of the network, each with its value: jpeg:75, quantize:4,"
-        " python:MODULE:CLASS.",
+        help="Stages in front of the network, each with its value: jpeg:75, quantize:4, python:MODULE:CLASS.",
     ),
     click.option(
         "--backward",
@@ -52,9 +51,6 @@ of_stages = (
         help="How gradients pass all stages of --defend: none (zero), identity (BPDA), or own.  [default: of"
         " each stage what gives the strongest attack]",
     ),
-)
-per_image_option = click.option(
-    "--per-image", is_flag=True, help="Keep whether each image counts, a bit an image."
 )
 of_draws = (
     click.option(

@@ -1,52 +1,54 @@
-"""What is own of single images, with a warning for answers that are damaged."""
+"""What entries of records say of single images, with a warning for answers that are damaged."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rbtools.cli.source import name_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError
-from rbtools.records import answers
-
-if TYPE_CHECKING:
-    from rbtools.jobs.earlier_outcomes import ImageOutcomes, Shares
+from rbtools.lazy import np
+from rbtools.records import answers, metric_name, results
 
 Record = Mapping[str, Any]
 
 
 class ImageAnswers:
-    """Answers of entries, else those that the store has. Damaged ones are named once, and the store is asked
-    in their place."""
+    """The answers of entries of records. Damaged ones are named once, and count as unknown."""
 
-    def __init__(self, outcomes: ImageOutcomes, screen: Terminal) -> None:
-        self._outcomes, self._screen = outcomes, screen
+    def __init__(self, screen: Terminal) -> None:
+        self._screen = screen
 
-    def shares(self, record: Record, entry: Record) -> Shares | None:
-        """See `ImageOutcomes.shares`."""
-        try:
-            return self._outcomes.shares(record, self._undamaged(record, entry))
-        except RbError as wrong:  # the answers of clean accuracy, which say of which images a share is
-            self._warn(record, wrong)
+    def shares(self, record: Record, entry: Record) -> tuple[np.ndarray, np.ndarray] | None:
+        """What each image gives to an entry's value, 0 or 1, and whether it counts: float32 (N,) each. The
+        value is the quotient of their sums. None if that is not known.
+
+        Where only correct images count, as in probabilistic accuracy, the clean accuracy says which these
+        are.
+        """
+        own = self._known(record, entry)
+        if own is None:
             return None
+        counts = np.ones(len(own.right), bool)
+        if entry["n"] != len(own.right):
+            name = metric_name.split_name("acc", str(entry.get("split")))
+            clean = self._known(record, results.last_entry(record, name))
+            if clean is None or clean.examples != own.examples:
+                return None
+            counts = clean.right[: len(own.right)]
+            if len(counts) != len(own.right) or counts.sum() != entry["n"]:
+                return None
+        return own.right.astype(np.float32), counts.astype(np.float32)
 
     def counted(self, record: Record, entry: Record) -> answers.Answers | None:
         """Which images count in an entry's value. None if that is not known, or it is no share of all n."""
-        undamaged = self._undamaged(record, entry)
-        own = answers.of(
-            undamaged if answers.FIELD in undamaged else self._outcomes.with_answers(record, undamaged)
-        )
+        own = self._known(record, entry)
         return own if own is not None and len(own.right) == entry["n"] else None
 
-    def _undamaged(self, record: Record, entry: Record) -> dict[str, Any]:
-        """The entry, without its answers if these are damaged."""
+    def _known(self, record: Record, entry: Record) -> answers.Answers | None:
         try:
-            answers.of(entry)
+            return answers.of(entry)
         except RbError as wrong:
-            self._warn(record, wrong)
-            return {field: value for field, value in entry.items() if field != answers.FIELD}
-        return dict(entry)
-
-    def _warn(self, record: Record, wrong: RbError) -> None:
-        self._screen.once(f"warning: {name_of(dict(record))}: {wrong}")
+            self._screen.once(f"warning: {name_of(dict(record))}: {wrong}")
+            return None

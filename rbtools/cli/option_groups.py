@@ -86,7 +86,7 @@ GROUPS = (
     OptionGroup(
         "Records and store",
         ("store", "dry-run"),
-        ("as", "per-image", "in-place", "errors", "allow-empty", "force"),
+        ("as", "in-place", "errors", "allow-empty", "force"),
     ),
     OptionGroup(
         "Messages and help",

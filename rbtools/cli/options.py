@@ -383,24 +383,21 @@ verify_options = bundle(
     store_option,
     *_message_options,
 )
-_split_options = (_split_option, evaluation_options.per_image_option)
 _verdict_options = (*evaluation_options.of_draws, *evaluation_options.of_stages)
-_judging_options = (*_verdict_options, *_split_options)
-bare_run_options = _work(*evaluation_options.of_draws, *_split_options, *_evaluation_options)
+_judging_options = (*_verdict_options, _split_option)
+bare_run_options = _work(*evaluation_options.of_draws, _split_option, *_evaluation_options)
 run_options = _work(*_judging_options, *_evaluation_options)
 search_options = _work(*_judging_options, *evaluation_options.of_searches, *_evaluation_options)
 searched_splits_options = _work(
     *_verdict_options,
-    evaluation_options.per_image_option,
     *evaluation_options.of_searches,
     *_evaluation_options,
 )
-both_splits_options = _work(*_verdict_options, evaluation_options.per_image_option, *_evaluation_options)
+both_splits_options = _work(*_verdict_options, *_evaluation_options)
 measuring_options = _work(*_evaluation_options)
 # The parts of a card have their own names; --precision is of the intervals.
 card_options = _work(
     *_verdict_options,
-    evaluation_options.per_image_option,
     evaluation_options.prepare_option,
     *(option for option in _evaluation_options if option is not _as_option),
 )
@@ -429,12 +426,4 @@ config.SHARED |= _long_options(
 
 image_options = bundle(
     "work", build_context.alone, _seed_option, *_data_options, _split_option, *_message_options
-)
-stored_images_options = bundle(
-    "work",
-    build_context.alone,
-    *_data_options,
-    allow_code_option,
-    store_option,
-    *_message_options,
 )

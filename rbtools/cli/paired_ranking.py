@@ -69,13 +69,12 @@ def reference(
     return PairedReference(record, None, [record])
 
 
-def compared(
-    ranking: Ranking, choice: RankOptions, per_image: ImageAnswers, *, raw: bool, screen: Terminal
-) -> dict[bytes, Record]:
+def compared(ranking: Ranking, choice: RankOptions, *, raw: bool, screen: Terminal) -> dict[bytes, Record]:
     """The field `paired` of each ranked line that has answers; the reference's only names itself."""
     chosen = ranking.reference
     assert chosen is not None
     option = "--baseline" if choice.paired is None else "--paired"
+    per_image = ImageAnswers(screen)
     draws = bootstrap.BootstrapDraws(choice.bootstrap, choice.seed, per_image.shares)
     keys = [key.text for key in ranking.keys if key.text in (chosen.record.get("metrics") or {})]
     lines = [entry.record.text for group in ranking.groups for entry in group]

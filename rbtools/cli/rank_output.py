@@ -6,7 +6,6 @@ import contextlib
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from statistics import stdev
 from typing import Any
 
@@ -86,19 +85,15 @@ def write(
     form: str | None,
     output: RecordWriter,
     screen: Terminal,
-    per_image: ImageAnswers | None = None,
 ) -> None:
-    """Write the ranking as `form` says: a table on a terminal, else JSON Lines.
-
-    per_image: of --ci.
-    """
+    """Write the ranking as `form` says: a table on a terminal, else JSON Lines."""
     form = form or ("table" if output.is_terminal() else "jsonl")
     if form not in _FOR_PEOPLE and choice.style != table.PLAIN:
         raise UsageError(
             f"--percent, --digits, --plus-minus and --label are for tables that people read, and {form} keeps"
             " numbers and names. Leave them out, or add --format table, md or latex."
         )
-    marks = _marks(result, choice, screen, per_image)
+    marks = _marks(result, choice, screen)
     top = choice.top
     groups = [list(zip(*pair, strict=True))[:top] for pair in zip(result.groups, marks, strict=True)]
     if result.published is not None:
@@ -298,9 +293,7 @@ def _mark_published(
     against.tell(every, results.name, screen)
 
 
-def _marks(
-    result: Ranking, choice: RankOptions, screen: Terminal, per_image: ImageAnswers | None
-) -> list[list[Record]]:
+def _marks(result: Ranking, choice: RankOptions, screen: Terminal) -> list[list[Record]]:
     """The fields beside the rank of each entry: Pareto front, band, interval of its rank, comparison."""
     marks: list[list[Record]] = [[{} for _ in group] for group in result.groups]
     if choice.front:
@@ -308,8 +301,8 @@ def _marks(
         for group, some in zip(marks, fronts, strict=True):
             for mark, on in zip(group, some, strict=True):
                 mark["pareto"] = on
-    if per_image is not None:
-        _mark_bands(result, choice, marks, screen, per_image)
+    if choice.ci:
+        _mark_bands(result, choice, marks, screen)
     for group, entries in zip(marks, result.groups, strict=True):
         for mark, entry in zip(group, entries, strict=True):
             if entry.record.text in result.paired:
@@ -341,24 +334,11 @@ def _mark_classes(result: Ranking, metric: str, marks: list[list[Record]], scree
         )
 
 
-def image_answers(result: Ranking, store: str, screen: Terminal) -> ImageAnswers:
-    """What is known of single images, for all records of the ranking; warns of answers that are damaged."""
-    from rbtools.jobs.earlier_outcomes import ImageOutcomes
-    from rbtools.store import Store
-
-    lines = [entry.record.text for group in result.groups for entry in group]
-    ranked = (record for text in lines for record in result.members_of(text))
-    others = [] if result.reference is None else result.reference.members
-    checkpoints = {str(one["checkpoint"]) for one in chain(ranked, others) if "checkpoint" in one}
-    return ImageAnswers(ImageOutcomes(Store(store), checkpoints), screen)
-
-
 def _mark_bands(
     result: Ranking,
     choice: RankOptions,
     marks: list[list[Record]],
     screen: Terminal,
-    per_image: ImageAnswers,
 ) -> None:
     key = result.keys[0]
     entries = [[parse_again(entry.record.text) for entry in group] for group in result.groups]
@@ -367,7 +347,7 @@ def _mark_bands(
         [result.members.get(text, [record]) for text, record in zip(*pair, strict=True)]
         for pair in zip(texts, entries, strict=True)
     ]
-    draws = bootstrap.BootstrapDraws(choice.bootstrap, choice.seed, per_image.shares)
+    draws = bootstrap.BootstrapDraws(choice.bootstrap, choice.seed, ImageAnswers(screen).shares)
     for number, group in enumerate(result.groups):
         intervals = bootstrap.of_ranking(draws, key, members[number])
         ends = [

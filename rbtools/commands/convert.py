@@ -12,7 +12,6 @@ import click
 
 from rbtools.cli import options, shared, streams
 from rbtools.cli.output import RecordWriter
-from rbtools.cli.per_image import AnswersReader
 from rbtools.cli.sink import RecordReader, counted
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
@@ -252,19 +251,16 @@ class _Writing:
     help="Write the table to this file; '-' is CSV on standard output.",
 )
 @options.sink_options
-@options.stored_images_options
-def per_image(target: str, source: shared.RecordSource, work: shared.CommandContext) -> int:
+@options.screen_options
+def per_image(target: str, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Write what models did on each image as a table, for pandas and other programs.
 
     A row for each image of each metric that is a share of images: model, checkpoint, example (its place in
-    the split; where the data set is not at hand, in the list of the evaluation), class, metric, correct,
-    confidence (the softmax probability of the class, where the store has the logits of --detail). Records
-    have their answers by --per-image of the evaluating tools; others are looked up in the store. The whole
-    table is made in memory.
+    the order of the evaluation), class, metric, correct. The whole table is made in memory.
 
     \b
     Examples:
-      rb-attack pgd --eps 8 --detail --per-image trained.jsonl | rb-convert per-image --write answers.csv
+      rb-attack pgd --eps 8 trained.jsonl | rb-convert per-image --write answers.csv
       rb-convert per-image --write answers.parquet results.jsonl
     """
     from rbtools.jobs import image_table
@@ -276,21 +272,35 @@ def per_image(target: str, source: shared.RecordSource, work: shared.CommandCont
         raise UsageError(f"{target} is both read and written. Write elsewhere.")
     if target != "-":
         check_folder_of(Path(target))
-    with shared.opened_output(source, work.screen) as output:
-        reader = AnswersReader(source, work, output)
-        frame = image_table.frame(
-            columns
-            for _, record in reader.records()
-            if record is not None
-            for columns in image_table.columns_of(record, name_of(record), reader.stored)
-        )
+    with shared.opened_output(source, screen) as output:
+        reader = RecordReader(source, screen, output)
+        frame = image_table.frame(_columns(reader))
         table = parquet_bytes(frame) if ending == "parquet" else csv_bytes(frame.astype({"correct": int}))
         if target == "-":
             output.line(table.rstrip(b"\n"))
         else:
             write_all(Path(target), [Document("", table)], hint="Name another file with --write.")
-    reader.tell("images of {} are numbered by their places in the evaluation's list")
     return shared.FAILED if reader.bad else shared.DONE
+
+
+def _columns(reader: RecordReader) -> Iterator[dict[str, Any]]:
+    """The columns of each entry with answers. Damaged answers are named, and counted in `bad`."""
+    from rbtools.jobs import image_table
+
+    for line in reader.lines():
+        assert line.record is not None
+        name = name_of(line.record)
+        for entry in line.record.get("evals") or ():
+            try:
+                columns = image_table.columns_of(line.record, entry, name)
+            except RbError as wrong:
+                reader.bad += 1
+                message = f"{where(line)} ({name}): {wrong}"
+                stop_if_strict(reader.source.strict, message)
+                reader.screen.error(message)
+                continue
+            if columns is not None:
+                yield columns
 
 
 main.add_command(per_image, "per-image")  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ import click
 
 from rbtools.cli import against, options, paired_ranking, shared
 from rbtools.cli.baseline import Baseline
-from rbtools.cli.rank_output import Ranking, RankOptions, image_answers, write
+from rbtools.cli.rank_output import Ranking, RankOptions, write
 from rbtools.cli.sink import (
     FORMATS,
     Sink,
@@ -24,7 +24,6 @@ from rbtools.cli.sink import (
 )
 from rbtools.cli.source import name_of
 from rbtools.errors import UsageError
-from rbtools.jobs.earlier_outcomes import ImageOutcomes
 from rbtools.records import dumps, metric_name, parse_again
 from rbtools.registry import param
 from rbtools.scoring import assertions, merge, rank_order, same_model, table, union
@@ -39,7 +38,6 @@ from rbtools.scoring.ranking import (
     grouped,
     one_of_each_model,
 )
-from rbtools.store import Store
 
 _form_option = click.option(
     "--format",
@@ -173,9 +171,9 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
     model is the one that --arch robustbench:NAME named; a prbench one has the same data set, network and
     training method; in the others the cell is the same. Metric, eps and other settings agree as well.
 
-    --paired compares each record with a reference on the same images, as --per-image or the store has them:
-    the difference of each metric with its interval, and McNemar's p by Holm's correction. Bands are then of
-    records that these images do not tell apart.
+    --paired compares each record with a reference on the same images: the difference of each metric with its
+    interval, and McNemar's p by Holm's correction. Bands are then of records that these images do not tell
+    apart.
 
     With --assert the status is 1 if a record does not meet a condition, lacks the metric or has no interval
     for it, if a record failed before, or if there is no record; each is a line on stderr.
@@ -202,16 +200,13 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
         source = dataclasses.replace(source, allow_empty=True)
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, options.where)
-        ranking = _ranking(sink, choice, conditions, store)
-        per_image = None
+        ranking = _ranking(sink, choice, conditions)
         if ranking is not None:
             if baseline is not None:
                 ranking.reference = _last_accepted(baseline, ranking, screen)
-            if choice.ci:
-                per_image = image_answers(ranking, store, screen)
-            if ranking.reference is not None and per_image is not None and compares:
+            if ranking.reference is not None and compares:
                 ranking.paired = paired_ranking.compared(
-                    ranking, choice, per_image, raw=options.paired_raw, screen=screen
+                    ranking, choice, raw=options.paired_raw, screen=screen
                 )
             if options.against is not None:
                 ranking.published = against.load(options.against, ranking.records(), screen)
@@ -219,7 +214,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
             ranking, conditions, choice.top, sink, options.form, first=baseline is not None
         )
         if ranking is not None and options.form != "junit":
-            write(ranking, choice, options.shown, options.form, output, screen, per_image)
+            write(ranking, choice, options.shown, options.form, output, screen)
         if baseline is not None and ranking is not None and passed and not sink.bad:
             baseline.accept(_first_of(ranking), screen)
         sink.tell()
@@ -352,9 +347,7 @@ def _style(options: RankingOptions) -> table.Style:
     return table.Style(options.percent, options.digits, options.plus_minus, labels)
 
 
-def _ranking(
-    sink: Sink, choice: RankOptions, conditions: Sequence[assertions.Assertion], store: str
-) -> Ranking | None:
+def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.Assertion]) -> Ranking | None:
     """All records in their order; None if there are none."""
     records: Iterable[Read] = sink.stream()
     members: dict[bytes, list[dict[str, Any]]] = {}
@@ -365,10 +358,9 @@ def _ranking(
         records = _looked_at(records, datasets)
     ranked_by = (key.text for key in (*choice.keys, *choice.front))
     worst_cases = union.among([*ranked_by, *(condition.value.text for condition in conditions)])
-    completed = ImageOutcomes(Store(store)).completed
 
     def with_unions(record: dict[str, Any]) -> dict[str, Any]:
-        return union.with_entries(record, worst_cases, completed)
+        return union.with_entries(record, worst_cases)
 
     if worst_cases:
         joined = (with_unions(record) for _, record in records)

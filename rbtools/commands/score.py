@@ -13,13 +13,11 @@ from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
-from rbtools.jobs.earlier_outcomes import ImageOutcomes
 from rbtools.plain_files import read_settings
 from rbtools.records import Line, dumps, parse_again, results
 from rbtools.scoring import merge, minmax, plan, same_model
 from rbtools.scoring.composite import Composite
 from rbtools.scoring.derived import Derived, derived, explained
-from rbtools.store import Store
 
 
 @shared.command()
@@ -77,7 +75,6 @@ from rbtools.store import Store
 )
 @click.option("--force", is_flag=True, help="Let --add overwrite a metric of another origin.")
 @options.merge_option
-@options.store_option
 @options.stream_options
 @options.screen_options
 def main(
@@ -91,7 +88,6 @@ def main(
     force: bool,
     dry_run: bool,
     merge: bool,
-    store: str,
     source: shared.RecordSource,
     screen: shared.Terminal,
 ) -> int:
@@ -102,7 +98,7 @@ def main(
     The record keeps the contribution of each metric. Several records of one checkpoint are merged. Reads all
     records before it writes the first, except with --add alone. optimality('pgd20') in --add is AttackBench's
     local optimality of an attack among all of the model that have several distances. union(aa.8,
-    corrupt.*.3) is the accuracy on the images that survive all of these (--per-image).
+    corrupt.*.3) is the accuracy on the images that survive all of these.
 
     \b
     Examples:
@@ -123,8 +119,7 @@ def main(
     derived_metrics = [*map(derived, adds), *map(explained, explains)]
     with shared.opened_output(source, screen) as output:
         adding = [] if dry_run else derived_metrics
-        images = ImageOutcomes(Store(store))
-        held = _Held(composite, adding, force, screen, source.strict, images)
+        held = _Held(composite, adding, force, screen, source.strict)
         failed = held.read(dataclasses.replace(source, merge=merge), output, stream=only_add and not dry_run)
         if not held.count:
             screen.say("no records came in.")
@@ -164,10 +159,9 @@ class _Held:
         force: bool,
         screen: shared.Terminal,
         strict: bool,
-        images: ImageOutcomes,
     ) -> None:
         self.composite, self.adds, self.replace = composite, adds, force
-        self.screen, self.strict, self.images = screen, strict, images
+        self.screen, self.strict = screen, strict
         self.texts: list[bytes] = []
         self.working: list[bool] = []
         self.count = 0
@@ -230,7 +224,7 @@ class _Held:
         result = record
         try:
             for metric in self.adds:
-                result = metric.added(result, replace=self.replace, completed=self.images.completed)
+                result = metric.added(result, replace=self.replace)
                 entry = result["evals"][-1]
                 if entry["value"] is None:
                     self.without[metric.name] = self.without.get(metric.name, 0) + 1

@@ -11,7 +11,6 @@ import click
 
 from rbtools.cli import options, shared
 from rbtools.cli.output import RecordWriter
-from rbtools.cli.per_image import AnswersReader
 from rbtools.cli.sink import compiled
 from rbtools.errors import RbError, UsageError
 from rbtools.records import SCHEMA, dumps, expr
@@ -224,30 +223,6 @@ def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal)
     return shared.DONE
 
 
-@shared.command()
-@options.stored_images_options
-@options.stream_options
-def answers(source: shared.RecordSource, work: shared.CommandContext) -> int:
-    """Add to records what their models did on each image.
-
-    Adds what --per-image of the evaluating tools writes: to each entry whose outcomes the store has a bit for
-    each image, and to the record the classes of the images, where the data set is at hand. Entries that have
-    their bits stay as they are. Reads all records before it writes the first.
-
-    \b
-    Examples:
-      rb-store answers results.jsonl | rb-convert per-image --write answers.csv
-    """
-    with shared.opened_output(source, work.screen) as output:
-        reader = AnswersReader(source, work, output)
-        for line, record in reader.records():
-            if line.problem is not None:
-                record = shared.bad_line_record("rb-store", line)
-            output.line(line.text if record is None or record is line.record else dumps(record))
-    reader.tell("the classes of images of {} are left out")
-    return shared.FAILED if reader.bad else shared.DONE
-
-
 @contextlib.contextmanager
 def _output() -> Iterator[RecordWriter]:
     output = RecordWriter()
@@ -289,7 +264,6 @@ for _command, _name in (
     (du, "du"),
     (verify, "verify"),
     (gc, "gc"),
-    (answers, "answers"),
 ):
     main.add_command(_command, _name)
 

@@ -72,8 +72,8 @@ class Run:
     """What a job is given besides its record; no field changes after construction.
 
     plan: of a dry run (execution.dry_run.DryRun): collects what the store lacks. name_as, replace: under
-    which name an entry is kept, and whether it takes the place of others. per_image: entries say what the
-    model did on each image. command: the command line, without paths of this machine.
+    which name an entry is kept, and whether it takes the place of others. command: the command line, without
+    paths of this machine.
     """
 
     tool: str = "rbtools"
@@ -85,7 +85,6 @@ class Run:
     plan: Any = None
     name_as: str | None = None
     replace: bool = False
-    per_image: bool = False
     command: str | None = None
 
     @property

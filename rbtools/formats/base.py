@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rbtools.formats.conversion_report import ConversionReport
 
 Record = dict[str, Any]
-RESULTS = ("metrics", "evals", "checksums", "schema")  # the fields of a record with its results
+RESULTS = ("metrics", "evals", "checksums", "examples", "schema")  # fields of a record of results
 _LONGEST = 200  # the most bytes of a file's name, less room for suffixes
 
 

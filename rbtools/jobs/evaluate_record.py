@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import orjson
+
 from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
 from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
@@ -92,13 +94,20 @@ def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], En
 
 
 def with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> dict[str, Any]:
-    """The record with the classes of the images that entries have answers for."""
+    """The record with the classes of the images that entries have answers for.
+
+    The store caches them, so that a result that it has needs no images.
+    """
     if not any(answers.FIELD in entry for entry in entries):
         return record
-    dataset = inputs.data.load()
-    labels = dataset.labels[inputs.data.order(dataset.labels)[: inputs.n]]
-    examples = examples_digest(inputs_fields(inputs), inputs.data.protocol())
-    return answers.with_labels(record, examples, labels.numpy())
+    examples = examples_digest(inputs.fields, inputs.data.protocol())
+    key = f"classes:{examples}:{inputs.n}"
+    classes = inputs.run.store.get(key)
+    if classes is None:
+        labels = inputs.data.load().labels
+        classes = dumps(answers.packed_labels(labels[inputs.data.order(labels)[: inputs.n]].numpy())).decode()
+        inputs.run.store.put(key, classes)
+    return answers.with_labels(record, examples, orjson.loads(classes))
 
 
 def report_warnings(entries: Sequence[Entry], run: Run) -> None:
@@ -205,11 +214,6 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     implicit_entries: Entries = []
     for unit, entries in zip(units, computed, strict=True):
         shown = [_without_large_detail(entry, unit.entries_key, run) for entry in entries or ()]
-        if run.per_image:
-            outcomes = Outcomes(run.store, unit.outcomes_key).values(inputs.n)
-            if len(outcomes) == inputs.n:
-                fields = unit.outcomes_fields
-                shown = [with_answers(entry, unit.output, outcomes, fields) for entry in shown]
         (implicit_entries if unit.output.implicit else requested).extend(shown)
     requested += task.summarize(requested, implicit_entries, partial(_correct, units, inputs))
     return tuple([_named_entry(entry, inputs) for entry in part] for part in (requested, implicit_entries))  # type: ignore[return-value]
@@ -292,18 +296,17 @@ def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> s
     return digest({"data": fields["data"], "split": fields["split"], **chosen})[:16]
 
 
-def with_answers(
-    entry: Mapping[str, Any], output: Output, outcomes: np.ndarray, fields: Mapping[str, Any]
-) -> Entry:
-    """The entry with a bit for each image, where its value is a share of images.
+def _with_answers(entry: Entry, output: Output, outcomes: np.ndarray, fields: Mapping[str, Any]) -> Entry:
+    """The entry with a bit for each image, where its value is a share of images and they are not too many.
 
     outcomes: of all images of the evaluation; fields: see `examples_digest`.
     """
-    if not metric_name.is_share(entry["metric"]) or not entry.get("n"):
-        return dict(entry)
+    n = entry.get("n")
+    if not n or len(outcomes) > answers.MOST or not metric_name.is_share(entry["metric"]):
+        return entry
     counted = output.counted(outcomes, entry)
-    if counted is None or counted.ndim != 1 or abs(int(counted.sum()) / entry["n"] - entry["value"]) > 1e-6:
-        return dict(entry)
+    if counted is None or counted.ndim != 1 or abs(int(counted.sum()) / n - entry["value"]) > 1e-6:
+        return entry
     return {**entry, answers.FIELD: answers.packed(counted, examples_digest(fields, entry))}
 
 
@@ -403,7 +406,8 @@ def _compute(
         for entry in unit.output.entries(stored.values(n), stored.totals):
             entry = {**entry, **common, **_cost(stored, len(stored)), **sanity, **cost}
             more = {"warnings": [*entry.get("warnings", ()), *warnings]} if warnings else {}
-            computed[i].append({**entry, **more})
+            entry = _with_answers({**entry, **more}, unit.output, stored.values(n), unit.outcomes_fields)
+            computed[i].append(entry)
         about = {"kind": "evaluation", "of": unit.outcomes_fields, **labels}
         run.store.keep_result(unit.entries_key, unit.entries_fields, computed[i], about)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
-from rbtools.jobs.add_answers import StoredAnswers
 from rbtools.lazy import np
 from rbtools.records import answers
 
@@ -21,7 +21,6 @@ KINDS = {
     "class": "Int32",
     "metric": object,
     "correct": bool,
-    "confidence": "float32",
 }
 
 
@@ -33,49 +32,23 @@ def frame(entries: Iterable[Record]) -> pandas.DataFrame:
     return pandas.concat(parts or [pandas.DataFrame(columns=list(KINDS))], ignore_index=True)
 
 
-def columns_of(record: Record, model: str, stored: StoredAnswers) -> Iterator[Record]:
-    """The columns of each entry with answers, of a record of that name: arrays (N,), or one value.
+def columns_of(record: Record, entry: Record, model: str) -> Record | None:
+    """The columns of an entry of a record of that name: arrays (N,), or one value. None without answers.
 
-    example: the place in the split, or in the list of the evaluation if the data set is not at hand.
-    confidence: of the true class, from 0 to 1. Damaged answers are left out.
+    example: the place in the order of the evaluation. Raises RbError for damaged answers.
     """
-    checkpoint = record.get("checkpoint")
-    for entry in record.get("evals") or ():
-        try:
-            own = answers.of(entry)
-        except RbError:  # StoredAnswers reported it
-            continue
-        if own is None:
-            continue
-        count, outcomes = len(own.right), stored.outcomes.rows(record, entry)
-        examples = stored.examples(record, entry)
-        ids, classes, confidences = np.arange(count), _own_classes(record, own), None
-        if examples is not None and len(examples.ids) >= count:
-            ids, classes = examples.ids[:count], examples.classes[:count]
-        if outcomes is not None and len(outcomes) == count:
-            classes, confidences = outcomes[:, 0].astype(np.int64), _confidences(outcomes)
-        yield {
-            "model": model,
-            "checkpoint": checkpoint if isinstance(checkpoint, str) else "",
-            "example": ids,
-            "class": classes,
-            "metric": str(entry["metric"]),
-            "correct": own.right,
-            "confidence": confidences,
-        }
-
-
-def _own_classes(record: Record, own: answers.Answers) -> np.ndarray | None:
-    try:
-        return answers.labels_of(record, own)
-    except RbError:
+    own = answers.of(entry)
+    if own is None:
         return None
-
-
-def _confidences(rows: np.ndarray) -> np.ndarray:
-    """The softmax probability of the label, from rows (N, 1 + K): label, logits."""
-    labels, logits = rows[:, :1].astype(np.int64), rows[:, 1:].astype(np.float64)
-    exponentials = np.exp(logits - logits.max(1, keepdims=True))
-    of_label = np.take_along_axis(exponentials, labels, 1)[:, 0]
-    probabilities: np.ndarray = (of_label / exponentials.sum(1)).astype(np.float32)
-    return probabilities
+    classes = None
+    with contextlib.suppress(RbError):  # the record lacks them
+        classes = answers.labels_of(record, own)
+    checkpoint = record.get("checkpoint")
+    return {
+        "model": model,
+        "checkpoint": checkpoint if isinstance(checkpoint, str) else "",
+        "example": np.arange(len(own.right)),
+        "class": classes,
+        "metric": str(entry["metric"]),
+        "correct": own.right,
+    }

@@ -135,7 +135,7 @@ class Card:
         self.inputs = resolve_inputs(self.bare, run)
         self.n = self.inputs.n
         self.sizes = sizes(self.n)
-        self.run = run.changed(per_image=True, replace=True, name_as=None, check_cancelled=self._check)
+        self.run = run.changed(replace=True, name_as=None, check_cancelled=self._check)
         self.asked = run
         known = parts(request.eps)
         self.states = [PartState(known[name]) for name in request.parts]
@@ -212,10 +212,10 @@ class Card:
     def _take(self, state: PartState, size: int, result: Record) -> None:
         """Take the entries of a look, with intervals that hold for all looks together."""
         expressions = union.among([state.part.union] if state.part.union else [])
-        result = union.with_entries(result, expressions, lambda record, names: record)
+        result = union.with_entries(result, expressions)
         self.entries |= {entry["metric"]: entry for entry in LookIntervals(result, len(self.sizes)).entries()}
         self.about |= {key: value for key, value in result.items() if key not in _RESULTS}
-        if self.asked.per_image and answers.LABELS in result:
+        if answers.LABELS in result:
             self.about[answers.LABELS] = result[answers.LABELS]
         state.n = size
 
@@ -243,8 +243,6 @@ class Card:
         report, keep = self.inputs.run.report, not self.asked.replace
         record = {**self.record, **self.about}
         for metric, entry in self.entries.items():
-            if not self.asked.per_image:
-                entry = {name: value for name, value in entry.items() if name != answers.FIELD}
             old = results.last_entry(record, metric)
             if old and keep and results.difference(old, entry):
                 of_tool = old.get("tool") != self.run.tool

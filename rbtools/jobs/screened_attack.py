@@ -161,7 +161,7 @@ def _run(record: dict[str, Any], request: TwoPhaseRequest, run: Run) -> dict[str
         record, _, implicit_entries = evaluate_record.measured_entries(inputs, estimate.screening)
         for entry in implicit_entries:
             record = results.add_implicit(record, entry)
-        entries.append(_finer(record, estimate.with_answers(estimate.entry()), run))
+        entries.append(_finer(record, estimate.entry(), run))
     evaluate_record.report_warnings(entries, run)
     return evaluate_record.add_entries(record, entries, run)
 
@@ -238,26 +238,6 @@ class TwoPhaseEvaluation:
             inputs.run.store.keep_result(digest(key_fields), key_fields, [numbers], about)
         return entry
 
-    def with_answers(self, entry: Entry) -> Entry:
-        """The entry with a bit for each image (`--per-image`), if the attack ran on all survivors: otherwise
-        it is not known which of them it breaks."""
-        inputs, n = self.inputs, self.inputs.n
-        if not inputs.run.per_image:
-            return entry
-        left = np.flatnonzero(self.margins >= 0)
-        if not len(left) or entry["two_phase"]["sampled"] != len(left):
-            return entry
-        order, _ = self.order(left)
-        stands = evaluate_record.stored_outcomes(
-            inputs.on(inputs.data.split, indices=order, n=len(left)), self.task
-        )
-        labels = inputs.data.load().labels
-        robust = np.array(order.numbers)[next(iter(stands.values())) > 0]
-        right = np.isin(inputs.data.order(labels)[:n].numpy(), robust)
-        fields = evaluate_record.inputs_fields(inputs)
-        examples = evaluate_record.examples_digest(fields, inputs.data.protocol())
-        return {**entry, answers.FIELD: answers.packed(right, examples)}
-
     def _key_fields(self) -> dict[str, Any]:
         """Everything that determines the entry."""
         inputs, request = self.inputs, self.request
@@ -284,7 +264,7 @@ class TwoPhaseEvaluation:
         confidence = two_phase.confidence_of_look(len(left)) if self.request.goal is not None else 0.95
         order, stratum = self.order(left)
         of_sample: list[Entry] = []
-        parts = two_phase.strata(0, stratum[:0], stratum[:0])
+        parts, stands = two_phase.strata(0, stratum[:0], stratum[:0]), np.zeros(0)
         for size in self._sizes(len(left)):
             sample = inputs.on(inputs.data.split, indices=order, n=size)
             of_sample, _ = evaluate_record.task_entries(sample, self.task)
@@ -293,7 +273,20 @@ class TwoPhaseEvaluation:
             low, high = two_phase.estimate(parts, confidence).interval
             if self.request.goal is not None and (high - low) / 2 / n <= self.request.goal:
                 break
-        return self._estimated(parts, confidence, of_sample) | self._cost(of_sample)
+        whole = len(left) == sum(part[1] for part in parts)
+        bits = self._answers(order, stands) if whole else {}
+        return self._estimated(parts, confidence, of_sample) | self._cost(of_sample) | bits
+
+    def _answers(self, order: indices.Indices, stands: np.ndarray) -> Entry:
+        """A bit for each image: whether it survives both phases. Only where the attack ran on all survivors
+        of the screen, in this order, is it known which of them it breaks: stands (N,), 1 or 0.
+        """
+        data, n = self.inputs.data, self.inputs.n
+        if n > answers.MOST:
+            return {}
+        right = np.isin(data.order(data.load().labels)[:n].numpy(), np.array(order.numbers)[stands > 0])
+        examples = evaluate_record.examples_digest(self.inputs.fields, data.protocol())
+        return {answers.FIELD: answers.packed(right, examples)}
 
     def order(self, left: np.ndarray) -> tuple[indices.Indices, np.ndarray]:
         """The survivors at the places `left` of the evaluation, in the order of the sample; their strata."""

@@ -55,11 +55,7 @@ def ge(record: dict[str, Any], task: EvalTask, run: Run, n_train: int | None = N
     entries = {other: task_entries(sides[other], task)}
     part = sides[side].run.selection.indices
     named = {} if part is None else {"indices": part.name}
-    there = (
-        None
-        if run.store.force or run.per_image
-        else _there(record, entries[other][0], side, sides[side].n, named)
-    )
+    there = None if run.store.force else _there(record, entries[other][0], side, sides[side].n, named)
     entries[side] = task_entries(sides[side], task) if there is None else (there, [])
     (on_test, clean_test), (on_train, clean_train) = entries["test"], entries["train"]
     model_checks.report_checks(record, [*on_test, *clean_test], run)

@@ -59,8 +59,6 @@ def main(
         if detail := getattr(chosen, "detail", ""):
             asked = params.get("metric")
             records = [details.fetched(record, asked, detail, Store(store)) for record in records]
-        if getattr(chosen, "per_image", False):
-            records = _with_answers(records, Store(store))
         if records:
             drawn = chosen.draw(records, plotted)
             streams.of_command().keep(drawn)
@@ -73,17 +71,6 @@ def main(
         if nothing:  # an error, because the caller expects the file
             screen.error(f"there is nothing to draw: {output} was not written.")
         return shared.FAILED if sink.bad or nothing else shared.DONE
-
-
-def _with_answers(records: list[dict[str, Any]], store: Store) -> list[dict[str, Any]]:
-    """The records with the answers for single images that the store has."""
-    from rbtools.jobs.earlier_outcomes import ImageOutcomes
-
-    known = ImageOutcomes(store, [str(record.get("checkpoint")) for record in records])
-    return [
-        {**record, "evals": [known.with_answers(record, entry) for entry in record.get("evals") or ()]}
-        for record in records
-    ]
 
 
 @shared.command()

@@ -1,8 +1,9 @@
 """What a model did on each image: a bit an image in an entry, in the fixed order of the evaluation.
 
-With `--per-image` an entry has `answers`: the digest of its list of examples, how many there are, and a bit
-for each, 1 where the image counts in the value (correct, robust, certified ...), in base64: 1.7 KB for 10,000
-images. A record has the classes of each list once, in `examples`, for accuracies of single classes.
+An entry whose value is a share of images has `answers`: the digest of its list of examples, how many there
+are, and a bit for each, 1 where the image counts in the value (correct, robust, certified ...), in base64:
+1.7 KB for 10,000 images. A record has the classes of each list once, in `examples`, for accuracies of single
+classes.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from rbtools.lazy import np
 
 FIELD = "answers"
 LABELS = "examples"
-HOW = (
-    "--per-image with the evaluation adds them, and so does rb-store answers RECORDS where a store has them."
-)
+MOST = 50_000  # images of an entry with answers, as ImageNet's validation set has: 8.4 KB
+HOW = f"Evaluations of up to {MOST:,} images have them: evaluate again, with --force if they are stored."
 _MOST = 1 << 24  # images of a list; a record of somebody else may say anything
 
 
@@ -49,8 +49,7 @@ def of(entry: Mapping[str, Any]) -> Answers | None:
         return _unpacked(entry)
     except ValueError as wrong:
         raise RbError(
-            f"The answers of {entry.get('metric')} are damaged: {wrong}. Evaluate again with --per-image, or"
-            " leave them out."
+            f"The answers of {entry.get('metric')} are damaged: {wrong}. Evaluate again, or leave them out."
         ) from None
 
 
@@ -91,9 +90,10 @@ def packed_labels(labels: np.ndarray) -> dict[str, Any]:
     return {"images": len(labels), "labels": base64.b64encode(data).decode()}
 
 
-def with_labels(record: dict[str, Any], examples: str, labels: np.ndarray) -> dict[str, Any]:
-    """The record with the classes (N,) of a list of examples, if it does not know more of them already."""
-    return {**record, LABELS: all_labels(record, {LABELS: {examples: packed_labels(labels)}})}
+def with_labels(record: dict[str, Any], examples: str, packed: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with the classes of a list of examples (`packed_labels`), if it does not know more of them
+    already."""
+    return {**record, LABELS: all_labels(record, {LABELS: {examples: packed}})}
 
 
 def all_labels(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,11 +103,6 @@ def all_labels(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]
         if examples not in both or _count(field) >= _count(both[examples]):
             both[examples] = field
     return both
-
-
-def classes_known(record: Mapping[str, Any], examples: str) -> int:
-    """Of how many images of a list of examples a record says the classes; -1 for none."""
-    return _count(_lists(record).get(examples))
 
 
 def _lists(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -130,8 +125,7 @@ def labels_of(record: Mapping[str, Any], answers: Answers) -> np.ndarray:
     field = _lists(record).get(answers.examples)
     if field is None:
         raise RbError(
-            "The record lacks the classes of its images. rb-store answers adds them where the data set is at"
-            " hand."
+            "The record lacks the classes of its images. Evaluate again: they come with the answers."
         )
     try:
         packed = zlib.decompressobj()
@@ -142,6 +136,6 @@ def labels_of(record: Mapping[str, Any], answers: Answers) -> np.ndarray:
     except (ValueError, KeyError, TypeError, zlib.error):
         raise RbError(
             f"The classes of the examples {answers.examples} are damaged: expected {count} labels. Evaluate"
-            " again with --per-image."
+            " again."
         ) from None
     return labels[:count].astype(np.int64)

@@ -73,7 +73,11 @@ RECORD = (
         "the checksum of each entry of evals, by metric, written with the entry: rb-verify --inconsistent"
         " names entries that were changed since",
     ),
-    Field("examples", "label", "of --per-image: by the digest of a list of examples, their classes"),
+    Field(
+        "examples",
+        "label",
+        "by the digest of a list of examples, of which entries have answers: their classes",
+    ),
     Field(
         "error",
         "result",
@@ -381,8 +385,8 @@ EVALS = (
     Field(
         "answers",
         "result",
-        "of --per-image: the digest of the list of examples, their number, and a bit for each: whether it"
-        " counts in the value",
+        "of a share of images: the digest of the list of examples, their number, and a bit for each: whether"
+        " it counts in the value",
         page="omitted",
     ),
     Field("sanity", "label", "what a check of the model's outputs found", "label"),

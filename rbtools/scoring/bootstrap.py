@@ -45,9 +45,9 @@ class Interval(NamedTuple):
 class BootstrapDraws:
     """`size` draws of the numbers of records, as for other test images.
 
-    shares: the contribution of single images to a value, see `rbtools.jobs.earlier_outcomes`. `sources` has
-    the source of each record's draws, `images` the least number of images behind them, if known. The draws of
-    a record depend on `seed` and the record, not on other records.
+    shares: what each image gives to a value, and whether it counts, float32 (N,) each; None if unknown.
+    `sources` has the source of each record's draws, `images` the least number of images behind them, if
+    known. The draws of a record depend on `seed` and the record, not on other records.
     """
 
     def __init__(self, size: int, seed: int, shares: Shares) -> None:

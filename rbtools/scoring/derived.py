@@ -21,13 +21,10 @@ class Derived(NamedTuple):
         """Whether it needs results that may be in several records of one model."""
         return bool(self.compiled.functions & {"optimality", *union.FUNCTIONS})
 
-    def added(
-        self, record: dict[str, Any], *, replace: bool = False, completed: union.Completed | None = None
-    ) -> dict[str, Any]:
+    def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
         """The record with the metric. If it cannot be computed, its entry has a reason.
 
-        completed: finds answers of images for unions. Raises RbError if the record has a metric of that name
-        with another origin.
+        Raises RbError if the record has a metric of that name with another origin.
         """
         entry: dict[str, Any] = {
             "tool": "rb-score",
@@ -35,15 +32,12 @@ class Derived(NamedTuple):
             "value": None,
             "expression": self.compiled.text,
         }
-        seen = record
-        if completed is not None and self.compiled.functions & union.FUNCTIONS:
-            seen = completed(record, self.compiled.names)
         try:
-            value = self.compiled(seen)
+            value = self.compiled(record)
             if self.compiled.union is not None:
-                entry |= union.entry(seen, self.compiled, explain=self.explain)
+                entry |= union.entry(record, self.compiled, explain=self.explain)
             elif results.is_number(value):
-                ends = means.interval(seen, self.compiled)
+                ends = means.interval(record, self.compiled)
                 entry |= {"value": value, **({} if ends is None else {"ci95": list(ends)})}
             else:
                 entry["reason"] = f"the value is {expr.kind(value)}, not a number"

@@ -34,7 +34,7 @@ class PairedComparison:
     """Compares records with a reference, one after the other.
 
     reference: the members of the reference, one or those of a mean. counted: which images count in an entry's
-    value, see `rbtools.jobs.earlier_outcomes`. draws: for means over several members. needed: the metrics of
+    value. draws: for means over several members. needed: the metrics of
     which answers of other images are an error. Raises RbError if the reference lacks answers of those.
     """
 

@@ -1,4 +1,4 @@
-"""Accuracies of single classes, from what a model did on each image (`--per-image`)."""
+"""Accuracies of single classes, from what a model did on each image."""
 
 from __future__ import annotations
 

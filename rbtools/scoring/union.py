@@ -8,7 +8,7 @@ most the smallest of the parts' values, which `min(...)` gives.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
@@ -111,7 +111,7 @@ def _answers(entry: Record) -> answers.Answers:
     if "two_phase" in entry:
         raise RbError(
             f"{name} is an estimate: not all images were attacked, so it can be in no union. Attack all of"
-            " them (--two-phase all, or without it) with --per-image."
+            " them (--two-phase all, or without it)."
         )
     if metric_name.parse(metric_name.without_split(str(name))).stem in ("pr", "pr-all"):
         raise RbError(f"{name} is a share of noisy copies, so no image counts or not. ProbAcc (--rho) does.")
@@ -151,10 +151,6 @@ def entry(record: Record, expression: expr.Expression, *, explain: bool = False)
     }
 
 
-Completed = Callable[[dict[str, Any], Sequence[str]], dict[str, Any]]
-"""Gives a record the answers of some metrics that it lacks, from a store: `ImageOutcomes.completed`."""
-
-
 def among(texts: Iterable[str]) -> list[expr.Expression]:
     """The expressions among these texts that are unions; a metric may have any other name."""
     found = {}
@@ -164,15 +160,13 @@ def among(texts: Iterable[str]) -> list[expr.Expression]:
     return [expression for expression in found.values() if expression.union is not None]
 
 
-def with_entries(
-    record: dict[str, Any], expressions: Sequence[expr.Expression], completed: Completed
-) -> dict[str, Any]:
+def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression]) -> dict[str, Any]:
     """The record with each expression that is a union as a metric of that name, so that it has an interval
     and an answer for each image. What cannot be computed is left out: evaluating it says why."""
     for expression in expressions:
         if expression.union is not None and expression.text not in (record.get("metrics") or {}):
             try:
-                fields = entry(completed(record, expression.union), expression)
+                fields = entry(record, expression)
             except RbError:
                 continue
             about = {"tool": "rb-score", "metric": expression.text, "expression": expression.text}

@@ -9,8 +9,8 @@ layout under the store's folder, every file written whole, two hexadecimal digit
     outcomes/ab/abcd...    what an evaluation found per example, named by the key
     state/ab/abcd...       a training, or a part of an evaluation, that is not finished, named by the key
     leases/ab/abcd...      who works on what just now: safe to delete when nobody works
-    cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path and stamp (`checksum`):
-                           safe to delete
+    cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path and stamp (`checksum`),
+                           classes of lists of examples: safe to delete
 
 All but objects end in a line with the SHA-256 of the bytes before it, of outcomes and states with their key
 before these bytes. If that does not fit, or the description or the key in the file has not the hash that is
@@ -178,7 +178,7 @@ class Store:
         return name
 
     def get(self, key: str) -> str | None:
-        """A cached text (hashes of files and data sets), or None."""
+        """A cached text (hashes of files and data sets, classes of examples), or None."""
         text = _utf8(key)
         data = self._read(self.path("cache", hashlib.sha256(text).hexdigest()))
         body = None if data is None else unsealed(data)

@@ -57,7 +57,8 @@ def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Recor
     entry = record["evals"][-1]
     assert 0 <= entry.pop("ci95")[0] <= entry.pop("value") and entry.pop("seconds") > 0
     # a step is a forward and a backward pass of the unbroken images; then the final check
-    passes = entry.pop("passes")
+    passes, bits = entry.pop("passes"), entry.pop("answers")
+    assert (bits["images"], bits["examples"]) == (50, next(iter(record["examples"])))
     assert 0 < passes["backward"] <= 3 and passes["backward"] < passes["forward"] <= 3 + 3 + 2
     assert entry == {
         "tool": "rb-attack",
@@ -625,10 +626,11 @@ def test_a_ladder_of_one_distance_is_a_usage_error() -> None:
 def test_images_of_fewer_examples_leave_the_outcomes_of_more(trained: dict[str, Record]) -> None:
     """Saving images computes outcomes again, here of 20 examples where the store has those of 40."""
     asked = ["pgd", "--eps", "16", "--steps", "3"]
-    before = run([*asked, "--n", "40"], trained["erm"])
+    store = Store(Path("rb-store"))
+    one(run([*asked, "--n", "40"], trained["erm"]))
+    before = {path: path.read_bytes() for path in store.files("outcomes")}
     one(run([*asked, "--n", "20", "--save-adv", "few"], trained["erm"]))
-    answered = runner.run("store", "answers", [one(before)])
-    assert [entry["answers"]["images"] for entry in one(answered)["evals"] if "n" in entry] == [40, 40]
+    assert len(before) == 2 and all(path.read_bytes() == data for path, data in before.items())
 
 
 def test_detail_and_saved_images_tell_the_same_as_the_number(trained: dict[str, Record]) -> None:
@@ -845,10 +847,9 @@ def test_two_phases_on_all_survivors_are_exact(
     assert about["interval"] == [entry["value"]] * 2
     assert about["sampled"] == about["survivors"] == (margins >= 0).sum()
     assert entry["screen"] == "pgd1" and entry["metric"] == "pgd5.32"
-    known_images = two_phase(known["erm"], "--two-phase", "all", "--screen-steps", "1", "--per-image")
-    answered = answers.of(known_images)
+    answered = answers.of(entry)
     assert answered is not None and np.array_equal(answered.right, both)
-    assert "answers" not in two_phase(known["erm"], "--two-phase", "20", "--screen-steps", "1", "--per-image")
+    assert "answers" not in two_phase(known["erm"], "--two-phase", "20", "--screen-steps", "1")
 
 
 def test_a_larger_sample_continues_the_smaller(

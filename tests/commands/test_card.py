@@ -52,7 +52,7 @@ def test_every_part_is_measured_and_the_intervals_are_those_of_planned_looks(
     right = round(acc["value"] * 40)
     assert acc["ci95"] == pytest.approx(intervals.clopper_pearson(right, 40, 1 - 0.05 / 3))
     assert mean["ci95"][0] < mean["value"] < mean["ci95"][1]
-    assert "answers" not in acc
+    assert acc["answers"]["images"] == 40
     assert [f for f in consistency.findings(record) if f.rule == "interval"] == []
 
 

@@ -8,21 +8,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rbtools import datasets
 from rbtools.records import answers
-from rbtools.store import Store
 from tests import runner
 
 Record = dict[str, Any]
-COLUMNS = ["model", "checkpoint", "example", "class", "metric", "correct", "confidence"]
+COLUMNS = ["model", "checkpoint", "example", "class", "metric", "correct"]
 
 
 @pytest.fixture
 def attacked(trained: dict[str, Record]) -> Record:
-    words = "--n 30 --device cpu --threads 1 --per-image"
+    words = "--n 30 --device cpu --threads 1"
     clean = runner.run("attack", f"fgsm --eps 4 --detail {words}", [trained["erm"]])
     result = runner.run("corrupt", f"fog --severity 2 {words}", clean.stdout)
     assert result.exit_code == 0, result.stderr
@@ -30,8 +28,8 @@ def attacked(trained: dict[str, Record]) -> Record:
     return record
 
 
-def table(*given: Record, words: str = "") -> list[dict[str, str]]:
-    result = runner.run("convert", f"per-image --write - {words}", given)
+def table(*given: Record) -> list[dict[str, str]]:
+    result = runner.run("convert", "per-image --write -", given)
     assert (result.exit_code, result.stderr) == (0, "")
     rows = csv.DictReader(io.StringIO(result.stdout))
     assert rows.fieldnames == COLUMNS
@@ -40,7 +38,8 @@ def table(*given: Record, words: str = "") -> list[dict[str, str]]:
 
 def test_a_row_says_what_the_model_did_on_an_image(attacked: Record) -> None:
     rows = table(attacked)
-    images = datasets.load("digits", "test")
+    labels = datasets.load("digits", "test").labels
+    in_order = labels[datasets.subset(labels, 30, seed=0)].tolist()
     assert {row["model"] for row in rows} == {"small erm seed 0"}
     assert {row["checkpoint"] for row in rows} == {attacked["checkpoint"]}
     for entry in attacked["evals"]:
@@ -50,27 +49,38 @@ def test_a_row_says_what_the_model_did_on_an_image(attacked: Record) -> None:
             assert own == []
             continue
         assert [row["correct"] for row in own] == [str(int(bit)) for bit in bits.right]
-        places = [int(row["example"]) for row in own]
-        assert len(set(places)) == 30 and places != list(range(30))
-        assert [int(row["class"]) for row in own] == images.labels[places].tolist()
+        assert [int(row["example"]) for row in own] == list(range(30))
+        assert [int(row["class"]) for row in own] == in_order
     assert {row["metric"] for row in rows} == {"acc", "fgsm.4", "corrupt.fog.2"}
 
 
-def test_confidences_are_the_softmax_of_the_logits_in_the_store(attacked: Record) -> None:
-    (listed,) = [
-        json.loads(line)
-        for line in runner.run("store", "ls --kind evaluation").stdout.splitlines()
-        if "fgsm.4" in json.loads(line)["metrics"]
-    ]
-    data = Store("rb-store").outcomes(listed["stored"]["outcomes"])
-    assert data is not None
-    logits = np.load(io.BytesIO(data[data.index(b"\n") + 1 :]))
-    exponentials = np.exp(logits[:, 1:].astype(float))
-    expected = exponentials[np.arange(30), logits[:, 0].astype(int)] / exponentials.sum(1)
-    found = [row for row in table(attacked) if row["metric"] == "fgsm.4"]
-    np.testing.assert_allclose([float(row["confidence"]) for row in found], expected, rtol=1e-4)
-    assert {row["confidence"] for row in table(attacked) if row["metric"] == "corrupt.fog.2"} == {""}
-    assert {row["confidence"] for row in table(attacked, words="--store other")} == {""}
+def test_results_of_the_store_come_with_the_same_answers(
+    attacked: Record, trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "load", lambda *_, **__: pytest.fail("the images were read"))
+    again = runner.run("attack", "fgsm --eps 4 --detail --n 30 --device cpu --threads 1", [trained["erm"]])
+    found = json.loads(again.stdout)
+    assert found["evals"] == attacked["evals"][: len(found["evals"])]
+    assert found["examples"] == attacked["examples"]
+
+
+def test_more_images_than_a_record_holds_have_no_answers(
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "MOST", 29)
+    for n in (29, 30):
+        result = runner.run("attack", f"fgsm --eps 2 --n {n} --device cpu --threads 1", [trained["erm"]])
+        record = json.loads(result.stdout)
+        assert [answers.FIELD in e for e in record["evals"] if "n" in e] == [n == 29] * 2
+        assert (answers.LABELS in record) is (n == 29)
+
+
+def test_tables_of_records_have_no_columns_of_answers(attacked: Record) -> None:
+    as_csv = runner.run("convert", "csv --write -", [attacked])
+    ranked = runner.run("rank", "--by acc --format csv", [attacked])
+    for result in (as_csv, ranked):
+        header = result.stdout.splitlines()[0]
+        assert "fgsm.4" in header and not any(word in header for word in ("examples", "answers", "bits"))
 
 
 def test_parquet_has_the_same_rows(attacked: Record) -> None:
@@ -80,30 +90,15 @@ def test_parquet_has_the_same_rows(attacked: Record) -> None:
     read = parquet.read_table("table.parquet")
     assert read.column_names == COLUMNS
     for row, text in zip(read.to_pylist(), table(attacked), strict=True):
-        share = text.pop("confidence")
-        assert row.pop("confidence") == (pytest.approx(float(share), rel=1e-5) if share else None)
-        assert {**row, "correct": int(row["correct"])} == {
-            name: int(value) if name in ("example", "class", "correct") else value
-            for name, value in text.items()
-        }
+        numbers = {name: int(text[name]) for name in ("example", "class", "correct")}
+        assert {**row, "correct": int(row["correct"])} == {**text, **numbers}
 
 
-def test_records_without_bits_are_looked_up_and_formulas_are_texts(attacked: Record) -> None:
-    bare = {**attacked, "evals": [{k: v for k, v in e.items() if k != "answers"} for e in attacked["evals"]]}
-    del bare["examples"]
-    assert table(bare) == table(attacked)
-    named = {**attacked, "arch": {**attacked["arch"], "name": "=1+1"}}
-    assert table(named)[0]["model"] == "'=1+1 erm seed 0"
-
-
-def test_without_the_data_set_examples_are_places_in_the_list(attacked: Record) -> None:
-    elsewhere = {**attacked, "dataset": "cifar10", "checkpoint": "sha256:0"}
-    result = runner.run("convert", "per-image --write table.csv", [elsewhere])
-    assert result.exit_code == 0
-    assert "images of cifar10 are numbered by their places in the evaluation's list: " in result.stderr
-    rows = list(csv.DictReader(Path("table.csv").read_text().splitlines()))
-    assert [int(row["example"]) for row in rows] == [*range(30)] * 3
-    assert [row["class"] for row in rows] == [row["class"] for row in table(attacked)]
+def test_unknown_classes_are_empty_and_formulas_are_texts(attacked: Record) -> None:
+    del attacked["examples"]
+    attacked["arch"]["name"] = "=1+1"
+    rows = table(attacked)
+    assert {row["class"] for row in rows} == {""} and rows[0]["model"] == "'=1+1 erm seed 0"
 
 
 def test_damaged_bits_cost_the_rows_of_their_entry_only(attacked: Record) -> None:

@@ -21,9 +21,9 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import cifar
 from rbtools.inputs import resolve
 from rbtools.jobs import corrupted_images
-from rbtools.jobs.earlier_outcomes import ImageOutcomes
 from rbtools.models import checkpoint
 from rbtools.probabilistic.estimate import pr_d
+from rbtools.records import answers
 from rbtools.store import Store
 from tests.runner import Record, invoke, one, records
 
@@ -50,9 +50,8 @@ def test_the_interval_of_a_mean_is_that_of_the_images_own_means(
     source = ["--from", "copy"] if archived else []
     found = one(run(["brightness", "--n", "50", *source], trained["erm"]))
     *five, mean = (entry for entry in found["evals"] if entry["metric"].startswith("corrupt."))
-    known = ImageOutcomes(Store("rb-store"), [found["checkpoint"]])
-    rights = [known.shares(found, entry) for entry in five]
-    counts = np.sum([shares.gives for shares in rights if shares is not None], axis=0)
+    known = [answers.of(entry) for entry in five]
+    counts = np.sum([answer.right for answer in known if answer is not None], axis=0)
     assert len(five) == 5 and len(counts) == 50
     assert mean["ci95"] == pytest.approx(pr_d(counts.astype(int).tolist(), 5).interval)
 

@@ -32,7 +32,7 @@ def model(name: str, right: np.ndarray, *others: Record, seed: int = 0, **more: 
     """A record whose pgd20.8 counts these images."""
     train = {"method": "pgd", "seed": seed}
     record = runner.model(name, entry("pgd20.8", right, **more), *others, dataset="d", train=train)
-    return answers.with_labels(record, "abc", LABELS)
+    return answers.with_labels(record, "abc", answers.packed_labels(LABELS))
 
 
 def bare(name: str) -> Record:
@@ -178,8 +178,7 @@ def test_a_record_of_other_images_is_not_compared_and_loses_nothing(case: str) -
 def test_a_reference_without_answers_is_refused_with_what_gives_them() -> None:
     result = run("--paired bare", *THREE, bare("bare"))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "no answers of single images for pgd20.8. --per-image with" in result.stderr
-    assert "rb-store answers RECORDS" in result.stderr
+    assert "no answers of single images for pgd20.8. Evaluations of up to 50,000" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -319,7 +318,7 @@ def test_without_classes_or_answers_a_sentence_says_what_gives_them() -> None:
     result = run("--per-class pgd20.8", unlabelled)
     assert "warning: a pgd seed 0: The record lacks the classes of its images." in result.stderr
     result = run("--per-class pgd20.8", bare("bare"))
-    assert result.exit_code == 2 and "no answers of single images for pgd20.8. --per-image" in result.stderr
+    assert result.exit_code == 2 and "no answers of single images for pgd20.8. Eval" in result.stderr
 
 
 GATE = "--assert 'pgd20.8 >= reference - .02' --format jsonl"

@@ -55,20 +55,22 @@ def test_damaged_answers_name_their_metric(damage: dict[str, Any]) -> None:
 
 def test_classes_of_images_are_read_for_the_first_of_a_list() -> None:
     labels = np.arange(600) % 300
-    record = answers.with_labels({"arch": {}}, "abc", labels)
+    packed = answers.packed_labels(labels)
+    record = answers.with_labels({"arch": {}}, "abc", packed)
     few = answers.of(entry(np.ones(5, bool)))
     assert few is not None and answers.labels_of(record, few).tolist() == [0, 1, 2, 3, 4]
-    shorter = answers.with_labels(record, "abc", labels[:10])
+    shorter = answers.with_labels(record, "abc", answers.packed_labels(labels[:10]))
     assert shorter == record  # the longer list stays
     for lacking in ({}, {answers.LABELS: "text"}):
         with pytest.raises(RbError, match="lacks the classes"):
             answers.labels_of(lacking, few)
-        assert answers.with_labels(lacking, "abc", labels) == {answers.LABELS: record[answers.LABELS]}
+        assert answers.with_labels(lacking, "abc", packed) == {answers.LABELS: record[answers.LABELS]}
     for field in ({}, {"labels": "AAAA"}, {"labels": 3}, "text", answers.packed_labels(labels[:3])):
         with pytest.raises(RbError, match="damaged: expected 5 labels"):
             answers.labels_of({answers.LABELS: {"abc": field}}, few)
 
 
 def test_merged_records_know_the_classes_of_both() -> None:
-    one, other = (answers.with_labels({"arch": {}}, name, np.arange(4)) for name in "ab")
+    packed = answers.packed_labels(np.arange(4))
+    one, other = (answers.with_labels({"arch": {}}, name, packed) for name in "ab")
     assert list(merge.united(one, other)[answers.LABELS]) == ["a", "b"]

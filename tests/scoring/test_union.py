@@ -110,7 +110,7 @@ def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
     assert expr.compile("union.common(acc, fgsm.8)")(record) == 1.0
     assert results.last_entry(derived("u=union.common(acc,fgsm.8)").added(record), "u")["n"] == 4
     assert "of other weights: init and None" in reason(record, "union(cert.linf.1, acc)")
-    assert "--per-image" in reason(record, "union(acc, pgd20.8)")
+    assert "evaluate again" in reason(record, "union(acc, pgd20.8)")
     assert "not all images were attacked" in reason(record, "union(acc, aa.8)")
     assert "a share of noisy copies" in reason(record, "union(acc, pr.uniform.0.1)")
     assert "a mean over records" in reason(record, "union(acc, aa.4)")
@@ -119,7 +119,7 @@ def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
     weak = {"metric": "weak", "value": 1, "n": 8}
     named = model("a", entry("acc", right), entry("strong", right[::-1]), weak)
     assert expr.compile("union(*)")(named) == 0.5
-    assert "--per-image" in reason(named, "union(acc, weak)")
+    assert "evaluate again" in reason(named, "union(acc, weak)")
     assert "no share of images" in reason(record, "union(acc, seconds_per_epoch)")
     assert expr.compile("union(*)")(model("a", *record["evals"][:1], *record["evals"][6:7])) == 0.75
     assert reason(record, "union(pr.*)") == "pr.* matches no share of images: pr.uniform.0.1."

@@ -14,10 +14,9 @@ natural, `std` that of a sample (n - 1), `count` says how many values there are.
 number of edges in which a cell of NAS-Bench-201 differs from that one (index, or name or string in quotes).
 `optimality('pgd20')` is AttackBench's local optimality of an attack: its curve of accuracy over eps
 beside the lowest of all attacks of the record, of which each has two distances or more.
-`class.min(pgd20.8)` is the accuracy of the worst class, where the record says what the model did on each
-image (`--per-image`).
-`union(aa.8, corrupt.*.3)` is the accuracy on the images that survive all of these, from each image's answer
-(`--per-image`); `union.common(...)` where they are of different numbers of images.
+`class.min(pgd20.8)` is the accuracy of the worst class, from the record's answer for each image.
+`union(aa.8, corrupt.*.3)` is the accuracy on the images that survive all of these, from each image's answer;
+`union.common(...)` where they are of different numbers of images.
 **Names** are those of metrics (`pgd20.l2.0.5`), else paths in the record (`train.method`), else
 fields of its architecture (`kernel_params`). A hyphen or `*` inside a name without spaces belongs to
 the name; spaces make it an operator: `acc-pgd20.8` is one name, `acc - pgd20.8` a difference.
