@@ -149,9 +149,7 @@ def _comes_along(name: str, entry: Entry, entries: Mapping[str, Entry]) -> bool:
     if parts.is_ge:  # rb-ge pr gives PR over all images and over those classified correctly without noise
         return parts.stem == "pr-all" and parts._replace(stem="pr").build() in entries
     if parts.is_gap:  # rb-ge loss attack gives that of the loss and that of the error
-        other = parts._replace(
-            prefixes=tuple("loss" if word == "error" else word for word in parts.prefixes)
-        )
+        other = parts._replace(prefixes=tuple("loss" if word == "error" else word for word in parts.prefixes))
         return other != parts and other.build() in entries
     if metric_name.gap_name(unsplit) in entries:
         return True

@@ -48,10 +48,7 @@ def test_help_is_of_finished_sentences_without_python(tool: str) -> None:
     texts: dict[str, str] = {}
     for page in tools.pages(tools.tool(tool)):
         texts[page.words] = page.command.help or ""
-        texts |= {
-            f"{page.words} {option.opts[0]}": option.help or ""
-            for option in options(page)
-        }
+        texts |= {f"{page.words} {option.opts[0]}": option.help or "" for option in options(page)}
         if "--" not in page.words:
             assert not page.command.get_short_help_str(1000).endswith(("...", " al", " al.")), page.words
     for name, text in texts.items():

@@ -159,8 +159,6 @@ def test_the_checklist_judges_by_rates() -> None:
     assert any(test.get("noise", 0) > 0 for test in tests)
 
 
-
-
 def test_corruptions_and_noise_have_rates_too() -> None:
     one = record(run("corrupt", ["contrast", "--severity", "3", *network(), *N, "--draws", "5"]))
     assert entry(one, "corrupt.contrast.3")["verdict_draws"] == 5
