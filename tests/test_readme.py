@@ -345,7 +345,8 @@ def test_the_output_that_a_page_shows_is_what_its_commands_print(
     monkeypatch.setenv("COLUMNS", "200")
     if not page.startswith("start-"):
         shutil.copy(folder / "results.jsonl", "results.jsonl")
-        monkeypatch.setenv("RB_STORE", str(folder / "rb-store"))
+        shutil.copytree(folder / "rb-store", "rb-store")  # without what other pages keep there
+        monkeypatch.setenv("RB_STORE", str(Path("rb-store").resolve()))
     if "| jq " in "".join(block for block, _ in OUTPUTS[page]) and shutil.which("jq") is None:
         pytest.skip("jq is not installed")
     for block, shown in OUTPUTS[page]:

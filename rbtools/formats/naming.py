@@ -56,6 +56,8 @@ def described(arch: Record, dataset: str | None) -> Record:
     """`arch` with the description of its space; params and macs only for a known data set or if given."""
     sizes = SIZES.get(dataset or "", SIZES["cifar10"])
     try:
+        if arch.get("space") == "zoo" and dataset not in SIZES and not arch.keys() & {"params", "macs"}:
+            return {**arch, **zoo.completed(arch, sizes[1])}  # torch need not count it
         description = spaces.describe(arch, *sizes)
     except RbError:
         return arch
