@@ -114,8 +114,8 @@ normalize_option = click.option(
     "--normalize",
     metavar="MEAN STD|none|NAME",
     help="Its normalisation, if the file has none: numbers such as 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10,"
-    " imagenet ..., or per-image.  [default: inferred from its BatchNorm layers, else what all publish for"
-    " such weights, else asked for; none for python:]",
+    " imagenet ..., or per-image.  [default: the published ones are tried on 256 images,"
+    " else asked for; none for python:]",
 )
 
 stream_options = bundle("source", record_source, *_stream_options)

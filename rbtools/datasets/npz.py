@@ -85,7 +85,7 @@ class Npz(DatasetSource):
         return Path(self.argument or "").expanduser()
 
     def _arrays(self, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Images (N, C, H, W), perhaps a view of a memory map; labels int64 (N,); the classes' names."""
+        """Images (N, C, H, W); labels int64 (N,); the classes' names."""
         with _archive(self._path) as archive:
             if split not in archive.splits:
                 raise self.unknown_split(split, archive.splits)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rbtools.defences.defended import Defended
     from rbtools.lazy import nn
 
-OVERRIDES = ("none", "identity", "own")
-
 
 @dataclass(frozen=True)
 class Stages:

@@ -65,7 +65,7 @@ def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: Conversi
     entries = {entry.get("metric"): entry for entry in again.get("evals") or ()}
     for entry in record.get("evals") or ():
         if (other := entries.get(entry.get("metric"))) is not None:
-            details.update(_lost(entry, other))
+            details.update(_lost({**entry, "answers": {}}, other))  # tables have no single images
         elif entry.get("value") is None:
             details[f"entry of {entry.get('metric')} without a value"] += 1
     fields = {key: value for key, value in record.items() if key not in RESULTS}

@@ -68,7 +68,9 @@ def csv_bytes(frame: pandas.DataFrame, delimiter: str = ",", raw: bool = False) 
     """
     if not raw:
         texts = frame.select_dtypes(exclude=["number", "bool"]).map(sheet_cells.cell, na_action="ignore")
-        frame = frame.assign(**texts).rename(columns=sheet_cells.cell)
+        frame = frame.copy()
+        frame[texts.columns] = texts
+        frame = frame.rename(columns=sheet_cells.cell)
     write = partial(frame.to_csv, index=False, sep=delimiter, lineterminator="\n")
     text: str = write()
     return (write(quoting=csv.QUOTE_ALL) if "\r" in text else text).encode()  # "\r" alone may end a line

@@ -32,6 +32,8 @@ class ParquetTable(Tabular):
         try:
             with _pyarrow():
                 frame = pandas.read_parquet(io.BytesIO(content), dtype_backend="numpy_nullable")
+                if any(frame.index.names):
+                    frame = frame.reset_index()
         except (ValueError, NotImplementedError, OSError) as wrong:
             raise Broken(f"is no Parquet file: {' '.join(str(wrong).split())[:200]}") from None
         return frame.astype(object).map(lambda cell: "" if cell is None or cell is pandas.NA else str(cell))

@@ -64,6 +64,11 @@ def verify_evidence(
     names = [name for name in sorted(os.listdir(path)) if name.endswith(".npz")] if folder else []
     for one in [os.path.join(path, name) for name in names] if folder else [path]:
         saved = claim_of(one)
+        if "indices" in saved:
+            raise RbError(
+                f"{one} is of chosen images (--indices), of which it has only a hash. Save images of the"
+                " split, or of its first --n."
+            )
         metric = saved.get("metric")
         known = [entry for entry in record.get("evals") or () if entry.get("metric") == metric]
         claim = known[-1] if known else saved

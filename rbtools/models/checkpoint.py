@@ -109,7 +109,9 @@ def load(
             f"The normalisation has {len(first[0])} means and the images of the checkpoint {path} have"
             f" {shape[0]} channels. Give one mean and one standard deviation a channel, or one for all."
         )
-    arch, model, more = _decided(path, candidates, choices, hints, partial(_normalize_of, checkpoint))
+    arch, model, more = _decided(
+        path, candidates, choices, hints, partial(_normalize_of, checkpoint), named=named
+    )
     normalize = _normalize_of(checkpoint, arch)
     facts |= {**more, "classes": classes, "shape": list(shape), "normalize": normalize}
     warnings = normalising.warnings_of(network, arch)
@@ -125,8 +127,10 @@ def _decided(
     choices: Choices,
     hints: NormalizationHints,
     normalize_of: Callable[[Mapping[str, Any]], Any],
+    named: bool,
 ) -> tuple[dict[str, Any], nn.Module, dict[str, Any]]:
     """The architecture with its normalisation, the model, and facts; by its accuracy if there are several.
+    named: the first architecture is the user's, and taken where others do as well.
 
     Without images it is the first architecture, and several normalisations stay open. Raises RbError.
     """
@@ -147,7 +151,9 @@ def _decided(
             options += f"--normalize {name}" * (len(choices.fields) > 1)
             archs[options.strip()] = whole = {**arch, **more}
             models[options.strip()] = behind(network, normalize_of(whole))
-            preferred |= {options.strip()} if name in choices.preferred else set()
+            usual = name in choices.preferred or len(choices.fields) == 1
+            if usual and (arch is candidates[0][0] or not named):
+                preferred.add(options.strip())
     facts, (best, *others) = {"normalize_from": choices.source}, models
     if others:
         best, facts["tried"] = trial.decided(path, models, hints.batches, preferred)
@@ -426,7 +432,7 @@ def _program(
     if arch and "normalize" in arch:
         choices = Choices({RAW: {"normalize": arch["normalize"]}}, "given")
     candidate = {"space": "checkpoint", "name": kind}, program
-    whole, model, more = _decided(path, [candidate], choices, hints, _given)
+    whole, model, more = _decided(path, [candidate], choices, hints, _given, named=False)
     facts = {"format": kind, "classes": n_classes, "shape": list(shape), "arch_from": "program"}
     return model.eval(), whole, {**facts, **more, "normalize": _given(whole)}
 

@@ -70,6 +70,7 @@ def decided(
     rest = f", and {len(order) - SHOWN} more" if len(order) > SHOWN else ""
     raise RbError(
         f"The weights in {path} fit {len(models)} networks or normalisations, and their accuracies on"
-        f" {images} images of the data set do not tell which it is. Add the right one's options:"
+        f" {images} images of the data set do not tell which it is. Add the right one's options to"
+        " --checkpoint, or to rb-arch --from-checkpoint, whose record other tools take:"
         f" {listed}{rest}."
     )

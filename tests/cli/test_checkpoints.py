@@ -358,6 +358,15 @@ def test_own_code_that_fails_is_no_bug_of_ours(own_code: str, text: str, said: s
     assert f"python:failing:make stopped with {said}" in result.stderr
 
 
+def test_the_network_that_is_named_is_taken_where_its_variants_do_as_well() -> None:
+    network = models.build({"space": "zoo", "name": "preactresnet18"}, classes=10, shape=(1, 8, 8))
+    torch.save(network.state_dict(), "p.pt")
+    words = ["--from-checkpoint", "p.pt", "--dataset", "digits", "--normalize", "none"]
+    assert "--arch preactresnet18:shortcut=input: " in arch(*words).stderr
+    known = one(arch(*words, "--arch", "preactresnet18"))
+    assert "shortcut" not in known["arch"] and len(known["recognised"]["tried"]["acc"]) == 2
+
+
 def test_code_runs_only_where_the_command_line_says_so(own_code: str) -> None:
     words = ["--checkpoint", own_code, "--arch", "python:mine:make", "--n", "20"]
     result = attack(*words)
@@ -404,7 +413,7 @@ def test_programs_run_only_where_the_command_line_says_so(kind: str) -> None:
     refused = attack(*words)
     assert refused.exit_code == 1 and "could run code. If you trust it, add --allow-code" in refused.stderr
     asked = attack(*words, "--allow-code")  # it is not trained
-    assert asked.exit_code == 1 and "do not tell which it is. Add the right one's options: --" in asked.stderr
+    assert asked.exit_code == 1 and "other tools take: --" in asked.stderr
     record = one(attack(*words, "--allow-code", "--normalize", "none"))
     assert record["arch"]["space"] == "checkpoint" and record["arch"]["name"] == kind
     found = datasets.load("digits", "test")

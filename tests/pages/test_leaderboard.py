@@ -676,7 +676,7 @@ def test_of_six_thousand_rows_only_those_in_view_are_drawn(opened: Any, many: li
     page = opened(many)
     assert page.get_attribute("#table", "aria-rowcount") == "6468"
     assert page.locator("#body tr").count() < 100
-    for title in ("PGD-20, ε = 8/255", "Model", "score"):  # its time: bench/leaderboard.py
+    for title in ("PGD-20, ε = 8/255", "Model", "score"):
         heading(page, title).click()
         assert page.locator("#body tr").count() < 100
     heading(page, "clean").click()

@@ -113,7 +113,7 @@ def test_a_downloaded_file_has_the_configuration_beside_it(hub: Path) -> None:
     assert (arch["name"], arch["normalize"], arch["preprocessing"]) == (NAME, [MEAN, STD], "bicubic-73-64")
     for content in ("{}", '{"architectures": ["BertModel"]}'):  # of another program; without images
         config.write_text(content)
-        assert "do not tell which it is. Add the right one's options: --normalize" in fgsm(file).stderr
+        assert "other tools take: --normalize" in fgsm(file).stderr
     config.write_text("[]")
     assert "is no JSON object" in refusal(file)
 
