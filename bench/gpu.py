@@ -508,7 +508,7 @@ def aa(bench: Bench) -> None:
             }  # fmt: skip
         bench.say(
             f"AutoAttack, {count} images", took, unit="s", **told, robust=done.value,
-            unconfirmed=done.entry.get("unconfirmed"), ci95=done.entry.get("ci95"), stages=stages.begun,
+            ci95=done.entry.get("ci95"), stages=stages.begun,
         )  # fmt: skip
 
 
