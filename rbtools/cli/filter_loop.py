@@ -23,7 +23,7 @@ from rbtools.cli.terminal import Terminal
 from rbtools.cli.window import Window
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
-from rbtools.execution.engine import Engine, Job, JobFunction, JobReport, engine_for, run_job
+from rbtools.execution.engine import Call, Engine, InProcess, Job, JobFunction, JobReport, engine_for
 from rbtools.inputs.data import check_here
 from rbtools.records import SCHEMA, Line, can_be_retried, dumps, parse_again
 from rbtools.report import clock_time
@@ -153,14 +153,14 @@ class Loop:
     def _process_here(self, engine: Engine, window: Window, record: dict[str, Any] | None) -> None:
         """Run jobs in this process; the workers of the engine, if it has some, share their tiles."""
         progress = self.run.report.progress
-        run = engine.run.changed(
+        engine.run = engine.run.changed(
             progress=lambda text: progress(self._status(text, None, window, record is None)),
             pool=None if engine.in_process else engine,
         )
-        engine.run = run
+        here = InProcess(engine.run)
         for place, job in self._jobs(window, record):
-            report = run_job(job, run)
-            window.finish_job(place, report)
+            report = window.submit(place, job, here).result()
+            window.finish_ready()
             if report.interruption is not None:
                 raise report.interruption
 
@@ -203,7 +203,7 @@ class Loop:
                     window.submit(place, job, engine)
             window.finish_ready()
 
-    def _status(self, text: str, call: Any, window: Window, reading: bool) -> str:
+    def _status(self, text: str, call: Call | None, window: Window, reading: bool) -> str:
         """`[5/24] NAME TEXT · 4:00 left in all`, once the number of results is known."""
         name = f"{name_of(call.record)} " if isinstance(call, Job) else ""
         total = self.total

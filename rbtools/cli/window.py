@@ -71,10 +71,11 @@ class Window:
         self.last.add(places[-1])
         return places
 
-    def submit(self, place: int, job: Job, engine: Engine) -> None:
-        """Hand a job to a worker."""
+    def submit(self, place: int, job: Job, engine: Engine) -> Future[JobReport]:
+        """Hand a job to an engine."""
         self.flying[place] = future = engine.submit(job)
         future.add_done_callback(engine.wake)
+        return future
 
     def finish_ready(self) -> None:
         """Write what workers have finished up to now."""

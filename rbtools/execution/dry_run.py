@@ -10,7 +10,7 @@ from rbtools.errors import Pending
 from rbtools.store import Store, digest
 
 
-class Missing(NamedTuple):
+class Lacking(NamedTuple):
     """Work that the store lacks: what computes it, and how many of which unit ("tile", "training")."""
 
     title: str
@@ -27,13 +27,13 @@ class DryRun:
     """
 
     store: Store
-    missing: dict[str, Missing] = field(default_factory=dict)
+    missing: dict[str, Lacking] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
     job: int = 0
 
     def lacks(self, key: str, title: str, count: int = 1, unit: str = "tile") -> NoReturn:
         """Note work that is missing. Raises Pending."""
-        self.missing[key] = Missing(title, count, unit)
+        self.missing[key] = Lacking(title, count, unit)
         raise Pending("A dry run computes nothing.")
 
     def untrained(self) -> str:

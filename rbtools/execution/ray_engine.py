@@ -59,7 +59,7 @@ class RunSpec(NamedTuple):
 
 
 @dataclasses.dataclass(eq=False)
-class _Task:
+class _RayTask:
     """A submitted call, and the state of its Ray task."""
 
     call: Call
@@ -82,9 +82,9 @@ class RayEngine(Engine):
         super().__init__(run)
         # What the engine's thread has to do, in order; None ends it.
         self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._running: set[_Task] = set()
-        self._waiting: deque[_Task] = deque()
-        self._cancelled: list[_Task] = []  # their references may not be dropped while Ray shuts down
+        self._running: set[_RayTask] = set()
+        self._waiting: deque[_RayTask] = deque()
+        self._cancelled: list[_RayTask] = []  # their references may not be dropped while Ray shuts down
         self._count = 0
         self._ending = False
         self._mark: Path | None = None
@@ -124,7 +124,7 @@ class RayEngine(Engine):
     def submit(self, call: Call) -> Future[JobReport]:
         """Submit a call; it starts as soon as there is room for it."""
         self._count += 1
-        task = _Task(call, Future(), self._count)
+        task = _RayTask(call, Future(), self._count)
         self._todo.put(lambda: self._waiting.append(task))
         return task.future
 
@@ -173,7 +173,7 @@ class RayEngine(Engine):
             if not self._ending:
                 self.post(error)
 
-    def _launch(self, task: _Task) -> None:
+    def _launch(self, task: _RayTask) -> None:
         threads = resources.threads_for(self.run, task.call.arch, self._share.threads)
         remote = self._serve.options(
             num_cpus=threads,
@@ -187,7 +187,7 @@ class RayEngine(Engine):
             lambda future: self._todo.put(lambda: self._answered(task, future))
         )
 
-    def _answered(self, task: _Task, future: Future[JobReport]) -> None:
+    def _answered(self, task: _RayTask, future: Future[JobReport]) -> None:
         """Pass on the report of a task; retry one that was lost with its machine or process."""
         if self._ending:
             self._cancelled.append(task)

@@ -22,7 +22,7 @@ from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
 from rbtools.evaluation.evaluate import together
 from rbtools.evaluation.tasks import AccuracyTask, AttackOutput, CleanOutput, right
 from rbtools.evaluation.tiles import missing_tiles
-from rbtools.execution import device, precision, resources
+from rbtools.execution import precision, resources
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -381,8 +381,10 @@ def _compute(
     checks = None
     if any(len(stored) < n for stored in outcomes):
         checks = _measure(inputs, task, outputs, outcomes, save, checked)
-    elif checked:
-        checks = _look(inputs)
+    elif checked and "checkpoint_file" in inputs.record:
+        # An earlier run of more images left the outcomes. The file may be gone since.
+        with contextlib.suppress(RbError):
+            checks = _measure(inputs, task, outputs, outcomes, save, checked)
     labels = resolve.names(inputs.record, inputs.data)
     for i, stored in zip(missing, outcomes, strict=True):
         unit = units[i]
@@ -427,18 +429,6 @@ def _measure(
     checks = tile_calls.measure(evaluation, outcomes, checked=checked, saving=to_files)
     inputs.run.report.notify(save.written())
     return checks
-
-
-def _look(inputs: Inputs) -> dict[str, Any] | None:
-    """The checks of the model, whose outcomes an earlier run of more images left; None where it has none, or
-    can no longer be loaded."""
-    run = inputs.run
-    with contextlib.suppress(RbError):
-        if "checkpoint_file" in inputs.record:
-            with device.taken(run, inputs.threads()) as chosen, run.report.clock.stage("look"):
-                model = randomness.load(inputs, chosen)
-                return model_checks.check_outputs(model, inputs.record, inputs.data, inputs.n, chosen, run)
-    return None
 
 
 def _claim(output: Output, inputs: Inputs) -> dict[str, Any]:

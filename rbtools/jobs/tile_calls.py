@@ -89,7 +89,7 @@ def _by_workers(evaluation: Evaluation, outcomes: list[Outcomes], checked: bool)
     inputs, run, outputs = evaluation.inputs, evaluation.inputs.run, evaluation.outputs
     arch, sent = inputs.record.get("arch"), pickle.dumps(evaluation)
     size = together(outputs, resources.kind(run), inputs.data.about.shape)
-    checks = run.pool.submit(Check(arch, sent)) if checked else None
+    checks = run.pool.submit(CheckCall(arch, sent)) if checked else None
     others = any(output.needs_other_outputs for output in outputs)
 
     def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, Any]]:
@@ -98,7 +98,7 @@ def _by_workers(evaluation: Evaluation, outcomes: list[Outcomes], checked: bool)
         def calls() -> Iterator[Call]:
             for tile in tiles:
                 taken.append(tile)
-                yield Measure(arch, sent, tile if others else tile._replace(known={}), size)
+                yield TileCall(arch, sent, tile if others else tile._replace(known={}), size)
 
         for number, report in run.pool.map(calls()):
             yield taken[number], report.value(run)
@@ -154,7 +154,7 @@ _open: _Open | None = None
 
 
 @dataclass(frozen=True)
-class Check(_OfEvaluation):
+class CheckCall(_OfEvaluation):
     """Look at the first images."""
 
     def __call__(self, run: Run) -> dict[str, Any] | None:
@@ -163,7 +163,7 @@ class Check(_OfEvaluation):
 
 
 @dataclass(frozen=True)
-class Measure(_OfEvaluation):
+class TileCall(_OfEvaluation):
     """Measure a tile. size: of the tiles, which follows from the kind of device."""
 
     tile: Tile

@@ -409,13 +409,6 @@ def test_the_shards_of_one_checkpoint_share_its_images_and_the_first_writes(file
         assert refused.exit_code == 2 and "--shard with --checkpoint divides the images" in refused.stderr
 
 
-def test_what_draws_for_whole_batches_is_not_divided_and_says_so(file: Path) -> None:
-    chosen = ["apgd-ce", "--steps", "2", "--checkpoint", str(file), "--dataset", "digits", "--n", "20"]
-    whole = run([*chosen, "--backend", "pyautoattack", "--shard", "1/2"])
-    assert "apgd-ce draws its random numbers for a whole batch, so one process computes all" in whole.stderr
-    assert "whole batch" not in run([*chosen, "--shard", "1/2"]).stderr
-
-
 def test_a_checkpoint_of_our_own_needs_no_arch(file: Path, trained: dict[str, Record]) -> None:
     record = one(run(["fgsm", "--checkpoint", str(file)]))
     (piped,) = records(run(["fgsm"], trained["erm"]))

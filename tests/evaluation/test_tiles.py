@@ -225,7 +225,7 @@ def test_a_damaged_part_is_computed_again(
         patch.setattr(Outcomes, "extend", lambda *arguments: None)  # and nothing is joined
         patch.setattr(Store, "drop_state", lambda *arguments: None)
         patch.setattr(Store, "keep_result", lambda *arguments: None)
-        with pytest.raises(Exception):  # noqa: B017, PT011
+        with pytest.raises(Exception):  # noqa: B017
             run_task(trained["erm"], TASKS["pgd"](), run_in(shared, shard=(1, 2)))
     parts = list(Store(shared).files("state"))
     assert parts

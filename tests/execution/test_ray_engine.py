@@ -22,13 +22,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rbtools.execution.executor import Finished, Job, JobFunction, JobReport
+from rbtools.execution.ray_executor import RayExecutor
 
 from rbtools import __version__
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import ray_cluster, ray_executor
 from rbtools.execution import resources as placing
-from rbtools.execution.executor import Finished, Job, JobFunction, JobReport
-from rbtools.execution.ray_executor import RayExecutor
 from rbtools.execution.run import Run
 from rbtools.store import Store
 
