@@ -872,9 +872,9 @@ def test_a_larger_sample_continues_the_smaller(
     inner = large["two_phase"]["interval"]
     assert low < inner[0] <= large["value"] <= inner[1] < high
     unknown = run(["fgsm", "--n", "25", "--two-phase", "12", "--dry-run"], known["pgd"])
-    assert "fgsm: 1 to compute." in unknown.stderr
+    assert "fgsm: 1 tile to compute." in unknown.stderr
     planned = run([*TWO_PHASE, "--two-phase", "40", "--screen-steps", "1", "--dry-run"], known["erm"])
-    assert "pgd5: 1 to compute." in planned.stderr
+    assert "pgd5: 1 tile to compute." in planned.stderr
     again = run([*TWO_PHASE, "--two-phase", "30", "--screen-steps", "1"], known["erm"])
     assert len(attacked) == 30 and "1 found in the store" in again.stderr
 
