@@ -122,14 +122,13 @@ class Progress(NamedTuple):
     call: Any = None
 
 
-class Notice(NamedTuple):
-    """A message for people; a warning, such as that a worker was lost, or not."""
+class Warned(NamedTuple):
+    """A warning, such as that a worker was lost."""
 
     text: str
-    warning: bool = True
 
 
-Message = Progress | Notice | dict[str, Any]
+Message = Progress | Warned | dict[str, Any]
 """What workers say; a dict is an event for programs (`run.report.event`)."""
 
 
@@ -228,8 +227,8 @@ class Engine:
             message = self._messages.popleft()
             if isinstance(message, BaseException):
                 raise message
-            if isinstance(message, Notice):
-                (self.run.report.warn if message.warning else self.run.report.notify)(message.text)
+            if isinstance(message, Warned):
+                self.run.report.warn(message.text)
             elif isinstance(message, Progress):
                 self.run.report.progress(self.status(message))
             else:

@@ -22,7 +22,7 @@ from multiprocessing.context import SpawnProcess
 from typing import NamedTuple
 
 from rbtools.execution import device
-from rbtools.execution.engine import Call, Engine, JobReport, Notice, Progress, run_job
+from rbtools.execution.engine import Call, Engine, JobReport, Progress, Warned, run_job
 from rbtools.execution.run import Run
 
 TRIES = 2
@@ -121,7 +121,7 @@ class Processes(Engine):
         ending = _ending_in_words(process.exitcode)
         if task.tries < TRIES:
             self._tasks.put(task._replace(tries=task.tries + 1))
-            self.post(Notice(f"A worker {ending}; its record is tried again."))
+            self.post(Warned(f"A worker {ending}; its record is tried again."))
             return
         problem = (
             f"The worker process {ending}, {TRIES} times. If memory ran out, use fewer --jobs"
