@@ -25,7 +25,7 @@ from rbtools.evaluation.base import (
     batch_size,
     default_chunk_size,
 )
-from rbtools.evaluation.tiles import Tile, complete, missing_tiles
+from rbtools.evaluation.tiles import Tile, complete
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import environment, float32, out_of_memory
 from rbtools.lazy import nn, np, torch
@@ -282,8 +282,7 @@ def measure_all(
             evaluator.prefetch(tile)
             yield tile, evaluator.measure(tile, progress.inside, save)
 
-    tiles = missing_tiles(outcomes, n, evaluator.size)
-    complete(outcomes, tiles, measured, progress, store=store, shard=shard)
+    complete(outcomes, n, evaluator.size, measured, progress, store=store, shard=shard)
 
 
 def together(outputs: Sequence[Output], device: Any, shape: Sequence[int]) -> int:

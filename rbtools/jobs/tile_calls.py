@@ -16,7 +16,7 @@ from rbtools.evaluation import model_checks
 from rbtools.evaluation.base import EvalTask, Outcomes, Output
 from rbtools.evaluation.by_draws import Randomness
 from rbtools.evaluation.evaluate import Evaluator, Examples, StatusLine, measure_all, together
-from rbtools.evaluation.tiles import Tile, complete, missing_tiles
+from rbtools.evaluation.tiles import Tile, complete
 from rbtools.execution import device, precision, resources
 from rbtools.execution.engine import Call
 from rbtools.execution.run import Run
@@ -106,7 +106,8 @@ def _by_workers(evaluation: Evaluation, outcomes: list[Outcomes], checked: bool)
     with run.report.clock.stage(evaluation.task.title):
         complete(
             outcomes,
-            missing_tiles(outcomes, inputs.n, size),
+            inputs.n,
+            size,
             measured,
             StatusLine(evaluation.task, inputs.n, outputs, outcomes, run.settings.seed, run.report),
             store=run.store,
