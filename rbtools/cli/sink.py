@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,10 +11,10 @@ from rbtools.cli import shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError, shown
-from rbtools.records import Line, consistency, expr, parse_again
+from rbtools.records import Line, consistency, expr
 from rbtools.scoring import render
 from rbtools.scoring.merge import Unions
-from rbtools.scoring.ranking import Read, one_of_each_model
+from rbtools.scoring.ranking import one_of_each_model
 
 FORMATS = ("jsonl", "table", *render.RENDERERS)
 where_option = click.option(
@@ -158,39 +158,26 @@ class Sink(RecordReader):
             self.inconsistent.look(line.record)
             yield line
 
-    def stream(self) -> Iterator[Read]:
-        """The records as text and record, one by one where not all are needed first.
-
-        Without `where` a model's records are not united. Raises UsageError for a --where whose names no
-        record has.
-        """
-        if self.where is not None:
-            yield from self.models(map(_read, self.lines()))
-            self.check()
-            return
-        for line in self.lines():
-            self.good += 1
-            yield _read(line)
-
     def records(self) -> list[dict[str, Any]]:
         """One record of each checkpoint (with --no-merge all). Raises UsageError for a --where whose names no
         record has."""
-        models = [record for _, record in self.models(map(_read, self.lines()), weights=True)]
+        every = [line.record for line in self.lines() if line.record is not None]
+        models = self.models(every, weights=True)
         self.check()
-        return models
+        return list(models.values())
 
-    def models(self, records: Iterable[Read], *, weights: bool = False) -> Iterator[Read]:
-        """One record of each model (with --no-merge all), as text and record, that `where` holds for."""
-        texts: Iterable[bytes]
-        if self.source.merge:
-            texts = one_of_each_model(records, self.united, weights=weights)
-        else:
-            texts = (text for text, _ in records)
-        for text in texts:
-            record = parse_again(text)
-            if self._holds(record):
-                self.good += 1
-                yield text, record
+    def models(
+        self, records: Sequence[dict[str, Any]], *, weights: bool = False
+    ) -> dict[int, dict[str, Any]]:
+        """One record of each model, by its digest, that `where` holds for; with --no-merge all, by their
+        places."""
+        merge = self.source.merge
+        models = (
+            one_of_each_model(records, self.united, weights=weights) if merge else dict(enumerate(records))
+        )
+        chosen = {model: record for model, record in models.items() if self._holds(record)}
+        self.good += len(chosen)
+        return chosen
 
     def check(self) -> None:
         """Raise UsageError for a --where whose names no record had."""
@@ -243,11 +230,6 @@ def of_images(counts: Mapping[str, int], most: int = 4) -> str:
     names = [*first, *(name for name in counts if name not in first)]
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(f"{name} of {counts[name]}" for name in names[:most]) + more
-
-
-def _read(line: Line) -> Read:
-    assert line.record is not None
-    return line.text, line.record
 
 
 def compiled(text: str, option: str) -> expr.Expression:

@@ -17,7 +17,7 @@ from rbtools.measures import MEASURES
 from rbtools.pages import page_columns
 from rbtools.plots import PLOTS, base, box, layout, style, weightings, words
 from rbtools.scoring import plotted
-from rbtools.scoring.plan import presets
+from rbtools.scoring.terms import presets
 from rbtools.spaces import nasbench201
 from tests.runner import entry, model
 
