@@ -115,7 +115,7 @@ def main(
         )
     derived_metrics = [*map(derived, adds), *map(explained, explains)]
     with shared.opened_output(source, screen) as output:
-        reading = _Reading([] if dry_run else derived_metrics, force, screen, source.strict)
+        reading = _ScoredLines([] if dry_run else derived_metrics, force, screen, source.strict)
         if only_add and not dry_run:
             one_by_one = not any(metric.compares_results for metric in derived_metrics)
             for line in reading.lines(RecordReader(source, screen, output), merge=merge and not one_by_one):
@@ -167,7 +167,7 @@ def _of_file(path: str) -> list[terms.Term]:
     return terms.weighted(content, path)
 
 
-class _Reading:
+class _ScoredLines:
     """Reads records, merges those of one checkpoint, and adds the metrics of --add; `failed` says whether
     lines were no records, or failed."""
 
