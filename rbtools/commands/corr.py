@@ -234,7 +234,7 @@ def _write(matrix: correlate.Matrix, form: str | None, drawn: tuple[int, int], o
     for line in correlate.lines(matrix):
         interval: Any = line.get("ci95")
         rows[line["row"]].append(table.TableCell(line["value"], tuple(interval) if interval else None))
-    built = table.Table(headings, list(rows.values()), [])
+    built = table.Table(headings, list(rows.values()))
     if not form.startswith("csv"):
         words = {name: metric_words.heading(name) for name in (*matrix.rows, *matrix.cols)}
         built = table.styled(built, table.Style(labels=words))

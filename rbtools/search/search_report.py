@@ -146,7 +146,7 @@ def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
             )
     headings = [table.Heading("runs", True), table.Heading("search", False)]
     headings += [table.Heading(title, True, words=metric_words.heading(title)) for title in (key, *others)]
-    return table.Table(headings, rows, [])
+    return table.Table(headings, rows)
 
 
 def _mean(values: Record | None) -> table.TableCell:
