@@ -18,7 +18,7 @@ from rbtools.cli.source import name_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import answers, dumps, expr, metric_name
-from rbtools.scoring import bootstrap, per_class, rank_order, ranking, render, table
+from rbtools.scoring import bootstrap, merge, per_class, rank_order, ranking, render, table
 from rbtools.scoring.ranking import Contender
 
 Record = dict[str, Any]
@@ -153,21 +153,13 @@ def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Termin
 
     The numbers for PR and ProbAcc always differ: they are over the images that a model classifies correctly.
     """
-    of_metric: dict[str, set[int]] = {}
-    for record in records:
-        for entry in record.get("evals") or []:
-            if type(entry.get("n")) is int:
-                of_metric.setdefault(str(entry.get("metric")), set()).add(entry["n"])
-    mixed = {
-        name: of_metric[name]
-        for name in metrics
-        if len(of_metric.get(name, ())) > 1 and metric_name.parse(name).stem not in ("pr", "probacc")
-    }
+    counts = merge.mixed_images(records)
+    mixed = [name for name in metrics if name in counts]
     if mixed:
-        name, counts = next(iter(mixed.items()))
+        name, (least, most) = mixed[0], counts[mixed[0]]
         more = f", as in {counted(len(mixed) - 1, 'other column')}" if len(mixed) > 1 else ""
         screen.warn(
-            f"the values of {name} are of different numbers of images, {min(counts)} to {max(counts)}{more}."
+            f"the values of {name} are of different numbers of images, {least} to {most}{more}."
             " Evaluate all with the same --n to compare them."
         )
 

@@ -6,16 +6,12 @@ columns, details before others; a note below the table names what is not shown.
 
 from __future__ import annotations
 
-import io
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from rich import box
 from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
 
 from rbtools.records.metric_name import heading_pieces
 from rbtools.records.results import is_number
@@ -50,7 +46,7 @@ def draw(
     """
     columns, hidden = _fitting(built, key, width, fixed)
     columns = [column if terminal else _starred(column) for column in columns]
-    text = _drawn(columns, width, terminal)
+    text = _drawn(columns, terminal)
     return f"{text}\n\n{_note(hidden, width, hint)}" if hidden else text
 
 
@@ -107,40 +103,29 @@ def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list
     return [chosen[place] for place in sorted(chosen)], hidden
 
 
-def _drawn(columns: Sequence[_DrawnColumn], width: int, terminal: bool) -> str:
-    """Headings by rich, rows by hand: rich takes a millisecond for each of them."""
-    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        side: Literal["right", "left"] = "right" if column.numeric else "left"
-        drawn.add_column(
-            column.heading, justify=side, vertical="bottom", no_wrap=True, min_width=column.width
-        )
-    needed = sum(column.width + _GAP for column in columns)
-    # With a height as well: without it, rich assumes 80 columns for a dumb terminal.
-    console = Console(
-        file=io.StringIO(),
-        force_terminal=terminal,
-        width=max(width, needed),
-        height=25,
-        markup=False,
-        emoji=False,
-        highlight=False,
-    )
-    console.print(drawn)
-    headings: str = console.file.getvalue()  # type: ignore[attr-defined]
-    rows = zip(*(_aligned(column, terminal) for column in columns), strict=True)
-    lines = [*headings.rstrip("\n").split("\n"), *((" " * _GAP).join(row) for row in rows)]
-    return "\n".join(line.rstrip() for line in lines)
+def _drawn(columns: Sequence[_DrawnColumn], terminal: bool) -> str:
+    """The lines of a table: headings, a rule, and cells in the width of their columns."""
+    headings = [column.heading.split("\n") for column in columns]
+    lines = max(map(len, headings))
+    head = [
+        _aligned([""] * (lines - len(words)) + words, column, [terminal] * lines)
+        for words, column in zip(headings, columns, strict=True)
+    ]
+    body = [_aligned(column.cells, column, [terminal and best for best in column.best]) for column in columns]
+    gap = " " * _GAP
+    rule = "─" * (sum(column.width + _GAP for column in columns) - _GAP)
+    above, below = ([gap.join(row).rstrip() for row in zip(*part, strict=True)] for part in (head, body))
+    return "\n".join([*above, rule, *below])
 
 
-def _aligned(column: _DrawnColumn, terminal: bool) -> list[str]:
-    """The cells of a column in its width; on a terminal the best are bold."""
-    cells = []
-    for text, best in zip(column.cells, column.best, strict=True):
+def _aligned(cells: Sequence[str], column: _DrawnColumn, bold: Sequence[bool]) -> list[str]:
+    """Cells in the width of a column, numbers to the right."""
+    aligned = []
+    for text, is_bold in zip(cells, bold, strict=True):
         blanks = " " * (column.width - cell_len(text))
-        shown = f"\x1b[1m{text}\x1b[0m" if terminal and best else text
-        cells.append(blanks + shown if column.numeric else shown + blanks)
-    return cells
+        shown = f"\x1b[1m{text}\x1b[0m" if is_bold else text
+        aligned.append(blanks + shown if column.numeric else shown + blanks)
+    return aligned
 
 
 def _note(hidden: Sequence[str], width: int, hint: str) -> str:

@@ -338,7 +338,7 @@ def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.As
     def with_unions(record: dict[str, Any]) -> dict[str, Any]:
         return union.with_entries(record, worst_cases)
 
-    read = [line.record for line in sink.lines() if line.record is not None]
+    read = [with_unions(line.record) for line in sink.lines() if line.record is not None]
     models = {
         model: Contender(whole, [whole])
         for model, record in sink.models(read).items()
@@ -414,7 +414,7 @@ def _tell_averaged(means: Sequence[Contender], screen: shared.Terminal) -> None:
     """Warn of means over values of different numbers of images."""
     mixed: dict[str, tuple[int, int]] = {}
     for mean in means:
-        mixed = merge.averaged_images(mean.parts) | mixed
+        mixed = merge.mixed_images(mean.parts) | mixed
     if mixed:
         name, (least, most) = next(iter(mixed.items()))
         more = f", as of {counted(len(mixed) - 1, 'other metric')}" if len(mixed) > 1 else ""

@@ -137,7 +137,7 @@ def entry(record: Record, expression: expr.Expression, *, explain: bool = False)
     survived = whole.survived
     n, right = len(survived), int(survived.sum())
     first = results.last_entry(record, whole.names[0])
-    images = {name: first[name] for name in schema.of_images() - {"n"} if name in first}
+    images = {name: first[name] for name in sorted(schema.of_images() - {"n"}) if name in first}
     return {
         **images,
         "n": n,
