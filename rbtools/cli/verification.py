@@ -14,7 +14,7 @@ from rbtools.cli import entry_commands, keywords
 from rbtools.cli.entry_commands import EntryCommand, Unsayable, distance, listed
 from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import RbError
-from rbtools.execution.executor import JobFunction
+from rbtools.execution.engine import JobFunction
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of
@@ -36,7 +36,7 @@ _OPTIONS = tuple("store data_dir device threads batch download class_map allow_c
 class ConsistencyJob(JobFunction):
     """Judge whether a record's numbers agree with each other."""
 
-    def __call__(self, record: Record) -> Record:
+    def __call__(self, record: Record, run: Run) -> Record:
         return {**record, FIELD: consistency.summary(record)}
 
 
@@ -51,14 +51,14 @@ class VerifyJob(JobFunction):
     n: int | None
     sample: int | None
     seed: int
-    run: Run
     file: str | None = None
     hints: CheckpointHints | None = None
+    run: Any = None  # of the process that does the work
 
-    def with_run(self, run: Run) -> JobFunction:
-        return dataclasses.replace(self, run=run)
+    def __call__(self, record: Record, run: Run) -> Record:
+        return dataclasses.replace(self, run=run)._judged(record)
 
-    def __call__(self, record: Record) -> Record:
+    def _judged(self, record: Record) -> Record:
         entries = self._chosen(record)
         plain, verdicts = _without_network(record, entries, self.file is not None)
         given, verdict, reason = self._given(record)
