@@ -154,7 +154,7 @@ def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Termin
     The numbers for PR and ProbAcc always differ: they are over the images that a model classifies correctly.
     """
     counts = merge.mixed_images(records)
-    mixed = [name for name in metrics if name in counts]
+    mixed = [name for name in dict.fromkeys(metrics) if name in counts]
     if mixed:
         name, (least, most) = mixed[0], counts[mixed[0]]
         more = f", as in {counted(len(mixed) - 1, 'other column')}" if len(mixed) > 1 else ""

@@ -260,7 +260,11 @@ def _passes(
     reference = result.reference.record if result is not None and result.reference is not None else None
     own = {"reference": "none yet"} if first and reference is None else None
     named = [(name_of(one.record), {**one.record, "paired": one.paired or own}) for one in chosen]
-    verdicts = assertions.verdicts(named, conditions, reference)
+    verdicts = [
+        assertions.Verdict(name, one.text, one.problem(record, reference))
+        for name, record in named
+        for one in conditions
+    ]
     if not named:
         verdicts = [assertions.Verdict("no record", one.text, "There is no record.") for one in conditions]
     if sink.failed:
