@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 from typing import Any
 
-from rbtools.cli import against
+from rbtools.cli import against, tables
 from rbtools.cli.image_answers import ImageAnswers
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import counted
@@ -145,7 +144,8 @@ def _write_table(
     metrics = [key, *(name for name in every_metric if name in [one.title for one in built.headings])]
     _warn_of_n(metrics, records, screen)
     table.check_labels([built], choice.style.labels)
-    _render(table.styled(built, choice.style), key, form, output)
+    styled = table.styled(built, choice.style)
+    tables.write(styled, key, form, output, below=render.caption(styled, form))
 
 
 def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Terminal) -> None:
@@ -181,32 +181,20 @@ def _write_pivot(
     _warn_of_n(wanted, every, screen)
     if form in ("csv", "csv-raw"):
         built = table.pivot(every, [*choice.within, *choice.pivot], wanted)
-        _render(built, wanted[0], form, output)
+        tables.write(built, wanted[0], form, output)
         return
-    tables = [table.pivot([entry.record for entry in group], choice.pivot, wanted) for group in groups]
-    table.check_labels(tables, choice.style.labels)
-    for number, (group, plain) in enumerate(zip(groups, tables, strict=True)):
-        built = table.with_best(table.styled(plain, choice.style), wanted)
+    plain = [table.pivot([entry.record for entry in group], choice.pivot, wanted) for group in groups]
+    table.check_labels(plain, choice.style.labels)
+    for number, (group, one) in enumerate(zip(groups, plain, strict=True)):
+        built = table.with_best(table.styled(one, choice.style), wanted)
         if number:
             output.line(b"")
         if choice.within and group:
             values = group[0].record["aggregated"]["group"]
             title = ", ".join(f"{name}: {values[name]}" for name in choice.within)
             output.line(render.heading(title, form).encode())
-        _render(built, wanted[0], form, output, len(choice.pivot))
-
-
-def _render(built: table.Table, key: str, form: str, output: RecordWriter, fixed: int = 2) -> None:
-    if form == "table":
-        from rbtools.cli.tables import draw
-
-        text = draw(built, key, output.width(), terminal=output.is_terminal(), fixed=fixed)
-    else:
-        text = render.RENDERERS[form](built)
-    caption = render.caption(built, form)
-    if form == "table" and caption:
-        caption = "\n" + textwrap.fill(caption.strip(), output.width(), break_on_hyphens=False)
-    output.line("\n".join(filter(None, [text.rstrip("\n"), caption])).encode())
+        below = render.caption(built, form)
+        tables.write(built, wanted[0], form, output, len(choice.pivot), below)
 
 
 def chosen(text: str, records: Sequence[Record]) -> list[str]:
@@ -218,14 +206,12 @@ def chosen(text: str, records: Sequence[Record]) -> list[str]:
         )
     names: dict[str, None] = {}
     for item in items:
+        found = expr.expand(item, known) if expr.is_bare(item) or item in known else []
         try:
-            if item in known or (expr.is_bare(item) and not _has(records, item)):
-                names.update(dict.fromkeys(expr.select(known, item)))
-            else:
-                names[expr.compile(item).text] = None
+            if not found and expr.is_bare(item) and not _has(records, item):
+                raise expr.MissingName(item, {**records[0], "metrics": dict.fromkeys(known)})
+            names |= dict.fromkeys(found or [expr.compile(item).text])
         except RbError as wrong:
-            if isinstance(wrong, expr.MissingName):  # it may be a misspelt field
-                wrong = expr.MissingName(wrong.name, {**records[0], "metrics": dict.fromkeys(known)})
             raise UsageError(f"--metric: {wrong}") from None
     return list(names)
 

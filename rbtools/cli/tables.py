@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
+from rbtools.cli.output import RecordWriter
 from rbtools.records.metric_name import heading_pieces
 from rbtools.records.results import is_number
-from rbtools.scoring import remeasured, table
+from rbtools.scoring import remeasured, render, table
 
 _GAP = 2  # spaces between columns
 _NARROWEST = 10  # shortest line that a heading is broken into
@@ -34,6 +35,18 @@ class _DrawnColumn(NamedTuple):
 
 
 _HINT = "--metric chooses columns; --format jsonl has all"
+
+
+def write(
+    built: table.Table, key: str, form: str, output: RecordWriter, fixed: int = 2, below: str = ""
+) -> None:
+    """Write a table in a format of `render`, or drawn for the width of the output, with a text below."""
+    if form == "table":
+        text = draw(built, key, output.width(), terminal=output.is_terminal(), fixed=fixed)
+        below = below and "\n" + textwrap.fill(below.strip(), output.width(), break_on_hyphens=False)
+    else:
+        text = render.RENDERERS[form](built)
+    output.line("\n".join(filter(None, [text.rstrip("\n"), below])).encode())
 
 
 def draw(

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from rbtools.cli import options, shared
+from rbtools.cli import options, shared, tables
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Sink, counted, form_option, names, where_option
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps
-from rbtools.scoring import correlate, metric_words, render, table
+from rbtools.scoring import correlate, metric_words, table
 from rbtools.scoring.groups import field
 from rbtools.scoring.join import JoinedSets
 from rbtools.scoring.ranking import Contender, averaged
@@ -238,13 +238,7 @@ def _write(matrix: correlate.Matrix, form: str | None, drawn: tuple[int, int], o
     if not form.startswith("csv"):
         words = {name: metric_words.heading(name) for name in (*matrix.rows, *matrix.cols)}
         built = table.styled(built, table.Style(labels=words))
-    if form == "table":
-        from rbtools.cli.tables import draw
-
-        text = draw(built, matrix.cols[0], output.width(), terminal=output.is_terminal(), fixed=1)
-    else:
-        text = render.RENDERERS[form](built)
-    output.line(text.rstrip("\n").encode())
+    tables.write(built, matrix.cols[0], form, output, fixed=1)
 
 
 if __name__ == "__main__":

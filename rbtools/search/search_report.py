@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rbtools.cli import tables
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import counted
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps, expr
-from rbtools.scoring import metric_words, render, table
+from rbtools.scoring import metric_words, table
 
 if TYPE_CHECKING:
     from rbtools.search.outcome import Searched
@@ -96,13 +97,7 @@ def write(
     if not records:
         return
     built, key = as_table(done, records, shown)
-    if form == "table":
-        from rbtools.cli.tables import draw
-
-        text = draw(built, key, output.width(), terminal=output.is_terminal())
-    else:
-        text = render.RENDERERS[form](built)
-    output.line(text.rstrip("\n").encode())
+    tables.write(built, key, form, output)
 
 
 def as_table(done: Searched, records: list[Record], shown: str | None) -> tuple[table.Table, str]:
