@@ -33,61 +33,39 @@ form_option = click.option(
 
 class Inconsistent:
     """Checks whether the numbers of each record agree with each other, and reports records where they do not.
-    A record without entries has nothing to compare. The first IN_FULL records with entries are
-    judged by all rules of rb-verify --inconsistent, which take as long as ranking them; later ones only by
-    checks of single entries, since there may be a million.
+    A record without entries has nothing to compare.
     """
 
-    IN_FULL = 10_000
     LINES = 5
 
     def __init__(self) -> None:
-        self.judged = self.count = self.unexplained = 0
         self.lines: list[str] = []
-        self.first_unexplained = ""
+        self.unexplained: list[str] = []  # records with metrics that lack an entry
 
     def look(self, record: dict[str, Any]) -> None:
         """Judge a record."""
         if not record.get("evals"):
             return
-        self.judged += 1
-        if self.judged <= self.IN_FULL:
-            findings = consistency.findings(record)
-            says = [one.says.removesuffix(".") for one in findings if one.rule != "no entry"]
-            # other programs add only their own metrics
-            if any(entry.get("tool") != "rb-score" for entry in record["evals"]):
-                self._unexplained(record, [one.metric for one in findings if one.rule == "no entry"])
-        else:
-            glance = consistency.first_contradiction(record)
-            says = [] if glance is None else [glance]
-        if not says:
-            return
-        self.count += 1
-        if self.count <= self.LINES:
+        findings = consistency.findings(record)
+        says = [one.says.removesuffix(".") for one in findings if one.rule != "no entry"]
+        if says:
             more = f" (and {counted(len(says) - 1, 'other finding')})" if len(says) > 1 else ""
             self.lines.append(f"{name_of(record)} is inconsistent: {shown(says[0], 200)}{more}")
-
-    def _unexplained(self, record: dict[str, Any], metrics: list[str]) -> None:
-        """Count a record with metrics that lack an entry: other programs may add metrics to many records."""
-        self.unexplained += bool(metrics)
-        if metrics and not self.first_unexplained:
-            self.first_unexplained = f"{name_of(record)}: {shown(', '.join(metrics), 80)}"
+        metrics = [one.metric for one in findings if one.rule == "no entry"]
+        # other programs add only their own metrics, to many records
+        if metrics and any(entry.get("tool") != "rb-score" for entry in record["evals"]):
+            self.unexplained.append(f"{name_of(record)}: {shown(', '.join(metrics), 80)}")
 
     def tell(self, screen: shared.Terminal) -> None:
         """Report inconsistent records, one a line, and the number of further ones."""
-        hint = "rb-verify --inconsistent names them"
-        for line in self.lines:
+        for line in self.lines[: self.LINES]:
             screen.warn(f"{line}.")
-        if self.count > self.LINES:
-            screen.warn(f"and {counted(self.count - self.LINES, 'more inconsistent record')}; {hint}.")
+        if (further := len(self.lines) - self.LINES) > 0:
+            hint = "rb-verify --inconsistent names them"
+            screen.warn(f"and {counted(further, 'more inconsistent record')}; {hint}.")
         if self.unexplained:
-            have = f"{counted(self.unexplained, 'record')} with metrics that have no entry in evals"
-            screen.warn(f"{have} ({self.first_unexplained}): nothing says how they were measured.")
-        if self.judged > self.IN_FULL:
-            further = counted(self.judged - self.IN_FULL, "further record")
-            screen.say(
-                f"{further} compared with themselves by a glance only; rb-verify --inconsistent compares all."
-            )
+            have = f"{counted(len(self.unexplained), 'record')} with metrics that have no entry in evals"
+            screen.warn(f"{have} ({self.unexplained[0]}): nothing says how they were measured.")
 
 
 class RecordReader:
