@@ -62,21 +62,22 @@ def compare(ranking: Ranking, choice: RankOptions, *, raw: bool, screen: Termina
     draws = bootstrap.BootstrapDraws(choice.bootstrap, choice.seed, per_image.shares)
     keys = [key.text for key in ranking.keys if key.text in (chosen.record.get("metrics") or {})]
     others = [entry.record for group in ranking.groups for entry in group if entry.record is not chosen]
-    lacking = 0
+    members = [(name_of(one.members[0]), one.members) for one in others]
+
+    def warn(message: str) -> None:
+        screen.warn(f"{option}: {message} It is not compared.")
+
     try:
-        comparison = paired_records.PairedComparison(chosen.members, per_image.counted, draws, keys)
+        rows, lacking = paired_records.compare(
+            chosen.members, members, per_image.counted, draws, keys, raw=raw, warn=warn
+        )
     except RbError as wrong:
         raise UsageError(f"{option}: {wrong}") from None
-    for one in others:
-        try:
-            lacking += not comparison.add(name_of(one.members[0]), one.members)
-        except RbError as wrong:
-            screen.warn(f"{option}: {wrong} It is not compared.")
     if lacking:
         screen.warn(
             f"{counted(lacking, 'record')} without answers of single images, not compared with the reference."
             f" {answers.HOW}"
         )
     chosen.paired = {"reference": name_of(chosen.record)}
-    for one, metrics in zip(others, comparison.results(raw=raw), strict=True):
+    for one, metrics in zip(others, rows, strict=True):
         one.paired = {**chosen.paired, "metrics": metrics} if metrics else None
