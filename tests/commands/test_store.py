@@ -261,7 +261,7 @@ def test_a_store_that_cannot_be_written_can_be_read(
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(files, "_opened", refuse)
+    monkeypatch.setattr(files, "open", refuse, raising=False)
     monkeypatch.setattr(Path, "unlink", refuse)
     assert [run(*words).exit_code for words in (["ls"], ["du"], ["verify"], ["gc", "--dry-run"])] == [0] * 4
     assert run("gc", "--keep-metrics", "--dry-run").exit_code == 0
