@@ -28,14 +28,14 @@ from rbtools.datasets import streaming
 from rbtools.defences import DEFENCES
 from rbtools.defences.defended import Defended
 from rbtools.errors import RbError
-from rbtools.evaluation.base import Batch, EvalTask
+from rbtools.evaluation.base import Batch, Evaluation
 from rbtools.evaluation.certified import SmoothingOutput, SmoothingTask
 from rbtools.evaluation.distances import DistanceOutput, DistanceTask
 from rbtools.evaluation.fast_model import CountingModel
-from rbtools.evaluation.probabilistic import NoiseTask
+from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.rare_failures import RareFailureTask
 from rbtools.evaluation.robust_loss import RobustLossTask
-from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask, run_attack
+from rbtools.evaluation.tasks import accuracy.clean, accuracy.attacked, accuracy.corrupted, run_attack
 from rbtools.execution.run import Run
 from rbtools.jobs.attack_tasks import GradientMaskingTask
 from rbtools.jobs.corrupted_images import run_archive
@@ -470,17 +470,17 @@ def _two_phase(record: Record) -> Record:
     return run_two_phase(record, request, run_on("cuda"))
 
 
-def _task(task: EvalTask, **options: Any) -> Callable[[Record], Record]:
+def _task(task: Evaluation, **options: Any) -> Callable[[Record], Record]:
     return lambda record: run_task(record, task, run_on("cuda", **options))
 
 
 EVALUATIONS: dict[str, Callable[[Record], Record]] = {
-    "AccuracyTask": _task(AccuracyTask(detail=True)),
-    "AttackTask": _task(AttackTask(ATTACKS.build("apgd-ce", steps=3), (2 / 255, 8 / 255), True)),
-    "CorruptionTask": _task(CorruptionTask((CORRUPTIONS.build("fog"),), (1, 5))),
+    "accuracy.clean": _task(accuracy.clean(detail=True)),
+    "accuracy.attacked": _task(accuracy.attacked(ATTACKS.build("apgd-ce", steps=3), (2 / 255, 8 / 255), True)),
+    "accuracy.corrupted": _task(accuracy.corrupted((CORRUPTIONS.build("fog"),), (1, 5))),
     "ArchiveTask": _archive,
-    "NoiseTask": _task(NoiseTask(NOISE, (0.1, 0.3), Estimator(rho=(0.1,)), 4)),
-    "adaptive NoiseTask": _task(NoiseTask(NOISE, (0.3,), Estimator(rho=(0.2,)), 80, True, True)),
+    "noisy": _task(noisy(NOISE, (0.1, 0.3), Estimator(rho=(0.1,)), 4)),
+    "adaptive noisy": _task(noisy(NOISE, (0.3,), Estimator(rho=(0.2,)), 80, True, True)),
     "RareFailureTask": _task(RareFailureTask(NOISE, (0.1,), Splitting(particles=20, moves=1, runs=2))),
     "RobustLossTask": _task(RobustLossTask(ATTACKS.build("pgd", steps=2, iterate="last"), (8 / 255,))),
     "DistanceTask": _task(DistanceTask((DistanceOutput(ATTACKS.build("fmn", steps=4), (0.1,)),))),
@@ -511,7 +511,7 @@ def subclasses(cls: type) -> set[type]:
 def test_every_evaluation_of_the_package_is_among_those_that_run() -> None:
     for module in pkgutil.iter_modules(evaluation.__path__):
         importlib.import_module(f"rbtools.evaluation.{module.name}")
-    known = {cls.__name__ for cls in subclasses(EvalTask) if cls.__module__.startswith("rbtools.")}
+    known = {cls.__name__ for cls in subclasses(Evaluation) if cls.__module__.startswith("rbtools.")}
     # Random numbers of foreign code are made inside an operation,
     # where the pretend device's mode of functions is off.
     known -= {"TaskByDraws"}
@@ -818,12 +818,12 @@ MEASURE_WAITS: dict[str, int] = {
     "bound": 15,
 }
 EVALUATION_WAITS: dict[str, int] = {
-    "AccuracyTask": 0,
-    "AttackTask": 8,
-    "CorruptionTask": 0,
+    "accuracy.clean": 0,
+    "accuracy.attacked": 8,
+    "accuracy.corrupted": 0,
     "ArchiveTask": 0,
-    "NoiseTask": 8,
-    "adaptive NoiseTask": 8,
+    "noisy": 8,
+    "adaptive noisy": 8,
     "RareFailureTask": 60,
     "RobustLossTask": 8,
     "DistanceTask": 8,

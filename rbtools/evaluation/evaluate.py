@@ -1,5 +1,5 @@
 """`evaluate`: which images a model classifies correctly under a task, and the metrics computed from that. The
-loop cuts the examples into fixed batches, runs the task on each, and keeps the outcomes, one an image. It
+loop cuts the examples into fixed batches, measures the specs on each, and keeps the outcomes, one an image. It
 gets a model, images, labels and settings. Two small objects divide the batches among processes (`share`) and
 store the outcomes (`Outcomes`).
 """
@@ -18,16 +18,17 @@ from rbtools.check_input import outside_inference
 from rbtools.datasets import streaming
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError, in_words_of_python
+from rbtools.evaluation.accuracy import Attacked
 from rbtools.evaluation.base import (
+    REFERENCE_BATCH,
     Batch,
-    EvalTask,
     Outcome,
     Outcomes,
-    Output,
     TilePart,
     batch_size,
     default_chunk_size,
 )
+from rbtools.evaluation.spec import Spec, by_column, rows_of
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import environment, float32, out_of_memory
 from rbtools.lazy import nn, np, torch
@@ -71,7 +72,7 @@ class Share(Protocol):
         examples that are done, and raises when the work should stop."""
 
     def add(self, tile: range, parts: Mapping[int, TilePart]) -> None:
-        """Take the outcomes of a tile, by the position of their output."""
+        """Take the outcomes of a tile, by the position of their spec."""
 
 
 class Alone:
@@ -131,7 +132,7 @@ def evaluate(
     Raises RbError for input in another form, with what was found and what to do.
     """
     from rbtools.evaluation import in_memory  # imports torch, which outcomes in a store do not need
-    from rbtools.evaluation.by_draws import TaskByDraws, by_draws
+    from rbtools.evaluation.by_draws import by_draws, eot_of
 
     counts = (("draws", draws, 1), ("n", n, 1), ("batch", batch, 1))
     for name, count, least in (*counts, ("seed", seed, 0)):
@@ -153,44 +154,42 @@ def evaluate(
         results: list[in_memory.Result] = []
         for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
             if look.randomness.randomised and draws > 1:
-                todo = by_draws(todo, draws)
-                if isinstance(todo, TaskByDraws):
-                    report.notify(f"The model {look.randomness.sentence(draws, todo.eot)}")
-            outputs = todo.outputs()
+                asked, todo = todo, by_draws(todo, draws)
+                if asked is not todo:
+                    report.notify(f"The model {look.randomness.sentence(draws, eot_of(todo))}")
+            columns = by_column(todo.every)
+            specs = [column[0] for column in columns]
             outcomes = [
                 Outcomes(Store(None), "")
                 if cache is None
-                else Outcomes(
-                    cache.store,
-                    cache.key(output, settings, len(order)),
-                    anew=keep_images,
-                )
-                for output in outputs
+                else Outcomes(cache.store, cache.key(spec, settings, len(order)), anew=keep_images)
+                for spec in specs
             ]
             images = in_memory.KeptImages() if keep_images else None
             if any(len(known) < len(order) for known in outcomes):
                 compute_outcomes(
                     network,
                     Examples(given.images, given.labels, order),
-                    todo,
-                    outputs,
+                    todo.title,
+                    specs,
                     outcomes,
                     settings=settings,
                     device=place,
                     report=report,
                     save=images,
                 )
-            for output, known in zip(outputs, outcomes, strict=True):
-                if not output.implicit:
-                    results.append(in_memory.result_of(output, known, order, settings, images))
+            for column, known in zip(columns, outcomes, strict=True):
+                for spec in column:
+                    if spec in todo.specs:
+                        results.append(in_memory.result_of(spec, known, order, settings, images))
     return results if isinstance(task, list) or len(results) > 1 else results[0]
 
 
 def compute_outcomes(
     model: nn.Module,
     examples: Examples,
-    task: EvalTask,
-    outputs: Sequence[Output],
+    title: str,
+    specs: Sequence[Spec],
     outcomes: Sequence[Outcomes],
     *,
     settings: Settings,
@@ -202,8 +201,8 @@ def compute_outcomes(
     """Compute the outcomes that are missing, batch by batch.
 
     model: eval mode, on `device`, images float32 (N, C, H, W) in [0, 1] -> logits (N, K). outcomes: those of
-    each output, of a prefix of the order. Batches are consecutive pieces of the order, so that neither their
-    number nor the memory batch changes which examples share one. `save` receives an output, the ids of the
+    each spec, of a prefix of the order. title: for the progress line. Batches are consecutive pieces of the order, so that neither their
+    number nor the memory batch changes which examples share one. `save` receives a spec, the ids of the
     examples and the outcome wherever the outcome has images. Raises RbError where one image alone needs more
     memory than there is.
     """
@@ -211,18 +210,18 @@ def compute_outcomes(
     shape = (channels, height, width)
     pixels, labels = streaming.batchwise(examples.images, device), examples.labels.to(device)
     chunk = default_chunk_size(device, shape) if settings.batch is None else settings.batch
-    chunk = min(chunk, together(outputs, device, shape) * _copies(outputs))
+    chunk = min(chunk, together(specs, device, shape) * _copies(specs))
     with report.clock.stage("preparation"):
         from rbtools.evaluation.randomised import RandomisedModel
 
         randomised = isinstance(model, RandomisedModel)
         fast = _searched(
-            model, outputs, shape, replace(settings, prepare=settings.prepare and not randomised), report
+            model, specs, shape, replace(settings, prepare=settings.prepare and not randomised), report
         )
     place, share = environment(device), share or Alone()
-    title = f"{task.title} seed {settings.seed}" if any(output.random for output in outputs) else task.title
-    progress = _StatusLine(title, n, outputs, outcomes, report)
-    cuts = cut(outputs, n, device, shape, share.workers)
+    title = f"{title} seed {settings.seed}" if any(spec.random for spec in specs) else title
+    progress = _StatusLine(title, n, specs, outcomes, report)
+    cuts = cut(specs, n, device, shape, share.workers)
     with (
         _kept(outcomes),
         closing(share.tiles(cuts, outcomes, progress)) as tiles,  # type: ignore[type-var]
@@ -233,10 +232,8 @@ def compute_outcomes(
             parts: dict[int, TilePart] = {}
             for begin, missing in _missing(outcomes, tile):
                 ids = examples.order[begin : tile.stop]
-                wanted = [outputs[i] for i in missing]
-                known = {
-                    outputs[i]: values for i, values in _known(outcomes, parts, begin, tile.stop, device)
-                }
+                wanted = [specs[i] for i in missing]
+                known = {specs[i]: values for i, values in _known(outcomes, parts, begin, tile.stop, device)}
                 start = time.perf_counter()
                 batch = _batch(model, fast.model, pixels, labels, ids, settings.seed, chunk, known)
                 if randomised:
@@ -244,7 +241,7 @@ def compute_outcomes(
                 batch.watch = progress.inside
                 while True:
                     try:
-                        results = [_outcome(result) for result in task.run(batch, wanted)]
+                        results = rows_of(wanted, batch)
                         break
                     except RuntimeError as error:
                         batch = _in_smaller_chunks(batch, error)
@@ -252,22 +249,22 @@ def compute_outcomes(
                 arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
                 seconds = time.perf_counter() - start
                 for i, result, values in zip(missing, results, arrays, strict=True):
-                    steps = fast.steps if outputs[i].allow_fast_model else ()
+                    steps = fast.steps if specs[i].searches else ()
                     totals = {"seconds": seconds, **result.totals}
                     parts[i] = TilePart(values, totals, device.type, steps, place)
                     if result.images is not None and save is not None:
-                        save(outputs[i], ids, result)
+                        save(specs[i], ids, result)
             share.add(tile, parts)
 
 
 def cut(
-    outputs: Sequence[Output], n: int, device: torch.device, shape: Sequence[int], workers: int
+    specs: Sequence[Spec], n: int, device: torch.device, shape: Sequence[int], workers: int
 ) -> list[range]:
     """The first n examples cut into tiles for workers: the batches or, if outcomes do not depend on their
     size, batches and then smaller tiles.
     """
-    batch = together(outputs, device, shape)
-    fixed = workers <= 1 or any(output.fixed_batches for output in outputs)
+    batch = together(specs, device, shape)
+    fixed = workers <= 1 or any(spec.fixed_batches for spec in specs)
     smallest = batch if fixed else max(batch // TILES_OF_BATCH.get(device.type, 1), 1)
     tiles, start = [], 0
     while start < n:
@@ -279,15 +276,16 @@ def cut(
     return tiles
 
 
-def together(outputs: Sequence[Output], device: torch.device, shape: Sequence[int]) -> int:
+def together(specs: Sequence[Spec], device: torch.device, shape: Sequence[int]) -> int:
     """How many images (C, H, W) are attacked together."""
-    whole = [output.whole_batch for output in outputs if output.whole_batch is not None]
-    return whole[0] if whole else max(batch_size(device, shape) // _copies(outputs), 1)
+    if any(spec.batch_dependent for spec in specs):
+        return REFERENCE_BATCH
+    return max(batch_size(device, shape) // _copies(specs), 1)
 
 
-def _copies(outputs: Sequence[Output]) -> int:
+def _copies(specs: Sequence[Spec]) -> int:
     """How many copies of each image go through the network together."""
-    return max(output.copies_together for output in outputs)
+    return max(spec.copies for spec in specs)
 
 
 def _following(outcomes: Sequence[Outcomes], order: Tensor, tile: range) -> Tensor:
@@ -298,10 +296,10 @@ def _following(outcomes: Sequence[Outcomes], order: Tensor, tile: range) -> Tens
 
 
 def _missing(outcomes: Sequence[Outcomes], tile: range) -> list[tuple[int, list[int]]]:
-    """The outputs that a batch lacks, grouped by the first missing example, the most complete group first.
+    """The specs that a batch lacks, grouped by the first missing example, the most complete group first.
 
-    Outputs that are equally complete are measured together; none is measured twice on an example, so that
-    sums over examples stay correct, and outputs that others need are measured before them.
+    Specs that are equally complete are measured together; none is measured twice on an example, so that
+    sums over examples stay correct, and specs that others need are measured before them.
     """
     groups: dict[int, list[int]] = {}
     for i, known in enumerate(outcomes):
@@ -313,7 +311,7 @@ def _missing(outcomes: Sequence[Outcomes], tile: range) -> list[tuple[int, list[
 def _known(
     outcomes: Sequence[Outcomes], parts: Mapping[int, TilePart], begin: int, stop: int, device: torch.device
 ) -> Iterator[tuple[int, Tensor]]:
-    """The outputs whose outcomes of the examples from `begin` to `stop` are known, by their position."""
+    """The specs whose outcomes of the examples from `begin` to `stop` are known, by their position."""
     for i, known in enumerate(outcomes):
         stored = known.values(stop)[begin:]
         if len(known) < stop and i not in parts:
@@ -348,10 +346,6 @@ def _batch(
     )
 
 
-def _outcome(result: Tensor | Outcome) -> Outcome:
-    return result if isinstance(result, Outcome) else Outcome(result, {})
-
-
 def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
     """The batch in half as large chunks. Raises the error unless it says that memory ran out, and RbError
     where a chunk is one image."""
@@ -369,15 +363,15 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
 
 def _searched(
     model: nn.Module,
-    outputs: Sequence[Output],
+    specs: Sequence[Spec],
     shape: tuple[int, int, int],
     settings: Settings,
     report: Report,
 ) -> FastModel:
-    """The model that attacks run on: a fast copy where an output allows one."""
+    """The model that attacks run on: a fast copy where a spec allows one."""
     from rbtools.evaluation import fast_model
 
-    if not (settings.prepare and any(output.allow_fast_model for output in outputs)):
+    if not (settings.prepare and any(spec.searches for spec in specs)):
         return fast_model.FastModel(model, ())
     result = fast_model.make_fast_model(model, settings.precision, shape)
     if result.refusal is not None:
@@ -394,9 +388,9 @@ class _StatusLine:
     """The status line: images done, the pace, and the accuracies so far."""
 
     def __init__(
-        self, title: str, n: int, outputs: Sequence[Output], outcomes: Sequence[Outcomes], report: Report
+        self, title: str, n: int, specs: Sequence[Spec], outcomes: Sequence[Outcomes], report: Report
     ) -> None:
-        self.title, self.n, self.outputs, self.outcomes, self.report = title, n, outputs, outcomes, report
+        self.title, self.n, self.specs, self.outcomes, self.report = title, n, specs, outcomes, report
         self.pace = Pace(n, min(map(len, outcomes)))
         self.said = ""
 
@@ -407,10 +401,10 @@ class _StatusLine:
     def __call__(self, done: int) -> None:
         self.report.check_cancelled()
         parts = [self.title, f"image {done}/{self.n}", self.pace.words(done)]
-        for output, known in zip(self.outputs, self.outcomes, strict=True):
-            if done and not output.implicit and output.metric is not None and len(known) >= done:
-                entry = output.entries(known.values(done), known.totals)[0]
-                parts.append(f"{entry['metric']} {entry['value']:.3f}")
+        for spec, known in zip(self.specs, self.outcomes, strict=True):
+            if done and isinstance(spec, Attacked) and len(known) >= done:
+                value = spec.findings(known.values(done), known.totals)["value"]
+                parts.append(f"{spec.name()} {value:.3f}")
         self.said = " · ".join(filter(None, parts))
         self.report.progress(self.said)
 

@@ -9,7 +9,7 @@ from typing import Any
 from rbtools.execution.run import Run
 
 Results = list[Any]
-Help = Callable[[Results], None] | None
+Help = Callable[[Results], Any] | None
 
 
 @contextlib.contextmanager

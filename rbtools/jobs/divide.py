@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from rbtools.evaluation.base import Outcomes, Output, TilePart
+from rbtools.evaluation.base import Outcomes, TilePart
 from rbtools.evaluation.evaluate import cut
+from rbtools.evaluation.spec import Spec
 from rbtools.execution.run import Run
 from rbtools.store import Store, digest
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 Tile = TypeVar("Tile")
-Parts = dict[int, TilePart]  # parts of a tile, by the position of their output
+Parts = dict[int, TilePart]  # parts of a tile, by the position of their spec
 # Seconds between checks of tiles that other processes compute: the first and the longest pause.
 _PAUSES = 0.02, 0.2
 
@@ -60,13 +61,11 @@ def free_tiles(
         pause = _PAUSES[0] if len(left) < before else min(2 * pause, _PAUSES[1])
 
 
-def is_divided(
-    outputs: Sequence[Output], n: int, device: torch.device, shape: Sequence[int], run: Run
-) -> bool:
+def is_divided(specs: Sequence[Spec], n: int, device: torch.device, shape: Sequence[int], run: Run) -> bool:
     """Whether several processes share the batches: not where one has to compute all."""
-    if not run.placement.divide or any(output.undivided for output in outputs):
+    if not run.placement.divide or any(spec.batch_dependent for spec in specs):
         return False
-    return len(cut(outputs, n, device, shape, run.placement.workers)) > 1
+    return len(cut(specs, n, device, shape, run.placement.workers)) > 1
 
 
 class Shared:
@@ -123,7 +122,7 @@ class Shared:
 
 
 def _part_keys(tile: range, outcomes: Sequence[Outcomes]) -> dict[int, str]:
-    """The store keys of the parts that a tile lacks, by the position of their output."""
+    """The store keys of the parts that a tile lacks, by the position of their spec."""
     return {
         i: digest({"part of": stored.key, "begin": max(len(stored), tile.start), "end": tile.stop})
         for i, stored in enumerate(outcomes)

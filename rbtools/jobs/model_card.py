@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 from rbtools.errors import RbError, of_network, of_own_code
-from rbtools.evaluation.probabilistic import NoisyCopiesOutput
 from rbtools.execution.executor import Unfinished
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -328,10 +327,11 @@ def _values(card: Card, part: str, metric: str) -> np.ndarray | None:
         return found
     (state,) = (one for one in card.states if one.part.name == part)
     inputs = card.inputs.on(card.inputs.data.split, n=state.n)
-    for output, copies in evaluate_record.stored_outcomes(inputs, card.job(state, state.n).task).items():
-        if isinstance(output, NoisyCopiesOutput) and output.entry_template()[0]["metric"] == metric:
-            return np.asarray(copies) / output.samples
-    return None
+    task = card.job(state, state.n).task
+    (spec,) = (spec for spec in task.specs if spec.name() == metric)
+    copies = evaluate_record.task_entries(inputs, task).rows(spec, again=True)
+    shares: np.ndarray = np.asarray(copies) / spec.samples
+    return shares
 
 
 def _row(difference: float, interval: Interval, n: int, *, lower: bool = False) -> Record:

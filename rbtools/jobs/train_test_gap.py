@@ -8,13 +8,14 @@ from typing import Any
 
 from rbtools.datasets import indices
 from rbtools.errors import RbError
-from rbtools.evaluation import model_checks
-from rbtools.evaluation.base import EvalTask
+from rbtools.evaluation import model_checks, robust_loss
+from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import randomness
 from rbtools.jobs.evaluate_record import (
+    Results,
     add_entries,
     check_entries,
     expected_entries,
@@ -28,7 +29,7 @@ from rbtools.trainer.validation import trained_on
 Entries = list[dict[str, Any]]
 
 
-def ge(record: dict[str, Any], task: EvalTask, run: Run, n_train: int | None = None) -> dict[str, Any]:
+def ge(record: dict[str, Any], task: Evaluation, run: Run, n_train: int | None = None) -> dict[str, Any]:
     """Return the record with `ge.NAME` = train - test for every number of the task.
 
     Both sides are added too (`NAME` and `train.NAME`); training images are not augmented. The interval of a
@@ -41,12 +42,12 @@ def ge(record: dict[str, Any], task: EvalTask, run: Run, n_train: int | None = N
     with _both_splits():
         test = resolve_inputs(record, run.changed(split="test"))
         task = randomness.judged(test, task)
-        record, gaps = test.record, task.gaps
+        record = test.record
         of_test, of_train = _images(test, run)
         train = test.on("train", n=n_train or run.selection.n, indices=of_train)
         sides = {"test": test.on("test", indices=of_test), "train": train}
     expected_train, expected_test = (expected_entries(sides[side], task) for side in ("train", "test"))
-    check_entries(record, _gaps(expected_train, expected_test, gaps), run)
+    check_entries(record, _gaps(expected_train, expected_test), run)
     of_train_known = any(metric_name.parse(name).split == "train" for name in record.get("metrics", {}))
     side = "train" if of_train_known else "test"
     other = "test" if side == "train" else "train"
@@ -56,15 +57,15 @@ def ge(record: dict[str, Any], task: EvalTask, run: Run, n_train: int | None = N
     part = sides[side].run.selection.indices
     named = {} if part is None else {"indices": part.name}
     there = None if run.store.force else _there(record, entries[other][0], side, sides[side].n, named)
-    entries[side] = task_entries(sides[side], task) if there is None else (there, [])
-    (on_test, clean_test), (on_train, clean_train) = entries["test"], entries["train"]
+    entries[side] = task_entries(sides[side], task) if there is None else Results(there, [], {}.__getitem__)
+    (on_test, clean_test, _), (on_train, clean_train, _) = entries["test"], entries["train"]
     model_checks.report_checks(record, [*on_test, *clean_test], run)
     record = randomness.marked(test.record_with_data(), test)
-    for split, (requested, clean) in entries.items():
+    for split, (requested, clean, _) in entries.items():
         record = with_classes(record, sides[split], [*requested, *clean])
     for entry in (*clean_test, *clean_train, *on_test, *on_train):
         record = results.add_implicit(record, entry)
-    return add_entries(record, _gaps(on_train, on_test, gaps), run)
+    return add_entries(record, _gaps(on_train, on_test), run)
 
 
 def _images(test: Inputs, run: Run) -> tuple[indices.Indices | None, indices.Indices | None]:
@@ -128,13 +129,15 @@ def _there(
     return stored
 
 
-def _gaps(on_train: Entries, on_test: Entries, gaps: frozenset[str]) -> Entries:
-    return [_gap(train, test, gaps) for train, test in zip(on_train, on_test, strict=True)]
+def _gaps(on_train: Entries, on_test: Entries) -> Entries:
+    return [_gap(train, test) for train, test in zip(on_train, on_test, strict=True)]
 
 
-def _gap(train: dict[str, Any], test: dict[str, Any], gaps: frozenset[str]) -> dict[str, Any]:
+def _gap(train: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
     """The entry of train - test; without a value, but with the reason, if a side has none."""
-    turned = metric_name.parse(test["metric"]).words[0] in gaps  # test - train
+    turned = (
+        metric_name.parse(test["metric"]).words[0] in robust_loss.PARTS
+    )  # test - train: both grow with overfitting
     name_of = metric_name.gap_name if turned else metric_name.ge_name
     entry = {
         **{

@@ -23,7 +23,7 @@ from rbtools.attacks import ATTACKS, presets
 from rbtools.commands import verify
 from rbtools.commands.attack import main
 from rbtools.evaluation import tasks
-from rbtools.evaluation.tasks import AttackTask
+from rbtools.evaluation import accuracy
 from rbtools.execution.device import environment
 from rbtools.inputs import resolve
 from rbtools.jobs import evaluate_record
@@ -839,7 +839,7 @@ def test_two_phases_on_all_survivors_are_exact(
     entry = two_phase(known["erm"], "--two-phase", "all", "--screen-steps", "1")
     method = ATTACKS.build("pgd", steps=5, eps=32 / 255)
     margins = outcomes_of(known["erm"], ScreenTask(ScreenOutput(weak_screen)))[:, 0]
-    stands = outcomes_of(known["erm"], AttackTask(method, (32 / 255,)))
+    stands = outcomes_of(known["erm"], accuracy.attacked(method, (32 / 255,)))
     both = (margins >= 0) & (stands == 1)
     assert 0 < both.sum() < (margins >= 0).sum() < 120
     assert entry["value"] == both.sum() / 120 and entry["n"] == 120

@@ -17,9 +17,9 @@ from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import base, evaluate
-from rbtools.evaluation.base import EvalTask, Outcomes, TilePart
-from rbtools.evaluation.probabilistic import NoiseTask
-from rbtools.evaluation.tasks import AttackTask, CorruptionTask
+from rbtools.evaluation.spec import Evaluation, Outcomes, TilePart
+from rbtools.evaluation.probabilistic import noisy
+from rbtools.evaluation import accuracy
 from rbtools.execution.run import Run
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs.evaluate_record import run_task
@@ -30,10 +30,10 @@ from rbtools.store import Store, lease
 from tests.waiting import elsewhere
 
 Record = dict[str, Any]
-TASKS: dict[str, Callable[[], EvalTask]] = {
-    "pgd": lambda: AttackTask(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255)),
-    "corruption": lambda: CorruptionTask((CORRUPTIONS.build("gaussian_noise"),), (1, 3)),
-    "noise": lambda: NoiseTask(NOISES.build("uniform"), (0.1,), Estimator(rho=(0.1,)), 4),
+TASKS: dict[str, Callable[[], Evaluation]] = {
+    "pgd": lambda: accuracy.attacked(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255)),
+    "corruption": lambda: accuracy.corrupted((CORRUPTIONS.build("gaussian_noise"),), (1, 3)),
+    "noise": lambda: noisy(NOISES.build("uniform"), (0.1,), Estimator(rho=(0.1,)), 4),
 }
 
 
@@ -91,7 +91,7 @@ def copies(tmp_path: Path) -> tuple[str, str]:
     return "rb-store", str(tmp_path / "other")
 
 
-def asked(task: str, trained: dict[str, Record]) -> EvalTask:
+def asked(task: str, trained: dict[str, Record]) -> Evaluation:
     """The task; a transfer is from both of the trained networks."""
     if task != "transfer":
         return TASKS[task]()
@@ -149,7 +149,7 @@ def test_fewer_images_than_a_batch_are_divided_too(
 ) -> None:
     monkeypatch.setattr(evaluate, "TILES_OF_BATCH", {"cpu": 4})
     alone, shared = copies(tmp_path)
-    task = CorruptionTask(tuple(CORRUPTIONS.build(name) for name in ("fog", "gaussian_noise")), (1, 5))
+    task = accuracy.corrupted(tuple(CORRUPTIONS.build(name) for name in ("fog", "gaussian_noise")), (1, 5))
     expected = run_task(trained["erm"], task, run_in(alone, n=50))
     assert computed == [50]
     computed.clear()
@@ -186,8 +186,8 @@ def test_more_images_or_another_eps_go_on_from_what_is_there(
     alone, shared = copies(tmp_path)
     for folder, options in ((alone, {}), (shared, {"divide": True})):
         attack = ATTACKS.build("pgd", steps=1)
-        run_task(trained["erm"], AttackTask(attack, (8 / 255,)), run_in(folder, n=100, **options))
-        run_task(trained["erm"], AttackTask(attack, (4 / 255, 8 / 255)), run_in(folder, **options))
+        run_task(trained["erm"], accuracy.attacked(attack, (8 / 255,)), run_in(folder, n=100, **options))
+        run_task(trained["erm"], accuracy.attacked(attack, (4 / 255, 8 / 255)), run_in(folder, **options))
     half = len(computed) // 2
     assert computed[:half] == computed[half:]
     assert outcomes(shared) == outcomes(alone)

@@ -15,10 +15,10 @@ from rbtools.errors import RbError
 from rbtools.evaluation.base import Output
 from rbtools.evaluation.certified import certification_task
 from rbtools.evaluation.distances import DistanceOutput, OptimalityOutput
-from rbtools.evaluation.probabilistic import NoiseTask
+from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.rare_failures import RareOutput
 from rbtools.evaluation.robust_loss import LossOutput
-from rbtools.evaluation.tasks import AttackTask, CorruptionTask
+from rbtools.evaluation import accuracy
 from rbtools.jobs.transfer import TransferOutput
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
@@ -32,11 +32,11 @@ def outputs() -> dict[str, Output]:
     """One of each kind, and of each registered attack, corruption, noise and certifier."""
     made: dict[str, Output] = {}
     for name in ATTACKS:
-        made[f"attack {name}"] = AttackTask(ATTACKS.build(name), (EPS,)).outputs()[-1]
+        made[f"attack {name}"] = accuracy.attacked(ATTACKS.build(name), (EPS,)).outputs()[-1]
     for name in CORRUPTIONS:
-        made[f"corruption {name}"] = CorruptionTask((CORRUPTIONS.build(name),), (3,)).outputs()[-1]
+        made[f"corruption {name}"] = accuracy.corrupted((CORRUPTIONS.build(name),), (3,)).outputs()[-1]
     for name in NOISES:
-        task = NoiseTask(NOISES.build(name), (0.1,), Estimator(rho=(0.1,)), 4)
+        task = noisy(NOISES.build(name), (0.1,), Estimator(rho=(0.1,)), 4)
         made |= {f"noise {name} {place}": one for place, one in enumerate(task.outputs())}
     for name in CERTIFIERS:
         task = certification_task(CERTIFIERS.build(name), (0.25,), lambda _: None)
