@@ -28,8 +28,8 @@ import numpy as np
 from common import BIN, fresh, medians, show
 
 from rbtools.attacks import ATTACKS
-from rbtools.evaluation.base import encoded
 from rbtools.evaluation import accuracy
+from rbtools.evaluation.base import encoded
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import evaluate_record

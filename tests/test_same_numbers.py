@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from rbtools import jobs
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation.spec import Evaluation, Outcomes
-from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation import accuracy
+from rbtools.evaluation.probabilistic import noisy
+from rbtools.evaluation.spec import Evaluation, Outcomes
 from rbtools.execution.executor import Finished, Job
 from rbtools.execution.local import LocalExecutor
 from rbtools.execution.run import Run
@@ -42,7 +42,9 @@ QUESTIONS: dict[str, Evaluation] = {
     "pgd l2 last": accuracy.attacked(ATTACKS.build("pgd", steps=2, norm="l2", iterate="last"), (0.5,)),
     "mi-fgsm": accuracy.attacked(ATTACKS.build("mi-fgsm", steps=3, diversity=0.5, kernel=3), (16 / 255,)),
     "square": accuracy.attacked(ATTACKS.build("square", queries=5), (16 / 255,)),
-    "square by tiles": accuracy.attacked(ATTACKS.build("square", queries=5, backend="pyautoattack"), (16 / 255,)),
+    "square by tiles": accuracy.attacked(
+        ATTACKS.build("square", queries=5, backend="pyautoattack"), (16 / 255,)
+    ),
     "pr": noisy(NOISES.build("uniform"), (0.1, 0.2), Estimator(rho=(0.05,)), 3),
     "probacc": noisy(
         NOISES.build("gaussian"),

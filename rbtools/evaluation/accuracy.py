@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation import diagnostics
+from rbtools.evaluation import attacking, diagnostics
 from rbtools.evaluation.base import Batch, Outcome, batch_size
-from rbtools.evaluation.run_attack import AttackResult, attempted, run_attack
 from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key, rebuilt
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, intervals
@@ -226,13 +225,13 @@ class Attacked(Accuracy):
         return super().findings(rows, totals) | diagnostics.of_attack(self.method, totals, len(rows))
 
     def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
-        return attempted(batch, self.method, batch.model)
+        return attacking.attempted(batch, self.method, batch.model)
 
     @classmethod
     def rows_together(cls, specs: Sequence[Self], batch: Batch) -> list[Outcome]:
         """Smaller eps first: with a ladder they say which examples a larger one need not attack."""
         found: dict[Spec, Outcome] = {}
-        results: dict[Spec, AttackResult] = {}
+        results: dict[Spec, attacking.AttackResult] = {}
         for spec in sorted(specs, key=lambda spec: float(spec.method.eps)):
             if spec.draws:
                 found[spec] = spec.rows(batch)
@@ -245,14 +244,14 @@ class Attacked(Accuracy):
                 else:  # its rows are stored
                     rows = batch.precomputed[smaller]
                     still_correct = rows[:, 1:].argmax(1) == rows[:, 0] if spec.detail else rows.bool()
-            result = results[spec] = run_attack(batch, spec.method, previous, still_correct)
+            result = results[spec] = attacking.run_attack(batch, spec.method, previous, still_correct)
             values = spec.judged(batch, result.logits) if spec.detail else result.survived.int()
             found[spec] = Outcome(values, result.totals, result.images)
         return [found[spec] for spec in specs]
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        if "eps" not in entry:
+        if "eps" not in entry or metric_name.of_other_network(entry["metric"]):
             return None
         method = rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient)
         ladder = tuple(entry.get("ladder") or ())
@@ -338,6 +337,20 @@ def corrupted(
     )
 
 
+def mean_over(
+    correct: Mapping[tuple[str, int], np.ndarray], parts: Sequence[Mapping[str, Any]]
+) -> intervals.Interval | None:
+    """The interval of the mean of accuracies under corruptions; None if `correct`, the images (n,) that count
+    under a corruption at a severity, lacks one of them. The images are the sampling unit: the share of
+    corruptions under which an image is correct is one observation, so that correlation between corruptions
+    does not matter.
+    """
+    rows = [correct.get((part["corruption"], part["severity"]), ()) for part in parts]
+    if any(len(row) != part["n"] for row, part in zip(rows, parts, strict=True)):
+        return None
+    return estimate.pr_d(np.sum(rows, axis=0, dtype=int).tolist(), len(rows)).interval
+
+
 def corruption_means(
     specs: Sequence[Any],
     reference: sums.Reference | None,
@@ -345,21 +358,16 @@ def corruption_means(
     along: Sequence[Entry],
     rows: RowsOf | None,
 ) -> list[Entry]:
-    """Means over severities and corruptions, and mCE if there is a reference. The images are the sampling
-    unit of their intervals: the share of corruptions under which an image is correct is one observation, so
-    that correlation between corruptions does not matter.
-    """
-    places = {(entry["corruption"], entry["severity"]): place for place, entry in enumerate(entries)}
+    """Means over severities and corruptions, and mCE if there is a reference."""
+    places = {
+        (entry["corruption"], entry["severity"]): spec for entry, spec in zip(entries, specs, strict=True)
+    }
 
     def interval(parts: Sequence[Mapping[str, Any]]) -> intervals.Interval | None:
         if rows is None:
             return None
-        some = [specs[places[part["corruption"], part["severity"]]] for part in parts]
-        bits = [spec.correct(rows(spec)) for spec in some]
-        if any(len(row) != part["n"] for row, part in zip(bits, parts, strict=True)):
-            return None
-        return estimate.pr_d(np.sum(bits, axis=0, dtype=int).tolist(), len(bits)).interval
+        asked = [(part["corruption"], part["severity"]) for part in parts]
+        return mean_over({place: places[place].correct(rows(places[place])) for place in asked}, parts)
 
-    named = metric_name.without_split
-    acc = next((entry for entry in along if named(entry["metric"]) == "acc"), None)
+    acc = next((entry for entry in along if metric_name.without_split(entry["metric"]) == "acc"), None)
     return sums.summary(entries, acc, CORRUPTIONS.all, reference, interval)

@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any, Self
 
 from rbtools.attacks.curve import SEARCHES, UNBOUNDED, CurveAttack
-from rbtools.evaluation import diagnostics
+from rbtools.evaluation import attacking, diagnostics
 from rbtools.evaluation.accuracy import Clean, attack_settings, share
 from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.run_attack import run_attack
 from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key, rebuilt
 from rbtools.lazy import np, torch
 from rbtools.records import metric_name
@@ -24,7 +23,7 @@ _SLACK = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Nearest(Spec):
-    """The accuracy at one distance, eps, by the nearest adversarial examples; without eps the median distance.
+    """The accuracy at one distance, eps, by the nearest adversarial examples; without eps their median.
 
     A row (1,) is the distance of the nearest adversarial example: 0 for an example that is misclassified
     without an attack, and infinite where the attack finds none. The point at that distance is misclassified
@@ -84,7 +83,7 @@ class Nearest(Spec):
     def rows(self, batch: Batch) -> Outcome:
         from rbtools.attacks.minimal_norm import distances
 
-        result = run_attack(batch, self.method)
+        result = attacking.run_attack(batch, self.method)
         rows = distances(result.images, batch.images, self.method.norm)
         if self.method.grid != "none":
             rows = rows * (1 - _SLACK)

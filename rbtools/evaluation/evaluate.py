@@ -1,7 +1,7 @@
 """`evaluate`: which images a model classifies correctly under a task, and the metrics computed from that. The
-loop cuts the examples into fixed batches, measures the specs on each, and keeps the outcomes, one an image. It
-gets a model, images, labels and settings. Two small objects divide the batches among processes (`share`) and
-store the outcomes (`Outcomes`).
+loop cuts the examples into fixed batches, measures the specs on each, and keeps the outcomes. It gets a
+model, images, labels and settings. Two small objects divide the batches among processes (`share`) and store
+the outcomes (`Outcomes`).
 """
 
 from __future__ import annotations
@@ -201,10 +201,10 @@ def compute_outcomes(
     """Compute the outcomes that are missing, batch by batch.
 
     model: eval mode, on `device`, images float32 (N, C, H, W) in [0, 1] -> logits (N, K). outcomes: those of
-    each spec, of a prefix of the order. title: for the progress line. Batches are consecutive pieces of the order, so that neither their
-    number nor the memory batch changes which examples share one. `save` receives a spec, the ids of the
-    examples and the outcome wherever the outcome has images. Raises RbError where one image alone needs more
-    memory than there is.
+    each spec, of a prefix of the order. title: for the progress line. Batches are consecutive pieces of the
+    order, so that neither their number nor the memory batch changes which examples share one. `save`
+    receives a spec, the ids of the examples and the outcome wherever the outcome has images. Raises RbError
+    where one image alone needs more memory than there is.
     """
     n, channels, height, width = len(examples.order), *examples.images.shape[1:]
     shape = (channels, height, width)

@@ -74,7 +74,7 @@ def data_of(given: Any, *, kept: bool) -> GivenData:
 
 
 def task_of(given: Any) -> Evaluation:
-    """The evaluation for an attack, corruption, noise or other object. Raises RbError if it cannot be measured."""
+    """The evaluation for an attack, corruption, noise or other object. Raises RbError if there is none."""
     method, strength = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     if isinstance(given, Evaluation):
         return given

@@ -10,11 +10,11 @@ from rbtools.attacks.active_examples import check_schedule, uploaded
 from rbtools.attacks.losses import best_other, of_class
 from rbtools.evaluation.accuracy import Clean
 from rbtools.evaluation.base import Batch, Outcome, batch_size
-from rbtools.evaluation.spec import Entry, Evaluation, Spec, method_key, rebuilt
+from rbtools.evaluation.spec import Entry, Evaluation, Spec, confidence_of, method_key, rebuilt
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import NOISES, estimate, sequential
 from rbtools.probabilistic.estimate import Estimator
-from rbtools.records import metric_name, schema
+from rbtools.records import metric_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -139,8 +139,7 @@ class Noisy(Spec):
             return None
         above = str(entry.get("criterion", "")).startswith("PR > ")
         named |= {"rho": entry.get("rho"), "passes": "above" if above else "at-least"}
-        for name in filter(schema.is_interval, entry):
-            named["confidence"] = round(float(name[2:]) / 100, 12)
+        named["confidence"] = confidence_of(entry)
         return cls(noise=noise, gamma=entry["gamma"], **named | cls.rule_of(entry))
 
     @classmethod

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 from rbtools.attacks import losses
 from rbtools.evaluation.accuracy import Clean
 from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.spec import Entry, Evaluation, Spec, method_key, rebuilt
+from rbtools.evaluation.spec import Entry, Evaluation, Spec, confidence_of, method_key, rebuilt
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import NOISES, estimate, splitting
-from rbtools.records import metric_name, schema
+from rbtools.records import metric_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,8 +98,12 @@ class RareFailure(Spec):
         named = {f.name: entry[f.name] for f in fields(splitting.Splitting) if f.name in entry}
         if noise is None or "particles" not in named or "gamma" not in entry:
             return None
-        sure = {"confidence": round(float(name[2:]) / 100, 12) for name in entry if schema.is_interval(name)}
-        return cls(noise=noise, gamma=entry["gamma"], split=splitting.Splitting(**named), **sure)
+        return cls(
+            noise=noise,
+            gamma=entry["gamma"],
+            split=splitting.Splitting(**named),
+            confidence=confidence_of(entry),
+        )
 
 
 def rare_failures(

@@ -15,6 +15,7 @@ from rbtools import registry
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.lazy import np
+from rbtools.records import schema
 
 if TYPE_CHECKING:
     from rbtools.registry import Registry
@@ -176,6 +177,12 @@ def method_key(kind: str, word: str, method: Any) -> Entry:
     return {"kind": kind, word: method.name, "version": method.version, "config": registry.config(method)}
 
 
+def confidence_of(entry: Mapping[str, Any]) -> float:
+    """The confidence of the entry's interval; .95 without one."""
+    names = [name for name in entry if schema.is_interval(name)]
+    return round(float(names[0].removeprefix("ci")) / 100, 12) if names else 0.95
+
+
 def rebuilt(
     methods: Registry, name: object, entry: Mapping[str, Any], *, lenient: bool = False, **given: Any
 ) -> Any | None:
@@ -189,7 +196,7 @@ def rebuilt(
     if cls is None:
         return None
     fields = {registry.public_name(field): field for field in dataclasses.fields(cls)}
-    said = {public: entry[public] for public in fields if entry.get(public, "") != "" and public not in given}
+    said = {public: entry[public] for public in fields if public in entry and public not in given}
     missing = [field for public, field in fields.items() if public not in {**said, **given}]
     if not lenient and any(not (f.metadata.get("optional") or f.default is None) for f in missing):
         return None

@@ -202,16 +202,17 @@ def _means(
 
 
 def _check_images(file: Path, data: Data) -> None:
+    size = data.about.sizes[data.split]
     channels, height, width = data.about.shape
     array = _array_of(file)
     if array.dtype != "uint8" or array.ndim != 4 or array.shape[1:] != (height, width, channels):
         raise RbError(
             f"{file} holds {array.dtype} {array.shape}. Expected uint8 images of the data set {data.name}:"
-            f" ({BLOCKS * data.about.sizes[data.split]}, {height}, {width}, {channels})."
+            f" ({BLOCKS * size}, {height}, {width}, {channels})."
         )
-    if len(array) != BLOCKS * data.about.sizes[data.split]:
+    if len(array) != BLOCKS * size:
         raise RbError(
-            f"{file} holds {len(array)} images. Expected {BLOCKS * data.about.sizes[data.split]}: the {data.about.sizes[data.split]} of the"
+            f"{file} holds {len(array)} images. Expected {BLOCKS * size}: the {size} of the"
             f" data set {data.name} ({data.split}) at {BLOCKS} severities. Name theirs with --dataset."
         )
 

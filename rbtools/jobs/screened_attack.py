@@ -21,10 +21,10 @@ from rbtools.attacks import ATTACKS
 from rbtools.attacks.apgd import APGDMargin
 from rbtools.datasets import indices
 from rbtools.errors import Pending, RbError
+from rbtools.evaluation import attacking
 from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.probabilistic import margin
-from rbtools.evaluation.run_attack import run_attack
 from rbtools.evaluation.spec import Entry, Evaluation, Spec
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -90,7 +90,7 @@ class Screened(Spec):
         still_correct, least = batch.clean, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
         totals = {"forward": 0.0, "backward": 0.0}
         for attack in self.attacks:
-            result = run_attack(batch, attack, still_correct=still_correct)
+            result = attacking.run_attack(batch, attack, still_correct=still_correct)
             still_correct = result.survived
             least = torch.minimum(least, margin(result.logits, batch.labels))
             for name, value in result.totals.items():

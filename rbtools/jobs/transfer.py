@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
+from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
-from rbtools.evaluation.accuracy import Attacked, Clean
+from rbtools.evaluation import attacking
+from rbtools.evaluation.accuracy import Attacked, Clean, kept_of
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.by_draws import IMAGES
-from rbtools.evaluation.run_attack import run_attack
-from rbtools.evaluation.spec import Entry, Evaluation
+from rbtools.evaluation.spec import Entry, Evaluation, rebuilt
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.lazy import torch
-from rbtools.records import dumps
+from rbtools.records import dumps, metric_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,7 +84,7 @@ class Transferred(Attacked):
         left = batch.clean
         totals: dict[str, float] = {}
         for number, model in enumerate([_mean_logits(models), *models] if several else models):
-            result = run_attack(batch, self.method, still_correct=left, on=model)
+            result = attacking.run_attack(batch, self.method, still_correct=left, on=model)
             sums = dict(result.totals)
             if several:
                 before = int(left.sum())
@@ -101,17 +102,16 @@ class Transferred(Attacked):
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
         """None also where the entry does not describe the attacked models."""
-        attacked = Attacked.from_entry(entry, lenient=lenient)
         sources, models = (_listed(entry.get(name)) for name in ("source", "source_model"))
-        described = len(models) == len(sources) and all(isinstance(model, Mapping) for model in models)
-        if attacked is None or not described or not str(entry["metric"]).startswith("transfer."):
+        if len(models) != len(sources) or not all(isinstance(model, Mapping) for model in models):
             return None
-        records = (
-            dumps({**model, "checkpoint": name}).decode() for name, model in zip(sources, models, strict=True)
-        )
-        return cls(
-            method=attacked.method, sources=tuple(sources), models=tuple(models), records=tuple(records)
-        )
+        method = rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient)
+        if method is None or not metric_name.of_other_network(entry["metric"]):
+            return None
+        named = zip(sources, models, strict=True)
+        records = tuple(dumps({**model, "checkpoint": name}).decode() for name, model in named)
+        about = {"sources": tuple(sources), "models": tuple(models), **kept_of(entry)}
+        return cls(method=method, records=records, **about)
 
 
 def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run: Run) -> Evaluation:

@@ -136,7 +136,7 @@ def test_parts_that_cannot_run_are_named_and_the_others_are_done(
     def refuse(*_: object) -> Any:
         raise RbError("This network has no corruptions.")
 
-    monkeypatch.setattr(accuracy.corrupted, "run", refuse)
+    monkeypatch.setattr(accuracy.Corrupted, "rows", refuse)
     result = run(["--for", CHEAP, "--time", "none", "--n", "20"], trained["pgd"])
     record = one(result)
     assert record["card"]["parts"]["corruptions"]["reason"] == "This network has no corruptions."

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from rbtools.cli import keywords
 from rbtools.commands.verify import main
+from rbtools.execution.run import Run
+from rbtools.jobs import evaluate_record
 from rbtools.probabilistic import intervals
 from rbtools.records import checksums
 from tests.runner import Record, invoke
@@ -288,15 +289,15 @@ def test_workers_measure_too(trained: dict[str, Record]) -> None:
 def test_the_options_of_the_run_go_with_every_measurement(
     measured: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[dict[str, Any]] = []
-    call = keywords.call
+    asked: list[Run] = []
+    run_task = evaluate_record.run_task
 
-    def recording(tool: Any, words: Any, options: Any, streams: Any) -> Any:
-        asked.append(dict(options))
-        return call(tool, words, options, streams)
+    def recording(record: Record, task: Any, run: Run) -> Record:
+        asked.append(run)
+        return run_task(record, task, run)
 
-    monkeypatch.setattr(keywords, "call", recording)
+    monkeypatch.setattr(evaluate_record, "run_task", recording)
     assert run(["--threads", "1", "--batch", "7", "--device", "cpu"], measured).exit_code == 0
-    assert asked
-    for options in asked:
-        assert (options["threads"], options["batch"], options["device"]) == (1, 7, "cpu")
+    assert {(one.placement.threads, one.settings.batch, one.placement.device) for one in asked} == {
+        (1, 7, "cpu")
+    }

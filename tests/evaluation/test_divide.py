@@ -16,14 +16,13 @@ import torch
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
-from rbtools.evaluation import base, evaluate
-from rbtools.evaluation.spec import Evaluation, Outcomes, TilePart
+from rbtools.evaluation import accuracy, base, evaluate
 from rbtools.evaluation.probabilistic import noisy
-from rbtools.evaluation import accuracy
+from rbtools.evaluation.spec import Evaluation, Outcomes, TilePart
 from rbtools.execution.run import Run
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs.evaluate_record import run_task
-from rbtools.jobs.transfer import TransferTask
+from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.store import Store, lease
@@ -96,7 +95,7 @@ def asked(task: str, trained: dict[str, Record]) -> Evaluation:
     if task != "transfer":
         return TASKS[task]()
     sources = tuple(json.dumps(record) for record in trained.values())
-    return TransferTask(ATTACKS.build("mi-fgsm", steps=2, diversity=0.5), (0.1,), sources, run_in("rb-store"))
+    return transferred(ATTACKS.build("mi-fgsm", steps=2, diversity=0.5), (0.1,), sources, run_in("rb-store"))
 
 
 @pytest.mark.parametrize("task", [*TASKS, "transfer"])
@@ -134,7 +133,7 @@ def test_every_worker_has_tiles_and_they_become_smaller(
     monkeypatch.setattr(base, "BATCH", {"cpu": 128, "cuda": 128})
     monkeypatch.setattr(evaluate, "TILES_OF_BATCH", {"cpu": 4})
     cuts = {
-        (task, device): evaluate.cut(TASKS[task]().outputs(), n, torch.device(device), (3, 32, 32), workers)
+        (task, device): evaluate.cut(TASKS[task]().every, n, torch.device(device), (3, 32, 32), workers)
         for task in TASKS
         for device in ("cpu", "cuda")
     }

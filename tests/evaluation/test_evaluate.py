@@ -22,18 +22,19 @@ from rbtools.attacks import ATTACKS
 from rbtools.attacks.base import Attack
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
-from rbtools.evaluation.base import BATCH, Evaluation, batch_size, encoded
-from rbtools.evaluation.probabilistic import noisy
-from rbtools.evaluation.rare_failures import RareFailureTask
-from rbtools.evaluation.robust_loss import RobustLossTask
 from rbtools.evaluation import accuracy
+from rbtools.evaluation.base import BATCH, batch_size, encoded
+from rbtools.evaluation.probabilistic import noisy
+from rbtools.evaluation.rare_failures import rare_failures
+from rbtools.evaluation.robust_loss import robust_loss
+from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.jobs import evaluate_record
 from rbtools.jobs.evaluate_record import run_task
 from rbtools.jobs.train_test_gap import ge
-from rbtools.jobs.transfer import TransferTask
+from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
@@ -259,14 +260,14 @@ def test_another_seed_is_other_work_only_where_there_is_chance(
     model = Listening()
     model_is(model)
     fgsm = accuracy.attacked(ATTACKS.build("fgsm"), (8 / 255,))
-    noisy = noisy(NOISES.build("uniform"), (0.3,), Estimator(rho=()), 5)
+    copies = noisy(NOISES.build("uniform"), (0.3,), Estimator(rho=()), 5)
     one, two = run.changed(n=20), run.changed(n=20, seed=1)
     assert found(run_task(record, fgsm, one)) == found(run_task(record, fgsm, two))
     assert run.store.computed == 1
     model.shown.clear()
-    first, of_first = run_task(record, noisy, one), torch.cat(model.shown)
+    first, of_first = run_task(record, copies, one), torch.cat(model.shown)
     model.shown.clear()
-    second, of_second = run_task(record, noisy, two), torch.cat(model.shown)
+    second, of_second = run_task(record, copies, two), torch.cat(model.shown)
     assert run.store.computed == 3
     clean, _ = test_images()
     assert of_first.shape == of_second.shape
@@ -491,11 +492,12 @@ def test_another_protocol_of_the_same_name_is_an_error_that_shows_both(record: R
 
 
 NOISE = NOISES.build("uniform")
+PGD3 = ATTACKS.build("pgd", steps=3)
 READ = Estimator(rho=(0.1, 0.2))
 FOG = accuracy.corrupted((CORRUPTIONS.build("fog"),), (1, 2, 3, 4, 5))
 ASKED = {
     "attack": (pgd(4, 8), pgd(4, 8, restarts=2)),
-    "ladder": (dataclasses.replace(pgd(4, 8), ladder=True, detail=True), pgd(4, 8)),
+    "ladder": (accuracy.attacked(PGD3, (4 / 255, 8 / 255), ladder=True, detail=True), pgd(4, 8)),
     "corruption": (FOG, accuracy.corrupted((CORRUPTIONS.build("fog", constants="imagenet"),), (3,))),
     "pr": (noisy(NOISE, (0.1,), READ, 4), noisy(NOISE, (0.1,), READ, 5)),
     "only probacc": (noisy(NOISE, (0.1,), READ, 4, True), noisy(NOISE, (0.1,), READ, 4)),
@@ -504,14 +506,17 @@ ASKED = {
         noisy(NOISE, (0.1,), dataclasses.replace(READ, denominator="all"), 5),
     ),
     "rare": (
-        RareFailureTask(NOISE, (0.1,), Splitting(particles=10, moves=1, runs=2)),
-        RareFailureTask(NOISE, (0.1,), Splitting(particles=12, moves=1, runs=2)),
+        rare_failures(NOISE, (0.1,), Splitting(particles=10, moves=1, runs=2)),
+        rare_failures(NOISE, (0.1,), Splitting(particles=12, moves=1, runs=2)),
     ),
     "loss": tuple(
-        RobustLossTask(ATTACKS.build("pgd", steps=3, iterate="last", restarts=n), (0.1,)) for n in (1, 2)
+        robust_loss(ATTACKS.build("pgd", steps=3, iterate="last", restarts=n), (0.1,)) for n in (1, 2)
     ),
     "transfer": tuple(
-        TransferTask(one.method, one.eps, (), Run.of(tool="")) for one in (pgd(8), pgd(8, restarts=2))
+        lambda record, run, n=n: transferred(
+            ATTACKS.build("pgd", steps=3, restarts=n), (8 / 255,), (json.dumps(record),), run
+        )
+        for n in (1, 2)
     ),
 }
 
@@ -533,22 +538,17 @@ def test_another_protocol_is_refused_before_the_work(
     done = json.loads(json.dumps(work(record, first)))
     monkeypatch.setattr(resolve, "load_model", lambda *_: pytest.fail("it was computed"))
     assert work(done, first)["metrics"] == done["metrics"]
-    columns = [column for column in first.outputs() if not column.implicit]
     others = [(second, {})]
-    others += [(first, {"seed": 7})] * any(column.random for column in columns)
-    others += [(first, {"name_as": "a", "replace": True})] * (
-        sum(len(one.entry_template()) for one in columns) > 1
-    )
+    others += [(first, {"seed": 7})] * any(spec.random for spec in first.specs)
+    others += [(first, {"name_as": "a", "replace": True})] * (len(first.specs) > 1)
     for question, own in others:
         with pytest.raises(RbError, match=r"measured differently|--as names one result"):
             work(done, question, **own)
 
 
 def _from(question: Any, record: Record, run: Run) -> Any:
-    """The task; a transfer from the record's own model."""
-    if isinstance(question, TransferTask):
-        return dataclasses.replace(question, sources=(json.dumps(record),), context=run)
-    return question
+    """The evaluation; a transfer from the record's own model."""
+    return question(record, run) if callable(question) else question
 
 
 def test_as_names_one_result(record: Record, run: Run) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from rbtools.evaluation.probabilistic import NoisyCopiesOutput
+from rbtools.evaluation.probabilistic import noisy
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import (
     Estimator,
@@ -184,8 +184,8 @@ def test_findings_of_a_radius() -> None:
 
 def test_entries_of_a_radius_are_named_for_it_and_say_what_was_asked() -> None:
     gamma, noise = 8 / 255, NOISES.build("uniform")
-    column = NoisyCopiesOutput(noise, gamma, 100, Estimator(rho=(0.1, 0.01)))
-    found = column.entries(np.array([100, 99, 90, -1, 100], dtype=np.int32), {})
+    specs = noisy(noise, (gamma,), Estimator(rho=(0.1, 0.01)), 100).specs
+    found = [spec.entry(np.array([100, 99, 90, -1, 100], dtype=np.int32)) for spec in specs]
     assert [entry["metric"] for entry in found] == [
         "pr.uniform.0.0313725",
         "probacc.uniform.0.0313725.0.1",

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rbtools.attacks import ATTACKS
-from rbtools.evaluation.base import encoded
 from rbtools.evaluation import accuracy
+from rbtools.evaluation.base import encoded
 from rbtools.execution.run import Run
 from rbtools.jobs import evaluate_record
 from rbtools.spaces import sized

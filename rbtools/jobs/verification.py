@@ -1,4 +1,4 @@
-"""Measure a record's entries again, by the commands that they describe, in this process, and compare."""
+"""Measure a record's entries again, without stored results, and compare."""
 
 from __future__ import annotations
 
@@ -7,28 +7,25 @@ import hashlib
 import random
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rbtools.cli import entry_commands, keywords
-from rbtools.cli.entry_commands import EntryCommand, Unsayable, distance, listed
-from rbtools.cli.streams import MemoryStreams
+from rbtools.datasets import indices
 from rbtools.errors import RbError
 from rbtools.execution.executor import JobFunction
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of
+from rbtools.jobs.questions import Question, Unsayable, joined, question_of
 from rbtools.records import consistency, expr, metric_name
-from rbtools.records.results import is_number
+from rbtools.report import discard
 from rbtools.scoring import minmax, published_difference, remeasured
+from rbtools.store import Store
 
 Record = dict[str, Any]
 Entry = Mapping[str, Any]
 FIELD = "verify"
 _APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields of results
-_OF_ALL = ("ge", "measure")  # tools whose results no part of the images tells
-CHECKLIST = "obfuscation.failed"  # of rb-attack check
-_OPTIONS = tuple("store data_dir device threads batch download class_map allow_code dataset".split())
 
 
 @dataclass(frozen=True)
@@ -176,137 +173,67 @@ class _Measurement:
         self.record, self.entries, self.job = record, entries, job
         self.assumed = [] if "checkpoint" in came else [f"checkpoint {job.file}"]
         self.bare = {name: value for name, value in record.items() if name not in _APART}
+        store = Store(job.run.store.folder, force=True)  # which has checkpoints, and no results
+        self.run = job.run.changed(
+            store=store, divide=False, n=None, split="test", seed=0, notify=discard, warn=discard
+        )
         self.parts: dict[str, int] = {}  # by metric: the claim's images, a random part of which was measured
         self.measured: dict[str, Entry] = {}
         self.failed: dict[str, str] = {}
 
     def verdicts(self) -> dict[str, Record]:
         """The verdict on each entry."""
-        reasons = {entry["metric"]: self._unsayable(entry) for entry in self.entries}
-        verdicts = {
-            entry["metric"]: _unknown(entry, reason)
-            for entry in self.entries
-            if (reason := reasons[entry["metric"]]) is not None
-        }
-        sayable = [entry for entry in self.entries if entry["metric"] not in verdicts]
-        checked = [entry for entry in sayable if _is_checklist(entry)]
-        for entry in checked:
-            if (command := self._check(entry)) is not None:
-                self._run_check(command, entry)
-        sayable = [entry for entry in sayable if not _is_checklist(entry)]
-        clean = [entry for entry in sayable if _bare(entry) == "acc"]
-        for entry in clean:
-            if "indices" not in entry:  # otherwise a difference may measure it too
-                self._run(_clean(entry), [entry])
-        context = {entry["metric"]: entry for entry in (*sayable, *self._clean_entries())}
-        others = {} if len(clean) == len(sayable) else context
-        for command in entry_commands.commands(others, consistency.is_published):
-            if "from_" in command.options:
-                sources = [self._source(name) for name in command.options["from_"].split(",")]
-                options = {**command.options, "from_": sources}
-                command = command._replace(options=options)
-            self._run(command, sayable)
-        for entry in [*sayable, *checked]:
-            verdicts[entry["metric"]] = self._verdict(entry)
+        every = {entry["metric"]: entry for entry in self.record.get("evals") or ()}
+        asked: dict[str, Question] = {}
+        verdicts: dict[str, Record] = {}
+        for entry in self.entries:
+            try:
+                question = question_of(entry, every, lenient=consistency.is_published(entry))
+            except Unsayable as wrong:
+                verdicts[entry["metric"]] = _unknown(entry, str(wrong))
+            else:
+                if not _comes_along(entry, {one["metric"]: one for one in self.entries}):
+                    asked[entry["metric"]] = question
+        for question, metrics in joined(asked):
+            problem = self._measure(question)
+            for metric in metrics if problem is not None else ():
+                alone = problem if len(metrics) == 1 else self._measure(asked[metric])
+                if alone is not None:
+                    self.failed[metric] = alone
+        for entry in self.entries:
+            if entry["metric"] not in verdicts:
+                verdicts[entry["metric"]] = self._verdict(entry)
         return verdicts
 
-    def _run_check(self, command: EntryCommand, entry: Entry) -> None:
-        """Run a command that measures this entry beside others."""
+    def _measure(self, question: Question) -> str | None:
+        """Measure what a question asks for; the reason where that fails."""
         try:
-            result = self._results(command)
+            run, part = self.run, self._images(question)
+            if part is not None:
+                chosen, images = part
+                question = replace(question, under={**question.under, "n": None, "indices": chosen})
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = question.measure(self.bare, run)
         except RbError as wrong:
-            self.failed[entry["metric"]] = str(wrong)
-        else:
-            same = [one for one in result["evals"] if one["metric"] == entry["metric"]]
-            self.measured |= {one["metric"]: one for one in same}
-
-    def _check(self, entry: Entry) -> EntryCommand | None:
-        """rb-attack check for a checklist; None where the record lacks an attack that it compared."""
-        about = {name: entry.get(name) for name in ("eps", "split", "n", "seed")}
-        options = {**about, "eps": distance(float(entry["eps"]))}
-        for attack, option in (("pgd", "steps"), ("square", "queries"), ("noise", "samples")):
-            values = [
-                one[option]
-                for one in self.record.get("evals") or ()
-                if one.get("attack") == attack and option in one
-                if all(one.get(name) == value for name, value in about.items())
-            ]
-            if not values:
-                return None
-            options[option] = values[0]
-        options |= entry_commands.defended(entry)
-        return EntryCommand(("attack", "check"), options)
-
-    def _source(self, name: str) -> Record | None:
-        """The attacked model whose checkpoint has that name; None if the record does not have it."""
-        if name == self.record.get("checkpoint"):
-            return self.bare
-        for entry in self.entries:
-            models = zip(listed(entry.get("source")), listed(entry.get("source_model")), strict=False)
-            for source, model in models:
-                if source == name and isinstance(model, Mapping):
-                    return {**model, "checkpoint": name}
-        return None
-
-    def _clean_entries(self) -> list[Entry]:
-        """Clean accuracies, which say how many images rb-pr was given."""
-        entries = self.record.get("evals") or ()
-        return [entry for entry in entries if _bare(entry) == "acc"]
-
-    def _unsayable(self, entry: Entry) -> str | None:
-        """Why the entry cannot be measured again; None where it can."""
-        if _is_checklist(entry):
-            return None if self._check(entry) else "the record lacks attacks that it compared"
-        context = {one["metric"]: one for one in (entry, *self._clean_entries())}
-        try:
-            entry_commands.command(entry, context, lenient=consistency.is_published(entry))
-        except Unsayable as wrong:
             return str(wrong)
-        if entry_commands.is_transfer(entry) and None in map(self._source, listed(entry["source"])):
-            return "the record does not have the attacked model, which rb-attack transfer names with --from"
-        return None
-
-    def _run(self, command: EntryCommand, entries: Sequence[Entry]) -> None:
-        """Run a command; its results, or its error, are those of the entries that it gives."""
-        part = None
-        try:
-            part = self._images(command)
-            result = self._results(command if part is None else command.on_images(part[0]))
-        except RbError as wrong:
-            for entry in entries:
-                self.failed.setdefault(entry["metric"], str(wrong))
-            return
         for entry in result.get("evals") or ():
             if entry["metric"] not in self.measured:
                 self.measured[entry["metric"]] = entry
                 if part is not None:
-                    self.parts[entry["metric"]] = part[1]
+                    self.parts[entry["metric"]] = images
+        return None
 
-    def _images(self, command: EntryCommand) -> tuple[list[int], int] | None:
-        """The random part of the command's images with their number; None for all of them."""
+    def _images(self, question: Question) -> tuple[Any, int] | None:
+        """The random part of the question's images, and how many it has; None for all of them."""
         wanted = self.job.n
-        if (
-            wanted is None
-            or command.words[0] in _OF_ALL
-            or {"two_phase", "precision_goal", "batch"} & command.options.keys()
-        ):
+        if wanted is None or not question.of_part:
             return None
-        inputs = resolve_inputs(self.bare, self.job.run, command.options.get("split", "test"))
-        n = command.options.get("n")
-        order = inputs.data.order(inputs.data.load().labels)[: None if n is None else int(n)].tolist()
+        inputs = resolve_inputs(self.bare, question.placed(self.run))
+        order = inputs.data.order(inputs.data.load().labels)[: inputs.n].tolist()
         if wanted >= len(order):
             return None
-        return sorted(self.job.draws(self.record, "images").sample(order, wanted)), len(order)
-
-    def _results(self, command: EntryCommand) -> Record:
-        """What a command gives."""
-        lists = dict(command.lists)
-        tool, *words = (*command.words, *([",".join(lists.pop(""))] if "" in lists else []))
-        options = {**self.job.run.options(_OPTIONS), **command.options, **lists, "force": True}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            (result,) = keywords.call(tool, words, options, MemoryStreams([self.bare]))
-        return {**result}
+        return indices.of(sorted(self.job.draws(self.record, "images").sample(order, wanted))), len(order)
 
     def _verdict(self, entry: Entry) -> Record:
         measured = self.measured.get(entry["metric"]) or self._under_another_name(entry)
@@ -338,21 +265,11 @@ class _Measurement:
         return {**verdict, **({"assumed": ", ".join(assumed)} if assumed else {})}
 
 
-def _is_checklist(entry: Entry) -> bool:
-    """Whether it is the number of failing tests, with the entries of these tests."""
-    named = metric_name.without_split(entry["metric"]) == CHECKLIST
-    return named and is_number(entry.get("eps")) and type(entry.get("n")) is int
-
-
-def _bare(entry: Entry) -> str:
-    """The metric without its split."""
-    return metric_name.without_split(entry["metric"])
-
-
-def _clean(entry: Entry) -> EntryCommand:
-    """The command of a clean accuracy."""
-    options = {"split": entry.get("split", "test"), "n": entry.get("n")}
-    options |= entry_commands.defended(entry)
-    return EntryCommand(("attack", "none"), options).adding(
-        draws=entry.get("verdict_draws"), seed=entry.get("seed")
-    )
+def _comes_along(entry: Entry, entries: Mapping[str, Entry]) -> bool:
+    """Whether it is measured with a difference, which knows its images."""
+    name, unsplit = entry["metric"], metric_name.without_split(entry["metric"])
+    if unsplit == "acc" and "indices" in entry:
+        return any(metric_name.parse(one).is_ge or metric_name.parse(one).is_gap for one in entries)
+    if metric_name.gap_name(unsplit) in entries:
+        return True
+    return metric_name.ge_name(unsplit) in entries and (name != unsplit or entry.get("tool") == "rb-ge")
