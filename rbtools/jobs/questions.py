@@ -91,7 +91,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated(Question):
+class SpecQuestion(Question):
     """Specs of one class on the images of one split."""
 
     specs: tuple[Any, ...]
@@ -125,7 +125,7 @@ class Evaluated(Question):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gap(Evaluated):
+class GapQuestion(SpecQuestion):
     """The difference of specs on training and test images. n_train: the number of training images."""
 
     of_part: ClassVar[bool] = False
@@ -137,7 +137,7 @@ class Gap(Evaluated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoPhase(Question):
+class TwoPhaseQuestion(Question):
     """An accuracy estimated from a sample of the images that cheap attacks leave."""
 
     request: TwoPhaseRequest
@@ -147,7 +147,7 @@ class TwoPhase(Question):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked(Question):
+class ChecklistQuestion(Question):
     """The tests for masked gradients."""
 
     checklist: MaskingChecklist
@@ -157,7 +157,7 @@ class Checked(Question):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured(Question):
+class MeasureQuestion(Question):
     """Numbers of one measure on the same images and weights, under one attack.
 
     about: what the entries agree in, of weights and batches; attack: that perturbed the images, empty for
@@ -170,7 +170,7 @@ class Measured(Question):
     entries: tuple[Entry, ...]
 
     def joined(self, other: Any) -> Any:
-        if type(other) is not Measured or not (
+        if type(other) is not MeasureQuestion or not (
             self.attack == other.attack or not (self.attack and other.attack)
         ):
             return None
@@ -253,9 +253,9 @@ def question_of(
     if isinstance(entry.get("two_phase"), Mapping):
         return _two_phase(entry, specs[0], {**under, "n": (counts or [None])[0]})
     if not difference:
-        return Evaluated(specs=specs, under={**under, "n": (counts or [None])[0]})
+        return SpecQuestion(specs=specs, under={**under, "n": (counts or [None])[0]})
     n, n_train = (counts or [None, None]) if parts.is_gap else (counts or [None, None])[::-1]
-    return Gap(specs=specs, under={**under, "n": n}, n_train=n_train)
+    return GapQuestion(specs=specs, under={**under, "n": n}, n_train=n_train)
 
 
 def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[Any, ...]:
@@ -327,15 +327,15 @@ def _counts(entry: Entry, beside: Mapping[str, Entry]) -> list[Any] | None:
     return [one["n"] for one in clean] if len(clean) == len(counts) else None
 
 
-def _two_phase(entry: Entry, spec: Attacked, under: Mapping[str, Any]) -> TwoPhase:
+def _two_phase(entry: Entry, spec: Attacked, under: Mapping[str, Any]) -> TwoPhaseQuestion:
     about, method = entry["two_phase"], spec.method
     sampled, goal = about.get("sampled"), about.get("goal")
     size = None if sampled == about.get("survivors") or goal is not None else sampled
     screen = screened_attack.screen_of(method, about.get("screen_steps") or 20)
-    return TwoPhase(request=TwoPhaseRequest(method, (method.eps,), screen, size, goal), under=under)
+    return TwoPhaseQuestion(request=TwoPhaseRequest(method, (method.eps,), screen, size, goal), under=under)
 
 
-def _checked(entry: Entry, beside: Mapping[str, Entry]) -> Checked:
+def _checked(entry: Entry, beside: Mapping[str, Entry]) -> ChecklistQuestion:
     same = {name: entry.get(name) for name in ("eps", "split", "n", "seed")}
     methods: dict[str, Any] = {"fgsm": ATTACKS.build("fgsm")}
     for attack, option in (("pgd", "steps"), ("square", "queries"), ("noise", "samples")):
@@ -346,10 +346,10 @@ def _checked(entry: Entry, beside: Mapping[str, Entry]) -> Checked:
     if len(methods) < 4 or not is_number(entry.get("eps")):
         raise Unsayable("the record lacks attacks that it compared")
     checklist = MaskingChecklist(eps=float(entry["eps"]), **methods)
-    return Checked(checklist=checklist, under={**_under(entry), "n": entry.get("n")})
+    return ChecklistQuestion(checklist=checklist, under={**_under(entry), "n": entry.get("n")})
 
 
-def _measured(entry: Entry) -> Measured:
+def _measured(entry: Entry) -> MeasureQuestion:
     about = {
         name: entry[name]
         for name in ("on", "batches", "batch_size", "batchnorm", "init_seed")
@@ -363,7 +363,9 @@ def _measured(entry: Entry) -> Measured:
         under["n"] = entry.get("n")  # the last batch is smaller
     named = ("attack", "steps", "step_size", "norm") if entry.get("attack") == "pgd" else ("attack",)
     attack = {name: entry[name] for name in named if entry.get(name) is not None}
-    return Measured(measure_name=entry["measure"], about=about, attack=attack, entries=(entry,), under=under)
+    return MeasureQuestion(
+        measure_name=entry["measure"], about=about, attack=attack, entries=(entry,), under=under
+    )
 
 
 def _named(name: metric_name.MetricName) -> dict[str, Any]:

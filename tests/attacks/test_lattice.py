@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -150,12 +151,12 @@ def test_an_image_of_more_than_8_bits_or_a_ball_without_another_image_is_an_erro
 def test_a_curve_on_the_lattice_has_its_distances() -> None:
     network, images, labels = two_pixels()
     eps = tuple(level / 255 for level in range(1, 6))
-    results = rbtools.evaluate(
-        network, (images, labels), nearest([CurveAttack(queries=300, grid="8bit")], eps)
-    )
+    curve = nearest([CurveAttack(queries=300, grid="8bit")], eps)
+    curve = dataclasses.replace(curve, specs=curve.specs[:-1])  # without the median
+    results = rbtools.evaluate(network, (images, labels), curve)
     result = results[0]
     levels = result.outcomes[:, 0][result.outcomes[:, 0].isfinite()] * 255
     assert (levels - levels.round()).abs().max() < 1e-3 and len(set(levels.round().tolist())) > 3
-    for entry in (one.entry for one in results[:-1]):
+    for entry in (one.entry for one in results):
         exact = float(robust(network, images, labels, entry["eps"], "linf").float().mean())
         assert exact - 1e-6 <= entry["value"] <= exact + 0.1 and entry["grid"] == "8bit"

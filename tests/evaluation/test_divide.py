@@ -17,8 +17,9 @@ from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy, base, evaluate
+from rbtools.evaluation.base import Outcomes, TilePart
 from rbtools.evaluation.probabilistic import noisy
-from rbtools.evaluation.spec import Evaluation, Outcomes, TilePart
+from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs.evaluate_record import run_task

@@ -23,6 +23,7 @@ from rbtools.attacks.base import Attack
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
+from rbtools.evaluation.accuracy import Clean
 from rbtools.evaluation.base import BATCH, batch_size, encoded
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.rare_failures import rare_failures
@@ -663,5 +664,6 @@ def test_damaged_results_are_computed_again(
     "kept", [None, 1, "x", {}, [1], [{}], [{"metric": 1, "value": 1}], [{"metric": "acc"}]]
 )
 def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(kept: object, run: Run) -> None:
-    run.store.keep_result(digest({}), {}, kept)
-    assert evaluate_record._stored_entries(run, digest({})) is None
+    unit = evaluate_record._CacheUnit((Clean(),), {}, "", {}, digest({}))
+    run.store.keep_result(unit.entries_key, {}, kept)
+    assert evaluate_record._stored_entries(run, unit) is None
