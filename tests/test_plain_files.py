@@ -176,7 +176,7 @@ MAY: dict[str, dict[str, int]] = {
         "datasets/streaming.py": 4,
         "execution/device.py": 2,
         "execution/precision.py": 1,
-        "execution/ray_executor.py": 1,
+        "execution/ray_engine.py": 1,
         "measures/jacobian.py": 1,
     },
     PACKAGE: {

@@ -21,10 +21,11 @@ from rbtools import jobs
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.evaluation import accuracy
+from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.probabilistic import noisy
-from rbtools.evaluation.spec import Evaluation, Outcomes
-from rbtools.execution.executor import Finished, Job
-from rbtools.execution.local import LocalExecutor
+from rbtools.evaluation.spec import Evaluation
+from rbtools.execution.engine import Job
+from rbtools.execution.processes import Processes
 from rbtools.execution.run import Run
 from rbtools.jobs import evaluate_record
 from rbtools.probabilistic import NOISES
@@ -172,10 +173,8 @@ def test_neither_order_nor_shard_nor_an_empty_store_matters(
 
     def ask(record: dict[str, Any], run: Run) -> dict[str, Any]:
         run = run.changed(n=record["n"])
-        work: Any = (
-            jobs.TrainTestGapJob(QUESTIONS[name], 40, run) if gap else jobs.EvaluateJob(QUESTIONS[name], run)
-        )
-        done: dict[str, Any] = work(record)
+        work: Any = jobs.TrainTestGapJob(QUESTIONS[name], 40) if gap else jobs.EvaluateJob(QUESTIONS[name])
+        done: dict[str, Any] = work(record, run)
         return done
 
     plain = [ask(record, fresh(trained[0], tmp_path_factory.mktemp("alone"))) for record in records]
@@ -190,16 +189,11 @@ def test_neither_order_nor_shard_nor_an_empty_store_matters(
 def pooled(works: list[Any], records: list[dict[str, Any]], run: Run) -> list[dict[str, Any]]:
     """Every record through every work, by worker processes."""
     results: dict[int, dict[str, Any]] = {}
-    with LocalExecutor(works, run) as executor:
-        pairs = [(record, number) for record in records for number in range(len(works))]
-        for place, (record, number) in enumerate(pairs):
-            executor.submit(Job(place, number, record))
-        for event in executor.events():
-            assert isinstance(event, Finished) and event.report.problem is None, event
-            results[event.place] = event.report.result or {}
-            if len(results) == len(pairs):
-                break
-    return [results[place] for place in range(len(pairs))]
+    calls = [Job(work, record) for record in records for work in works]
+    with Processes(run) as engine:
+        for place, report in engine.map(calls):
+            results[place] = report.value(run)
+    return [results[place] for place in range(len(calls))]
 
 
 def timeless(value: Any) -> Any:
@@ -222,7 +216,7 @@ def test_workers_give_the_records_of_one_process(
     names = ["fgsm", "pr", "corrupt"]
     wanted = [evaluate_record.run_task(trained[1], QUESTIONS[name], plain) for name in names]
     run = fresh(trained[0], tmp_path / "pooled", n=40, jobs=2, batch=7)
-    works = [jobs.EvaluateJob(QUESTIONS[name], run) for name in names]
+    works = [jobs.EvaluateJob(QUESTIONS[name]) for name in names]
     assert timeless(pooled(works, [trained[1]], run)) == timeless(wanted)
 
 
@@ -244,6 +238,6 @@ def test_a_training_in_a_worker_gives_the_same_weights(uninterrupted: dict[str, 
     run = Run.of(tool="test", store=Store(tmp_path / "store"), jobs=2)
     how = recipe.Recipe(epochs=3, batch_size=256, augment=("crop", "flip"))
     record = {"arch": sized("nasbench201", channels=2, cells=1).arch(1462), "dataset": "digits"}
-    (done,) = pooled([jobs.TrainJob(METHODS.build("erm"), how, 0, run)], [record], run)
+    (done,) = pooled([jobs.TrainJob(METHODS.build("erm"), how, 0)], [record], run)
     assert done["checkpoint"] == uninterrupted["erm"]
     assert json.dumps(done)

@@ -232,7 +232,12 @@ def test_published_results_that_are_no_json(text: bytes) -> None:
 # Unsafe readers, and the modules that may call them, with the reason.
 RUNS = {
     # after the check of a published MD5; sent by the same user's other process
-    "pickle.loads": {"rbtools/datasets/cifar.py", "rbtools/execution/ray_executor.py"},
+    "pickle.loads": {
+        "rbtools/datasets/cifar.py",
+        "rbtools/execution/ray_engine.py",
+        "rbtools/jobs/measure_batches.py",
+        "rbtools/jobs/tile_calls.py",
+    },
     "pickle.load": set(),
     "torch.load": {"rbtools/unpickle.py"},  # with an unpickler that runs nothing
     "torch.jit.load": {"rbtools/models/programs.py"},  # only with --allow-code

@@ -64,7 +64,7 @@ def build_context(
     if fields.get("address") is not None and engine != "ray":
         raise UsageError("--ray-address is of a Ray cluster. Add --engine ray.")
     processes = resources.jobs(jobs, threads, jobs_per_gpu, device, engine)
-    finished = Store(None if store == "none" else store, force=force, dry=dry_run)
+    finished = Store(None if store == "none" else store, force=force)
     if dry_run:
         from rbtools.execution.dry_run import DryRun
 
@@ -74,14 +74,11 @@ def build_context(
         fields["defend"] = _stages(defend, backward, bool(fields.get("allow_code")))
     elif backward is not None:
         raise UsageError("--backward is of stages. Name some: --defend jpeg:75.")
-    tasks = resources.slurm_tasks()
     run = Run.of(
         tool=screen.tool,
         store=finished,
         command=command_line.label(),
         jobs=processes,
-        divide=(processes != 1 or tasks > 1) and not (store == "none" or force),
-        workers=processes * tasks,
         jobs_per_gpu=jobs_per_gpu or 1,
         threads=threads,
         device=device,

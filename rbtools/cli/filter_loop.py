@@ -1,8 +1,8 @@
 """The one loop of all filters: read, run the job, write, flush.
 
-With `--jobs 1` a job runs where its record is read. Otherwise a thread reads ahead within a bounded
-window, the executor of `--jobs` runs the jobs, and this process writes the results in input order (or as
-they finish, with `--jobs N --unordered`).
+With `--jobs 1` a job runs where its record is read, and so does the job of the one model of `--checkpoint`,
+whose tiles go to the engine's workers. Otherwise a thread reads ahead within a bounded window, the workers
+run whole jobs, and this process writes the results in input order (or as they finish, with `--unordered`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,17 +23,7 @@ from rbtools.cli.terminal import Terminal
 from rbtools.cli.window import Window
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
-from rbtools.execution.executor import (
-    Executor,
-    Finished,
-    Job,
-    JobFunction,
-    JobReport,
-    LineRead,
-    Progress,
-    executor_for,
-    run_job,
-)
+from rbtools.execution.engine import Call, Engine, InProcess, Job, JobFunction, JobReport, engine_for
 from rbtools.inputs.data import check_here
 from rbtools.records import SCHEMA, Line, can_be_retried, dumps, parse_again
 from rbtools.report import clock_time
@@ -62,8 +52,9 @@ def filter_records(
         run = run.changed(check_cancelled=output.poll, warn=screen.warn)
         if start is None:
             if run.selection.dataset is not None and run.placement.engine == LOCAL:
-                check_here(run, dict.fromkeys(split for function in functions for split in function.splits()))
-            run = run.changed(divide=False, workers=1)  # several records keep workers busy
+                check_here(
+                    run, dict.fromkeys(split for function in functions for split in function.splits(run))
+                )
         elif source.shard is not None:
             run = _sharing_images(source, run)
         loop = Loop(source, functions, screen, output, run)
@@ -97,7 +88,7 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
         )
     if source.places:
         raise UsageError("--shard with :places is for records; here shards divide the images of one model.")
-    return run.changed(divide=True, workers=max(run.placement.workers, source.place[1]))
+    return run.changed(shard=source.place)
 
 
 class Loop:
@@ -143,45 +134,42 @@ class Loop:
             return None
 
     def process(self, start: Callable[[Run], dict[str, Any]] | None) -> None:
-        """Put the one record, or every line of the input, through an executor, and write the results."""
-        with executor_for(self.functions, self.run, at_most=None if start is None else 1) as executor:
+        """Put the one record, or every line of the input, through an engine, and write the results."""
+        with engine_for(self.functions, self.run, at_most=None if start is None else 1) as engine:
             record = None if start is None else self.started(start)
             if start is not None and record is None:
                 return
-            window = Window(self, WINDOW_PER_JOB * executor.capacity)
+            window = Window(self, WINDOW_PER_JOB * engine.capacity)
             try:
-                if executor.in_process:
-                    progress = self.run.report.progress
-                    self.run = self.run.changed(
-                        progress=lambda text: progress(self._status(Progress(text), window, True))
-                    )
-                    for job in self._jobs(window, record):
-                        report = run_job(self.functions[job.function], job.record, self.run)
-                        executor.post(Finished(job.place, report))
-                        window.finish_ready(executor)
-                        if report.interruption is not None:
-                            raise report.interruption
+                if engine.in_process or record is not None:
+                    self._process_here(engine, window, record)
                 else:
-                    self._process_ahead(executor, window, record)
+                    self._process_ahead(engine, window)
             except (KeyboardInterrupt, Terminated):
                 with contextlib.suppress(Stop, ReaderGone):
-                    window.flush(executor)
+                    window.flush()
                 raise
 
-    def _jobs(self, window: Window, record: dict[str, Any] | None) -> Iterator[Job]:
+    def _process_here(self, engine: Engine, window: Window, record: dict[str, Any] | None) -> None:
+        """Run jobs in this process; the workers of the engine, if it has some, share their tiles."""
+        progress = self.run.report.progress
+        engine.run = engine.run.changed(
+            progress=lambda text: progress(self._status(text, None, window, record is None)),
+            pool=None if engine.in_process else engine,
+        )
+        here = InProcess(engine.run)
+        for place, job in self._jobs(window, record):
+            report = window.submit(place, job, here).result()
+            window.finish_ready()
+            if report.interruption is not None:
+                raise report.interruption
+
+    def _jobs(self, window: Window, record: dict[str, Any] | None) -> Iterator[tuple[int, Job]]:
         if record is not None:
             yield from window.jobs(record, "", helps=self.source.place[0] > 1)
             return
         for line in self.lines():
             yield from window.take_in(line)
-
-    def _shares(self, jobs: Sequence[Job], capacity: int) -> list[Job]:
-        """The same jobs for the other workers, which share the images of the one model."""
-        divided = [job for job in jobs if self.functions[job.function].divisible]
-        if not divided or not self.run.placement.divide:
-            return []
-        spare = range(capacity - len(jobs))
-        return [divided[number % len(divided)]._replace(place=-1 - number) for number in spare]
 
     def lines(self) -> Iterator[Line]:
         """The lines of the source, read ahead to know their number."""
@@ -198,53 +186,48 @@ class Loop:
         """The number of results, once it is known."""
         return self.ahead.count if self.ahead is not None and self.ahead.ended else None
 
-    def _process_ahead(self, executor: Executor, window: Window, record: dict[str, Any] | None) -> None:
-        """Read in a thread while the executor's workers run jobs."""
-        reading = record is None
-        executor.status = lambda progress: self._status(progress, window, reading)
-        if record is None:
-            reader = threading.Thread(target=self._read, args=(executor, window.room), daemon=True)
-            reader.start()
-        else:
-            jobs = list(self._jobs(window, record))
-            for job in [*jobs, *self._shares(jobs, executor.capacity)]:
-                executor.submit(job)
-        events = executor.events()
-        while reading or window.waiting:
-            event = next(events)
-            if isinstance(event, Finished):
-                if event.place >= 0:
-                    window.finish_job(event)
-            elif event.line is None:
-                reading = False
-            else:
-                for job in window.take_in(event.line):
-                    executor.submit(job)
+    def _process_ahead(self, engine: Engine, window: Window) -> None:
+        """Read in a thread while the engine's workers run jobs."""
+        self.reading = True
+        engine.status = lambda said: self._status(said.text, said.call, window, self.reading)
+        lines: deque[Line | None] = deque()
+        threading.Thread(target=self._read, args=(engine, window.room, lines), daemon=True).start()
+        while self.reading or window.waiting:
+            engine.wait()
+            while lines:
+                line = lines.popleft()
+                if line is None:
+                    self.reading = False
+                    continue
+                for place, job in window.take_in(line):
+                    window.submit(place, job, engine)
+            window.finish_ready()
 
-    def _status(self, progress: Progress, window: Window, reading: bool) -> str:
+    def _status(self, text: str, call: Call | None, window: Window, reading: bool) -> str:
         """`[5/24] NAME TEXT · 4:00 left in all`, once the number of results is known."""
-        place = progress.place
-        name = f"{name_of(window.waiting[place][0].record)} " if place in window.waiting else ""
+        name = f"{name_of(call.record)} " if isinstance(call, Job) else ""
         total = self.total
         if total is None and not reading:
             total = window.given
         if total is None or total < 2:
-            return name + progress.text
-        done, text = self.done + self.failed + self.passed + len(window.held), name + progress.text
+            return name + text
+        done, text = self.done + self.failed + self.passed + len(window.held), name + text
         if done:
             seconds = (time.perf_counter() - self.start) / done * (total - done)
             text += f" · {clock_time(seconds)} left in all"
         return f"[{min(done + 1, total)}/{total}] {text}"
 
-    def _read(self, executor: Executor, room: threading.Semaphore) -> None:
-        """Post lines while there is room for them, and at last that there are no more, or the error."""
+    def _read(self, engine: Engine, room: threading.Semaphore, lines: deque[Line | None]) -> None:
+        """Read lines while there is room for them, and at last note that there are no more, or the error."""
         try:
             for line in self.lines():
                 room.acquire()
-                executor.post(LineRead(line))
-            executor.post(LineRead(None))
+                lines.append(line)
+                engine.wake()
+            lines.append(None)
+            engine.wake()
         except BaseException as error:
-            executor.post(error)
+            engine.post(error)
 
     def record_of(self, line: Line) -> dict[str, Any] | None:
         """The record to process, or None for a line that passes unchanged."""

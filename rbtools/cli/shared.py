@@ -22,7 +22,7 @@ from rbtools.parse_units import build
 
 if TYPE_CHECKING:
     from rbtools.evaluation.spec import Evaluation
-    from rbtools.execution.executor import JobFunction
+    from rbtools.execution.engine import JobFunction
     from rbtools.execution.run import Run
     from rbtools.inputs.checkpoints import CheckpointHints
 
@@ -88,7 +88,7 @@ def filter_records(
     """Put every record through all works, one output each; see `rbtools.cli.filter_loop`."""
     from rbtools.cli.filter_loop import filter_records as loop
 
-    if streams.of_command().each(works):
+    if streams.of_command().each(works, work.run):
         return DONE
     return partial(loop, source, works, work.screen, run=work.run, start=start)
 
@@ -97,7 +97,7 @@ def evaluate(source: RecordSource, work: CommandContext, task: Evaluation) -> St
     """Evaluate every record's model, or the one of `--checkpoint`."""
     from rbtools.jobs import EvaluateJob
 
-    return filter_models(source, work, EvaluateJob(task, work.run))
+    return filter_models(source, work, EvaluateJob(task))
 
 
 def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) -> Status:

@@ -20,6 +20,7 @@ from rbtools.records import Line, dumps, lines, read
 
 if TYPE_CHECKING:
     from rbtools.cli.events import Log
+    from rbtools.execution.run import Run
 
 Record = dict[str, Any]
 
@@ -56,7 +57,7 @@ class Streams:
         """Whether a result that is no record, such as a figure, was taken from the command."""
         return False
 
-    def each(self, works: Iterable[Callable[[Any], Record]]) -> bool:
+    def each(self, works: Iterable[Callable[[Any, Any], Record]], run: Run) -> bool:
         """Do each work on each record if the records are in memory; return whether they are."""
         return False
 
@@ -101,9 +102,9 @@ class MemoryStreams(Streams):
         self.result = result
         return True
 
-    def each(self, works: Iterable[Callable[[Any], Record]]) -> bool:
+    def each(self, works: Iterable[Callable[[Any, Any], Record]], run: Run) -> bool:
         works = list(works)
-        self.lines += [dumps(work(record)) for record in self.records for work in works]
+        self.lines += [dumps(work(record, run)) for record in self.records for work in works]
         return True
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from rbtools.cli.source import where
-from rbtools.execution.executor import Executor, Finished, Job
+from rbtools.execution.engine import Engine, Job, JobReport
 from rbtools.records import Line
 
 if TYPE_CHECKING:
@@ -24,13 +25,14 @@ class Window:
         self.loop, self.ordered = loop, not loop.run.placement.unordered
         self.room = threading.Semaphore(size)
         self.waiting: dict[int, tuple[Job, str]] = {}  # by place: jobs and the places of their records
+        self.flying: dict[int, Future[JobReport]] = {}  # by place: jobs that workers have
         self.held: dict[int, Callable[[], bytes]] = {}  # by place: functions that make the output line
         self.last: set[int] = set()  # the last place of each line
         self.helps: set[int] = set()  # places whose results another shard writes
         self.given = self.next = 0
         self.writing = False
 
-    def take_in(self, line: Line) -> Iterator[Job]:
+    def take_in(self, line: Line) -> Iterator[tuple[int, Job]]:
         """The jobs of a line; a line without jobs is written in its turn."""
         record = self.loop.record_of(line)
         if record is not None:
@@ -46,7 +48,7 @@ class Window:
 
     def jobs(
         self, record: dict[str, Any], at: str, *, helps: bool = False, results: tuple[int, ...] | None = None
-    ) -> Iterator[Job]:
+    ) -> Iterator[tuple[int, Job]]:
         """A job for each function, or for those of `results`; `at` is the place of the record. `helps`:
         another shard writes it."""
         every = range(len(self.loop.functions))
@@ -56,11 +58,11 @@ class Window:
             if function not in mine:
                 self.finish(place, self.loop.place_of_another)
                 continue
-            job = Job(place, function, record)
+            job = Job(self.loop.functions[function], record)
             if helps:
                 self.helps.add(place)
             self.waiting[place] = (job, at)
-            yield job
+            yield place, job
 
     def _places(self, count: int) -> range:
         """Places in the output for all results of one line."""
@@ -69,20 +71,26 @@ class Window:
         self.last.add(places[-1])
         return places
 
-    def finish_ready(self, executor: Executor) -> None:
-        """Write what has finished up to now."""
-        for event in executor.ready():
-            if isinstance(event, Finished):
-                self.finish_job(event)
+    def submit(self, place: int, job: Job, engine: Engine) -> Future[JobReport]:
+        """Hand a job to an engine."""
+        self.flying[place] = future = engine.submit(job)
+        future.add_done_callback(engine.wake)
+        return future
 
-    def finish_job(self, event: Finished) -> None:
+    def finish_ready(self) -> None:
+        """Write what workers have finished up to now."""
+        for place in [place for place, future in self.flying.items() if future.done()]:
+            self.finish_job(place, self.flying[place].result())
+            del self.flying[place]
+
+    def finish_job(self, place: int, report: JobReport) -> None:
         """Write the result of a job in its turn."""
-        self._hold(event)
-        self.finish(event.place, self.held[event.place])
+        self._hold(place, report)
+        self.finish(place, self.held[place])
 
-    def _hold(self, event: Finished) -> None:
-        job, at = self.waiting[event.place]
-        self.held[event.place] = lambda: self.loop.result_line(job.record, at, event.report)
+    def _hold(self, place: int, report: JobReport) -> None:
+        job, at = self.waiting[place]
+        self.held[place] = lambda: self.loop.result_line(job.record, at, report)
 
     def finish(self, place: int, text: Callable[[], bytes]) -> None:
         """Write the line of a place when its turn comes; `text` then makes it."""
@@ -95,11 +103,11 @@ class Window:
                 self.last.remove(number)
                 self.room.release()
 
-    def flush(self, executor: Executor) -> None:
+    def flush(self) -> None:
         """Write all finished lines in order, although unfinished ones before them will never follow."""
-        for event in (executor.last, *executor.ready()):
-            if isinstance(event, Finished) and event.place in self.waiting:
-                self._hold(event)
+        for place, future in self.flying.items():
+            if future.done() and place in self.waiting:
+                self._hold(place, future.result())
         if not self.writing:  # otherwise the last line is incomplete, and nothing may follow it
             for number in sorted(self.held):
                 self._write(number)

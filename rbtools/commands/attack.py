@@ -165,7 +165,7 @@ def _two_phase(
         )
     number = int(size) if size not in (None, "all") else None
     request = TwoPhaseRequest(method, distances, screen_of(method, screen_steps), number, goal)
-    return shared.filter_models(source, work, TwoPhaseJob(request, work.run))
+    return shared.filter_models(source, work, TwoPhaseJob(request))
 
 
 @shared.command()
@@ -224,7 +224,7 @@ def preset(
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
     questions = tuple(attacked(method, part.eps) for method, part in zip(methods, parts, strict=True))
-    return shared.filter_models(source, work, EvaluateAllJob(questions, work.run))
+    return shared.filter_models(source, work, EvaluateAllJob(questions))
 
 
 @shared.command()
@@ -261,7 +261,7 @@ def check(
         square=ATTACKS.build("square", queries=queries),
         noise=ATTACKS.build("noise", samples=samples),
     )
-    return shared.filter_models(source, work, GradientMaskingJob(question, work.run))
+    return shared.filter_models(source, work, GradientMaskingJob(question))
 
 
 @shared.command()

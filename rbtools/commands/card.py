@@ -118,7 +118,7 @@ def main(
         raise UsageError("Expected one checkpoint, two to compare, or files of records.")
     if models:
         source = dataclasses.replace(source, files=(), checkpoint=models[0])
-    status = shared.filter_models(source, work, CardJob(request, work.run))
+    status = shared.filter_models(source, work, CardJob(request))
     return lambda: _watched(status, request, output, work)
 
 
@@ -237,7 +237,7 @@ def _compare(
     work: shared.CommandContext,
 ) -> int:
     """Compare two checkpoints; write the record of each, and say which is better at what."""
-    from rbtools.execution.executor import Unfinished
+    from rbtools.execution.engine import Unfinished
     from rbtools.inputs import checkpoints
     from rbtools.jobs.model_card import answer_lines, run_pair
 

@@ -85,7 +85,7 @@ def main(
     folder = _archive(archive, corruptions, params)
     work = work.changed(archive=str(folder))
     return shared.filter_models(
-        source, work, ArchiveJob(folder, tuple(corruptions), severities, base, work.run, detail)
+        source, work, ArchiveJob(folder, tuple(corruptions), severities, base, detail)
     )
 
 

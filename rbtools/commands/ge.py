@@ -35,7 +35,7 @@ def _ge(
 ) -> shared.Status:
     from rbtools.jobs import TrainTestGapJob
 
-    return shared.filter_models(source, work, TrainTestGapJob(task, n_train, work.run, more))
+    return shared.filter_models(source, work, TrainTestGapJob(task, n_train, more))
 
 
 @shared.group

@@ -91,7 +91,7 @@ def main(
     from rbtools.jobs import MeasureJob
 
     return shared.filter_models(
-        source, work, MeasureJob(_request(measures, params, options, work.screen.warn), work.run)
+        source, work, MeasureJob(_request(measures, params, options, work.screen.warn))
     )
 
 

@@ -209,7 +209,7 @@ def main(
 
     options, params = shared.with_preset("pr-presets", options, params)
     tasks = options.tasks(params)
-    job = EvaluateJob(tasks[0], work.run) if len(tasks) == 1 else EvaluateAllJob(tasks, work.run)
+    job = EvaluateJob(tasks[0]) if len(tasks) == 1 else EvaluateAllJob(tasks)
     status = shared.done(shared.filter_models(source, work, job))
     options.say_undecided(work)
     return status

@@ -98,7 +98,7 @@ def main(
 
     work = work.changed(worker=distributed.local_rank())
     seeds = whole_numbers(seed, "--seed")
-    tasks = [TrainJob(built, whole_recipe, number, work.run) for built in methods for number in seeds]
+    tasks = [TrainJob(built, whole_recipe, number) for built in methods for number in seeds]
     _refuse_together(work.run)
     with distributed.process_group(work.run) as leads:
         if leads:

@@ -104,10 +104,10 @@ def main(
     elif adv is not None:
         if sample is not None or work.run.selection.n is not None:
             raise UsageError("--adv judges all images of its files. Leave out --sample and --n.")
-        status = shared.done(_with_file(source, work, EvidenceJob(adv, work.run), alone=True))
+        status = shared.done(_with_file(source, work, EvidenceJob(adv), alone=True))
     else:
         run = work.run
-        job = VerifyJob(run.selection.n, sample, run.settings.seed, run)
+        job = VerifyJob(run.selection.n, sample, run.settings.seed)
         status = shared.done(_with_file(source, work, job))
     any_verdict = heard.tell()
     return status or (shared.FAILED if heard.wrong or not any_verdict else shared.DONE)

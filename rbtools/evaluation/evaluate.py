@@ -1,17 +1,14 @@
-"""`evaluate`: which images a model classifies correctly under a task, and the metrics computed from that. The
-loop cuts the examples into fixed batches, measures the specs on each, and keeps the outcomes. It gets a
-model, images, labels and settings. Two small objects divide the batches among processes (`share`) and store
-the outcomes (`Outcomes`).
+"""`evaluate`: which images a model classifies correctly under a task, and the metrics computed from that. An
+`Evaluator` has a model, images and settings, and measures tiles; `tiles.complete` has them measured.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from functools import cached_property
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import graphs
 from rbtools.check_input import outside_inference
@@ -29,6 +26,7 @@ from rbtools.evaluation.base import (
     default_chunk_size,
 )
 from rbtools.evaluation.spec import Spec, by_column, rows_of
+from rbtools.evaluation.tiles import Tile, complete, missing_tiles
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import environment, float32, out_of_memory
 from rbtools.lazy import nn, np, torch
@@ -41,12 +39,6 @@ if TYPE_CHECKING:
 
     from rbtools.evaluation.fast_model import FastModel
 
-# The smallest tile of an evaluation that several workers share, as a part of a batch. Less than a batch only
-# on a CPU, whose kernels compute an image bit for bit alike in any batch of more than a few images (3 of
-# 32x32 pixels, 13 of 8x8). 32 images take up to 4 % longer each than 64, and 16 up to 13 % (cell networks on
-# AMD EPYC). On a GPU the kernels depend on the number of images, and small batches use it badly.
-TILES_OF_BATCH = {"cpu": 4}
-
 
 class Examples(NamedTuple):
     """Images (M, C, H, W), uint8 levels or floats in [0, 1], with their labels, int64 (M,).
@@ -58,39 +50,6 @@ class Examples(NamedTuple):
     images: Tensor | streaming.Streamed
     labels: Tensor
     order: Tensor
-
-
-class Share(Protocol):
-    """Which batches this process computes. workers: for how many the examples are cut."""
-
-    workers: int
-
-    def tiles(
-        self, tiles: Sequence[range], outcomes: Sequence[Outcomes], progress: Callable[[int], None]
-    ) -> Iterator[range]:
-        """Yield the tiles to compute; afterwards the outcomes are complete. `progress` takes the number of
-        examples that are done, and raises when the work should stop."""
-
-    def add(self, tile: range, parts: Mapping[int, TilePart]) -> None:
-        """Take the outcomes of a tile, by the position of their spec."""
-
-
-class Alone:
-    """This process computes every batch."""
-
-    workers = 1
-
-    def tiles(
-        self, tiles: Sequence[range], outcomes: Sequence[Outcomes], progress: Callable[[int], None]
-    ) -> Iterator[range]:
-        self.outcomes = outcomes
-        for tile in tiles:
-            progress(tile.start)
-            yield tile
-
-    def add(self, tile: range, parts: Mapping[int, TilePart]) -> None:
-        for i, part in parts.items():
-            self.outcomes[i].extend(*part)
 
 
 @outside_inference
@@ -162,22 +121,24 @@ def evaluate(
             outcomes = [
                 Outcomes(Store(None), "")
                 if cache is None
-                else Outcomes(cache.store, cache.key(spec, settings, len(order)), anew=keep_images)
+                else Outcomes(
+                    cache.store,
+                    cache.key(spec, settings, len(order)),
+                    anew=keep_images,
+                )
                 for spec in specs
             ]
             images = in_memory.KeptImages() if keep_images else None
-            if any(len(known) < len(order) for known in outcomes):
-                compute_outcomes(
-                    network,
-                    Examples(given.images, given.labels, order),
-                    todo.title,
-                    specs,
-                    outcomes,
-                    settings=settings,
-                    device=place,
-                    report=report,
-                    save=images,
-                )
+            evaluator = Evaluator(
+                network,
+                Examples(given.images, given.labels, order),
+                todo.title,
+                specs,
+                settings=settings,
+                device=place,
+                report=report,
+            )
+            measure_all(evaluator, outcomes, Store(None) if cache is None else cache.store, save=images)
             for column, known in zip(columns, outcomes, strict=True):
                 for spec in column:
                     if spec in todo.specs:
@@ -185,99 +146,152 @@ def evaluate(
     return results if isinstance(task, list) or len(results) > 1 else results[0]
 
 
-def compute_outcomes(
-    model: nn.Module,
-    examples: Examples,
-    title: str,
-    specs: Sequence[Spec],
-    outcomes: Sequence[Outcomes],
-    *,
-    settings: Settings,
-    device: torch.device,
-    report: Report = SILENT,
-    share: Share | None = None,
-    save: Callable[[Any, Tensor, Outcome], None] | None = None,
-) -> None:
-    """Compute the outcomes that are missing, batch by batch.
+class Evaluator:
+    """A network on a device, and the examples and specs that it is evaluated on.
 
-    model: eval mode, on `device`, images float32 (N, C, H, W) in [0, 1] -> logits (N, K). outcomes: those of
-    each spec, of a prefix of the order. title: for the progress line. Batches are consecutive pieces of the
-    order, so that neither their number nor the memory batch changes which examples share one. `save`
-    receives a spec, the ids of the examples and the outcome wherever the outcome has images. Raises RbError
-    where one image alone needs more memory than there is.
+    model: eval mode, on `device`, images float32 (N, C, H, W) in [0, 1] -> logits (N, K). title: for the
+    progress line.
     """
-    n, channels, height, width = len(examples.order), *examples.images.shape[1:]
-    shape = (channels, height, width)
-    pixels, labels = streaming.batchwise(examples.images, device), examples.labels.to(device)
-    chunk = default_chunk_size(device, shape) if settings.batch is None else settings.batch
-    chunk = min(chunk, together(specs, device, shape) * _copies(specs))
-    with report.clock.stage("preparation"):
+
+    def __init__(
+        self,
+        model: nn.Module,
+        examples: Examples,
+        title: str,
+        specs: Sequence[Spec],
+        *,
+        settings: Settings,
+        device: torch.device,
+        report: Report = SILENT,
+    ) -> None:
         from rbtools.evaluation.randomised import RandomisedModel
 
-        randomised = isinstance(model, RandomisedModel)
-        fast = _searched(
-            model, specs, shape, replace(settings, prepare=settings.prepare and not randomised), report
+        self.model, self.examples, self.title, self.specs = model, examples, title, specs
+        self.settings, self.device, self.report = settings, device, report
+        self.shape = tuple(examples.images.shape[1:])
+        self.randomised = isinstance(model, RandomisedModel)
+        self.pixels = streaming.batchwise(examples.images, device)
+        self.labels = examples.labels.to(device)
+        self.size = together(specs, device, self.shape)
+        chunk = default_chunk_size(device, self.shape) if settings.batch is None else settings.batch
+        self.chunk = min(chunk, self.size * _copies(specs))
+        self.place = environment(device)
+
+    @cached_property
+    def fast(self) -> FastModel:
+        """The model that attacks run on: a fast copy where a spec allows one."""
+        from rbtools.evaluation import fast_model
+
+        allowed = any(spec.searches for spec in self.specs)
+        if not allowed or self.randomised or not self.settings.prepare:
+            return fast_model.FastModel(self.model, ())
+        with self.report.clock.stage("preparation"):
+            result = fast_model.make_fast_model(self.model, self.settings.precision, self.shape)  # type: ignore[arg-type]
+        if result.refusal is not None:
+            self.report.notify(
+                f"warning: attacks run on the network itself, in float32, because {result.refusal}. They take"
+                " longer; the float32 decisions are the same."
+            )
+        if result.remark is not None:
+            self.report.notify(result.remark)
+        return result
+
+    def measure(
+        self,
+        tile: Tile,
+        watch: Callable[[str], None] | None = None,
+        save: Callable[[Any, Tensor, Outcome], None] | None = None,
+    ) -> dict[int, TilePart]:
+        """The outcomes that a tile lacks, by the position of their spec.
+
+        `watch` takes in words how far the work is; `save` receives a spec, the ids of the examples and the
+        outcome wherever the outcome has images. Raises RbError where one image alone needs more memory than
+        there is.
+        """
+        parts, fast = dict[int, TilePart](), self.fast
+        for begin, missing in tile.lacks:
+            ids = self.examples.order[begin : tile.examples.stop]
+            wanted = [self.specs[i] for i in missing]
+            start = time.perf_counter()
+            batch = self._batch(ids, self._known(tile, parts, begin))
+            batch.watch = watch
+            while True:
+                try:
+                    results = rows_of(wanted, batch)
+                    break
+                except RuntimeError as error:
+                    batch = _in_smaller_chunks(batch, error)
+            self.chunk = batch.chunk_size
+            arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
+            seconds = time.perf_counter() - start
+            for i, result, values in zip(missing, results, arrays, strict=True):
+                steps = fast.steps if self.specs[i].searches else ()
+                totals = {"seconds": seconds, **result.totals}
+                parts[i] = TilePart(values, totals, self.device.type, steps, self.place)
+                if result.images is not None and save is not None:
+                    save(self.specs[i], ids, result)
+        return parts
+
+    def prefetch(self, tile: Tile) -> None:
+        """Read the images of the tile after this one meanwhile, where images are streamed."""
+        stop = tile.examples.stop
+        streaming.prefetch(self.pixels, self.examples.order[stop : stop + len(tile.examples)])
+
+    def _known(self, tile: Tile, parts: Mapping[int, TilePart], begin: int) -> dict[Any, Tensor]:
+        """The outcomes of the examples from `begin` on of specs that have them."""
+        known = {}
+        for i, spec in enumerate(self.specs):
+            stored = tile.known.get(i, np.empty(0, np.int32))[begin - tile.examples.start :]
+            if i in parts:
+                stored = np.concatenate([stored, parts[i].values]) if len(stored) else parts[i].values
+            if len(stored) == tile.examples.stop - begin:
+                known[spec] = torch.from_numpy(stored).to(self.device)
+        return known
+
+    def _batch(self, ids: Tensor, precomputed: Mapping[Any, Tensor]) -> Batch:
+        images = self.pixels[ids].to(self.device)
+        images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
+        ids = ids.to(self.device)
+        batch = Batch(
+            self.model,
+            images,
+            self.labels[ids],
+            ids,
+            seed=self.settings.seed,
+            chunk_size=self.chunk,
+            fast_model=self.fast.model,
+            precomputed=precomputed,
         )
-    place, share = environment(device), share or Alone()
-    title = f"{title} seed {settings.seed}" if any(spec.random for spec in specs) else title
-    progress = _StatusLine(title, n, specs, outcomes, report)
-    cuts = cut(specs, n, device, shape, share.workers)
-    with (
-        _kept(outcomes),
-        closing(share.tiles(cuts, outcomes, progress)) as tiles,  # type: ignore[type-var]
-    ):
+        if self.randomised:
+            batch.draw = 0
+        return batch
+
+
+def measure_all(
+    evaluator: Evaluator,
+    outcomes: list[Outcomes],
+    store: Store,
+    *,
+    shard: tuple[int, int] = (1, 1),
+    save: Callable[[Any, Tensor, Outcome], None] | None = None,
+) -> None:
+    """Measure in this process what outcomes lack."""
+    n = len(evaluator.examples.order)
+    progress = StatusLine(
+        evaluator.title, n, evaluator.specs, outcomes, evaluator.settings.seed, evaluator.report
+    )
+
+    def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, dict[int, TilePart]]]:
         for tile in tiles:
-            if share.workers == 1:
-                streaming.prefetch(pixels, _following(outcomes, examples.order, tile))
-            parts: dict[int, TilePart] = {}
-            for begin, missing in _missing(outcomes, tile):
-                ids = examples.order[begin : tile.stop]
-                wanted = [specs[i] for i in missing]
-                known = {specs[i]: values for i, values in _known(outcomes, parts, begin, tile.stop, device)}
-                start = time.perf_counter()
-                batch = _batch(model, fast.model, pixels, labels, ids, settings.seed, chunk, known)
-                if randomised:
-                    batch.draw = 0
-                batch.watch = progress.inside
-                while True:
-                    try:
-                        results = rows_of(wanted, batch)
-                        break
-                    except RuntimeError as error:
-                        batch = _in_smaller_chunks(batch, error)
-                chunk = batch.chunk_size
-                arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
-                seconds = time.perf_counter() - start
-                for i, result, values in zip(missing, results, arrays, strict=True):
-                    steps = fast.steps if specs[i].searches else ()
-                    totals = {"seconds": seconds, **result.totals}
-                    parts[i] = TilePart(values, totals, device.type, steps, place)
-                    if result.images is not None and save is not None:
-                        save(specs[i], ids, result)
-            share.add(tile, parts)
+            evaluator.prefetch(tile)
+            yield tile, evaluator.measure(tile, progress.inside, save)
+
+    tiles = missing_tiles(outcomes, n, evaluator.size)
+    complete(outcomes, tiles, measured, progress, store=store, shard=shard)
 
 
-def cut(
-    specs: Sequence[Spec], n: int, device: torch.device, shape: Sequence[int], workers: int
-) -> list[range]:
-    """The first n examples cut into tiles for workers: the batches or, if outcomes do not depend on their
-    size, batches and then smaller tiles.
-    """
-    batch = together(specs, device, shape)
-    fixed = workers <= 1 or any(spec.fixed_batches for spec in specs)
-    smallest = batch if fixed else max(batch // TILES_OF_BATCH.get(device.type, 1), 1)
-    tiles, start = [], 0
-    while start < n:
-        # Half of a worker's share of what is left, so that workers end at about the same time.
-        size = min(max((n - start) // (2 * max(workers, 1)), smallest), batch)
-        stop = n if n - start < min(batch, size + smallest // 2) else min(start + size, n)
-        tiles.append(range(start, stop))
-        start = stop
-    return tiles
-
-
-def together(specs: Sequence[Spec], device: torch.device, shape: Sequence[int]) -> int:
-    """How many images (C, H, W) are attacked together."""
+def together(specs: Sequence[Spec], device: Any, shape: Sequence[int]) -> int:
+    """How many images (C, H, W) are attacked together; of the device, its `type` decides."""
     if any(spec.batch_dependent for spec in specs):
         return REFERENCE_BATCH
     return max(batch_size(device, shape) // _copies(specs), 1)
@@ -286,64 +300,6 @@ def together(specs: Sequence[Spec], device: torch.device, shape: Sequence[int]) 
 def _copies(specs: Sequence[Spec]) -> int:
     """How many copies of each image go through the network together."""
     return max(spec.copies for spec in specs)
-
-
-def _following(outcomes: Sequence[Outcomes], order: Tensor, tile: range) -> Tensor:
-    """The examples that the next batch will compute first; none if it lacks no outcome."""
-    following = range(tile.stop, min(tile.stop + len(tile), len(order)))
-    first = [begin for begin, _ in _missing(outcomes, following)][:1]
-    return order[first[0] if first else following.stop : following.stop]
-
-
-def _missing(outcomes: Sequence[Outcomes], tile: range) -> list[tuple[int, list[int]]]:
-    """The specs that a batch lacks, grouped by the first missing example, the most complete group first.
-
-    Specs that are equally complete are measured together; none is measured twice on an example, so that
-    sums over examples stay correct, and specs that others need are measured before them.
-    """
-    groups: dict[int, list[int]] = {}
-    for i, known in enumerate(outcomes):
-        if len(known) < tile.stop:
-            groups.setdefault(max(len(known), tile.start), []).append(i)
-    return sorted(groups.items(), reverse=True)
-
-
-def _known(
-    outcomes: Sequence[Outcomes], parts: Mapping[int, TilePart], begin: int, stop: int, device: torch.device
-) -> Iterator[tuple[int, Tensor]]:
-    """The specs whose outcomes of the examples from `begin` to `stop` are known, by their position."""
-    for i, known in enumerate(outcomes):
-        stored = known.values(stop)[begin:]
-        if len(known) < stop and i not in parts:
-            continue
-        if len(known) < stop:
-            stored = np.concatenate([stored, parts[i].values]) if len(stored) else parts[i].values
-        yield i, torch.from_numpy(stored).to(device)
-
-
-def _batch(
-    model: nn.Module,
-    fast_model: nn.Module,
-    pixels: Tensor | streaming.Streamed,
-    labels: Tensor,
-    ids: Tensor,
-    seed: int,
-    chunk_size: int,
-    precomputed: Mapping[Any, Tensor],
-) -> Batch:
-    images = pixels[ids].to(labels.device)
-    images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
-    ids = ids.to(labels.device)
-    return Batch(
-        model,
-        images,
-        labels[ids],
-        ids,
-        seed=seed,
-        chunk_size=chunk_size,
-        fast_model=fast_model,
-        precomputed=precomputed,
-    )
 
 
 def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
@@ -361,41 +317,25 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
     return batch.in_chunks(max(batch.chunk_size // 2, 1))
 
 
-def _searched(
-    model: nn.Module,
-    specs: Sequence[Spec],
-    shape: tuple[int, int, int],
-    settings: Settings,
-    report: Report,
-) -> FastModel:
-    """The model that attacks run on: a fast copy where a spec allows one."""
-    from rbtools.evaluation import fast_model
-
-    if not (settings.prepare and any(spec.searches for spec in specs)):
-        return fast_model.FastModel(model, ())
-    result = fast_model.make_fast_model(model, settings.precision, shape)
-    if result.refusal is not None:
-        report.notify(
-            f"warning: attacks run on the network itself, in float32, because {result.refusal}. They take"
-            " longer; the float32 decisions are the same."
-        )
-    if result.remark is not None:
-        report.notify(result.remark)
-    return result
-
-
-class _StatusLine:
+class StatusLine:
     """The status line: images done, the pace, and the accuracies so far."""
 
     def __init__(
-        self, title: str, n: int, specs: Sequence[Spec], outcomes: Sequence[Outcomes], report: Report
+        self,
+        title: str,
+        n: int,
+        specs: Sequence[Spec],
+        outcomes: Sequence[Outcomes],
+        seed: int,
+        report: Report,
     ) -> None:
-        self.title, self.n, self.specs, self.outcomes, self.report = title, n, specs, outcomes, report
+        self.title = f"{title} seed {seed}" if any(spec.random for spec in specs) else title
+        self.n, self.specs, self.outcomes, self.report = n, specs, outcomes, report
         self.pace = Pace(n, min(map(len, outcomes)))
         self.said = ""
 
     def inside(self, words: str) -> None:
-        """How far the work on a batch is."""
+        """How far the work on a tile is."""
         self.report.progress(f"{self.said} · {words}")
 
     def __call__(self, done: int) -> None:
@@ -407,13 +347,3 @@ class _StatusLine:
                 parts.append(f"{spec.name()} {value:.3f}")
         self.said = " · ".join(filter(None, parts))
         self.report.progress(self.said)
-
-
-@contextmanager
-def _kept(outcomes: Sequence[Outcomes]) -> Iterator[None]:
-    """Write the outcomes to the store at the end, also when the work is interrupted."""
-    try:
-        yield
-    finally:
-        for unsaved in outcomes:
-            unsaved.keep()

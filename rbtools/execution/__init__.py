@@ -1,9 +1,9 @@
-"""How jobs run: in this process, in others, or on a cluster. Independent of attacks and losses."""
+"""How work runs: in this process, in others, or on a cluster. Independent of attacks and losses."""
 
 from rbtools.registry import Registry
 
 LOCAL = "local"
 ENGINES = Registry(
     "engine",
-    {LOCAL: "rbtools.execution.local:LocalExecutor", "ray": "rbtools.execution.ray_executor:RayExecutor"},
+    {LOCAL: "rbtools.execution.processes:Processes", "ray": "rbtools.execution.ray_engine:RayEngine"},
 )

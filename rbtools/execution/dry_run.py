@@ -1,28 +1,40 @@
-"""A dry run: how many evaluations and trainings the store has, and how many are missing."""
+"""A dry run: how many tiles of evaluations and how many trainings the store lacks."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from rbtools.errors import Pending
 from rbtools.store import Store, digest
+
+
+class Lacking(NamedTuple):
+    """Work that the store lacks: what computes it, and how many of which unit ("tile", "training")."""
+
+    title: str
+    number: int
+    unit: str
 
 
 @dataclass
 class DryRun:
     """What the store lacks for a run.
 
-    missing: by the keys of results that are computed together, what computes them. waiting: the jobs, by
-    number, whose network is not trained yet: their evaluations count as missing.
+    missing: by key, which the results of two records may share. waiting: the jobs, by number, whose network
+    is not trained yet: their evaluations count as missing.
     """
 
     store: Store
-    missing: dict[tuple[str, ...], str] = field(default_factory=dict)
+    missing: dict[str, Lacking] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
     job: int = 0
+
+    def lacks(self, key: str, title: str, count: int = 1, unit: str = "tile") -> NoReturn:
+        """Note work that is missing. Raises Pending."""
+        self.missing[key] = Lacking(title, count, unit)
+        raise Pending("A dry run computes nothing.")
 
     def untrained(self) -> str:
         """A name for the checkpoint that the network of this job will have; the store has none of that
@@ -41,19 +53,29 @@ class DryRun:
         if missed:
             raise missed[0]
 
+    def _counts(self) -> dict[tuple[str, str], int]:
+        """How many are missing, by what computes them and unit."""
+        counts: dict[tuple[str, str], int] = {}
+        for title, number, unit in self.missing.values():
+            counts[title, unit] = counts.get((title, unit), 0) + number
+        return counts
+
     def event(self) -> dict[str, Any]:
         """The report for programs."""
-        return {"event": "plan", "found": self.store.found, "missing": len(self.missing)}
+        stages = [{"what": what, unit: count} for (what, unit), count in self._counts().items()]
+        return {"event": "plan", "found": self.store.found, "missing": len(self.missing), "stages": stages}
 
     def words(self, records: int, stored: int, missing: int) -> list[str]:
         """The report, as lines."""
         lines = [f"dry run, nothing was computed: of {_many(records, 'record')} {stored} found in the store"]
         lines[0] += f", {missing} to compute." if missing else "."
-        lines += [f"{title}: {count} to compute." for title, count in Counter(self.missing.values()).items()]
+        lines += [
+            f"{what}: {_many(count, unit)} to compute." for (what, unit), count in self._counts().items()
+        ]
         if self.waiting:
             lines.append(f"{_many(len(self.waiting), 'record')} would first be trained.")
         return lines
 
 
 def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return f"{count} {noun}{('es' if noun.endswith('ch') else 's') * (count != 1)}"

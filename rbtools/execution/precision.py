@@ -20,14 +20,18 @@ _LEAST_SIDE = 16
 def of_training(run: Run, shape: tuple[int, int, int]) -> str:
     """ "bf16" or "fp32": what `--precision` means for a training on images of this shape (C, H, W)."""
     precision = resolve(run)
-    if run.settings.precision != "auto" or _on_gpu(run) or min(shape[1:]) >= _LEAST_SIDE:
+    if (
+        run.settings.precision != "auto"
+        or resources.kind(run).type == "cuda"
+        or min(shape[1:]) >= _LEAST_SIDE
+    ):
         return precision
     return "fp32"
 
 
 def resolve(run: Run) -> str:
     """ "bf16" or "fp32": what `--precision` means for searches on this machine."""
-    return chosen(run.settings.precision, _on_gpu(run))
+    return chosen(run.settings.precision, resources.kind(run).type == "cuda")
 
 
 def chosen(precision: str, on_gpu: bool) -> str:
@@ -35,12 +39,6 @@ def chosen(precision: str, on_gpu: bool) -> str:
     if precision != "auto":
         return precision
     return "bf16" if on_gpu or _cpu_has_bf16() else "fp32"
-
-
-def _on_gpu(run: Run) -> bool:
-    return run.placement.device.startswith("cuda") or (
-        run.placement.device == "auto" and bool(resources.visible_gpus())
-    )
 
 
 @lru_cache(maxsize=1)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import os
 import re
 import signal
 import socket
-import tempfile
 import threading
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
 _SECONDS_TO_ANSWER = 3.0
 _SECONDS_TO_JOIN = 20.0
 _SECONDS_TO_START = 90.0  # seconds to start a cluster on a busy machine
-_PLACE = re.compile(r"^\[[^\]]*\] *\S+:\d+: *")  # "[time W pid thread] file.cc:12: "
 
 
 class NodeShare(NamedTuple):
@@ -71,10 +67,9 @@ class Membership:
             ) from None
         if self.address:
             _ask(self.address)
-        with _captured_errors() as errors:
-            self._thread.start()
-            limit = _SECONDS_TO_START if self.address in (None, "local") else _SECONDS_TO_JOIN
-            in_time = self._joined.wait(limit)
+        self._thread.start()
+        limit = _SECONDS_TO_START if self.address in (None, "local") else _SECONDS_TO_JOIN
+        in_time = self._joined.wait(limit)
         if threading.current_thread() is threading.main_thread():
             # Ray installs a C handler that prints a stack on SIGTERM; this restores Python's.
             signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
@@ -83,13 +78,11 @@ class Membership:
             raise RbError(
                 f"The Ray cluster at {where} did not let us join within {limit:.0f} seconds. Check that"
                 " this is its address (ray start --head prints it), and that this machine is part of it"
-                f" (ray start --address=...).{errors.last()}"
+                " (ray start --address=...)."
             )
         if self._failed is not None:
             reason = " ".join(str(self._failed).split()) or type(self._failed).__name__
-            raise RbError(
-                f"Joining the Ray cluster at {where} failed: {reason}{errors.last()}"
-            ) from self._failed
+            raise RbError(f"Joining the Ray cluster at {where} failed: {reason}") from self._failed
         return self._ray
 
     def leave(self, holder: object, seconds: float) -> None:
@@ -122,37 +115,6 @@ class Membership:
         if self._failed is None:
             self._ray.shutdown()
         self._holder = None
-
-
-class _Captured:
-    """What was written to standard error while it was captured."""
-
-    text = ""
-
-    def last(self) -> str:
-        """The last line, for the end of a message; without the place in Ray's source."""
-        lines = [line.strip() for line in self.text.splitlines() if line.strip()]
-        return f" Ray says: {_PLACE.sub('', lines[-1])}" if lines else ""
-
-
-@contextlib.contextmanager
-def _captured_errors() -> Iterator[_Captured]:
-    """Capture standard error: if joining fails, what Ray wrote there goes into the message."""
-    captured = _Captured()
-    try:
-        stderr = os.dup(2)
-    except OSError:
-        yield captured
-        return
-    with tempfile.TemporaryFile() as aside:
-        os.dup2(aside.fileno(), 2)
-        try:
-            yield captured
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            aside.seek(0)
-            captured.text = aside.read().decode("utf-8", "replace")
 
 
 def _ask(address: str) -> None:

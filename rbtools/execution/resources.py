@@ -6,7 +6,7 @@ import glob
 import os
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from rbtools.errors import UsageError
 from rbtools.execution import ENGINES, LOCAL, cores
@@ -23,8 +23,8 @@ def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str
     `auto`: on GPUs `per_gpu` for each of them, or one; else as many as the cores carry with `threads` each. 0
     where the engine itself decides how many, which is also its default.
     """
-    executor: Any = ENGINES.load(engine) if engine != LOCAL else None
-    if executor is not None and executor.own_capacity and text in (None, "auto"):
+    engines: Any = ENGINES.load(engine) if engine != LOCAL else None
+    if engines is not None and engines.own_capacity and text in (None, "auto"):
         return 0
     if text is None:
         return 1
@@ -78,6 +78,20 @@ def training_threads(run: Run, arch: object) -> int:
     of parallel trainings (`--jobs`).
     """
     return threads_for(run, arch, cores.count())
+
+
+class Kind(NamedTuple):
+    """A kind of device: the `type` of torch's."""
+
+    type: str
+
+
+def kind(run: Run) -> Kind:
+    """The kind of device that a run computes on, found without torch."""
+    device = run.placement.device
+    if device == "auto":
+        return Kind("cuda" if visible_gpus() else "cpu")
+    return Kind(device.partition(":")[0])
 
 
 def visible_gpus() -> int:

@@ -41,13 +41,12 @@ class Selection:
 
 @dataclass(frozen=True)
 class Placement:
-    """The placement of work: executor, workers and their tasks.
+    """The placement of work: engine, workers and their tasks.
 
-    engine: the name of the executor (execution.ENGINES); address: of its cluster. jobs: workers; 0: as many
-    as the engine has room for (`Executor.own_capacity`). jobs_per_gpu: how many share a GPU of a cluster.
-    worker: the number of this worker, from 0 on. divide: processes that share the store share the batches of
-    an evaluation. workers: the number that one evaluation is cut for, not the number that exists; 1 for
-    several records, 0 where `jobs` is 0.
+    engine: its name (execution.ENGINES); address: of its cluster. jobs: workers; 0: as many as the engine has
+    room for (`Engine.own_capacity`). jobs_per_gpu: how many share a GPU of a cluster. worker: the number of
+    this worker, from 0 on. shard: (i, N), the part of the tiles of one model that this process computes
+    first; the others compute theirs into the same store.
     """
 
     device: str = "auto"
@@ -57,8 +56,7 @@ class Placement:
     jobs: int = 1
     jobs_per_gpu: int = 1
     worker: int = 0
-    divide: bool = False
-    workers: int = 1
+    shard: tuple[int, int] = (1, 1)
     unordered: bool = False
 
     @property
@@ -71,6 +69,7 @@ class Placement:
 class Run:
     """What a job is given besides its record; no field changes after construction.
 
+    pool: the engine whose workers share the tiles of an evaluation; without one this process measures them.
     plan: of a dry run (execution.dry_run.DryRun): collects what the store lacks. name_as, replace: under
     which name an entry is kept, and whether it takes the place of others. command: the command line, without
     paths of this machine.
@@ -82,10 +81,15 @@ class Run:
     selection: Selection = field(default_factory=Selection)
     placement: Placement = field(default_factory=Placement)
     report: Report = field(default_factory=Report)
+    pool: Any = None
     plan: Any = None
     name_as: str | None = None
     replace: bool = False
     command: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without the engine: a worker measures its tiles itself."""
+        return {**self.__dict__, "pool": None}
 
     @property
     def labels(self) -> dict[str, str]:

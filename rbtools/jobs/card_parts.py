@@ -18,8 +18,7 @@ from rbtools.evaluation.accuracy import attacked, clean, corrupted
 from rbtools.evaluation.distances import nearest
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.spec import Evaluation
-from rbtools.execution.executor import JobFunction
-from rbtools.execution.run import Run
+from rbtools.execution.engine import JobFunction
 from rbtools.jobs import EvaluateAllJob, EvaluateJob, GradientMaskingJob, TrainTestGapJob
 from rbtools.jobs.attack_tasks import MaskingChecklist
 from rbtools.probabilistic import NOISES
@@ -32,7 +31,7 @@ _TOLERATED = (0.1, 0.05, 0.01)
 _QUARTERS = 4
 
 
-Jobs = Callable[[Run, float], JobFunction]
+Jobs = Callable[[float], JobFunction]  # of the confidence
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def parts(eps: float) -> dict[str, CardPart]:
             "norms",
             "worst case over norms",
             (worst,),
-            lambda run, sure: EvaluateAllJob(norms, run),
+            lambda sure: EvaluateAllJob(norms),
             union=worst,
         ),
         CardPart("curve", "curve over eps", (_metrics(curve)[_QUARTERS],), _evaluate(curve)),
@@ -83,27 +82,27 @@ def parts(eps: float) -> dict[str, CardPart]:
             "pr",
             "probabilistic robustness",
             tuple(name for name in of_noise if not name.startswith("pr-all.")),
-            lambda run, sure: EvaluateJob(_noise(sure), run),
+            lambda sure: EvaluateJob(_noise(sure)),
             paired=tuple(name for name in of_noise if name.startswith("pr-all.")),
         ),
         CardPart(
             "gap",
             "generalisation gap",
             ("ge.acc", f"ge.{of_pgd}"),
-            lambda run, sure: TrainTestGapJob(clean(), None, run, (attacked(pgd, (eps,)),)),
+            lambda sure: TrainTestGapJob(clean(), None, (attacked(pgd, (eps,)),)),
         ),
         CardPart(
             "masking",
             "masked gradients",
             tuple(_metrics(attacked(square, (eps,)))),
-            lambda run, sure: GradientMaskingJob(masking, run),
+            lambda sure: GradientMaskingJob(masking),
         ),
     )
     return {part.name: part for part in known}
 
 
 def _evaluate(task: Evaluation) -> Jobs:
-    return lambda run, sure: EvaluateJob(task, run)
+    return lambda sure: EvaluateJob(task)
 
 
 def _noise(sure: float) -> Evaluation:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -19,16 +20,16 @@ from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
 from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.base import VERSION, Outcomes
-from rbtools.evaluation.evaluate import Examples, compute_outcomes
+from rbtools.evaluation.evaluate import together
 from rbtools.evaluation.spec import Evaluation, Spec, by_column
-from rbtools.execution import device, precision
-from rbtools.execution.memoize import memoized
+from rbtools.evaluation.tiles import missing_tiles
+from rbtools.execution import precision, resources
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import named_data
 from rbtools.inputs.resolve import Inputs
-from rbtools.jobs import divide, randomness
+from rbtools.jobs import randomness, tile_calls
 from rbtools.jobs.save_images import ImageFiles, files_to_save, saving
 from rbtools.records import answers, dumps, metric_name, results
 from rbtools.rng import seed_fields
@@ -210,16 +211,12 @@ def task_entries(inputs: Inputs, task: Evaluation) -> Results:
         keys = {unit.spec: unit.entries_key for unit in units if unit.spec in task.specs}
         save = files_to_save(task.save, keys, inputs.record["arch"], task.png)
     known: dict[str, Outcomes] = {}
-    with memoized(
-        run,
-        [unit.outcomes_key for unit in units],
-        lambda: [_stored_entries(run, unit) for unit in units],
-        title=task.title,
-        anew=save is not None,  # the store holds no images
-        help=None if save else lambda entries: _compute(inputs, task, units, entries, None, helping=True),
-    ) as (computed, ours):
-        if ours:
-            known = _compute(inputs, task, units, computed, save)
+    computed = [None if save else _stored_entries(run, unit) for unit in units]
+    if None not in computed:
+        run.store.found += 1
+    else:
+        known = _compute(inputs, task, units, computed, save)
+        run.store.computed += 1
     found: dict[Spec, Entry] = {}
     for unit, entries in zip(units, computed, strict=True):
         shown = [_without_large_detail(entry, unit.entries_key, run) for entry in entries or ()]
@@ -361,30 +358,31 @@ def _compute(
     units: Sequence[_CacheUnit],
     computed: list[Any],
     save: ImageFiles | None,
-    *,
-    helping: bool = False,
 ) -> dict[str, Outcomes]:
     """Compute the entries that are None in `computed`, and store outcomes and entries. Returns the outcomes
     by their keys.
 
-    With `save` the perturbed images are needed too, and everything is computed again. `helping`: compute
-    batches of outcomes for the process that holds the leases, and no entries.
+    With `save` the perturbed images are needed too, and everything is computed again. Raises Pending in a dry
+    run.
     """
     n, run = inputs.n, inputs.run
     missing = [i for i, entries in enumerate(computed) if entries is None]
     if any(units[i].spec.needs for i in missing):
         missing = list(range(len(units)))
-    outcomes = [
-        Outcomes(run.store, unit.outcomes_key, anew=bool(save)) for unit in map(units.__getitem__, missing)
-    ]
+    specs = [units[i].spec for i in missing]
+    outcomes = [Outcomes(run.store, units[i].outcomes_key, anew=bool(save)) for i in missing]
+    if run.plan is not None:
+        size = together(specs, resources.kind(run), inputs.data.about.shape)
+        keys = digest({"tiles of": [units[i].entries_key for i in missing]})
+        run.plan.lacks(keys, task.title, len(missing_tiles(outcomes, n, size)))
+    checked = any(map(_is_checked, specs))
     checks = None
     if any(len(stored) < n for stored in outcomes):
-        specs = [units[i].spec for i in missing]
-        checks = _run_batches(inputs, task, specs, outcomes, save, helping=helping)
-    elif not helping and any(_is_checked(units[i].spec) for i in missing):
-        checks = _look(inputs)
-    if helping:
-        return {}
+        checks = _measure(inputs, task.title, specs, outcomes, save, checked)
+    elif checked and "checkpoint_file" in inputs.record:
+        # An earlier run of more images left the outcomes. The file may be gone since.
+        with contextlib.suppress(RbError):
+            checks = _measure(inputs, task.title, specs, outcomes, save, checked)
     labels = resolve.names(inputs.record, inputs.data)
     for i, stored in zip(missing, outcomes, strict=True):
         unit = units[i]
@@ -411,83 +409,31 @@ def _compute(
     return {units[i].outcomes_key: stored for i, stored in zip(missing, outcomes, strict=True)}
 
 
-def _is_whole(spec: Spec) -> bool:
-    return spec.batch_dependent
-
-
 def _is_checked(spec: Spec) -> bool:
     """Whether its entry has what a look at the model's outputs found."""
     return isinstance(spec, Clean) and not spec.draws
 
 
-def _run_batches(
+def _measure(
     inputs: Inputs,
-    task: Evaluation,
+    title: str,
     specs: Sequence[Spec],
-    outcomes: Sequence[Outcomes],
+    outcomes: list[Outcomes],
     save: ImageFiles | None,
-    *,
-    helping: bool,
+    checked: bool,
 ) -> dict[str, Any] | None:
-    """Compute the missing outcomes; return the checks of the model if the clean accuracy is computed."""
+    """Complete the outcomes; return the checks of the model where it is `checked`."""
     # A missing file is reported before torch is imported.
     resolve.checkpoint_of(inputs.record, inputs.run)
-    record, data, n, run = inputs.record, inputs.data, inputs.n, inputs.run
-    checks = None
-    randomness.found(inputs)  # it takes a device of its own
-    with device.taken(run, inputs.threads()) as chosen:
-        divided = divide.is_divided(specs, n, chosen, data.about.shape, run)
-        if helping and not divided:
-            return None
-        with run.report.clock.stage("model"):
-            model = randomness.load(inputs, chosen)
-        if not helping and any(map(_is_checked, specs)):
-            with run.report.clock.stage("look"):
-                checks = model_checks.check_outputs(model, record, data, n, chosen, run)
-        with contextlib.ExitStack() as files:
-            take = share = None
-            if save:
-                claims = {spec: _claim(spec, inputs) for spec in save.names}
-                shape = (n, *data.about.shape)
-                take = files.enter_context(saving(save, data.load().labels, shape, claims))
-            elif divided:
-                share = divide.Shared(run.store, run.placement.workers, helping=helping)
-            elif run.placement.divide and run.placement.workers > 1 and any(map(_is_whole, specs)):
-                run.report.notify(
-                    f"{task.title} draws its random numbers for a whole batch, so one process computes"
-                    " all of it."
-                )
-            with run.report.clock.stage(task.title):
-                dataset = data.load()
-                examples = Examples(dataset.images, dataset.labels, data.order(dataset.labels)[:n])
-                settings = replace(run.settings, precision=precision.resolve(run))
-                compute_outcomes(
-                    model,
-                    examples,
-                    task.title,
-                    specs,
-                    outcomes,
-                    settings=settings,
-                    device=chosen,
-                    report=run.report,
-                    share=share,
-                    save=take,
-                )
-        if save:
-            run.report.notify(save.written())
+    evaluation = tile_calls.RecordEvaluation(inputs, title, specs, randomness.found(inputs))
+    if save is None:
+        return tile_calls.measure(evaluation, outcomes, checked=checked)
+    claims = {spec: _claim(spec, inputs) for spec in save.names}
+    shape = (inputs.n, *inputs.data.about.shape)
+    to_files = partial(saving, save, inputs.data.load().labels, shape, claims)
+    checks = tile_calls.measure(evaluation, outcomes, checked=checked, saving=to_files)
+    inputs.run.report.notify(save.written())
     return checks
-
-
-def _look(inputs: Inputs) -> dict[str, Any] | None:
-    """The checks of the model, whose outcomes an earlier run of more images left; None where it has none, or
-    can no longer be loaded."""
-    run = inputs.run
-    with contextlib.suppress(RbError):
-        if "checkpoint_file" in inputs.record:
-            with device.taken(run, inputs.threads()) as chosen, run.report.clock.stage("look"):
-                model = randomness.load(inputs, chosen)
-                return model_checks.check_outputs(model, inputs.record, inputs.data, inputs.n, chosen, run)
-    return None
 
 
 def _claim(spec: Spec, inputs: Inputs) -> dict[str, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import spaces
@@ -13,11 +15,12 @@ from rbtools.attacks import lattice
 from rbtools.errors import RbError
 from rbtools.evaluation.base import CHUNK
 from rbtools.evaluation.fast_model import CountingModel
+from rbtools.execution import device, resources
 from rbtools.execution.device import out_of_memory
+from rbtools.execution.engine import Call, InProcess
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import Data, InMemory
-from rbtools.jobs import divide
 from rbtools.lazy import nn, torch
 from rbtools.measures import batchnorm
 from rbtools.measures.base import BatchResult, MeasureBatch, Value
@@ -86,11 +89,85 @@ class TileResult(NamedTuple):
     seconds: float
 
 
-class Measuring:
-    """All measures of one record: each network is built once, each batch attacked once for all measures.
+@dataclass(frozen=True)
+class Request:
+    """Some measures of a record: what a process needs to measure tiles of them."""
 
-    With `run.placement.divide` other processes compute some of the tiles (`divide`).
+    record: dict[str, Any]
+    init_seed: int
+    items: Sequence[MeasureItem]
+    run: Run
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Measuring]:
+        """The measures on this process's device."""
+        with device.taken(self.run, resources.threads_for(self.run, self.record.get("arch"))) as place:
+            yield Measuring(self.record, self.init_seed, self.run, place)
+
+
+def shared(work: Request, keys: Sequence[str]) -> Iterator[tuple[int, list[Value], float]]:
+    """As `Measuring.all`, by the workers of the run's engine, or by this process beside other shards; nothing
+    where these finished first. keys: of the items' results.
     """
+    run, items = work.run, work.items
+    store, tiles = run.store, tiles_for(items, run)
+    names = {
+        tile: digest({"part of": keys[tile.place], "begin": tile.examples.start, "end": tile.examples.stop})
+        for tile in tiles
+    }
+    number, of = run.placement.shard
+    own = tiles[number - 1 :: of]
+    results: dict[MeasureTile, TileResult] = {}
+    taken: list[MeasureTile] = []
+    sent, arch = pickle.dumps(work), work.record.get("arch")
+
+    def calls() -> Iterator[Call]:
+        for tile in [*own, *(tile for tile in reversed(tiles) if tile not in own)]:
+            if (known := _stored(store.state(names[tile]))) is not None:
+                results[tile] = known
+            elif of > 1 and all(store.result(key) is not None for key in keys):
+                return
+            else:
+                taken.append(tile)
+                yield MeasureCall(arch, sent, tile)
+
+    engine = InProcess(run) if run.pool is None else run.pool
+    for place, report in engine.map(calls()):
+        results[taken[place]] = report.value(run)
+        store.keep_part(names[taken[place]], json.dumps(results[taken[place]]).encode())
+    if len(results) == len(tiles):
+        yield from _joined(items, {tile: results[tile] for tile in tiles})
+        for name in names.values():
+            store.drop_state(name)
+
+
+@dataclass(frozen=True)
+class MeasureCall(Call):
+    """The result of a tile, in a worker, which keeps the networks of the last request. sent: it, pickled."""
+
+    arch: Any
+    sent: bytes
+    tile: MeasureTile
+
+    def __call__(self, run: Run) -> TileResult:
+        global _open
+        if _open is None or _open[0] != self.sent:
+            _open = None  # its memory is free before the next network is loaded
+            work: Request = pickle.loads(self.sent)
+            there = replace(work.run, placement=run.placement, report=run.report)
+            with replace(work, run=there).opened() as measuring:
+                _open = self.sent, work.items, measuring
+        _, items, measuring = _open
+        with device.taken(run, resources.threads_for(run, self.arch)):
+            measuring.run = replace(measuring.run, report=run.report)
+            return measuring.computed(self.tile, items[self.tile.place])
+
+
+_open: tuple[bytes, Sequence[MeasureItem], Measuring] | None = None
+
+
+class Measuring:
+    """All measures of one record: each network is built once, each batch attacked once for all measures."""
 
     def __init__(self, record: dict[str, Any], init_seed: int, run: Run, device: torch.device) -> None:
         self.record, self.init_seed, self.run, self.device = record, init_seed, run, device
@@ -104,45 +181,11 @@ class Measuring:
         for place, item in enumerate(items):
             groups.setdefault(_shared(item), []).append(place)
         for places in groups.values():
-            results = {tile: self._computed(tile, items[tile.place]) for tile in _tiles(items, places)}
+            results = {tile: self.computed(tile, items[tile.place]) for tile in _tiles(items, places)}
             yield from _joined(items, results)
 
-    def is_divisible(self, items: Sequence[MeasureItem]) -> bool:
-        """Whether there is more than one tile."""
-        return len(divisible_tiles(items, self.chunk)) > 1
-
-    def divided(
-        self, items: Sequence[MeasureItem], keys: Sequence[str], *, helping: bool
-    ) -> Iterator[tuple[int, list[Value], float]]:
-        """As `all`, together with other processes; nothing if `helping`. keys: of the items' results."""
-        store, computed = self.run.store, dict[MeasureTile, TileResult]()
-        names = {
-            tile: digest(
-                {"part of": keys[tile.place], "begin": tile.examples.start, "end": tile.examples.stop}
-            )
-            for tile in divisible_tiles(items, self.chunk)
-        }
-        tiles = divide.free_tiles(
-            {tile: [name] for tile, name in names.items()},
-            lambda tile: helping and store.result(keys[tile.place]) is not None,
-            store,
-            lambda tile, left: self._progress(items[tile.place], tile),
-            helping=helping,
-        )
-        with contextlib.closing(tiles):  # type: ignore[type-var]
-            for tile in tiles:
-                computed[tile] = self._computed(tile, items[tile.place])
-                store.keep_part(names[tile], json.dumps(computed[tile]).encode())
-        if helping:
-            return
-        results = {tile: computed.get(tile) or _stored(store.state(name)) for tile, name in names.items()}
-        yield from _joined(
-            items, {tile: known or self._computed(tile, items[tile.place]) for tile, known in results.items()}
-        )
-        for name in names.values():
-            store.drop_state(name)
-
-    def _computed(self, tile: MeasureTile, item: MeasureItem) -> TileResult:
+    def computed(self, tile: MeasureTile, item: MeasureItem) -> TileResult:
+        """The result of a tile of an item."""
         self._progress(item, tile)
         model, together = self._model(item)
         which = (_shared(item), tile.batch, tile.examples)
@@ -231,12 +274,13 @@ def _tiles(
     ]
 
 
-def divisible_tiles(items: Sequence[MeasureItem], chunk: int) -> list[MeasureTile]:
-    """The tiles of all items that processes can share.
+def tiles_for(items: Sequence[MeasureItem], run: Run) -> list[MeasureTile]:
+    """The tiles of all items that workers can share.
 
     Measures that are sums over images are cut into chunks of `chunk` images, as a single process does. For
     other measures a batch is one tile.
     """
+    chunk = run.settings.batch or CHUNK.get(resources.kind(run).type, CHUNK["cpu"])
     groups: dict[Any, list[int]] = {}
     for place, item in enumerate(items):
         of_images = bool(item.measure.of_images and item.batchnorm != "batch")

@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.pgd import OnSphere
 from rbtools.errors import RbError, UsageError
-from rbtools.execution import device, resources
-from rbtools.execution.memoize import memoized
+from rbtools.execution import resources
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -115,16 +113,12 @@ def measure(record: dict[str, Any], request: MeasureRequest, run: Run) -> dict[s
     _check(record, jobs, request, run)
     keys = [_what(record, job, request, run) for job in jobs]
     names = [digest(what) for what in keys]
-    compute = partial(_compute, record, request, run, [*zip(jobs, keys, names, strict=True)])
-    with memoized(
-        run,
-        names,
-        lambda: [run.store.result(name) for name in names],
-        title="measures",
-        help=partial(compute, helping=True),
-    ) as (computed, ours):
-        if ours:
-            compute(computed)
+    computed: list[Any] = [run.store.result(name) for name in names]
+    if None not in computed:
+        run.store.found += 1
+    else:
+        _compute(record, request, run, [*zip(jobs, keys, names, strict=True)], computed)
+        run.store.computed += 1
     entries: dict[str, dict[str, Any]] = {}
     for job, entries_of_job in zip(jobs, computed, strict=True):
         for entry in entries_of_job:  # entries that do not depend on the attack occur once for each
@@ -273,28 +267,31 @@ def _compute(
     run: Run,
     jobs: Sequence[tuple[MeasureItem, dict[str, Any], str]],
     results: list[Any],
-    *,
-    helping: bool = False,
 ) -> None:
-    """Compute the entries that are None in `results`, and store them.
-
-    `helping`: compute tiles for the process that holds the leases, and no entries.
-    """
+    """Compute the entries that are None in `results`, and store them. Raises Pending in a dry run."""
     missing = [place for place, entry_list in enumerate(results) if entry_list is None]
     items, names = [jobs[place][0] for place in missing], [jobs[place][2] for place in missing]
-    with device.taken(run, resources.threads_for(run, record.get("arch"))) as chosen:
-        measuring = measure_batches.Measuring(record, request.init_seed, run, chosen)
-        if run.placement.divide and measuring.is_divisible(items):
-            finished = measuring.divided(items, names, helping=helping)
-        else:
-            finished = iter(()) if helping else measuring.all(items)
-        for number, values, seconds in finished:
-            place = missing[number]
-            job, fields, name = jobs[place]
-            cost = {"seconds": round(seconds, 3), "device": chosen.type, "precision": "fp32"}
-            results[place] = [_entry(job, value, request, run) | cost for value in values]
-            about = {"kind": "evaluation", "of": fields, **resolve.names(record, job.data)}
-            run.store.keep_result(name, fields, results[place], about)
+    if run.plan is not None:
+        run.plan.lacks(digest({"measures": names}), "measures", len(measure_batches.tiles_for(items, run)))
+
+    def keep(number: int, values: list[Value], seconds: float, device_type: str) -> None:
+        place = missing[number]
+        job, fields, name = jobs[place]
+        cost = {"seconds": round(seconds, 3), "device": device_type, "precision": "fp32"}
+        results[place] = [_entry(job, value, request, run) | cost for value in values]
+        about = {"kind": "evaluation", "of": fields, **resolve.names(record, job.data)}
+        run.store.keep_result(name, fields, results[place], about)
+
+    work = measure_batches.Request(record, request.init_seed, items, run)
+    if run.pool is not None or run.placement.shard[1] > 1:
+        for finished in measure_batches.shared(work, names):
+            keep(*finished, resources.kind(run).type)
+    else:
+        with work.opened() as measuring:
+            for finished in measuring.all(items):
+                keep(*finished, measuring.device.type)
+    for place in missing:  # another shard has joined them
+        results[place] = results[place] or run.store.result(jobs[place][2])
 
 
 def _entry(job: MeasureItem, value: Value, request: MeasureRequest, run: Run) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from rbtools.errors import RbError, of_network, of_own_code
-from rbtools.execution.executor import Unfinished
+from rbtools.execution.engine import Unfinished
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import InMemory
@@ -57,10 +57,9 @@ class CardJob(_SplitJob):
     """Make the card of the record's model."""
 
     request: CardRequest
-    run: Run
 
-    def __call__(self, record: Record) -> Record:
-        return run_card(record, self.request, self.run)
+    def __call__(self, record: Record, run: Run) -> Record:
+        return run_card(record, self.request, run)
 
 
 def run_card(record: Record, request: CardRequest, run: Run) -> Record:
@@ -162,7 +161,7 @@ class Card:
         looks = self.sizes
         if self.run.plan is not None:
             looks = looks[-1:]
-            self.run.plan.each([partial(self.job(state, looks[0]), self.bare) for state in self.states])
+            self.run.plan.each([partial(self.measured, state, looks[0]) for state in self.states])
         ended = "images"
         try:
             for size in looks:
@@ -180,14 +179,19 @@ class Card:
             raise RbError(str(self.states[0].reason))
         return self.result(ended)
 
-    def job(self, state: PartState, size: int) -> Any:
-        """The evaluation of a part on so many images."""
+    def measured(self, state: PartState, size: int) -> Record:
+        """The bare record with a part on so many images."""
 
         def notify(text: str) -> None:
             if _CLEAN not in text:  # every part says so of its own number of images
                 state.remarks[text] = None
 
-        return state.part.job(self.run.changed(n=size, notify=notify), confidence(len(self.sizes)))
+        result: Record = self.job(state)(self.bare, self.run.changed(n=size, notify=notify))
+        return result
+
+    def job(self, state: PartState) -> Any:
+        """The evaluation of a part."""
+        return state.part.job(confidence(len(self.sizes)))
 
     def look(self, state: PartState, size: int) -> None:
         """Evaluate a part on so many images."""
@@ -195,7 +199,7 @@ class Card:
         state.remarks.clear()
         start = time.perf_counter()
         try:
-            result = self.job(state, size)(self.bare)
+            result = self.measured(state, size)
         except RbError as wrong:
             state.reason = str(wrong)
         except Exception as bug:
@@ -327,10 +331,9 @@ def _values(card: Card, part: str, metric: str) -> np.ndarray | None:
         return found
     (state,) = (one for one in card.states if one.part.name == part)
     inputs = card.inputs.on(card.inputs.data.split, n=state.n)
-    task = card.job(state, state.n).task
+    task = card.job(state).task
     (spec,) = (spec for spec in task.specs if spec.name() == metric)
-    copies = evaluate_record.task_entries(inputs, task).rows(spec, again=True)
-    shares: np.ndarray = np.asarray(copies) / spec.samples
+    shares: np.ndarray = evaluate_record.task_entries(inputs, task).rows(spec, again=True) / spec.samples
     return shares
 
 

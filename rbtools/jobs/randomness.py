@@ -5,21 +5,20 @@ A user's model is run on the same images twice, once: the store keeps what was f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
 from rbtools.evaluation.by_draws import LOOKED, Randomness, batch_of_look, by_draws, eot_of
 from rbtools.evaluation.spec import Evaluation
 from rbtools.execution import device
+from rbtools.execution.engine import Call
+from rbtools.execution.run import Run
 from rbtools.inputs.resolve import Inputs
 from rbtools.models import RUNS_CODE
 from rbtools.records import dumps
 from rbtools.store import digest
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 # The last record's inputs, and what was found: without a store its model would be run several times.
 _last: list[tuple[Inputs, Randomness]] = []
@@ -51,6 +50,16 @@ def _found(inputs: Inputs) -> Randomness:
     return _last[0][1]
 
 
+def _looked(inputs: Inputs) -> Randomness:
+    """A look at the model, by a worker where there are some."""
+    run, look = inputs.run, LookCall(inputs.record.get("arch"), inputs)
+    if run.pool is None:
+        return look(run)
+    ((_, report),) = run.pool.map([look])
+    found: Randomness = report.value(run)
+    return found
+
+
 def judged(inputs: Inputs, task: Evaluation) -> Evaluation:
     """The evaluation, with verdicts that are means over draws where the model is randomised.
 
@@ -76,29 +85,29 @@ def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
     return {**record, "randomised": True} if found(inputs).randomised else record
 
 
-def load(inputs: Inputs, place: torch.device) -> nn.Module:
-    """The network on the device, with random numbers that belong to the example."""
-    from rbtools.evaluation.randomised import controlled
-
-    return controlled(inputs.load_model(place), found(inputs))
-
-
-def _looked(inputs: Inputs) -> Randomness:
+@dataclass(frozen=True)
+class LookCall(Call):
     """What passes of the first images find, as many as a batch has, or two where memory runs out."""
-    from rbtools.evaluation.randomised import look
 
-    dataset = inputs.data.load()
-    most = batch_of_look(dataset.images, inputs.data.size)
-    with device.taken(inputs.run, inputs.threads()) as place:
-        model = inputs.load_model(place)
+    arch: Any
+    inputs: Inputs
 
-        def of_images(count: int) -> Randomness:
-            ids = inputs.data.order(dataset.labels)[:count]
-            return look(model, dataset.images[ids].to(place).float().div(255))
+    def __call__(self, run: Run) -> Randomness:
+        from rbtools.evaluation.randomised import look
 
-        try:
-            return of_images(most)
-        except RuntimeError as error:
-            if not device.out_of_memory(error):
-                raise
-            return of_images(2)
+        inputs = self.inputs
+        dataset = inputs.data.load()
+        most = batch_of_look(dataset.images, inputs.data.size)
+        with device.taken(run, inputs.threads()) as place:
+            model = inputs.load_model(place)
+
+            def of_images(count: int) -> Randomness:
+                ids = inputs.data.order(dataset.labels)[:count]
+                return look(model, dataset.images[ids].to(place).float().div(255))
+
+            try:
+                return of_images(most)
+            except RuntimeError as error:
+                if not device.out_of_memory(error):
+                    raise
+                return of_images(2)

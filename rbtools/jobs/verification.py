@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import random
 import warnings
@@ -12,7 +11,7 @@ from typing import Any
 
 from rbtools.datasets import indices
 from rbtools.errors import RbError
-from rbtools.execution.executor import JobFunction
+from rbtools.execution.engine import JobFunction
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of
@@ -32,7 +31,7 @@ _APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields of results
 class ConsistencyJob(JobFunction):
     """Judge whether a record's numbers agree with each other."""
 
-    def __call__(self, record: Record) -> Record:
+    def __call__(self, record: Record, run: Run) -> Record:
         return {**record, FIELD: consistency.summary(record)}
 
 
@@ -47,17 +46,13 @@ class VerifyJob(JobFunction):
     n: int | None
     sample: int | None
     seed: int
-    run: Run
     file: str | None = None
     hints: CheckpointHints | None = None
 
-    def with_run(self, run: Run) -> JobFunction:
-        return dataclasses.replace(self, run=run)
-
-    def __call__(self, record: Record) -> Record:
+    def __call__(self, record: Record, run: Run) -> Record:
         entries = self._chosen(record)
         plain, verdicts = _without_network(record, entries, self.file is not None)
-        given, verdict, reason = self._given(record)
+        given, verdict, reason = self._given(record, run)
         if given is None:
             weights = [entry for entry in plain if not _of_architecture(entry)]
             plain = [entry for entry in plain if _of_architecture(entry)]
@@ -65,17 +60,17 @@ class VerifyJob(JobFunction):
                 entry["metric"]: {"verdict": verdict, "claimed": entry.get("value"), "reason": reason}
                 for entry in weights
             }
-        verdicts |= _Measurement(given or record, plain, self, record).verdicts() if plain else {}
+        verdicts |= _Measurement(given or record, plain, self, record, run).verdicts() if plain else {}
         ordered = {entry["metric"]: verdicts[entry["metric"]] for entry in entries}
         return {**record, FIELD: {**consistency.summary(record), "entries": ordered}}
 
-    def _given(self, record: Record) -> tuple[Record | None, str, str]:
+    def _given(self, record: Record, run: Run) -> tuple[Record | None, str, str]:
         """The record with a file of its weights; None where there is none, the verdict then, and why."""
         try:
             if self.file is not None:
-                return with_file(record, self.file, self.run, self.hints), "", ""
-            if "checkpoint" in record and self.run.selection.weights is None:
-                checkpoint_of(record, self.run)
+                return with_file(record, self.file, run, self.hints), "", ""
+            if "checkpoint" in record and run.selection.weights is None:
+                checkpoint_of(record, run)
             return record, "", ""
         except OtherCheckpoint as other:
             return None, remeasured.DIFFERS, str(other)
@@ -169,14 +164,15 @@ def _expression(record: Record, entry: Entry) -> Record:
 class _Measurement:
     """The measurement of a record's entries. `came`: the record before it was given a file."""
 
-    def __init__(self, record: Record, entries: Sequence[Entry], job: VerifyJob, came: Record) -> None:
+    def __init__(
+        self, record: Record, entries: Sequence[Entry], job: VerifyJob, came: Record, run: Run
+    ) -> None:
         self.record, self.entries, self.job = record, entries, job
         self.assumed = [] if "checkpoint" in came else [f"checkpoint {job.file}"]
         self.bare = {name: value for name, value in record.items() if name not in _APART}
-        store = Store(job.run.store.folder, force=True)  # which has checkpoints, and no results
-        self.run = job.run.changed(
-            store=store, divide=False, n=None, split="test", seed=0, notify=discard, warn=discard
-        )
+        store = Store(run.store.folder, force=True)  # it gives checkpoints, and no results
+        alone = {"n": None, "split": "test", "seed": 0, "shard": (1, 1)}
+        self.run = run.changed(store=store, **alone, notify=discard, warn=discard)
         self.parts: dict[str, int] = {}  # by metric: the claim's images, a random part of which was measured
         self.measured: dict[str, Entry] = {}
         self.failed: dict[str, str] = {}

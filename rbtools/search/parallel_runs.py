@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rbtools.errors import RbError
-from rbtools.execution.executor import JobFunction, executor_for
+from rbtools.execution.engine import Job, JobFunction, engine_for
 from rbtools.execution.run import Run
 from rbtools.search import driver
 from rbtools.search.search_space import SearchSpace
@@ -31,7 +30,7 @@ class ParallelRuns(JobFunction):
         """The values of these architectures, by key."""
         return {key: self.known[key] for key in map(self.field.key, indices)}
 
-    def __call__(self, task: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, task: dict[str, Any], run: Run) -> dict[str, Any]:
         traces = driver.search(
             self.algorithm,
             self.field,
@@ -48,10 +47,8 @@ def search(work: ParallelRuns, runs: int, run: Run) -> list[driver.Trace]:
     """All runs from 0 on, in `run.placement.jobs` processes; in this one if that is 1."""
     shares = [list(range(start, min(start + SHARE, runs))) for start in range(0, runs, SHARE)]
     traces: dict[int, list[driver.Trace]] = {}
-    with executor_for([work], run, at_most=len(shares)) as executor:
-        for event in executor.map({"runs": share} for share in shares):
-            if event.report.result is None:
-                raise RbError(event.report.problem or "A worker failed.")
-            traces[event.place] = event.report.result["traces"]
+    with engine_for([work], run, at_most=len(shares)) as engine:
+        for place, report in engine.map(Job(work, {"runs": share}) for share in shares):
+            traces[place] = report.value(run)["traces"]
             run.report.progress(f"{len(traces)} of {len(shares)} shares of the runs are done")
     return [trace for place in range(len(shares)) for trace in traces[place]]

@@ -164,20 +164,20 @@ class SearchCommand:
 
     def measured(self, metric: str) -> int:
         """Search by the measure of --measure, on freshly initialised networks."""
-        from rbtools.execution.executor import executor_for
+        from rbtools.execution.engine import Job, engine_for
         from rbtools.jobs import MeasureJob
 
         if self.options.live is not None or self.options.time_limit is not None:
             raise UsageError("Both --measure and --live say how to evaluate. Give one of them.")
         wanted = self._objectives(self.options.objective or (metric,))
-        job = MeasureJob(request_of(metric, self.screen.warn), self.run)
-        with executor_for([job], self.run) as executor:  # its workers run for the whole search
+        job = MeasureJob(request_of(metric, self.screen.warn))
+        with engine_for([job], self.run) as engine:  # its workers run for the whole search
 
             def measure(records: list[Record]) -> list[Record]:
                 results = records.copy()
-                for event in executor.map(records):
-                    error = {"tool": "rb-search", "message": event.report.problem or "unknown"}
-                    results[event.place] = event.report.result or {**records[event.place], "error": error}
+                for place, report in engine.map(Job(job, record) for record in records):
+                    error = {"tool": "rb-search", "message": report.problem or "unknown"}
+                    results[place] = report.result or {**records[place], "error": error}
                 return results
 
             return self._found_out(wanted, measure)

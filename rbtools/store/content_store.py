@@ -8,7 +8,7 @@ layout under the store's folder, every file written whole, two hexadecimal digit
     results/ab/abcd...     {"what": description, "value": result, "about": words}, named by the key
     outcomes/ab/abcd...    what an evaluation found per example, named by the key
     state/ab/abcd...       a training, or a part of an evaluation, that is not finished, named by the key
-    leases/ab/abcd...      who works on what just now: safe to delete when nobody works
+    leases/ab/abcd...      who trains or searches just now: safe to delete when nobody does
     cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path and stamp (`checksum`),
                            classes of lists of examples: safe to delete
 
@@ -22,14 +22,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from rbtools.errors import Pending, RbError
+from rbtools.errors import RbError
 from rbtools.plain_files import NoPlainFile, is_plain, read_plain
 from rbtools.store import checksum, lease
 from rbtools.store.checksum import as_json, canonical, described, digest, hash_of_file, sealed, unsealed
@@ -62,11 +61,9 @@ class Store:
     folder has another format or is no folder.
     """
 
-    def __init__(
-        self, folder: str | os.PathLike[str] | None, *, force: bool = False, dry: bool = False
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None, *, force: bool = False) -> None:
         self.folder = None if folder is None else Path(folder).absolute()
-        self.force, self.dry = force, dry
+        self.force = force
         self.found = 0
         self.computed = 0
         self.damaged: list[Path] = []
@@ -192,60 +189,19 @@ class Store:
 
     @contextlib.contextmanager
     def claimed(
-        self,
-        keys: Sequence[str],
-        done: Callable[[], bool],
-        check_cancelled: Callable[[], None],
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> Iterator[bool]:
-        """Hold the leases of some units of work; False if others finished them while we waited.
-
-        Leases are taken in a fixed order, so that two processes cannot deadlock. A store that cannot be
-        written has no leases: the work is then done without. A `dry` store raises Pending.
-        """
-        if self.dry:
-            raise Pending("A dry run computes nothing.")
-        held: list[lease.Lease] = []
-        try:
-            for key in sorted(keys):
-                path = self.path("leases", key)
-                if path is None:
-                    continue
-                try:
-                    got = lease.wait(path, check_cancelled, done, sleep)
-                except OSError:
-                    continue
-                if got is None:
-                    yield False
-                    return
-                held.append(got)
-            yield not done()
-        finally:
-            for held_lease in held:
-                held_lease.release()
-
-    @contextlib.contextmanager
-    def try_claim(self, key: str) -> Iterator[bool]:
-        """Hold the lease of a unit of work; False if another process holds it.
-
-        A store that cannot be written has no leases: the work is then done without.
+        self, key: str, done: Callable[[], bool], check_cancelled: Callable[[], None]
+    ) -> Iterator[None]:
+        """Hold the lease of a unit of work that others are not to do meanwhile, or return without it once
+        another has `done` it. A store that cannot be written has no leases: the work is then done without.
         """
         path, held = self.path("leases", key), None
+        with contextlib.suppress(OSError):
+            held = None if path is None else lease.wait(path, check_cancelled, done)
         try:
-            held = None if path is None else lease.claim(path)
-            free = path is None or held is not None
-        except OSError:
-            free = True
-        try:
-            yield free
+            yield
         finally:
             if held is not None:
                 held.release()
-
-    def has_state(self, key: str) -> bool:
-        """Whether there is a state of that key, damaged or not."""
-        path = self.path("state", key)
-        return path is not None and is_plain(path)
 
     def path(self, kind: str, name: str) -> Path | None:
         """The path of a file of that kind and name, existing or not; None without a store."""

@@ -10,7 +10,7 @@ from rbtools.attacks.active_examples import uploaded
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.execution import device, resources
-from rbtools.execution.memoize import memoized
+from rbtools.execution.once import once
 from rbtools.execution.run import Run
 from rbtools.inputs.data import Data, data_of
 from rbtools.lazy import F, torch
@@ -48,15 +48,15 @@ def search(method: Any, run: Run, channels: int, cells: int) -> dict[str, Any]:
     }
     key = digest(what)
 
-    def compute(results: list[Any]) -> None:
-        results[0] = _searched(method, run, data, channels, cells)
-        run.store.keep_result(key, what, results[0], {"dataset": data.name, "name": method.name})
+    def compute() -> dict[str, Any]:
+        found = _searched(method, run, data, channels, cells)
+        run.store.keep_result(key, what, found, {"dataset": data.name, "name": method.name})
+        return found
 
-    look_up = lambda: [run.store.result(key)]  # noqa: E731
-    with memoized(run, [key], look_up, title="search by a supernet") as (results, ours):
-        if ours:
-            compute(results)
-    return {**results[0], "dataset": data.name}
+    found = once(
+        run, key, lambda: run.store.result(key), compute, title="search by a supernet", unit="search"
+    )
+    return {**found, "dataset": data.name}
 
 
 def _searched(method: Any, run: Run, data: Data, channels: int, cells: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools import datasets, registry, spaces
 from rbtools.errors import RbError
 from rbtools.execution import cores, device, precision, resources
-from rbtools.execution.memoize import memoized
+from rbtools.execution.once import once
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import Data, data_of, of_data
@@ -93,22 +93,21 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
         **({"batches": "single"} if 1 in (recipe.batch_size, recipe.micro_batch) else {}),
     }
     kept = _TrainingCache(run, what, along, recipe, resolve.names({"arch": record["arch"]}, data))
-    with memoized(
-        run,
-        [kept.own],
-        lambda: [kept.look()],
-        title=str(what["method"]["name"]),
-    ) as (results, ours):
-        if ours:
-            run.store.check_writable()
-            if kept.lacks_weights:
-                run.report.notify(
-                    "the store has this training without the weights that are asked for: it is done again."
-                )
-            task = TrainingTask(record, former, data, method, recipe, arithmetic, run.settings.prepare, along)
-            results[0] = kept.keep(_fit(task, run, kept.own))
-            run.store.drop_state(kept.own)
-    return _trained(record, data, what, results[0], recipe, run.command)
+    title = str(what["method"]["name"])
+
+    def fit() -> dict[str, Any]:
+        run.store.check_writable()
+        if kept.lacks_weights:
+            run.report.notify(
+                "the store has this training without the weights that are asked for: it is done again."
+            )
+        task = TrainingTask(record, former, data, method, recipe, arithmetic, run.settings.prepare, along)
+        done = kept.keep(_fit(task, run, kept.own))
+        run.store.drop_state(kept.own)
+        return done
+
+    done = once(run, kept.own, kept.look, fit, title=title, unit="training")
+    return _trained(record, data, what, done, recipe, run.command)
 
 
 def _stopping(recipe: Recipe, along: tracking.Tracking | None) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rbtools.cli.read_ahead import ReadAhead
 from rbtools.cli.source import RecordSource
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError
-from rbtools.execution.executor import Executor, Finished, Job, JobFunction, JobReport
+from rbtools.execution.engine import Call, Engine, JobFunction, JobReport, run_job
 from rbtools.execution.run import Run
 from rbtools.records import Line
 from tests.runner import model, records, run
@@ -23,7 +24,7 @@ from tests.runner import model, records, run
 class Same(JobFunction):
     """Leaves a record as it is."""
 
-    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
         return record
 
 
@@ -49,40 +50,40 @@ def test_an_interruption_between_a_job_and_its_line_loses_no_result(
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [record]
 
 
-class Divisible(Same):
-    divisible = True
+class Divided(Same):
+    """Says who shares its tiles."""
+
+    divided = True
+
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        return {**record, "workers": 0 if run.pool is None else run.pool.capacity}
 
 
-class Scripted(Executor):
-    """Three workers."""
+class ThreeWorkers(Engine):
+    """They do whole jobs here."""
 
-    def __init__(self, functions: Sequence[JobFunction], run: Run) -> None:
-        super().__init__(functions, run)
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
         self.capacity = 3
-        self.jobs: list[Job] = []
 
-    def submit(self, job: Job) -> None:
-        self.jobs.append(job)
-        if len(self.jobs) == 3 or not self.run.placement.divide:
-            self.post(Finished(-1, JobReport(result={})))
-            self.post(Finished(0, JobReport(result=job.record)))
+    def submit(self, call: Call) -> Future[JobReport]:
+        future: Future[JobReport] = Future()
+        future.set_result(run_job(call, self.run))
+        return future
 
 
-@pytest.mark.parametrize("divide", [True, False])
-def test_all_workers_share_one_model(
-    divide: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("alone", [True, False])
+def test_workers_share_the_tiles_of_one_model_and_the_records_of_a_stream(
+    alone: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made: list[Scripted] = []
-
-    def scripted(functions: Sequence[JobFunction], run: Run, at_most: int | None) -> Scripted:
-        made.append(Scripted(functions, run))
-        return made[0]
-
-    monkeypatch.setattr(filter_loop, "executor_for", scripted)
-    run, one = Run.of(tool="test", jobs=3, divide=divide), {"schema": 1, "arch": {"name": "a"}}
-    filter_loop.filter_records(RecordSource(), [Divisible()], Terminal("test"), run=run, start=lambda _: one)
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [one]
-    assert [job.place for job in made[0].jobs] == ([0, -1, -2] if divide else [0])
+    monkeypatch.setattr(filter_loop, "engine_for", lambda functions, run, at_most: ThreeWorkers(run))
+    run, one = Run.of(tool="test", jobs=3), {"schema": 1, "arch": {"name": "a"}}
+    Path("in.jsonl").write_text(json.dumps(one) + "\n")
+    source = RecordSource() if alone else RecordSource(files=("in.jsonl",))
+    start = (lambda _: one) if alone else None
+    filter_loop.filter_records(source, [Divided()], Terminal("test"), run=run, start=start)
+    (found,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert found == {**one, "workers": 3 if alone else 0}
 
 
 def test_a_data_set_that_is_not_there_is_one_error_before_the_first_record() -> None:

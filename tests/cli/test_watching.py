@@ -67,7 +67,7 @@ def test_a_dry_run_computes_nothing_and_passes_the_records_on() -> None:
     assert said[0] == (
         "rb-train: dry run, nothing was computed: of 2 records 0 found in the store, 2 to compute."
     )
-    assert said[1:] == ["rb-train: erm: 1 to compute.", "rb-train: pgd: 1 to compute."]
+    assert said[1:] == ["rb-train: erm: 1 training to compute.", "rb-train: pgd: 1 training to compute."]
 
 
 def test_what_the_store_has_is_found_and_measures_the_rest(trained: dict[str, dict[str, Any]]) -> None:
@@ -77,7 +77,7 @@ def test_what_the_store_has_is_found_and_measures_the_rest(trained: dict[str, di
     result = run(*asked, "--dry-run", text=lines(trained))
     assert files_of_store() == before
     assert "of 2 records 1 found in the store, 1 to compute." in result.stderr
-    assert "pgd3: 1 to compute." in result.stderr
+    assert "pgd3: 1 tile to compute." in result.stderr
     assert records(result)[0]["metrics"] == records(done)[0]["metrics"]
     assert "pgd3.8" not in records(result)[1]["metrics"]
 
@@ -116,9 +116,9 @@ def test_evaluations_of_a_network_that_is_not_trained_yet_are_counted() -> None:
 def test_both_sides_and_all_parts_are_looked_at(trained: dict[str, dict[str, Any]]) -> None:
     record = json.dumps(trained["erm"])
     ge = run("ge", "acc", "--n", "20", "--n-train", "30", "--dry-run", text=record)
-    assert "clean accuracy: 2 to compute." in ge.stderr
+    assert "clean accuracy: 2 tiles to compute." in ge.stderr
     preset = run("attack", "preset", "prbench", "--n", "20", "--dry-run", text=record)
-    assert all(f"{name}: 1 to compute." in preset.stderr for name in ("pgd10", "pgd20", "cw20", "aa"))
+    assert all(f"{name}: 1 tile to compute." in preset.stderr for name in ("pgd10", "pgd20", "cw20", "aa"))
 
 
 def test_a_training_again_leaves_the_old_weights_behind(trained: dict[str, dict[str, Any]]) -> None:

@@ -408,13 +408,6 @@ def test_the_shards_of_one_checkpoint_share_its_images_and_the_first_writes(file
         assert refused.exit_code == 2 and "--shard with --checkpoint divides the images" in refused.stderr
 
 
-def test_what_draws_for_whole_batches_is_not_divided_and_says_so(file: Path) -> None:
-    chosen = ["apgd-ce", "--steps", "2", "--checkpoint", str(file), "--dataset", "digits", "--n", "20"]
-    whole = run([*chosen, "--backend", "pyautoattack", "--shard", "1/2"])
-    assert "apgd-ce draws its random numbers for a whole batch, so one process computes all" in whole.stderr
-    assert "whole batch" not in run([*chosen, "--shard", "1/2"]).stderr
-
-
 def test_a_checkpoint_of_our_own_needs_no_arch(file: Path, trained: dict[str, Record]) -> None:
     record = one(run(["fgsm", "--checkpoint", str(file)]))
     (piped,) = records(run(["fgsm"], trained["erm"]))
@@ -877,9 +870,9 @@ def test_a_larger_sample_continues_the_smaller(
     inner = large["two_phase"]["interval"]
     assert low < inner[0] <= large["value"] <= inner[1] < high
     unknown = run(["fgsm", "--n", "25", "--two-phase", "12", "--dry-run"], known["pgd"])
-    assert "fgsm: 1 to compute." in unknown.stderr
+    assert "fgsm: 1 tile to compute." in unknown.stderr
     planned = run([*TWO_PHASE, "--two-phase", "40", "--screen-steps", "1", "--dry-run"], known["erm"])
-    assert "pgd5: 1 to compute." in planned.stderr
+    assert "pgd5: 1 tile to compute." in planned.stderr
     again = run([*TWO_PHASE, "--two-phase", "30", "--screen-steps", "1"], known["erm"])
     assert len(attacked) == 30 and "1 found in the store" in again.stderr
 

@@ -16,7 +16,7 @@ from click.testing import Result
 import rbtools
 from rbtools.commands.attack import main as attack
 from rbtools.commands.card import main
-from rbtools.execution.executor import Unfinished
+from rbtools.execution.engine import Unfinished
 from rbtools.execution.run import Run
 from rbtools.jobs import card_intervals, model_card
 from rbtools.probabilistic import intervals

@@ -171,9 +171,6 @@ def test_one_checkpoint_without_a_pipe(cluster: Cluster, alone: Path, records: l
     assert found[0]["checkpoint_file"] == str(file)
 
 
-LOST = "rb-train: warning: A Ray worker was lost ("
-
-
 def test_a_node_killed_in_the_middle_loses_nothing(cluster: Cluster, archs: Path, alone: Path) -> None:
     try:
         with Tool(cluster, f"{TRAIN} RAY {archs}") as tool:
@@ -182,7 +179,6 @@ def test_a_node_killed_in_the_middle_loses_nothing(cluster: Cluster, archs: Path
             status, found, errors = tool.ended()
         assert found == steady((alone / "trained.jsonl").read_bytes())  # in their order
         assert (status, errors[-1]) == (0, summary("rb-train", 4, 0)), errors
-        assert len(errors) > 1 and all(LOST in line for line in errors[:-1])
         assert any("printed by a worker" in text for text in logs(cluster))
         assert not list(Path("rb-store").glob("leases/*/*"))
     finally:
@@ -199,10 +195,8 @@ def test_a_record_that_kills_every_worker_becomes_an_error(cluster: Cluster, arc
             time.sleep(0.05)
         status, found, errors = tool.ended()
     assert (status, len(found), len(killed)) == (1, 1, 3)
-    assert "The Ray worker was lost 3 times" in found[0]["error"]["message"]
-    lost = [line for line in errors if LOST in line]
-    assert len(lost) == 2 and len(errors) == 4  # and the record's error, and the counts
-    assert errors[2].startswith(f"rb-train: error: {archs}: line 1 (nb201-")
+    assert "A Ray worker could not do the work: WorkerCrashedError" in found[0]["error"]["message"]
+    assert errors[0].startswith(f"rb-train: error: {archs}: line 1 (nb201-") and len(errors) == 2
 
 
 def test_interruptions_end_in_two_seconds_and_keep_what_was_found(cluster: Cluster, archs: Path) -> None:

@@ -85,7 +85,7 @@ def test_auto_means_the_cores_or_the_gpus(
     shared = {"store": "st", "force": False, "dry_run": False, "engine": "local"}
     shared |= {"quiet": True, "verbose": False, "log": None, "threads": None, "device": "auto"}
     run = build_context.build_context(**{**shared, "jobs_per_gpu": None, **options}).run
-    assert run.placement.jobs == jobs and run.placement.divide == (jobs > 1)
+    assert run.placement.jobs == jobs
 
 
 def array(*numbers: int) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import click
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.execution import ENGINES
-from rbtools.execution.executor import Executor, Finished, Job, JobFunction, run_job, run_on
+from rbtools.execution.engine import Call, Engine, Job, JobFunction, JobReport, run_job
 from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
 from rbtools.models.plain import SimpleCNN
@@ -42,12 +42,12 @@ class Apply(JobFunction):
     def __init__(self, network: nn.Module) -> None:
         self.network = network
 
-    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
         return {"logits": self.network(torch.zeros(2, 3, 8, 8))}
 
 
 def problem_of(network: nn.Module) -> tuple[str, str | None]:
-    report = run_job(Apply(network), {}, Run.of(tool="test"))
+    report = run_job(Job(Apply(network), {}), Run.of(tool="test"))
     assert report.result is None and report.problem is not None
     return report.problem, report.trace
 
@@ -83,28 +83,24 @@ def test_an_error_in_a_network_of_ours_stays_a_bug(network: nn.Module) -> None:
     assert "a bug in rbtools" in problem and trace is not None
 
 
-class ThreadExecutor(Executor):
-    """`run.placement.jobs` threads; each job has a copy of the run, as in another process."""
+class Threads(Engine):
+    """`run.placement.jobs` threads; each call has a copy of the run, as in another process."""
 
-    def __enter__(self) -> ThreadExecutor:
+    def __enter__(self) -> Threads:
         self._threads = ThreadPoolExecutor(self.capacity)
         return self
 
     def __exit__(self, *error: object) -> None:
         self._threads.shutdown(cancel_futures=True)
 
-    def submit(self, job: Job) -> None:
-        self._threads.submit(self._run, job)
-
-    def _run(self, job: Job) -> None:
-        report = run_on(job, self.functions, pickle.loads(pickle.dumps(self.run)))
-        self.post(Finished(job.place, report))
+    def submit(self, call: Call) -> Future[JobReport]:
+        return self._threads.submit(run_job, call, pickle.loads(pickle.dumps(self.run)))
 
 
 def test_a_third_engine_gives_the_records_that_one_process_gives(
     known: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ENGINES._entries, "threads", f"{__name__}:ThreadExecutor")
+    monkeypatch.setitem(ENGINES._entries, "threads", f"{__name__}:Threads")
     monkeypatch.setattr(click.Choice, "convert", lambda self, value, param, ctx: value)  # made from ENGINES
     outputs = []
     for engine in ("--jobs 1", "--engine threads --jobs 2"):

@@ -5,11 +5,8 @@ What only a real cluster shows is in test_ray.py.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import gc
-import itertools
-import os
 import signal
 import socket
 import sys
@@ -18,17 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rbtools import __version__
 from rbtools.errors import RbError, UsageError
-from rbtools.execution import ray_cluster, ray_executor
+from rbtools.execution import ray_cluster, ray_engine
 from rbtools.execution import resources as placing
-from rbtools.execution.executor import Finished, Job, JobFunction, JobReport
-from rbtools.execution.ray_executor import RayExecutor
+from rbtools.execution.engine import Job, JobFunction, JobReport
+from rbtools.execution.ray_engine import RayEngine
 from rbtools.execution.run import Run
 from rbtools.store import Store
 
@@ -46,52 +42,32 @@ class RayTaskError(Exception):
 class Ref:
     """What `.remote()` gives."""
 
-    def __init__(self, future: Future[Any]) -> None:
-        self._future = future
+    def __init__(self, ray: FakeRay, future: Future[Any]) -> None:
+        self._ray, self._future = ray, future
 
     def future(self) -> Future[Any]:
         return self._future
-
-
-class Remote:
-    """A function or an actor of the stand-in."""
-
-    def __init__(self, ray: FakeRay, thing: Any) -> None:
-        self._ray, self._thing = ray, thing
-
-    def options(self, **options: Any) -> Remote:
-        if not isinstance(self._thing, type):
-            self._ray.options.append(options)
-        return self
-
-    def remote(self, *args: Any) -> Any:
-        if isinstance(self._thing, type):
-            return Actor(self._ray, self._thing())
-        return Ref(self._ray.threads.submit(self._ray.task, self._thing, *args))
-
-
-class Actor:
-    """An actor's methods run in an event loop, as Ray runs those that are coroutines."""
-
-    def __init__(self, ray: FakeRay, thing: Any) -> None:
-        self._ray, self._thing = ray, thing
-
-    def __getattr__(self, name: str) -> Any:
-        def remote(*args: Any) -> Ref:
-            return Ref(asyncio.run_coroutine_threadsafe(getattr(self._thing, name)(*args), self._ray.loop))
-
-        return SimpleNamespace(remote=remote)
 
     def __del__(self) -> None:
         self._ray.dropped.append("while it shuts down" if self._ray.shutting_down.is_set() else "in time")
 
 
+class Remote:
+    """A function of the stand-in."""
+
+    def __init__(self, ray: FakeRay, thing: Any) -> None:
+        self._ray, self._thing = ray, thing
+
+    def options(self, **options: Any) -> Remote:
+        self._ray.options.append(options)
+        return self
+
+    def remote(self, *args: Any) -> Any:
+        return Ref(self._ray, self._ray.threads.submit(self._ray.task, self._thing, *args))
+
+
 class FakeRay:
     """The part of the `ray` module that the engine uses."""
-
-    util = SimpleNamespace(
-        scheduling_strategies=SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: None)
-    )
 
     def __init__(self) -> None:
         self.resources: list[dict[str, float]] = [{"CPU": 2.0}]
@@ -104,9 +80,6 @@ class FakeRay:
         self.may_shut_down.set()
         self.dropped: list[str] = []
         self.threads = ThreadPoolExecutor(8)
-        self.loop = asyncio.new_event_loop()
-        self.looping = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self.looping.start()
 
     def task(self, function: Callable[..., Any], *args: Any) -> Any:
         with self.lock:
@@ -142,20 +115,11 @@ class FakeRay:
     def remote(self, thing: Any) -> Remote:
         return Remote(self, thing)
 
-    def get_runtime_context(self) -> Any:
-        return SimpleNamespace(get_node_id=lambda: "here")
-
     def cancel(self, ref: Ref, force: bool) -> None:
         self.cancelled += 1
 
     def end(self) -> None:
         self.threads.shutdown(wait=True)
-        for task in asyncio.all_tasks(self.loop):
-            self.loop.call_soon_threadsafe(task.cancel)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.looping.join()
-        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-        self.loop.close()
 
 
 @pytest.fixture
@@ -163,7 +127,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
     fake = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(ray_executor, "_last", None)
+    ray_engine._loaded.cache_clear()
     before = signal.getsignal(signal.SIGTERM)
     yield fake
     assert signal.getsignal(signal.SIGTERM) is before
@@ -174,15 +138,10 @@ def run_with(store: str | None = "rb-store", **options: Any) -> Run:
     return Run.of(tool="rb-train", store=Store(store), engine="ray", jobs=0, **options)
 
 
-def reports(run: Run, works: list[Any], *tasks: tuple[int, dict[str, Any]]) -> list[JobReport]:
-    """What becomes of (work, record) pairs, in the order they were handed in."""
-    found: dict[int, JobReport] = {}
-    with RayExecutor(works, run) as executor:
-        for place, (work, record) in enumerate(tasks):
-            executor.submit(Job(place, work, record))
-        for event in itertools.islice(executor.events(), len(tasks)):
-            assert isinstance(event, Finished)
-            found[event.place] = event.report
+def reports(run: Run, *given: dict[str, Any]) -> list[JobReport]:
+    """What becomes of records, in the order they were handed in."""
+    with RayEngine(run) as engine:
+        found = dict(engine.map(Job(Echo(), record) for record in given))
     return [found[place] for place in sorted(found)]
 
 
@@ -190,7 +149,7 @@ def reports(run: Run, works: list[Any], *tasks: tuple[int, dict[str, Any]]) -> l
 class Echo(JobFunction):
     """A work that needs no store and no torch."""
 
-    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
         if record.get("wrong"):
             raise RbError("This cannot be done.")
         if record.get("bug"):
@@ -202,93 +161,55 @@ class Echo(JobFunction):
 
 
 def test_every_task_is_finished_once_and_failures_are_reported(ray: FakeRay) -> None:
-    done = reports(run_with(), [Echo()], (0, {"a": 1}), (0, {"wrong": 1}), (0, {"bug": 1}), (0, {"a": 2}))
+    done = reports(run_with(), {"a": 1}, {"wrong": 1}, {"bug": 1}, {"a": 2})
     assert [report.result for report in done] == [{"a": 1, "seen": True}, None, None, {"a": 2, "seen": True}]
     assert done[1].problem == "This cannot be done." and done[1].trace is None
     assert "ValueError: oops (in code of yours: " in str(done[2].problem)
     assert ray.joined and ray.left.wait(PATIENCE)
-    assert not list(Path("rb-store").glob("leases/*/*"))
+    assert not list(Path("rb-store").glob("state/*/*"))
 
 
 def test_a_worker_that_ignores_ctrl_c_works_in_any_thread(ray: FakeRay) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as on a node that was started in the background
     try:
-        (report,) = reports(run_with(), [Echo()], (0, {"a": 1}))
+        (report,) = reports(run_with(), {"a": 1})
     finally:
         signal.signal(signal.SIGINT, before)
     assert report.result == {"a": 1, "seen": True}, report.problem
 
 
-def test_a_lost_node_costs_a_try_and_not_the_record(ray: FakeRay) -> None:
-    ray.failures = [NodeDiedError("gone"), NodeDiedError("gone")]
-    (report,) = reports(run_with(), [Echo()], (0, {"a": 1}))
-    assert report.result == {"a": 1, "seen": True}
-
-
-def test_a_lost_worker_is_a_warning_as_one_on_this_machine_is(ray: FakeRay) -> None:
-    ray.failures = [NodeDiedError("gone")]
-    warnings: list[str] = []
-    reports(run_with(warn=warnings.append), [Echo()], (0, {"a": 1}))
-    assert warnings == ["A Ray worker was lost (NodeDiedError); its record is tried again."]
-
-
-def test_a_record_that_loses_every_worker_becomes_an_error(ray: FakeRay) -> None:
-    ray.failures = [NodeDiedError("The node died.\nLong advice.")] * ray_executor.TRIES
-    (report,) = reports(run_with(), [Echo()], (0, {"a": 1}))
-    assert report.result is None
-    assert "was lost 3 times, at last with NodeDiedError: The node died. If memory" in str(report.problem)
+def test_ray_tries_what_was_lost_with_its_node_again(ray: FakeRay) -> None:
+    ray.failures = [NodeDiedError("The node died.\nLong advice.")]
+    (report,) = reports(run_with(), {"a": 1})
+    assert ray.options[0]["max_retries"] == ray_engine.TRIES - 1
+    assert "could not do the work: NodeDiedError: The node died. Is the same" in str(report.problem)
 
 
 def test_what_ray_says_of_a_worker_that_cannot_load_the_work_is_passed_on(ray: FakeRay) -> None:
     ray.failures = [RayTaskError("Traceback:\n  many lines\nModuleNotFoundError: No module named 'rbtools'")]
-    (report,) = reports(run_with(), [Echo()], (0, {}))
+    (report,) = reports(run_with(), {})
     assert "ModuleNotFoundError: No module named 'rbtools'. Is the same rbtools" in str(report.problem)
     assert "many lines" not in str(report.problem)
 
 
 def test_another_version_on_a_node_is_said() -> None:
-    report = ray_executor.serve("0.0.1", b"no pickle of this version", Job(0, 0, {}), 1, None)
+    report = ray_engine.serve("0.0.1", b"no pickle of this version", Job(Echo(), {}), 1)
     assert f"has rbtools {__version__}, driver 0.0.1" in str(report.problem)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_jobs_is_how_many_tasks_run_at_once(ray: FakeRay, jobs: int) -> None:
     run = run_with().changed(jobs=jobs)
-    assert len(reports(run, [Echo()], *[(0, {"number": number}) for number in range(20)])) == 20
+    assert len(reports(run, *[{"number": number} for number in range(20)])) == 20
     assert 1 <= ray.most <= jobs
-
-
-@dataclasses.dataclass(frozen=True)
-class Workers(JobFunction):
-    """Says for how many workers an evaluation is cut."""
-
-    run: Run
-
-    def with_run(self, run: Run) -> JobFunction:
-        return dataclasses.replace(self, run=run)
-
-    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        return {**record, "workers": self.run.placement.workers}
-
-
-@pytest.mark.parametrize(("jobs", "workers", "wanted"), [(0, 0, None), (3, 3, 3), (0, 1, 1)])
-def test_one_evaluation_is_cut_for_all_that_the_cluster_has_room_for(
-    ray: FakeRay, jobs: int, workers: int, wanted: int | None
-) -> None:
-    run = run_with(workers=workers).changed(jobs=jobs)
-    with RayExecutor([Workers(run)], run) as executor:
-        executor.submit(Job(0, 0, {}))
-        event = next(iter(executor.events()))
-    assert isinstance(event, Finished) and event.report.result is not None
-    assert event.report.result["workers"] == (wanted or executor.capacity) and executor.capacity > 1
 
 
 def test_leaving_stops_what_runs(ray: FakeRay) -> None:
     gate = threading.Event()
     ray.task = lambda function, *args: gate.wait(PATIENCE)  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt), RayExecutor([Echo()], run_with()) as executor:
-        executor.submit(Job(0, 0, {}))
-        while not executor._running:
+    with pytest.raises(KeyboardInterrupt), RayEngine(run_with()) as engine:
+        engine.submit(Job(Echo(), {}))
+        while not engine._running:
             time.sleep(0.01)
         raise KeyboardInterrupt
     assert ray.cancelled == 1 and ray.left.wait(PATIENCE)
@@ -296,37 +217,43 @@ def test_leaving_stops_what_runs(ray: FakeRay) -> None:
 
 
 def test_no_reference_is_dropped_while_ray_shuts_down(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_executor, "_SECONDS_WHEN_DONE", 0.1)  # Ray shuts down for longer than we wait
+    monkeypatch.setattr(ray_engine, "_SECONDS_WHEN_INTERRUPTED", 0.1)  # Ray shuts down for longer
     ray.may_shut_down.clear()
-    (report,) = reports(run_with(), [Echo()], (0, {"a": 1}))
-    assert report.result == {"a": 1, "seen": True} and ray.shutting_down.wait(PATIENCE)
+    gate = threading.Event()
+    ray.task = lambda function, *args: gate.wait(PATIENCE)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt), RayEngine(run_with()) as engine:
+        engine.submit(Job(Echo(), {}))
+        raise KeyboardInterrupt
+    del engine
+    gate.set()
+    assert ray.shutting_down.wait(PATIENCE)
     gc.collect()
-    assert not ray.dropped  # Ray would end the process
+    assert "while it shuts down" not in ray.dropped  # Ray would end the process
     ray.may_shut_down.set()
 
 
 def test_the_very_store_is_told_from_another_of_its_name() -> None:
     run = run_with()
-    path = run.store.path("leases", "ab" * 32)
+    path = run.store.path("state", "ab" * 32)
     assert path is not None
-    assert not ray_executor.sees(run, "ab" * 32)
+    assert not ray_engine.sees(run, "ab" * 32)
     path.parent.mkdir(parents=True)
     path.touch()
-    assert ray_executor.sees(run, "ab" * 32)
-    assert not ray_executor.sees(run, None)
-    assert ray_executor.sees(run_with(None), None)
+    assert ray_engine.sees(run, "ab" * 32)
+    assert not ray_engine.sees(run, None)
+    assert ray_engine.sees(run_with(None), None)
 
 
 def test_a_node_that_does_not_see_the_store_says_so(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_executor, "sees", lambda run, name: False)
+    monkeypatch.setattr(ray_engine, "sees", lambda run, name: False)
     run = run_with()
-    (report,) = reports(run, [Echo()], (0, {"a": 1}))
+    (report,) = reports(run, {"a": 1})
     wanted = f"The Ray node {socket.gethostname()} does not see the store {run.store.folder}. Name a folder"
     assert report.result is None and str(report.problem).startswith(wanted)
 
 
 def test_workers_need_no_store_where_there_is_none(ray: FakeRay) -> None:
-    (report,) = reports(run_with(None), [Echo()], (0, {"a": 1}))
+    (report,) = reports(run_with(None), {"a": 1})
     assert report.result == {"a": 1, "seen": True}
 
 
@@ -366,7 +293,7 @@ def test_what_no_node_can_give_is_said_at_once(
 ) -> None:
     ray.resources = resources
     with pytest.raises(RbError, match=message):
-        reports(run_with(**options), [Echo()])
+        reports(run_with(**options), {})
     assert ray.left.wait(PATIENCE)
 
 
@@ -377,12 +304,12 @@ def test_a_task_asks_for_its_threads_and_its_part_of_a_gpu(
         monkeypatch.delenv(name)
     small, large = {"arch": {"space": "nasbench201"}}, {"arch": {"space": "zoo"}}
     ray.resources = [{"CPU": 4.0}]
-    reports(run_with(), [Echo()], (0, small), (0, large), (0, {"arch": "none"}))
+    reports(run_with(), small, large, {"arch": "none"})
     assert [(one["num_cpus"], one["num_gpus"]) for one in ray.options] == [(1, 0), (4, 0), (4, 0)]
     ray.options.clear()
     ray.resources = [{"CPU": 4.0, "GPU": 1.0}]
-    reports(run_with(jobs_per_gpu=2, threads=3), [Echo()], (0, small))
-    assert [(one["num_cpus"], one["num_gpus"], one["max_retries"]) for one in ray.options] == [(3, 0.5, 0)]
+    reports(run_with(jobs_per_gpu=2, threads=3), small)
+    assert [(one["num_cpus"], one["num_gpus"]) for one in ray.options] == [(3, 0.5)]
 
 
 @pytest.mark.parametrize(
@@ -429,7 +356,6 @@ def test_what_listens_and_is_no_ray_has_its_time(ray: FakeRay, monkeypatch: pyte
     gate = threading.Event()
 
     def init(**options: Any) -> None:
-        os.write(2, b"[2026-01-01 W 1 2] gcs_client.cc:210: Failed to get cluster ID\n")
         gate.wait(PATIENCE)
 
     monkeypatch.setattr(ray, "init", init)
@@ -437,7 +363,6 @@ def test_what_listens_and_is_no_ray_has_its_time(ray: FakeRay, monkeypatch: pyte
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(RbError) as wrong:
         ray_cluster.Membership(f"127.0.0.1:{server.getsockname()[1]}").join()
     assert "did not let us join within 0 seconds" in str(wrong.value)
-    assert str(wrong.value).endswith("Ray says: Failed to get cluster ID")
     gate.set()
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from rbtools.execution.executor import JobFunction
-from rbtools.execution.local import LocalExecutor
+from rbtools.execution.engine import Job, JobFunction
+from rbtools.execution.processes import Processes
 from rbtools.execution.run import Run
 
 TOOL = """
@@ -27,17 +27,13 @@ import os, signal, time
 from dataclasses import dataclass
 from pathlib import Path
 from rbtools.cli import options, shared
-from rbtools.execution.executor import JobFunction
+from rbtools.execution.engine import JobFunction
 
 @dataclass
 class Work(JobFunction):
     number: int
-    run: object = None
 
-    def with_run(self, run):
-        return Work(self.number, run)
-
-    def __call__(self, record):
+    def __call__(self, record, run):
         with open("log", "a") as log:
             log.write(f"{record['name']} {os.getpid()}\\n")
         if Path("log").read_text().count(record["name"] + " ") <= record.get("deaths", 0):
@@ -45,7 +41,7 @@ class Work(JobFunction):
         end = time.monotonic() + record.get("seconds", 0)
         while time.monotonic() < end:
             time.sleep(0.02)
-            self.run.report.progress("at work")
+            run.report.progress("at work")
         seen = len(Path("log").read_text().splitlines())
         return {**record, "work": self.number, "seen": seen}
 
@@ -170,13 +166,13 @@ def test_a_record_that_kills_two_workers_becomes_an_error(start: Start) -> None:
 
 
 def test_where_no_process_can_be_started_the_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: LocalExecutor, number: int) -> None:
+    def fail(self: Processes, number: int) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(LocalExecutor, "_start", fail)
-    with LocalExecutor([JobFunction()], Run.of(tool="test", jobs=2)) as executor:
-        (event,) = executor.map([{}])
-    assert "Resource temporarily unavailable. Use fewer --jobs." in (event.report.problem or "")
+    monkeypatch.setattr(Processes, "_start", fail)
+    with Processes(Run.of(tool="test", jobs=2)) as engine:
+        ((_, report),) = engine.map([Job(JobFunction(), {})])
+    assert "Resource temporarily unavailable. Use fewer --jobs." in (report.problem or "")
 
 
 @linux

@@ -1,7 +1,8 @@
-"""Worker processes on this machine: several records at a time.
+"""Worker processes on this machine.
 
-A thread of this process starts each worker and listens to it. When a worker dies, its record is tried again;
-a worker whose parent has ended ends itself.
+A thread of this process starts each worker and listens to it. When a worker dies, its call is tried again; a
+worker whose parent has ended ends itself. (A pool of `concurrent.futures` ends as a whole with one worker,
+says nothing of how it died, and has no way for what a call says before its result.)
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from concurrent.futures import Future
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from typing import NamedTuple
 
-from rbtools.execution import device, executor
+from rbtools.execution import device
+from rbtools.execution.engine import Call, Engine, JobReport, Progress, Warned, run_job
 from rbtools.execution.run import Run
 
 TRIES = 2
@@ -30,31 +33,39 @@ _SECONDS_BETWEEN_PROGRESS = 0.2
 Worker = tuple[Connection, SpawnProcess]
 
 
-class LocalExecutor(executor.Executor):
+class _Task(NamedTuple):
+    call: Call
+    future: Future[JobReport]
+    tries: int = 1
+
+
+class Processes(Engine):
     """`jobs` worker processes on this machine."""
 
-    def __init__(self, functions: Sequence[executor.JobFunction], run: Run) -> None:
-        super().__init__(functions, run)
-        self._jobs: queue.SimpleQueue[tuple[executor.Job, int] | None] = queue.SimpleQueue()  # and its try
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._ending = threading.Event()
         self._starting = threading.Lock()
         self._processes: set[SpawnProcess] = set()
 
-    def __enter__(self) -> LocalExecutor:
+    def __enter__(self) -> Processes:
         resource_tracker.ensure_running()  # here, since starting it unblocks SIGINT in its thread
         for number in range(self.capacity):
             threading.Thread(target=self._serve, args=(number,), daemon=True).start()
         return self
 
-    def submit(self, job: executor.Job) -> None:
-        """Queue a job; the first free worker takes it."""
-        self._jobs.put((job, 1))
+    def submit(self, call: Call) -> Future[JobReport]:
+        """Queue a call; the first free worker takes it."""
+        task = _Task(call, Future())
+        self._tasks.put(task)
+        return task.future
 
     def __exit__(self, *error: object) -> None:
         with self._starting:  # from here on no worker is started, since nothing would end it
             self._ending.set()
         for _number in range(self.capacity):
-            self._jobs.put(None)
+            self._tasks.put(None)
         for process in self._processes:
             process.terminate()
         end = time.monotonic() + _SECONDS_TO_END
@@ -64,42 +75,39 @@ class LocalExecutor(executor.Executor):
                 process.kill()
 
     def _serve(self, number: int) -> None:
-        """Pass jobs to one worker, which is replaced when it dies."""
+        """Pass calls to one worker, which is replaced when it dies."""
         # A process started by this thread inherits the mask: Ctrl-C reaches only its parent.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         worker: Worker | None = None
-        while (item := self._jobs.get()) is not None and not self._ending.is_set():
-            job, tries = item
+        while (task := self._tasks.get()) is not None and not self._ending.is_set():
             try:
                 worker = worker or self._start(number)
                 if worker is None:
                     return
-            except Exception as error:  # no process, memory or file handle is left: the job fails
+            except Exception as error:  # no process, memory or file handle is left: the call fails
                 problem = f"No worker process could be started: {error}. Use fewer --jobs."
-                self.post(executor.Finished(job.place, executor.JobReport(problem=problem)))
+                task.future.set_result(JobReport(problem=problem))
                 continue
             connection, process = worker
             try:
-                connection.send(job)
-                while not isinstance(message := connection.recv(), executor.JobReport):
-                    self.post(message)
-                self.post(executor.Finished(job.place, message))
+                connection.send(task.call)
+                while not isinstance(message := connection.recv(), JobReport):
+                    self.post(Progress(message, task.call) if isinstance(message, str) else message)
+                task.future.set_result(message)
             except (EOFError, OSError):
                 connection.close()
                 worker = None
                 if not self._ending.is_set():
-                    self._died(process, job, tries)
+                    self._died(process, task)
 
     def _start(self, number: int) -> Worker | None:
-        """The connection to a new worker, and its process; None if the executor is ending."""
+        """The connection to a new worker, and its process; None if the engine is ending."""
         context = multiprocessing.get_context("spawn")
         with self._starting:
             if self._ending.is_set():
                 return None
             ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_work, args=(list(self.functions), self.run, theirs, number), daemon=True
-            )
+            process = context.Process(target=_work, args=(self.run, theirs, number), daemon=True)
             try:
                 process.start()
             finally:
@@ -107,19 +115,19 @@ class LocalExecutor(executor.Executor):
             self._processes.add(process)
             return ours, process
 
-    def _died(self, process: SpawnProcess, job: executor.Job, tries: int) -> None:
-        """Try the job of a dead worker again, or report that it failed."""
+    def _died(self, process: SpawnProcess, task: _Task) -> None:
+        """Try the call of a dead worker again, or report that it failed."""
         process.join(_SECONDS_TO_END)
         ending = _ending_in_words(process.exitcode)
-        if tries < TRIES:
-            self._jobs.put((job, tries + 1))
-            self.post(executor.Notice(f"A worker {ending}; its record is tried again."))
+        if task.tries < TRIES:
+            self._tasks.put(task._replace(tries=task.tries + 1))
+            self.post(Warned(f"A worker {ending}; its record is tried again."))
             return
         problem = (
             f"The worker process {ending}, {TRIES} times. If memory ran out, use fewer --jobs"
             " or a smaller --batch (rb-train: --batch-size)."
         )
-        self.post(executor.Finished(job.place, executor.JobReport(problem=problem)))
+        task.future.set_result(JobReport(problem=problem))
 
 
 def _ending_in_words(code: int | None) -> str:
@@ -134,28 +142,26 @@ def _ending_in_words(code: int | None) -> str:
 # --- in the worker ----------------------------------------------------------------------------------
 
 
-def _work(functions: Sequence[executor.JobFunction], run: Run, connection: Connection, number: int) -> None:
-    """The main function of a worker process: one job after another until the connection closes, or SIGTERM
+def _work(run: Run, connection: Connection, number: int) -> None:
+    """The main function of a worker process: one call after another until the connection closes, or SIGTERM
     comes.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    signal.signal(signal.SIGTERM, _terminate)  # the job releases its leases and stores what it has finished
+    signal.signal(signal.SIGTERM, _terminate)  # a job stores what it has finished
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    place, last = 0, 0.0
+    last = 0.0
 
     def progress(text: str) -> None:
         nonlocal last
         if time.monotonic() - last > _SECONDS_BETWEEN_PROGRESS:
             last = time.monotonic()
-            connection.send(executor.Progress(text, place))
+            connection.send(text)
 
     run = run.changed(worker=number, progress=progress, event=connection.send)
     status = 0
     try:
         while True:
-            job = connection.recv()
-            place = job.place
-            report = executor.run_on(job, functions, run)
+            report = run_job(connection.recv(), run)
             connection.send(report)
             if report.problem is not None and "torch" in sys.modules and not device.usable():
                 status = 1

@@ -1,0 +1,142 @@
+"""Tiles of an evaluation: consecutive examples that are measured together, wherever there is room.
+
+Tiles are the fixed batches, so that neither the number of workers nor an interruption changes a result. A
+tile that is done before the ones in front of it waits in the store as parts, which are joined in order:
+outcomes equal those of a single process, and a run that was killed computes again what was under way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from rbtools.evaluation.base import Outcomes, TilePart
+from rbtools.lazy import np
+from rbtools.store import Store, digest
+
+if TYPE_CHECKING:
+    Parts = Mapping[int, TilePart]  # by the position of their spec
+
+
+class Tile(NamedTuple):
+    """Some consecutive examples, by their places in the order of the evaluation.
+
+    lacks: the first example that is missing, and the specs that lack it and all after it, by position; the
+    most complete ones first, since others may need theirs. Nothing is measured twice on an example, so that
+    sums over examples stay correct. known: the outcomes from the tile's first example on of specs that have
+    some.
+    """
+
+    examples: range
+    lacks: tuple[tuple[int, tuple[int, ...]], ...]
+    known: Mapping[int, np.ndarray]
+
+    def keys(self, outcomes: Sequence[Outcomes]) -> dict[int, str]:
+        """The store keys of the parts, by spec."""
+        return {
+            i: digest({"part of": outcomes[i].key, "begin": begin, "end": self.examples.stop})
+            for begin, missing in self.lacks
+            for i in missing
+        }
+
+
+def missing_tiles(outcomes: Sequence[Outcomes], n: int, size: int) -> list[Tile]:
+    """The tiles of the first n examples that some outcomes lack."""
+    return [
+        tile
+        for start in range(0, n, size)
+        if (tile := _tile(outcomes, range(start, min(start + size, n)))).lacks
+    ]
+
+
+def _tile(outcomes: Sequence[Outcomes], examples: range) -> Tile:
+    groups: dict[int, list[int]] = {}
+    for i, one in enumerate(outcomes):
+        if len(one) < examples.stop:
+            groups.setdefault(max(len(one), examples.start), []).append(i)
+    lacks = tuple((begin, tuple(missing)) for begin, missing in sorted(groups.items(), reverse=True))
+    known = {
+        i: one.values(examples.stop)[examples.start :]
+        for i, one in enumerate(outcomes)
+        if len(one) > examples.start
+    }
+    return Tile(examples, lacks, known)
+
+
+def complete(
+    outcomes: list[Outcomes],
+    tiles: Sequence[Tile],
+    measured: Callable[[Iterator[Tile]], Iterable[tuple[Tile, Parts]]],
+    progress: Callable[[int], None],
+    *,
+    store: Store,
+    shard: tuple[int, int] = (1, 1),
+) -> None:
+    """Have the tiles measured, and append their outcomes in order.
+
+    `measured` takes tiles one by one as there is room, and gives them with their parts as they are done.
+    Before each is taken, `progress` takes the number of examples whose outcomes are appended, and raises when
+    the work should stop. shard: (i, N) of N processes with this store: this one begins with its own tiles,
+    and then computes what is left of those of the others, from the last on. Outcomes are kept in the store at
+    the end, also after an interruption.
+    """
+    number, of = shard
+    mine = tiles[number - 1 :: of]
+    order = [*mine, *(tile for tile in reversed(tiles) if tile not in mine)]
+    left = deque(tiles)  # those that are not appended yet
+    done: dict[range, Parts] = {}
+    stored: list[str] = []
+
+    def missing() -> Iterator[Tile]:
+        for tile in order:
+            if (parts := _stored(store, tile.keys(outcomes))) is not None:
+                take(tile, parts, kept=True)
+            elif of > 1 and (others := _finished(store, outcomes, tiles)) is not None:
+                outcomes[:] = others
+                left.clear()
+                return
+            else:
+                progress(left[0].examples.start)
+                yield tile
+
+    def take(tile: Tile, parts: Parts, *, kept: bool = False) -> None:
+        keys = tile.keys(outcomes)
+        if not kept and (of > 1 or tile is not left[0]):
+            for i, key in keys.items():
+                store.keep_part(key, parts[i].encoded())
+            kept = True
+        stored.extend(keys.values() if kept else ())
+        done[tile.examples] = parts
+        while left and left[0].examples in done:
+            for i, part in done.pop(left.popleft().examples).items():
+                outcomes[i].extend(*part)
+
+    try:
+        for tile, parts in measured(missing()):
+            if left:
+                take(tile, parts)
+    finally:
+        for unsaved in outcomes:
+            unsaved.keep()
+        if not left:
+            for key in stored:
+                store.drop_state(key)
+
+
+def _stored(store: Store, keys: Mapping[int, str]) -> Parts | None:
+    """The parts of a tile; None where one is missing or damaged."""
+    parts: dict[int, TilePart] = {}
+    for i, key in keys.items():
+        data = store.state(key)
+        part = None if data is None else TilePart.decoded(data)
+        if part is None:
+            return None
+        parts[i] = part
+    return parts
+
+
+def _finished(store: Store, outcomes: Sequence[Outcomes], tiles: Sequence[Tile]) -> list[Outcomes] | None:
+    """The outcomes that another shard has joined meanwhile; None as long as they are not complete."""
+    found = [Outcomes(store, one.key) for one in outcomes]
+    return found if all(len(one) >= tiles[-1].examples.stop for one in found) else None

@@ -1,0 +1,279 @@
+"""Engines run calls in this process, in worker processes, or on a cluster: `submit` gives a Future.
+
+An engine is a subclass of `Engine` in a module of its own and a line of `rbtools.execution.ENGINES`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+from rbtools.errors import Pending, RbError, is_foreign, of_network, of_own_code
+from rbtools.execution import ENGINES, LOCAL
+from rbtools.execution.run import Run
+from rbtools.report import discard
+
+_POLL_SECONDS = 0.5
+_AHEAD = 4  # calls for each worker that are submitted before the first is done
+
+
+class JobFunction:
+    """The work on each record, as a value that can be sent to other processes. Subclasses are dataclasses.
+
+    `divided`: the work on one record is cut into tiles that the workers of `run.pool` share.
+    """
+
+    divided: ClassVar[bool] = False
+
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def splits(self, run: Run) -> tuple[str, ...]:
+        """The splits of the data set of `--dataset` that the work reads, whichever record it gets."""
+        return ()
+
+
+class Call:
+    """Anything that an engine runs, as a value that can be sent to other processes; `run` is that of the
+    process that does the work. arch: of the network, which decides how many threads it takes."""
+
+    arch: Any
+
+    def __call__(self, run: Run) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Job(Call):
+    """A function applied to a record."""
+
+    function: JobFunction
+    record: dict[str, Any]
+
+    @property
+    def arch(self) -> Any:
+        return self.record.get("arch")
+
+    def __call__(self, run: Run) -> dict[str, Any]:
+        return self.function(self.record, run)
+
+
+class Unfinished(BaseException):
+    """A job was interrupted that has a result as it stands; `__cause__` is the interruption."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+
+@dataclass
+class JobReport:
+    """The result of a call or the reason for its failure, and its use of the store.
+
+    found, computed: how many results came from the store and how many were computed. pending: a dry run found
+    work to do. seconds: wall-clock time; stages: of its stages. damaged: files of the store that could not be
+    read. trouble: the reason why results could not be stored. remarks: messages of a worker that has no
+    terminal. interruption: what ended the job early; the result is as it stands, and the run ends once it is
+    written.
+    """
+
+    result: Any = None
+    problem: str | None = None
+    trace: str | None = None
+    found: int = 0
+    computed: int = 0
+    pending: bool = False
+    seconds: float = 0.0
+    stages: dict[str, float] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
+    trouble: str | None = None
+    remarks: list[str] = field(default_factory=list)
+    interruption: BaseException | None = None
+
+    def value(self, run: Run) -> Any:
+        """The result, after its remarks. Raises CallFailed where there is none."""
+        for remark in self.remarks:
+            run.report.notify(remark)
+        for stage, seconds in self.stages.items():
+            run.report.clock.seconds[stage] = run.report.clock.seconds.get(stage, 0.0) + seconds
+        if self.problem is not None:
+            raise CallFailed(self.problem, self.trace)
+        return self.result
+
+
+class CallFailed(RbError):
+    """A call that a worker did for a job failed; trace: its traceback, of a bug."""
+
+    def __init__(self, problem: str, trace: str | None) -> None:
+        super().__init__(problem)
+        self.trace = trace
+
+
+class Progress(NamedTuple):
+    """The status text of a running call."""
+
+    text: str
+    call: Any = None
+
+
+class Warned(NamedTuple):
+    """A warning, such as that a worker was lost."""
+
+    text: str
+
+
+Message = Progress | Warned | dict[str, Any]
+"""What workers say; a dict is an event for programs (`run.report.event`)."""
+
+
+def run_job(call: Call, run: Run) -> JobReport:
+    """Run a call. User errors, also those of their network, become a message; others keep their traceback."""
+    report = JobReport()
+    if run.report.notify is discard:
+        run = run.changed(notify=report.remarks.append)
+    store = run.store
+    before = store.found, store.computed, len(store.damaged)
+    start = time.perf_counter()
+    run.report.clock.seconds.clear()
+    if run.plan is not None:
+        run.plan.job += 1
+    try:
+        report.result = call(run)
+    except Pending:
+        report.pending, report.result = True, getattr(call, "record", None)
+    except Unfinished as stop:
+        report.result, report.interruption = stop.result, stop.__cause__
+    except CallFailed as failed:
+        report.problem, report.trace = str(failed), failed.trace
+    except RbError as wrong:
+        report.problem = str(wrong)
+    except MemoryError:
+        report.problem = (
+            "Memory ran out. Use fewer --jobs, a smaller --batch (rb-train: --batch-size), or stream the data"
+            " (RB_IMAGE_MEMORY=0)."
+        )
+    except BaseException as bug:
+        if not isinstance(bug, Exception) and not is_foreign(bug):
+            raise
+        report.problem = of_network(bug) or of_own_code(bug)
+        if report.problem is None:
+            report.problem = f"{type(bug).__name__}: {bug} (a bug in rbtools; see the traceback)"
+            report.trace = traceback.format_exc()
+    report.seconds = time.perf_counter() - start
+    report.stages = dict(run.report.clock.seconds)
+    report.found, report.computed = store.found - before[0], store.computed - before[1]
+    report.damaged = [str(path) for path in store.damaged[before[2] :]]
+    report.trouble, store.trouble = store.trouble, None
+    return report
+
+
+class Engine:
+    """Runs calls, each with the run of the process that does it.
+
+    Use as a context manager: leaving it stops what runs; finished work stays in the store. Subclasses define
+    `submit`, start and end their workers on entering and leaving, and pass on what workers say by `post`.
+    They retry the call of a lost worker themselves.
+
+    A worker gets a pickled copy of the run: its callbacks are lost and set anew there, `worker` is its number
+    on its machine, which chooses a GPU, and `jobs` is how many share the cores of that machine.
+
+    `capacity` is how many calls run at once, known after entering. `own_capacity`: the engine itself decides
+    how many where `--jobs` does not say; `jobs` is 0 then, but in a worker 1 or more. `in_process`: `submit`
+    returns when the call has ended. `status` formats progress for the status line.
+    """
+
+    own_capacity: ClassVar[bool] = False
+    in_process: ClassVar[bool] = False
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.capacity = max(run.placement.jobs, 1)
+        self.status: Callable[[Progress], str] = lambda progress: progress.text
+        self._messages: deque[Message | BaseException] = deque()
+        self._arrived = threading.Event()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def submit(self, call: Call) -> Future[JobReport]:
+        """Submit a call; it runs as soon as there is room for it."""
+        raise NotImplementedError
+
+    def post(self, message: Message | BaseException) -> None:
+        """Pass on a message, from any thread. An exception is raised in `wait`."""
+        self._messages.append(message)
+        self.wake()
+
+    def wake(self, _: object = None) -> None:
+        """Let `wait` return, from any thread."""
+        self._arrived.set()
+
+    def wait(self) -> None:
+        """Wait until something happens, for half a second at most; pass on what workers said, and ask whether
+        to go on."""
+        self._arrived.wait(_POLL_SECONDS)
+        self._arrived.clear()
+        self.run.report.check_cancelled()
+        for _ in range(len(self._messages)):
+            message = self._messages.popleft()
+            if isinstance(message, BaseException):
+                raise message
+            if isinstance(message, Warned):
+                self.run.report.warn(message.text)
+            elif isinstance(message, Progress):
+                self.run.report.progress(self.status(message))
+            else:
+                self.run.report.event(message)
+
+    def map(self, calls: Iterable[Call]) -> Iterator[tuple[int, JobReport]]:
+        """The number of each call and its report, as they are done; meanwhile `wait`. The next call is taken
+        when there is room for it."""
+        flying: dict[Future[JobReport], int] = {}
+        waiting: Iterator[tuple[int, Call]] | None = iter(enumerate(calls))
+        while waiting is not None or flying:
+            while waiting is not None and len(flying) < (1 if self.in_process else _AHEAD * self.capacity):
+                number, call = next(waiting, (0, None))
+                if call is None:
+                    waiting = None
+                    break
+                future = self.submit(call)
+                flying[future] = number
+                future.add_done_callback(self.wake)
+            done = [future for future in flying if future.done()]
+            for future in done:
+                yield flying.pop(future), future.result()
+            if flying and not done:
+                self.wait()
+
+
+class InProcess(Engine):
+    """Runs each call inside `submit`, in the calling thread."""
+
+    in_process = True
+
+    def submit(self, call: Call) -> Future[JobReport]:
+        future: Future[JobReport] = Future()
+        future.set_result(run_job(call, self.run))
+        return future
+
+
+def engine_for(functions: Sequence[JobFunction], run: Run, at_most: int | None = None) -> Engine:
+    """The engine that `run.placement.engine` and `run.placement.jobs` ask for.
+
+    `at_most` is the number of jobs, if known: a single one needs no worker process, unless it is divided.
+    Raises RbError for an engine that does not exist.
+    """
+    divided = any(function.divided for function in functions)
+    if run.placement.engine == LOCAL and (run.placement.jobs <= 1 or (at_most == 1 and not divided)):
+        return InProcess(run)
+    engine: Engine = ENGINES.load(run.placement.engine)(run)
+    return engine

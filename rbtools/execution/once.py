@@ -1,0 +1,30 @@
+"""Work that is done once: a training, a search. Other processes with the same store wait for its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rbtools.execution.run import Run
+
+
+def once(
+    run: Run, key: str, look_up: Callable[[], Any], compute: Callable[[], Any], *, title: str, unit: str
+) -> Any:
+    """The result of `look_up`, or of `compute`, which stores it, while this process holds the lease of `key`.
+
+    `title` and `unit` ("training") name the work in a dry run, which raises Pending. Counts one result as
+    found or as computed, by whichever process.
+    """
+    result = look_up()
+    if result is not None:
+        run.store.found += 1
+        return result
+    if run.plan is not None:
+        run.plan.lacks(key, title, unit=unit)
+    with run.store.claimed(key, lambda: look_up() is not None, run.report.check_cancelled):
+        result = look_up()
+        if result is None:
+            result = compute()
+    run.store.computed += 1
+    return result

@@ -1,0 +1,186 @@
+"""The engine on a Ray cluster: every call is a Ray task, on a node that sees the driver's store.
+
+Ray decides where a task runs, and tries one that was lost with its node again; it then starts from what the
+first try left in the store. A worker recognises the store by a file that the driver has in it during the run:
+no other folder of that name has that file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import time
+import uuid
+from collections import deque
+from concurrent.futures import Future
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from rbtools import __version__
+from rbtools.execution import ray_cluster, resources
+from rbtools.execution.engine import Call, Engine, JobReport, run_job
+from rbtools.execution.run import Run
+from rbtools.store.checksum import digest
+from rbtools.store.files import write_whole
+
+TRIES = 3  # a node may be lost for other reasons than the record: one more than for local workers
+_SECONDS_TO_STOP = 1.0
+_SECONDS_WHEN_INTERRUPTED = 0.5
+_SECONDS_WHEN_DONE = 60.0  # on a busy machine
+
+
+class RunSpec(NamedTuple):
+    """The common part of all tasks. `folder`: the base of relative paths; `mark`: the name of a file in the
+    driver's store."""
+
+    run: Run
+    folder: str
+    mark: str | None
+
+
+class RayEngine(Engine):
+    """Calls on a Ray cluster.
+
+    Entering it joins the cluster, leaving it stops the tasks, whose finished work is stored. Raises RbError
+    on entering.
+    """
+
+    own_capacity = True
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._waiting: deque[tuple[Call, Future[JobReport]]] = deque()
+        # Tasks that run, by their references, which may not be dropped while Ray shuts down.
+        self._running: dict[Any, Future[JobReport]] = {}
+        self._mark: str | None = None
+        self._membership = ray_cluster.Membership(run.placement.address)
+        self._hush = contextlib.ExitStack()
+
+    def __enter__(self) -> RayEngine:
+        # Ray prints long reports on its nodes even without log_to_driver; our notices have one line.
+        nowhere = self._hush.enter_context(open(os.devnull, "w"))
+        self._hush.enter_context(contextlib.redirect_stdout(nowhere))
+        try:
+            ray = self._ray = self._membership.join()
+            self._share = ray_cluster.share(ray, self.run)
+            self.capacity = self.run.placement.jobs or self._share.capacity
+            self.run = self.run.changed(device=self._share.device)
+            self._mark = _marked(self.run)
+            spec = RunSpec(self.run.changed(jobs=1), os.getcwd(), self._mark)
+            self._spec, self._serve = ray.put(pickle.dumps(spec)), ray.remote(serve)
+        except BaseException:
+            self.__exit__(True)
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for ref in self._running:
+            with contextlib.suppress(Exception):
+                self._ray.cancel(ref, force=False)
+        end = time.monotonic() + _SECONDS_TO_STOP
+        while any(not future.done() for future in self._running.values()) and time.monotonic() < end:
+            time.sleep(0.02)
+        self._membership.leave(self, _SECONDS_WHEN_INTERRUPTED if any(error) else _SECONDS_WHEN_DONE)
+        if self._mark is not None:
+            self.run.store.drop_state(self._mark)
+        self._hush.close()
+
+    def submit(self, call: Call) -> Future[JobReport]:
+        """Submit a call; Ray starts it as soon as there is room for it."""
+        future: Future[JobReport] = Future()
+        self._waiting.append((call, future))
+        self._launch()
+        return future
+
+    def wait(self) -> None:
+        self._launch()
+        super().wait()
+
+    def _launch(self) -> None:
+        """Hand calls to Ray: as many as `--jobs` says at once, or all, for nodes that join during the run."""
+        for ref in [ref for ref, future in self._running.items() if future.done()]:
+            del self._running[ref]
+        while self._waiting and len(self._running) < (self.run.placement.jobs or 1 << 30):
+            call, future = self._waiting.popleft()
+            threads = resources.threads_for(self.run, call.arch, self._share.threads)
+            task = self._serve.options(
+                num_cpus=threads, num_gpus=self._share.gpus, max_retries=TRIES - 1, name=self.run.tool
+            )
+            ref = task.remote(__version__, self._spec, call, threads)
+            self._running[ref] = future
+            ref.future().add_done_callback(lambda done, future=future: future.set_result(_report(done)))
+
+
+def _report(done: Future[JobReport]) -> JobReport:
+    """The report of a task, or the reason why there is none."""
+    try:
+        return done.result()
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+        of_task = type(error).__name__.startswith("RayTaskError")  # its last line is the error itself
+        text = f"{type(error).__name__}: {lines[-1] if of_task else lines[0]}".rstrip(".")
+        return JobReport(
+            problem=f"A Ray worker could not do the work: {text}. Is the same rbtools on all nodes? If memory"
+            " ran out, use more --threads (fewer tasks a node) or a smaller --batch (rb-train: --batch-size)."
+        )
+
+
+def _marked(run: Run) -> str | None:
+    """The name of a file that workers recognise the store by; None where it cannot be written."""
+    name = digest({"kind": "ray", "run": uuid.uuid4().hex})
+    path = run.store.path("state", name)
+    try:
+        if path is not None:
+            write_whole(path, b"")
+    except Exception:
+        return None
+    return name if path is not None else None
+
+
+# --- in the worker ----------------------------------------------------------------------------------
+
+
+def serve(version: str, spec: bytes, call: Call, threads: int) -> JobReport:
+    """Run one call: the remote function."""
+    node = socket.gethostname()
+    if version != __version__:
+        return JobReport(
+            problem=f"The Ray node {node} has rbtools {__version__}, driver {version}. Install one version on"
+            " all nodes."
+        )
+    if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.SIG_DFL):
+        with contextlib.suppress(ValueError):  # this is not the main thread
+            # Ray stops a task by SIGINT, which a node started in the background ignores.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    run, folder, mark = _loaded(spec)
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+    if not sees(run, mark):
+        return JobReport(
+            problem=f"The Ray node {node} does not see the store {run.store.folder}. Name a folder that all"
+            " nodes share with --store, or leave out --engine ray."
+        )
+    return run_job(call, run.changed(threads=threads))
+
+
+@lru_cache(maxsize=1)
+def _loaded(spec: bytes) -> RunSpec:
+    """The specification of a run; one process serves many of its tasks with the same store."""
+    loaded: RunSpec = pickle.loads(spec)  # trusted: pickled by the driver of this run, sent by its own Ray
+    return loaded
+
+
+def sees(run: Run, mark: str | None) -> bool:
+    """Whether the run's store is the same folder on this machine as on the driver's."""
+    if run.store.folder is None:
+        return True
+    if mark is None:
+        return False
+    path = run.store.folder / "state" / mark[:2] / mark
+    # A network file system may cache that a file is missing: opening the folder refreshes that.
+    with contextlib.suppress(OSError):
+        os.listdir(path.parent)
+    return path.exists()

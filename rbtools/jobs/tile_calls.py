@@ -1,0 +1,184 @@
+"""The tiles of a record's evaluation: measured in this process, or sent to the workers of the run's engine.
+
+Workers get the resolved inputs: options that are resolved again could mean other images there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from rbtools.errors import RbError
+from rbtools.evaluation import model_checks
+from rbtools.evaluation.base import Outcomes
+from rbtools.evaluation.by_draws import Randomness
+from rbtools.evaluation.evaluate import Evaluator, Examples, StatusLine, measure_all, together
+from rbtools.evaluation.spec import Spec
+from rbtools.evaluation.tiles import Tile, complete, missing_tiles
+from rbtools.execution import device, precision, resources
+from rbtools.execution.engine import Call
+from rbtools.execution.run import Run
+from rbtools.inputs.resolve import Inputs
+
+
+@dataclass(frozen=True)
+class RecordEvaluation:
+    """Specs on a record's model: what a process needs to measure tiles of them."""
+
+    inputs: Inputs
+    title: str
+    specs: Sequence[Spec]
+    look: Randomness
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Evaluator]:
+        """The network on this process's device."""
+        from rbtools.evaluation.randomised import controlled
+
+        inputs, run = self.inputs, self.inputs.run
+        with device.taken(run, inputs.threads()) as place:
+            with run.report.clock.stage("model"):
+                model = controlled(inputs.load_model(place), self.look)
+            dataset = inputs.data.load()
+            yield Evaluator(
+                model,
+                Examples(dataset.images, dataset.labels, inputs.data.order(dataset.labels)[: inputs.n]),
+                self.title,
+                self.specs,
+                settings=replace(run.settings, precision=precision.resolve(run)),
+                device=place,
+                report=run.report,
+            )
+
+    def checks(self, evaluator: Evaluator) -> dict[str, Any] | None:
+        """What looks wrong of the model on its first images; None for one that rb-train trained."""
+        inputs = self.inputs
+        with inputs.run.report.clock.stage("look"):
+            return model_checks.check_outputs(
+                evaluator.model, inputs.record, inputs.data, inputs.n, evaluator.device, inputs.run
+            )
+
+
+def measure(
+    evaluation: RecordEvaluation,
+    outcomes: list[Outcomes],
+    *,
+    checked: bool,
+    saving: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
+) -> dict[str, Any] | None:
+    """Complete the outcomes; return the checks of the model if they are asked for.
+
+    saving: the context of a function that takes images, which are all measured anew, in this process.
+    """
+    inputs, run = evaluation.inputs, evaluation.inputs.run
+    if run.pool is not None and saving is None:
+        return _by_workers(evaluation, outcomes, checked)
+    with evaluation.opened() as evaluator, contextlib.ExitStack() as stack:
+        checks = evaluation.checks(evaluator) if checked else None
+        save = None if saving is None else stack.enter_context(saving())
+        with run.report.clock.stage(evaluation.title):
+            shard = run.placement.shard if save is None else (1, 1)
+            measure_all(evaluator, outcomes, inputs.run.store, shard=shard, save=save)
+    return checks
+
+
+def _by_workers(
+    evaluation: RecordEvaluation, outcomes: list[Outcomes], checked: bool
+) -> dict[str, Any] | None:
+    """As `measure`, by the workers of the engine."""
+    inputs, run, specs = evaluation.inputs, evaluation.inputs.run, evaluation.specs
+    arch, sent = inputs.record.get("arch"), pickle.dumps(evaluation)
+    size = together(specs, resources.kind(run), inputs.data.about.shape)
+    checks = run.pool.submit(CheckCall(arch, sent)) if checked else None
+    others = any(spec.needs for spec in specs)
+
+    def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, Any]]:
+        taken: list[Tile] = []
+
+        def calls() -> Iterator[Call]:
+            for tile in tiles:
+                taken.append(tile)
+                yield TileCall(arch, sent, tile if others else tile._replace(known={}), size)
+
+        for number, report in run.pool.map(calls()):
+            yield taken[number], report.value(run)
+
+    with run.report.clock.stage(evaluation.title):
+        complete(
+            outcomes,
+            missing_tiles(outcomes, inputs.n, size),
+            measured,
+            StatusLine(evaluation.title, inputs.n, specs, outcomes, run.settings.seed, run.report),
+            store=run.store,
+            shard=run.placement.shard,
+        )
+    return None if checks is None else checks.result().value(run)
+
+
+# --- in a worker ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _OfEvaluation(Call):
+    """A call that needs an evaluation, pickled."""
+
+    arch: Any
+    sent: bytes
+
+    @contextlib.contextmanager
+    def opened(self, run: Run) -> Iterator[tuple[RecordEvaluation, Evaluator]]:
+        """The evaluation and its network, which stays loaded for the next call."""
+        global _open
+        if _open is None or _open.sent != self.sent:
+            _open = None  # its memory is free before the next network is loaded
+            evaluation: RecordEvaluation = pickle.loads(self.sent)
+            there = replace(evaluation.inputs.run, placement=run.placement, report=run.report)
+            evaluation = replace(evaluation, inputs=replace(evaluation.inputs, run=there))
+            with evaluation.opened() as evaluator:
+                _open = _Open(self.sent, evaluation, evaluator)
+        inputs = _open.evaluation.inputs
+        with device.taken(run, inputs.threads()):
+            _open.evaluator.report = run.report
+            yield _open.evaluation, _open.evaluator
+
+
+class _Open(NamedTuple):
+    """The evaluation that a worker measured last."""
+
+    sent: bytes
+    evaluation: RecordEvaluation
+    evaluator: Evaluator
+
+
+_open: _Open | None = None
+
+
+@dataclass(frozen=True)
+class CheckCall(_OfEvaluation):
+    """Look at the first images."""
+
+    def __call__(self, run: Run) -> dict[str, Any] | None:
+        with self.opened(run) as (evaluation, evaluator):
+            return evaluation.checks(evaluator)
+
+
+@dataclass(frozen=True)
+class TileCall(_OfEvaluation):
+    """Measure a tile. size: of the tiles, which follows from the kind of device."""
+
+    tile: Tile
+    size: int
+
+    def __call__(self, run: Run) -> Any:
+        with self.opened(run) as (evaluation, evaluator):
+            if evaluator.size != self.size:
+                raise RbError(
+                    f"A worker computes on {evaluator.device}, where {evaluator.size} images are measured"
+                    f" together, and others on a device where {self.size} are. Name one with --device."
+                )
+            first, stop = self.tile.examples[0] + 1, self.tile.examples.stop
+            said = f"{evaluation.title} · images {first} to {stop}"
+            return evaluator.measure(self.tile, lambda words: run.report.progress(f"{said} · {words}"))
