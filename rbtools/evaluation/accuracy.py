@@ -39,10 +39,6 @@ class Accuracy(Spec):
     detail: bool = False
     draws: int = 0
 
-    @property
-    def fixed_batches(self) -> bool:
-        return self.detail  # logits are kept to the bit
-
     def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
         """The images (N, C, H, W) that the model judges, and sums over the examples."""
         raise NotImplementedError
@@ -186,10 +182,6 @@ class Attacked(Accuracy):
     def searches(self) -> bool:
         """AutoAttack's own code gets the float32 model."""
         return not (self.batch_dependent or self.draws)
-
-    @property
-    def fixed_batches(self) -> bool:
-        return True
 
     @property
     def needs(self) -> tuple[Spec, ...]:

@@ -45,10 +45,6 @@ class Smoothed(Spec):
     radii: tuple[float, ...] = field(default=(), compare=False)
 
     @property
-    def fixed_batches(self) -> bool:
-        return False
-
-    @property
     def copies(self) -> int:
         return smoothing.BLOCK
 

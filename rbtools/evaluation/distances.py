@@ -13,7 +13,7 @@ from rbtools.evaluation.accuracy import Clean, attack_settings, share
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key, rebuilt
 from rbtools.lazy import np, torch
-from rbtools.records import metric_name
+from rbtools.records import metric_name, schema
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _DIGITS = 6
@@ -137,14 +137,14 @@ def optimality(
     for spec, value in zip(specs, values, strict=True):
         entry = {"metric": f"optimality.{spec.method.stem}", **spec.settings(), "best": best}
         of_search = by_name[spec.name()]
-        entry |= {name: of_search[name] for name in of_search if name not in {*entry, *_OF_DISTANCES}}
+        shared = [name for name in of_search if schema.role(name) != "result" and name not in _OF_SEARCH]
+        entry |= {name: of_search[name] for name in shared if name not in entry}
         reason = {} if value is not None else {"reason": "no image is reached by any attack"}
         made.append({**entry, "value": value, **reason})
     return made
 
 
-# what is found of the distances of one search
-_OF_DISTANCES = ("quantiles", "reason", "area", "unreached", "warnings", "passes", "value")
+_OF_SEARCH = ("reason", "passes")  # what else is of one search alone
 
 
 def local_optimality(distances: np.ndarray) -> list[float | None]:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.datasets.streaming import Streamed
-    from rbtools.records.typed import Entry
 
 _TASKS = (
     "an attack such as PGD(eps=8 / 255), a corruption with its severity such as (Fog(), 3), a noise with its"
@@ -272,7 +271,7 @@ class Result:
     outcomes: Tensor
     images: Tensor | None
     seconds: float
-    entry: Entry
+    entry: dict[str, Any]
 
     def __repr__(self) -> str:
         low, high = self.ci95

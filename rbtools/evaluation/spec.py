@@ -51,13 +51,6 @@ class Spec:
         return False
 
     @property
-    def fixed_batches(self) -> bool:
-        """Whether a row or its cost depends on the size of the batch, by rounding too. It does if images are
-        dropped from a batch during the work: kernels round differently for few images.
-        """
-        return True
-
-    @property
     def copies(self) -> int:
         """The factor by which batches are smaller: the number of copies of an image that go through the
         network together."""

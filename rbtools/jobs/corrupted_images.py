@@ -72,10 +72,6 @@ class Archived(Accuracy):
     def random(self) -> bool:
         return False
 
-    @property
-    def fixed_batches(self) -> bool:
-        return True
-
     def name(self) -> str:
         return metric_name.corrupt_name(self.corruption, self.severity)
 

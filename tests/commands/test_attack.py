@@ -578,7 +578,7 @@ def test_an_ensemble_of_other_attacks_is_never_called_autoattack(
     how = ["aa", "--eps", "16", "--n", "10", "--attacks"]
     with monkeypatch.context() as former:  # an earlier version of rbtools stored it as aa.16
         former.setattr(ATTACKS.load("aa"), "stem", "aa")
-        former.setattr(accuracy.Attacked, "reading", lambda specs: {})
+        former.setattr(accuracy.Attacked, "reading", classmethod(lambda cls, specs: {}))
         old = one(run([*how, "noise,fgsm"], trained["erm"]))
     assert old["metrics"].keys() >= {"aa.16"}
     entry = one(run([*how, "noise,fgsm"], old))["evals"][-1]
