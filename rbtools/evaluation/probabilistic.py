@@ -91,7 +91,7 @@ class Noisy(Spec):
 
     def estimates(self, rows: np.ndarray) -> Entry:
         """Value and interval from the rows."""
-        return estimate.findings(rows, self.read, self.samples)[-1]
+        return estimate.findings(rows, self.read, self.samples, self.rho)
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
         """Which examples are classified correctly in every copy."""
@@ -150,10 +150,9 @@ class Noisy(Spec):
 
 def _estimator(specs: Sequence[Noisy]) -> Estimator:
     """The settings of the estimates of specs that differ in the tolerated rate alone."""
-    first, rates = specs[0], tuple(spec.rho for spec in specs if spec.rho is not None)
-    return Estimator(
-        rho=rates, denominator=first.denominator, passes=first.passes, confidence=first.confidence
-    )
+    last, rates = specs[-1], tuple(spec.rho for spec in specs if spec.rho is not None)
+    rated = next((spec for spec in specs if spec.rho is not None), last)  # no entry of PR_D says `passes`
+    return Estimator(rho=rates, denominator=last.denominator, passes=rated.passes, confidence=last.confidence)
 
 
 @dataclass(frozen=True, kw_only=True)
