@@ -79,6 +79,10 @@ class Question:
         """Both questions as one; None where one measurement does not answer both."""
         return None
 
+    def name(self) -> str | None:
+        """The metric that a tool gives the answer; None where only the entry says it."""
+        return None
+
     def placed(self, run: Run) -> Run:
         """The run with the options of the question."""
         under = dict(self.under)
@@ -106,6 +110,10 @@ class SpecQuestion(Question):
             return None
         return replace(self, specs=tuple(dict.fromkeys((*self.specs, *other.specs))))
 
+    def name(self) -> str | None:
+        (spec, *more) = self.specs  # of a mean there are several
+        return None if more else metric_name.split_name(spec.name(), self.under.get("split", "test"))
+
     def evaluation(self, run: Run) -> Evaluation:
         """The specs with those that they need, and the means of corruptions."""
         specs = type(self.specs[0]).joined(self.specs)
@@ -131,6 +139,9 @@ class GapQuestion(SpecQuestion):
     of_part: ClassVar[bool] = False
     n_train: int | None = None
 
+    def name(self) -> str | None:
+        return None
+
     def measure(self, record: Record, run: Run) -> Record:
         run = self.placed(run)
         return train_test_gap.ge(record, self.evaluation(run), run, self.n_train)
@@ -141,6 +152,11 @@ class TwoPhaseQuestion(Question):
     """An accuracy estimated from a sample of the images that cheap attacks leave."""
 
     request: TwoPhaseRequest
+
+    def name(self) -> str | None:
+        method = self.request.method
+        name = metric_name.attack_name(method.stem, method.eps, method.norm)
+        return metric_name.split_name(name, self.under.get("split", "test"))
 
     def measure(self, record: Record, run: Run) -> Record:
         return screened_attack.run_two_phase(record, self.request, self.placed(run))

@@ -173,51 +173,52 @@ class _Measurement:
         store = Store(run.store.folder, force=True)  # it gives checkpoints, and no results
         alone = {"n": None, "split": "test", "seed": 0, "shard": (1, 1)}
         self.run = run.changed(store=store, **alone, notify=discard, warn=discard)
-        self.parts: dict[str, int] = {}  # by metric: the claim's images, a random part of which was measured
-        self.measured: dict[str, Entry] = {}
+        self.asked: dict[str, Question] = {}
+        self.measured: dict[str, Entry] = {}  # by the metric of the claim
+        self.along: dict[str, Entry] = {}  # what was measured with other claims
+        self.parts: dict[str, int] = {}  # the claim's images, a random part of which was measured
         self.failed: dict[str, str] = {}
 
     def verdicts(self) -> dict[str, Record]:
         """The verdict on each entry."""
         every = {entry["metric"]: entry for entry in self.record.get("evals") or ()}
-        asked: dict[str, Question] = {}
+        chosen = {entry["metric"]: entry for entry in self.entries}
         verdicts: dict[str, Record] = {}
-        for entry in self.entries:
+        for metric, entry in chosen.items():
             try:
                 question = question_of(entry, every, lenient=consistency.is_published(entry))
             except Unsayable as wrong:
-                verdicts[entry["metric"]] = _unknown(entry, str(wrong))
+                verdicts[metric] = _unknown(entry, str(wrong))
             else:
-                if not _comes_along(entry, {one["metric"]: one for one in self.entries}):
-                    asked[entry["metric"]] = question
-        for question, metrics in joined(asked):
-            problem = self._measure(question)
+                if not _comes_along(entry, chosen):
+                    self.asked[metric] = question
+        for question, metrics in joined(self.asked):
+            problem = self._measure(question, metrics)
             for metric in metrics if problem is not None else ():
-                alone = problem if len(metrics) == 1 else self._measure(asked[metric])
+                alone = problem if len(metrics) == 1 else self._measure(self.asked[metric], [metric])
                 if alone is not None:
                     self.failed[metric] = alone
-        for entry in self.entries:
-            if entry["metric"] not in verdicts:
-                verdicts[entry["metric"]] = self._verdict(entry)
-        return verdicts
+        return {metric: verdicts.get(metric) or self._verdict(entry) for metric, entry in chosen.items()}
 
-    def _measure(self, question: Question) -> str | None:
-        """Measure what a question asks for; the reason where that fails."""
+    def _measure(self, question: Question, metrics: Sequence[str]) -> str | None:
+        """Measure what a question asks for, the answers to claims of these metrics; the reason where that
+        fails."""
         try:
-            run, part = self.run, self._images(question)
+            part = self._images(question)
             if part is not None:
-                chosen, images = part
-                question = replace(question, under={**question.under, "n": None, "indices": chosen})
+                question = replace(question, under={**question.under, "n": None, "indices": part[0]})
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                result = question.measure(self.bare, run)
+                result = question.measure(self.bare, self.run)
         except RbError as wrong:
             return str(wrong)
-        for entry in result.get("evals") or ():
-            if entry["metric"] not in self.measured:
-                self.measured[entry["metric"]] = entry
-                if part is not None:
-                    self.parts[entry["metric"]] = images
+        found = {entry["metric"]: entry for entry in result.get("evals") or ()}
+        for metric in metrics:
+            name = self.asked[metric].name() or metric
+            if name in found:
+                self.measured[metric] = found[name]
+                self.parts |= {} if part is None else {metric: part[1]}
+        self.along = found | self.along
         return None
 
     def _images(self, question: Question) -> tuple[Any, int] | None:
@@ -232,32 +233,24 @@ class _Measurement:
         return indices.of(sorted(self.job.draws(self.record, "images").sample(order, wanted))), len(order)
 
     def _verdict(self, entry: Entry) -> Record:
-        measured = self.measured.get(entry["metric"]) or self._under_another_name(entry)
-        if measured is not None and consistency.is_published(entry):
-            return self._published(entry, measured)
+        metric = entry["metric"]
+        measured = self.measured.get(metric) or self.along.get(metric)
         if measured is None:
-            return _unknown(entry, self.failed.get(entry["metric"], "no tool measures a metric of that name"))
-        if entry["metric"] not in self.parts and entry.get("indices") != measured.get("indices"):
+            return _unknown(entry, self.failed.get(metric, "no tool measures a metric of that name"))
+        if consistency.is_published(entry):
+            return self._published(entry, measured)
+        if metric not in self.parts and entry.get("indices") != measured.get("indices"):
             return _unknown(entry, "it is of chosen images (--indices), of which the record has only a hash")
         if words := remeasured.different(entry, measured):
             return _unknown(entry, f"it was measured differently: {words}")
-        return remeasured.judged(entry, measured, self.parts.get(entry["metric"]))
-
-    def _under_another_name(self, entry: Entry) -> Entry | None:
-        """The measurement of a published attack whose name has a rounded distance (aa.8 of eps 0.031), or of
-        an ensemble that was once called aa."""
-        if not (consistency.is_published(entry) and "attack" in entry) and not entry.get("attacks"):
-            return None
-        same = ("attack", "attacks", "eps", "split")
-        alike = [one for one in self.measured.values() if all(one.get(k) == entry.get(k) for k in same)]
-        return alike[0] if len(alike) == 1 else None
+        return remeasured.judged(entry, measured, self.parts.get(metric))
 
     def _published(self, entry: Entry, measured: Entry) -> Record:
         """The verdict on a published number, which names only some of its settings."""
         if words := published_difference.difference(measured, entry):
             return _unknown(entry, f"it was measured differently: {words}")
-        verdict = remeasured.published(entry, measured, self.parts.get(measured["metric"]))
-        assumed = [*self.assumed, *remeasured.assumed(entry, measured, self.parts.get(measured["metric"]))]
+        verdict = remeasured.published(entry, measured, self.parts.get(entry["metric"]))
+        assumed = [*self.assumed, *remeasured.assumed(entry, measured, self.parts.get(entry["metric"]))]
         return {**verdict, **({"assumed": ", ".join(assumed)} if assumed else {})}
 
 

@@ -103,6 +103,15 @@ def test_a_claim_of_another_attack_cannot_be_told(measured: Record) -> None:
     assert "does not say how" in reason or "only in part" in reason
 
 
+def test_a_result_under_a_name_of_the_users_own(known: dict[str, Record]) -> None:
+    import rbtools
+
+    record = rbtools.attack(known["erm"], "pgd", eps=16, steps=3, n=30)
+    record = rbtools.attack(record, "pgd", eps=16, steps=3, restarts=2, n=30, **{"as": "mine"})
+    assert {verdicts(run([], record))[name] for name in ("mine", "pgd3.16")} == {"match"}
+    assert verdicts(run([], claimed(record, "mine", 1)))["mine"] == "differs"
+
+
 def test_a_record_without_a_checkpoint(measured: Record) -> None:
     record = {name: value for name, value in measured.items() if name != "checkpoint"}
     result = run([], record)
