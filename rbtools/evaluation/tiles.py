@@ -16,15 +16,15 @@ from rbtools.lazy import np
 from rbtools.store import Store, digest
 
 if TYPE_CHECKING:
-    Parts = Mapping[int, TilePart]  # by the position of their output
+    Parts = Mapping[int, TilePart]  # by the position of their spec
 
 
 class Tile(NamedTuple):
     """Some consecutive examples, by their places in the order of the evaluation.
 
-    lacks: the first example that is missing, and the outputs that lack it and all after it, by position; the
+    lacks: the first example that is missing, and the specs that lack it and all after it, by position; the
     most complete ones first, since others may need theirs. Nothing is measured twice on an example, so that
-    sums over examples stay correct. known: the outcomes from the tile's first example on of outputs that have
+    sums over examples stay correct. known: the outcomes from the tile's first example on of specs that have
     some.
     """
 
@@ -33,7 +33,7 @@ class Tile(NamedTuple):
     known: Mapping[int, np.ndarray]
 
     def keys(self, outcomes: Sequence[Outcomes]) -> dict[int, str]:
-        """The store keys of the parts, by output."""
+        """The store keys of the parts, by spec."""
         end = self.examples.stop
         return {i: _key(outcomes[i], begin, end) for begin, missing in self.lacks for i in missing}
 
