@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,7 +29,6 @@ from rbtools.cli.keywords import as_typed
 from rbtools.cli.streams import MemoryStreams
 from rbtools.cli.tools import params_of
 from rbtools.errors import RbError, UsageError
-from rbtools.plain_files import plain
 from rbtools.records.lines import check_shape
 from rbtools.report import progress_of
 
@@ -201,13 +199,9 @@ def frame(records: Iterable[Mapping[str, Any]]) -> Any:
     """A pandas DataFrame with a row for each record, and the columns of `rb-convert csv --write`: metrics and
     fields by their names.
     """
-    import pandas
+    from rbtools.formats.csv import CSV
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "records.csv")
-        options = {"target": path, "raw": True}
-        keywords.call("convert", ["csv"], options, MemoryStreams(list(records)))
-        return pandas.read_csv(plain(path))
+    return CSV(raw=True).table(dict(record) for record in records)
 
 
 @_tool("pr")

@@ -179,10 +179,17 @@ class Tabular:
         return cells | {key: str(value) for key, value in own_part(record.get("csv")).items()}
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
+        yield Document("", self.file(_frame([unit.content for unit in units])))
+
+    def table(self, records: Iterable[Record]) -> pandas.DataFrame:
+        """The records as a table, (records, columns): numbers where all cells of a column are, else texts."""
         import pandas
 
-        rows = [unit.content for unit in units]
-        yield Document("", self.file(pandas.DataFrame(rows, columns=_header(rows), dtype=object)))
+        frame = _frame([self.unit(record) for record in records])
+        for name in frame:
+            with contextlib.suppress(ValueError, TypeError):
+                frame[name] = pandas.to_numeric(frame[name])
+        return frame
 
     def _mapped(self) -> dict[str, Column]:
         columns = {}
@@ -204,6 +211,12 @@ class Tabular:
                 )
             _put(record, path, _typed(value, name))
         return record
+
+
+def _frame(rows: list[dict[str, str]]) -> pandas.DataFrame:
+    import pandas
+
+    return pandas.DataFrame(rows, columns=_header(rows), dtype=object)
 
 
 def _pairs(text: str, option: str, example: str) -> Iterator[tuple[str, str]]:
