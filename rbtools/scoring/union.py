@@ -7,7 +7,6 @@ most the smallest of the parts' values, which `min(...)` gives.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -153,18 +152,15 @@ def entry(record: Record, expression: expr.Expression, *, explain: bool = False)
 
 def among(texts: Iterable[str]) -> list[expr.Expression]:
     """The expressions among these texts that are unions; a metric may have any other name."""
-    found = {}
-    for text in texts:
-        with contextlib.suppress(RbError):
-            found[text] = expr.compile(text)
-    return [expression for expression in found.values() if expression.union is not None]
+    expressions = [expr.Expression(text, any_name=True) for text in dict.fromkeys(texts)]
+    return [one for one in expressions if one.union is not None]
 
 
 def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression]) -> dict[str, Any]:
     """The record with each expression that is a union as a metric of that name, so that it has an interval
     and an answer for each image. What cannot be computed is left out: evaluating it says why."""
     for expression in expressions:
-        if expression.union is not None and expression.text not in (record.get("metrics") or {}):
+        if expression.text not in (record.get("metrics") or {}):
             try:
                 fields = entry(record, expression)
             except RbError:
