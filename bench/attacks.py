@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import rbtools
 from rbtools.attacks import ATTACKS
-from rbtools.evaluation import tasks
+from rbtools.evaluation import attacking
 from rbtools.evaluation.base import Batch, batch_size, default_chunk_size
 from rbtools.evaluation.fast_model import make_fast_model
 from rbtools.execution import precision
@@ -66,7 +66,7 @@ class Bench:
         method = ATTACKS.build(name, **params)
         still_correct = 0
         for start in range(0, len(self.ids), self.together):
-            still_correct += int(tasks.run_attack(self.tile(start, search, seed), method).survived.sum())
+            still_correct += int(attacking.run_attack(self.tile(start, search, seed), method).survived.sum())
         return still_correct / len(self.ids)
 
     def tile(self, start: int, search: nn.Module, seed: int) -> Batch:
@@ -226,7 +226,7 @@ class Bench:
             method = ATTACKS.build("aa", eps=eps)
             found, by = [], {}
             for start in range(0, len(self.ids), self.together):
-                seen = tasks.run_attack(self.tile(start, search, seed), method)
+                seen = attacking.run_attack(self.tile(start, search, seed), method)
                 found.append(seen.survived)
                 for name, value in seen.totals.items():
                     by[name] = by.get(name, 0.0) + value

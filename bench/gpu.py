@@ -514,13 +514,13 @@ def aa(bench: Bench) -> None:
 
 def pr(bench: Bench) -> None:
     """Probabilistic robustness: noisy copies a second at one radius, beside a plain loop."""
-    from rbtools.evaluation.probabilistic import NoiseTask
+    from rbtools.evaluation.probabilistic import noisy
     from rbtools.probabilistic import NOISES
     from rbtools.probabilistic.estimate import Estimator
 
     sizes, network = bench.sizes, bench.network()
     images, labels = tensors(bench, "test", sizes.pr)
-    task = NoiseTask(NOISES.build("uniform"), (0.1,), Estimator(), samples=sizes.samples)
+    task = noisy(NOISES.build("uniform"), (0.1,), Estimator(), samples=sizes.samples)
     took, entry = ours(bench, network, (images, labels), task)
     share = plain_pr(network, images, labels, sizes.samples)
     reference = seconds(lambda: plain_pr(network, images, labels, sizes.samples), bench.device)
@@ -596,13 +596,13 @@ def train_networks(
 def profile(bench: Bench) -> None:
     """Where the time goes: kernels, launches, waits, of attacks, PR and training steps."""
     from rbtools.attacks import ATTACKS
-    from rbtools.evaluation.probabilistic import NoiseTask
+    from rbtools.evaluation.probabilistic import noisy
     from rbtools.probabilistic import NOISES
     from rbtools.probabilistic.estimate import Estimator
 
     network = bench.network()
     data = tensors(bench, "test", bench.sizes.attacked)
-    noise = NoiseTask(NOISES.build("uniform"), (0.1,), Estimator(), samples=bench.sizes.samples)
+    noise = noisy(NOISES.build("uniform"), (0.1,), Estimator(), samples=bench.sizes.samples)
     tasks = {"PGD-20": ATTACKS.build("pgd", eps=8 / 255), "PR": noise}
     for name, own in (
         ("apgd-ce", {}),

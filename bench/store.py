@@ -28,8 +28,8 @@ import numpy as np
 from common import BIN, fresh, medians, show
 
 from rbtools.attacks import ATTACKS
+from rbtools.evaluation import accuracy
 from rbtools.evaluation.base import encoded
-from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import evaluate_record
@@ -65,7 +65,7 @@ def models(count: int) -> Iterator[dict[str, Any]]:
 def fill(folder: Path, count: int) -> None:
     """Keep two results, clean accuracy and FGSM's, for each of count / 2 models."""
     run = Run.of(tool="rb-attack", store=Known(folder), precision="auto")
-    question = AttackTask(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
+    question = accuracy.attacked(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
     sync, os.fsync = os.fsync, lambda handle: None  # a power cut would only cost the bench
     try:
         for record in models(count // 2):

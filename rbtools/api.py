@@ -37,8 +37,7 @@ from rbtools.report import progress_of
 if TYPE_CHECKING:
     from torch import nn
 
-    from rbtools.records.typed import Record
-
+Record = dict[str, Any]  # of a model, as rb-record(5) describes it
 Given = Any  # a record; with data= a torch module
 Numbers = float | str | Iterable[float | str]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -195,7 +194,7 @@ def read(path: str | os.PathLike[str]) -> list[Record]:
     """The records of a file of JSON Lines. Raises RbError for a line that is no record."""
     from rbtools.records import read as records_of
 
-    return list(records_of(os.fspath(path)))  # type: ignore[arg-type]
+    return list(records_of(os.fspath(path)))
 
 
 def frame(records: Iterable[Mapping[str, Any]]) -> Any:

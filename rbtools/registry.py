@@ -211,6 +211,7 @@ class Registry(Mapping[str, str]):
         self._entries |= rooms().get(group or "", {})
         self._entries |= {name: entries[name] for name in last}
         self.all = tuple(name for name in self._entries if name not in apart)
+        self._own: dict[str, type] = {}  # the user's classes that were loaded, by their own name
 
     def __getitem__(self, name: str) -> str:
         return self._entries[name]
@@ -247,6 +248,13 @@ class Registry(Mapping[str, str]):
         loaded = _imported(self.kind, name, self.plugins.get(name, name.removeprefix(OWN)))
         return loaded if self.closed else self._fitting(name, loaded)
 
+    def of_name(self, name: object) -> Any | None:
+        """The class with that `name` of its own, as entries have it; None if there is none, or it is a class
+        of the user's that was not loaded."""
+        if not isinstance(name, str) or name.startswith(OWN):
+            return None
+        return self._own.get(name) or (self.load(name) if self.knows(name) else None)
+
     def loaded(self) -> Iterator[tuple[str, Any]]:
         """Every listed name with its class."""
         return ((name, self.load(name)) for name in self)
@@ -268,6 +276,7 @@ class Registry(Mapping[str, str]):
                 f"The {self.kind} {name} has the name '{loaded.name}', which is taken. Give the class another"  # type: ignore[attr-defined]
                 " name, or a field name: ClassVar[str]."
             )
+        self._own[loaded.name] = loaded  # type: ignore[attr-defined]
         return loaded
 
     def build(self, name: str, **params: object) -> Any:

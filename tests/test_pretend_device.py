@@ -28,21 +28,23 @@ from rbtools.datasets import streaming
 from rbtools.defences import DEFENCES
 from rbtools.defences.defended import Defended
 from rbtools.errors import RbError
-from rbtools.evaluation.base import Batch, EvalTask
-from rbtools.evaluation.certified import SmoothingOutput, SmoothingTask
-from rbtools.evaluation.distances import DistanceOutput, DistanceTask
+from rbtools.evaluation import accuracy
+from rbtools.evaluation.attacking import run_attack
+from rbtools.evaluation.base import Batch
+from rbtools.evaluation.certified import certified
+from rbtools.evaluation.distances import nearest
 from rbtools.evaluation.fast_model import CountingModel
-from rbtools.evaluation.probabilistic import NoiseTask
-from rbtools.evaluation.rare_failures import RareFailureTask
-from rbtools.evaluation.robust_loss import RobustLossTask
-from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask, run_attack
+from rbtools.evaluation.probabilistic import noisy
+from rbtools.evaluation.rare_failures import rare_failures
+from rbtools.evaluation.robust_loss import robust_loss
+from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution.run import Run
-from rbtools.jobs.attack_tasks import GradientMaskingTask
+from rbtools.jobs.attack_tasks import MaskingChecklist, run_gradient_masking
 from rbtools.jobs.corrupted_images import run_archive
 from rbtools.jobs.evaluate_record import run_task
 from rbtools.jobs.measurement import MeasureRequest, measure, perturbing
 from rbtools.jobs.screened_attack import TwoPhaseRequest, run_two_phase, screen_of
-from rbtools.jobs.transfer import TransferTask
+from rbtools.jobs.transfer import transferred
 from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
@@ -470,37 +472,34 @@ def _two_phase(record: Record) -> Record:
     return run_two_phase(record, request, run_on("cuda"))
 
 
-def _task(task: EvalTask, **options: Any) -> Callable[[Record], Record]:
+def _task(task: Evaluation, **options: Any) -> Callable[[Record], Record]:
     return lambda record: run_task(record, task, run_on("cuda", **options))
 
 
+def _checklist(record: Record) -> Record:
+    square, noise = ATTACKS.build("square", queries=4), ATTACKS.build("noise", samples=4)
+    checklist = MaskingChecklist(
+        eps=8 / 255, pgd=PGD2, fgsm=ATTACKS.build("fgsm"), square=square, noise=noise
+    )
+    return run_gradient_masking(record, checklist, run_on("cuda"))
+
+
 EVALUATIONS: dict[str, Callable[[Record], Record]] = {
-    "AccuracyTask": _task(AccuracyTask(detail=True)),
-    "AttackTask": _task(AttackTask(ATTACKS.build("apgd-ce", steps=3), (2 / 255, 8 / 255), True)),
-    "CorruptionTask": _task(CorruptionTask((CORRUPTIONS.build("fog"),), (1, 5))),
-    "ArchiveTask": _archive,
-    "NoiseTask": _task(NoiseTask(NOISE, (0.1, 0.3), Estimator(rho=(0.1,)), 4)),
-    "adaptive NoiseTask": _task(NoiseTask(NOISE, (0.3,), Estimator(rho=(0.2,)), 80, True, True)),
-    "RareFailureTask": _task(RareFailureTask(NOISE, (0.1,), Splitting(particles=20, moves=1, runs=2))),
-    "RobustLossTask": _task(RobustLossTask(ATTACKS.build("pgd", steps=2, iterate="last"), (8 / 255,))),
-    "DistanceTask": _task(DistanceTask((DistanceOutput(ATTACKS.build("fmn", steps=4), (0.1,)),))),
-    "GradientMaskingTask": _task(
-        GradientMaskingTask(
-            8 / 255,
-            pgd=PGD2,
-            fgsm=ATTACKS.build("fgsm"),
-            square=ATTACKS.build("square", queries=4),
-            noise=ATTACKS.build("noise", samples=4),
-        )
+    "Clean": _task(accuracy.clean(detail=True)),
+    "Attacked": _task(accuracy.attacked(ATTACKS.build("apgd-ce", steps=3), (2 / 255, 8 / 255), True)),
+    "Corrupted": _task(accuracy.corrupted((CORRUPTIONS.build("fog"),), (1, 5))),
+    "Archived": _archive,
+    "Noisy": _task(noisy(NOISE, (0.1, 0.3), Estimator(rho=(0.1,)), 4)),
+    "Decided": _task(noisy(NOISE, (0.3,), Estimator(rho=(0.2,)), 80, True, True)),
+    "RareFailure": _task(rare_failures(NOISE, (0.1,), Splitting(particles=20, moves=1, runs=2))),
+    "RobustLoss": _task(robust_loss(ATTACKS.build("pgd", steps=2, iterate="last"), (8 / 255,))),
+    "Nearest": _task(nearest([ATTACKS.build("fmn", steps=4)], (0.1,))),
+    "Attacked checklist": _checklist,
+    "Transferred": lambda record: run_task(
+        record, transferred(PGD2, (8 / 255,), (json.dumps(record),), run_on("cuda")), run_on("cuda")
     ),
-    "TransferTask": lambda record: run_task(
-        record, TransferTask(PGD2, (8 / 255,), (json.dumps(record),), run_on("cuda")), run_on("cuda")
-    ),
-    "SmoothingTask": _task(
-        SmoothingTask(SmoothingOutput(CERTIFIERS.build("smooth", samples=40, select=10), (0.1,)))
-    ),
-    "ScreenTask": _two_phase,
-    "_SampleTask": _two_phase,
+    "Smoothed": _task(certified(CERTIFIERS.build("smooth", samples=40, select=10), (0.1,), print)),
+    "Screened": _two_phase,
 }
 
 
@@ -511,11 +510,8 @@ def subclasses(cls: type) -> set[type]:
 def test_every_evaluation_of_the_package_is_among_those_that_run() -> None:
     for module in pkgutil.iter_modules(evaluation.__path__):
         importlib.import_module(f"rbtools.evaluation.{module.name}")
-    known = {cls.__name__ for cls in subclasses(EvalTask) if cls.__module__.startswith("rbtools.")}
-    # Random numbers of foreign code are made inside an operation,
-    # where the pretend device's mode of functions is off.
-    known -= {"TaskByDraws"}
-    assert known == {name.removeprefix("adaptive ").partition(" ")[0] for name in EVALUATIONS}
+    known = {cls.__name__ for cls in subclasses(Spec) if cls.__module__.startswith("rbtools.")}
+    assert known - {"Accuracy"} == {name.partition(" ")[0] for name in EVALUATIONS}
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)
@@ -818,20 +814,19 @@ MEASURE_WAITS: dict[str, int] = {
     "bound": 15,
 }
 EVALUATION_WAITS: dict[str, int] = {
-    "AccuracyTask": 0,
-    "AttackTask": 8,
-    "CorruptionTask": 0,
-    "ArchiveTask": 0,
-    "NoiseTask": 8,
-    "adaptive NoiseTask": 8,
-    "RareFailureTask": 60,
-    "RobustLossTask": 8,
-    "DistanceTask": 8,
-    "GradientMaskingTask": 8,
-    "TransferTask": 8,
-    "SmoothingTask": 8,
-    "ScreenTask": 8,
-    "_SampleTask": 8,
+    "Clean": 0,
+    "Attacked": 8,
+    "Corrupted": 0,
+    "Archived": 0,
+    "Noisy": 8,
+    "Decided": 8,
+    "RareFailure": 60,
+    "RobustLoss": 8,
+    "Nearest": 8,
+    "Attacked checklist": 8,
+    "Transferred": 8,
+    "Smoothed": 8,
+    "Screened": 8,
 }
 
 

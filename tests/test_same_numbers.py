@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from rbtools import jobs
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation.base import EvalTask, Outcomes
-from rbtools.evaluation.probabilistic import NoiseTask
-from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
+from rbtools.evaluation import accuracy
+from rbtools.evaluation.base import Outcomes
+from rbtools.evaluation.probabilistic import noisy
+from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.engine import Job
 from rbtools.execution.processes import Processes
 from rbtools.execution.run import Run
@@ -35,23 +36,25 @@ from rbtools.trainer import recipe, train_model
 from rbtools.training import METHODS
 
 N = 200  # more than one tile
-QUESTIONS: dict[str, EvalTask] = {
-    "acc": AccuracyTask(),
-    "fgsm": AttackTask(ATTACKS.build("fgsm"), (8 / 255,)),
-    "pgd": AttackTask(ATTACKS.build("pgd", steps=2, restarts=2), (8 / 255, 32 / 255)),
-    "pgd l2 last": AttackTask(ATTACKS.build("pgd", steps=2, norm="l2", iterate="last"), (0.5,)),
-    "mi-fgsm": AttackTask(ATTACKS.build("mi-fgsm", steps=3, diversity=0.5, kernel=3), (16 / 255,)),
-    "square": AttackTask(ATTACKS.build("square", queries=5), (16 / 255,)),
-    "square by tiles": AttackTask(ATTACKS.build("square", queries=5, backend="pyautoattack"), (16 / 255,)),
-    "pr": NoiseTask(NOISES.build("uniform"), (0.1, 0.2), Estimator(rho=(0.05,)), 3),
-    "probacc": NoiseTask(
+QUESTIONS: dict[str, Evaluation] = {
+    "acc": accuracy.clean(),
+    "fgsm": accuracy.attacked(ATTACKS.build("fgsm"), (8 / 255,)),
+    "pgd": accuracy.attacked(ATTACKS.build("pgd", steps=2, restarts=2), (8 / 255, 32 / 255)),
+    "pgd l2 last": accuracy.attacked(ATTACKS.build("pgd", steps=2, norm="l2", iterate="last"), (0.5,)),
+    "mi-fgsm": accuracy.attacked(ATTACKS.build("mi-fgsm", steps=3, diversity=0.5, kernel=3), (16 / 255,)),
+    "square": accuracy.attacked(ATTACKS.build("square", queries=5), (16 / 255,)),
+    "square by tiles": accuracy.attacked(
+        ATTACKS.build("square", queries=5, backend="pyautoattack"), (16 / 255,)
+    ),
+    "pr": noisy(NOISES.build("uniform"), (0.1, 0.2), Estimator(rho=(0.05,)), 3),
+    "probacc": noisy(
         NOISES.build("gaussian"),
         (0.1, 0.3),
         Estimator(rho=(0.1, 0.5), denominator="all"),
         6,
         only_passing=True,
     ),
-    "corrupt": CorruptionTask(
+    "corrupt": accuracy.corrupted(
         tuple(CORRUPTIONS.build(name) for name in ("gaussian_noise", "defocus_blur")), (2, 5)
     ),
 }

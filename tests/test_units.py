@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools import parse_units, units
-from rbtools.cli.entry_commands import distance
 from rbtools.errors import UsageError
 
 
@@ -127,7 +126,6 @@ def test_a_distance_with_two_readings_is_refused_with_both(text: str, meant: str
         parse_units.distance(text, "--step-size")
     assert parse_units.distances(text, "l2") == (float(text),)
     assert parse_units.distances(f"{text}/255", "linf") == (float(text) / 255,)
-    assert distance(float(text) / 255) == f"{text}/255" and distance(8 / 255) == "8"
 
 
 def test_a_range_has_two_readings_if_all_of_it_has() -> None:

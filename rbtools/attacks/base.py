@@ -14,7 +14,7 @@ from rbtools.attacks import lattice
 from rbtools.attacks.mean_over_draws import eot_param
 from rbtools.errors import RbError
 from rbtools.lazy import torch
-from rbtools.registry import Registered, param
+from rbtools.registry import Registered, config, param
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,6 +91,8 @@ class Attack(_WithFields, Registered):
     iterate: str = "any"
     # Whether it searches for the nearest point that the model misclassifies, within any distance.
     minimal: ClassVar[bool] = False
+    # Settings of which an entry says what they amount to, and which may follow from the others.
+    derived: ClassVar[frozenset[str]] = frozenset({"step_size"})
     # With several draws of a randomised model: what the mean is of.
     mean_of: ClassVar[str] = "logits"
     eps: float
@@ -143,6 +145,14 @@ class Attack(_WithFields, Registered):
     def effective_step_size(self) -> float:
         """The length of the first step of an attack with an option `step_size`, in pixel units of [0, 1]."""
         return float(getattr(self, "step_size"))  # noqa: B009  # other attacks have none
+
+    def said(self) -> dict[str, Any]:
+        """Its settings in an entry: the configuration, with the norm and the step in use."""
+        settings = config(self)
+        settings.setdefault("norm", self.norm)
+        if "step_size" in settings:
+            settings["step_size"] = lattice.searched(self).effective_step_size
+        return settings
 
     def loss_for(self, classes: int) -> str | None:
         """The loss in use for a model of that many classes."""

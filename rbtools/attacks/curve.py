@@ -12,7 +12,7 @@ from rbtools.attacks.base import norm_param
 from rbtools.attacks.minimal_norm import MinimalNormAttack
 from rbtools.errors import unknown
 from rbtools.lazy import torch
-from rbtools.registry import param
+from rbtools.registry import Registry, param
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +29,15 @@ _HALVINGS = 10
 _SEARCHES = 9  # CW's binary search runs that often; the runs share the queries
 _LOOKS = 10  # passes that confirm the points of each search and find their classes
 UNBOUNDED = 1e6  # larger than any distance of two images
+SEARCHES = Registry(
+    "search",
+    {
+        "curve": "rbtools.attacks.curve:CurveAttack",
+        "fmn": "rbtools.attacks.fmn:FMN",
+        "ddn": "rbtools.attacks.ddn:DDN",
+        "cw-l2": "rbtools.attacks.cw_l2:CWL2",
+    },
+)
 
 
 @dataclass(frozen=True, kw_only=True)

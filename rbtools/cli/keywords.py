@@ -14,8 +14,8 @@ import orjson
 from rbtools.cli import tools
 from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import UsageError
-from rbtools.records.typed import Record
 
+Record = dict[str, Any]
 # Options that only a stream, a terminal, an output file or several processes need.
 _STREAM = frozenset({"files", "errors", "allow_empty", "shard", "in_place", "form", "shown"})
 _MESSAGES = frozenset({"quiet", "verbose", "log", "config", "help", "help_all", "version"})

@@ -21,7 +21,7 @@ from rbtools.errors import RbError, UsageError
 from rbtools.parse_units import build
 
 if TYPE_CHECKING:
-    from rbtools.evaluation.base import EvalTask
+    from rbtools.evaluation.spec import Evaluation
     from rbtools.execution.engine import JobFunction
     from rbtools.execution.run import Run
     from rbtools.inputs.checkpoints import CheckpointHints
@@ -93,7 +93,7 @@ def filter_records(
     return partial(loop, source, works, work.screen, run=work.run, start=start)
 
 
-def evaluate(source: RecordSource, work: CommandContext, task: EvalTask) -> Status:
+def evaluate(source: RecordSource, work: CommandContext, task: Evaluation) -> Status:
     """Evaluate every record's model, or the one of `--checkpoint`."""
     from rbtools.jobs import EvaluateJob
 

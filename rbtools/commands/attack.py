@@ -112,7 +112,7 @@ def main(
       rb-attack pgd --eps 8 --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
       rb-attack aa --eps 32 --precision-goal 0.1 trained.jsonl
     """
-    from rbtools.evaluation.tasks import AttackTask
+    from rbtools.evaluation.accuracy import attacked
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     if ladder and len(distances) < 2:
@@ -135,7 +135,7 @@ def main(
         return _two_phase(source, work, method, distances, two_phase, precision_goal, screen_steps or 20)
     if screen_steps is not None:
         raise UsageError("--screen-steps are of --two-phase. Add --two-phase N, or --precision-goal X.")
-    task = AttackTask(method, distances, ladder=ladder, detail=detail, save=save_adv, png=save_png)
+    task = attacked(method, distances, ladder=ladder, detail=detail, save=save_adv, png=save_png)
     return shared.evaluate(source, work, task)
 
 
@@ -181,9 +181,9 @@ def none(detail: bool, source: shared.RecordSource, work: shared.CommandContext)
     Examples:
       rb-attack none --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
     """
-    from rbtools.evaluation.tasks import AccuracyTask
+    from rbtools.evaluation.accuracy import clean
 
-    return shared.evaluate(source, work, AccuracyTask(detail))
+    return shared.evaluate(source, work, clean(detail))
 
 
 @shared.command()
@@ -212,7 +212,7 @@ def preset(
       rb-attack --preset rice2020 --n 100 trained.jsonl
     """
     from rbtools.attacks import presets
-    from rbtools.evaluation.tasks import AttackTask
+    from rbtools.evaluation.accuracy import attacked
     from rbtools.jobs import EvaluateAllJob
 
     given = None if eps is None else parse_units.distances(eps, "linf", work.screen.warn)
@@ -223,7 +223,7 @@ def preset(
             replace(method, eps=min(filter(None, part.eps), default=0.0)).check_distance()
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
-    questions = tuple(AttackTask(method, part.eps) for method, part in zip(methods, parts, strict=True))
+    questions = tuple(attacked(method, part.eps) for method, part in zip(methods, parts, strict=True))
     return shared.filter_models(source, work, EvaluateAllJob(questions))
 
 
@@ -249,13 +249,13 @@ def check(
       rb-attack check --eps 8 --n 100 trained.jsonl
     """
     from rbtools.jobs import GradientMaskingJob
-    from rbtools.jobs.attack_tasks import GradientMaskingTask
+    from rbtools.jobs.attack_tasks import MaskingChecklist
 
     distances = parse_units.distances(eps, "linf", work.screen.warn)
     if len(distances) != 1 or distances[0] == 0:
         raise UsageError(f"--eps is {eps}. The check is at one distance above 0, such as 8.")
-    question = GradientMaskingTask(
-        distances[0],
+    question = MaskingChecklist(
+        eps=distances[0],
         pgd=ATTACKS.build("pgd", steps=steps),
         fgsm=ATTACKS.build("fgsm"),
         square=ATTACKS.build("square", queries=queries),
@@ -313,7 +313,7 @@ def curve(
       rb-attack curve --norm l2 --attacks fmn,ddn,cw-l2 --queries 200 --n 200 trained.jsonl
     """
     from rbtools.attacks.curve import search_named
-    from rbtools.evaluation.distances import DistanceOutput, DistanceTask
+    from rbtools.evaluation.distances import nearest
 
     distances = parse_units.distances(eps or _CURVE[norm], norm, work.screen.warn)
     names = list(dict.fromkeys(name.strip() for name in attacks.split(",") if name.strip()))
@@ -324,9 +324,7 @@ def curve(
         raise UsageError(f"--attacks: {wrong}") from None
     if not searches:
         raise UsageError("--attacks is empty. Expected a list such as curve or fmn,ddn.")
-    return shared.evaluate(
-        source, work, DistanceTask(tuple(DistanceOutput(search, distances) for search in searches))
-    )
+    return shared.evaluate(source, work, nearest(searches, distances))
 
 
 @shared.command(choose=ATTACKS, option="--attack", default="pgd")
@@ -366,7 +364,7 @@ def transfer(
       rb-attack transfer --from trained.jsonl --eps 8 --steps 10 --n 100 trained.jsonl
       rb-attack transfer --from first.jsonl,second.jsonl --attack mi-fgsm --eps 32 --n 100 trained.jsonl
     """
-    from rbtools.jobs.transfer import TransferTask
+    from rbtools.jobs.transfer import transferred
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     records = _models_of(origin, work.run)
@@ -375,7 +373,7 @@ def transfer(
     if twice:
         raise UsageError(f"--from names the checkpoint {twice[0][:19]}... twice. Leave one of them out.")
     sources = tuple(dumps(record).decode() for record in records)
-    return shared.evaluate(source, work, TransferTask(method, distances, sources, work.run))
+    return shared.evaluate(source, work, transferred(method, distances, sources, work.run))
 
 
 def _models_of(origin: str, run: Run) -> list[dict[str, Any]]:

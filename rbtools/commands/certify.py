@@ -49,14 +49,12 @@ def main(
     Examples:
       rb-certify smooth --sigma 0.25 --eps 0,0.25 --adaptive --samples 1000 --n 4 trained.jsonl
     """
-    from rbtools.evaluation.certified import certification_task
+    from rbtools.evaluation.certified import certified
 
     if eps is None:
         eps = CERTIFIERS.load(certifier).default_eps
     method, distances = parse_units.attack(CERTIFIERS, certifier, params, eps, work.screen.warn)
-    return shared.evaluate(
-        source, work, certification_task(method, distances, work.screen.warn, each_image=detail)
-    )
+    return shared.evaluate(source, work, certified(method, distances, work.screen.warn, each_image=detail))
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def main(
       rb-corrupt fog,contrast --dataset digits --write digits-c --show digits-c.png
       rb-corrupt fog,contrast --from digits-c trained.jsonl
     """
-    from rbtools.evaluation.tasks import CorruptionTask
+    from rbtools.evaluation.accuracy import corrupted
     from rbtools.jobs import ArchiveJob
 
     severities = parse_units.severities(severity)
@@ -81,7 +81,7 @@ def main(
         return _made(chosen, severities, write, show, work)
     base = None if reference is None else _reference(reference, corruptions, severities)
     if archive is None:
-        return shared.evaluate(source, work, CorruptionTask(chosen, severities, base, detail))
+        return shared.evaluate(source, work, corrupted(chosen, severities, base, detail))
     folder = _archive(archive, corruptions, params)
     work = work.changed(archive=str(folder))
     return shared.filter_models(

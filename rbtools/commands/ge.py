@@ -16,7 +16,7 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.probabilistic import NOISES
 
 if TYPE_CHECKING:
-    from rbtools.evaluation.base import EvalTask
+    from rbtools.evaluation.spec import Evaluation
 
 n_train_option = click.option(
     "--n-train",
@@ -29,9 +29,9 @@ n_train_option = click.option(
 def _ge(
     source: shared.RecordSource,
     work: shared.CommandContext,
-    task: EvalTask,
+    task: Evaluation,
     n_train: int | None,
-    *more: EvalTask,
+    *more: Evaluation,
 ) -> shared.Status:
     from rbtools.jobs import TrainTestGapJob
 
@@ -62,9 +62,9 @@ def main() -> None:
 @options.both_splits_options
 def acc(source: shared.RecordSource, work: shared.CommandContext, n_train: int | None) -> shared.Status:
     """Clean accuracy, on train minus on test."""
-    from rbtools.evaluation.tasks import AccuracyTask
+    from rbtools.evaluation.accuracy import clean
 
-    return _ge(source, work, AccuracyTask(), n_train)
+    return _ge(source, work, clean(), n_train)
 
 
 @shared.command(choose=ATTACKS)
@@ -81,10 +81,10 @@ def attack(
     n_train: int | None,
 ) -> shared.Status:
     """Accuracy under an attack, on train minus on test."""
-    from rbtools.evaluation.tasks import AttackTask
+    from rbtools.evaluation.accuracy import attacked
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
-    return _ge(source, work, AttackTask(method, distances), n_train)
+    return _ge(source, work, attacked(method, distances), n_train)
 
 
 @shared.command(choose=CORRUPTIONS, many=True)
@@ -101,10 +101,10 @@ def corrupt(
     n_train: int | None,
 ) -> shared.Status:
     """Accuracy under corruptions, on train minus on test."""
-    from rbtools.evaluation.tasks import CorruptionTask
+    from rbtools.evaluation.accuracy import corrupted
 
     chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
-    return _ge(source, work, CorruptionTask(chosen, parse_units.severities(severity)), n_train)
+    return _ge(source, work, corrupted(chosen, parse_units.severities(severity)), n_train)
 
 
 @shared.command(choose=NOISES, option="--noise", default="uniform")
@@ -160,12 +160,12 @@ def loss_attack(
     n_train: int | None,
 ) -> shared.Status:
     """Cross-entropy and error at the last iterate of an attack, on test minus on train."""
-    from rbtools.evaluation.robust_loss import RobustLossTask
+    from rbtools.evaluation.robust_loss import robust_loss
 
     if any(field.name == "iterate" for field in dataclasses.fields(ATTACKS.load(attack))):
         params.setdefault("iterate", "last")
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
-    return _ge(source, work, RobustLossTask(method, distances), n_train)
+    return _ge(source, work, robust_loss(method, distances), n_train)
 
 
 loss.add_command(loss_attack, "attack")

@@ -14,7 +14,7 @@ from rbtools.records import expr
 from rbtools.registry import gathered, param
 
 if TYPE_CHECKING:
-    from rbtools.evaluation.base import EvalTask
+    from rbtools.evaluation.spec import Evaluation
     from rbtools.probabilistic.distributions import Noise
 
 
@@ -80,7 +80,7 @@ class PROptions:
             confidence=parse_units.confidence(self.confidence),
         )
 
-    def tasks(self, params: dict[str, Any]) -> tuple[EvalTask, ...]:
+    def tasks(self, params: dict[str, Any]) -> tuple[Evaluation, ...]:
         """The evaluation of these options under each kind of noise. Raises UsageError for an empty list, and
         for options that contradict each other."""
         kinds = expr.items(self.noise)
@@ -88,8 +88,8 @@ class PROptions:
             raise UsageError(f"--noise is empty. Known noises: {', '.join(NOISES)}.")
         return tuple(self._task(shared.build(NOISES, kind, params)) for kind in dict.fromkeys(kinds))
 
-    def _task(self, noise: Noise) -> EvalTask:
-        from rbtools.evaluation.probabilistic import NoiseTask
+    def _task(self, noise: Noise) -> Evaluation:
+        from rbtools.evaluation.probabilistic import noisy
 
         estimator = self.estimator()
         gammas = parse_units.radii(self.gamma, noise.norm)
@@ -98,7 +98,7 @@ class PROptions:
         short = sequential.too_few(estimator.rho, self.samples, estimator.confidence)
         if short and (self.adaptive or self.require_decided):
             raise UsageError(f"{short} Use more --samples, a larger --rho, or a lower --confidence.")
-        return NoiseTask(noise, gammas, estimator, self.samples, self.only == "probacc", self.adaptive)
+        return noisy(noise, gammas, estimator, self.samples, self.only == "probacc", self.adaptive)
 
     def say_undecided(self, work: shared.CommandContext) -> None:
         """If something was evaluated, note that the samples are too few to decide on single images."""
@@ -132,9 +132,9 @@ class RareOptions(PROptions):
         """Whether failure probabilities are estimated."""
         return self.sampling == "rare"
 
-    def _task(self, noise: Noise) -> EvalTask:
+    def _task(self, noise: Noise) -> Evaluation:
         """As for PROptions; for rare failures, the task of failure probabilities."""
-        from rbtools.evaluation.rare_failures import RareFailureTask
+        from rbtools.evaluation.rare_failures import rare_failures
         from rbtools.probabilistic.splitting import Splitting
 
         if not self.rare:
@@ -157,7 +157,7 @@ class RareOptions(PROptions):
                 "--sampling rare needs a --gamma above 0: without noise there is nothing to fail."
             )
         split = Splitting(particles=self.particles, moves=self.moves, runs=self.runs, floor=self.floor)
-        return RareFailureTask(noise, gammas, split, estimator.confidence)
+        return rare_failures(noise, gammas, split, estimator.confidence)
 
     def say_undecided(self, work: shared.CommandContext) -> None:
         """As for PROptions; rare failures need no note."""

@@ -19,8 +19,8 @@ from rbtools.records import Line, dumps
 from rbtools.scoring import remeasured
 
 if TYPE_CHECKING:
-    from rbtools.cli.verification import VerifyJob
     from rbtools.jobs import EvidenceJob
+    from rbtools.jobs.verification import VerifyJob
 
 
 @shared.command()
@@ -84,8 +84,8 @@ def main(
       rb-verify --n 50 --sample 3 trained.jsonl
       rb-attack pgd --steps 5 --n 50 --save-adv adv trained.jsonl | rb-verify --adv adv
     """
-    from rbtools.cli.verification import ConsistencyJob, VerifyJob
     from rbtools.jobs import EvidenceJob
+    from rbtools.jobs.verification import ConsistencyJob, VerifyJob
 
     heard = _Verdicts(work.screen)
     work.screen.listeners.append(heard.hear)

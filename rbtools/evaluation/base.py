@@ -1,7 +1,6 @@
-"""The parts of an evaluation: a task with its outputs, batches of examples, and outcomes in the store.
+"""The parts of an evaluation: batches of examples, and the outcomes of a spec in the store.
 
-An output is one whole number per example, and the entries computed from all of them. Nothing here imports
-torch before a batch is measured: a task whose outcomes are all stored only reads them.
+Nothing here imports torch before a batch is measured: outcomes that are all stored are only read.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from rbtools import registry
 from rbtools.errors import RbError
 from rbtools.lazy import nn, np, torch
 from rbtools.rng.draws import Draws
@@ -23,10 +21,6 @@ from rbtools.store import Store
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    Entries = Sequence[dict[str, Any]]
-    # Which images (N,) are classified correctly under a corruption at a severity: 1 or 0.
-    Correct = Mapping[tuple[str, int], np.ndarray]
 
 
 # Examples that are attacked together, independent of the memory batch, for images of 32x32 and larger;
@@ -62,11 +56,11 @@ def _smaller(shape: Sequence[int]) -> int:
 
 
 class Batch:
-    """Some examples and the models that a task evaluates on them.
+    """Some examples and the models that are evaluated on them.
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); ids: int64 (N,), the examples' positions in
     their split, which key their random numbers. `model` decides; `fast_model` computes the same function,
-    possibly faster and less exactly. `precomputed`: outcomes (N,) of outputs that need not be measured.
+    possibly faster and less exactly. `precomputed`: by spec the rows (N, ...) that are known already.
     `draw`: of a randomised model, the number of the pass that decides; None for any other model. `watch`
     takes in words how far an attack on the batch is.
     """
@@ -188,173 +182,17 @@ class Batch:
 
 
 class Outcome(NamedTuple):
-    """Result of an output on a batch: outcomes (N,) or rows (N, R), sums over them (without "seconds", those
+    """Result of a spec on a batch: outcomes (N,) or rows (N, R), sums over them (without "seconds", those
     of the batch are used), and the perturbed images (N, C, H, W) to save.
     """
 
     values: Tensor
-    totals: dict[str, float]
+    totals: Mapping[str, float] = {}
     images: Tensor | None = None
 
 
-class Output:
-    """One outcome per example, a whole number, and the entries computed from all of them.
-
-    detail: the row of an example is its label and its logits, in place of a bit.
-    """
-
-    detail: bool = False
-
-    @property
-    def random(self) -> bool:
-        """Whether the outcomes depend on the seed."""
-        return True
-
-    @property
-    def implicit(self) -> bool:
-        """Whether this is computed along with others and was not requested."""
-        return False
-
-    @property
-    def allow_fast_model(self) -> bool:
-        """Whether it may run on the fast model, because the float32 model confirms its decisions."""
-        return False
-
-    @property
-    def batch_dependent(self) -> bool:
-        """Whether the outcome of an example depends on the other examples of its batch."""
-        return False
-
-    @property
-    def whole_batch(self) -> int | None:
-        """The size of a batch on which outcomes depend; None where the device chooses it."""
-        return REFERENCE_BATCH if self.batch_dependent else None
-
-    @property
-    def undivided(self) -> str | None:
-        """Why one process has to compute all batches, as what the task does; None if several may."""
-        return "draws its random numbers for a whole batch" if self.batch_dependent else None
-
-    @property
-    def fixed_batches(self) -> bool:
-        """Whether an outcome or its cost depends on the batch size, by rounding too. It does if images are
-        dropped from a batch during the work: kernels round differently for few images.
-        """
-        return True
-
-    @property
-    def copies_together(self) -> int:
-        """The factor by which batches are smaller: the number of copies of an example that go through the
-        network together, or more than 1 if an example takes long by itself."""
-        return 1
-
-    @property
-    def needs_other_outputs(self) -> bool:
-        """Whether outcomes of other outputs are needed to measure it."""
-        return False
-
-    @property
-    def metric(self) -> str | None:
-        """The accuracy that the progress line shows; None for none."""
-        return None
-
-    def key_fields(self) -> dict[str, Any]:
-        """Everything that determines the outcomes, apart from model, data and seed.
-
-        The settings of `entry_template` must follow from these and `postprocess_key`: entries are stored by
-        them, and found with the settings that they had.
-        """
-        raise NotImplementedError
-
-    def postprocess_key(self) -> dict[str, Any]:
-        """The fields that determine the entries besides the outcomes."""
-        return {}
-
-    def measure(self, batch: Batch) -> Tensor | Outcome:
-        """Outcomes (N,) for the examples of a batch, or an `Outcome`."""
-        raise NotImplementedError
-
-    def correct(self, outcomes: np.ndarray) -> np.ndarray:
-        """Which examples (n,) are classified correctly, from their outcomes or rows: bool."""
-        correct: np.ndarray = outcomes[:, 1:].argmax(1) == outcomes[:, 0] if self.detail else outcomes > 0
-        return correct
-
-    def counted(self, outcomes: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray | None:
-        """Which examples (n,) count in the value of one of its entries: bool. None where it is no share of
-        examples."""
-        return self.correct(outcomes)
-
-    def judged_images(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """The images (N, C, H, W) that the model judges, for an outcome that is whether it is right, and sums
-        over the examples."""
-        raise NotImplementedError
-
-    def about(self, totals: Mapping[str, float], n: int) -> dict[str, Any]:
-        """Further fields of the entries, from the sums over n examples."""
-        return {}
-
-    def entry_template(self) -> list[dict[str, Any]]:
-        """The fields of each entry that do not depend on outcomes: its metric and its settings."""
-        raise NotImplementedError
-
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        """The entries with value and interval, from outcomes and the sums over them."""
-        raise NotImplementedError
-
-
-class OutputOf(Output):
-    """The base of an output that judges another one, `inner`, in its own way."""
-
-    inner: Any
-
-    @property
-    def implicit(self) -> bool:
-        return bool(self.inner.implicit)
-
-    @property
-    def metric(self) -> str | None:
-        metric: str | None = self.inner.metric
-        return metric
-
-
-class EvalTask:
-    """A set of outputs that share work.
-
-    `save`: a folder for the adversarial images; `png`: as PNGs, too. `gaps`: metrics whose generalisation gap
-    is test minus train.
-    """
-
-    save: str | None = None
-    png: bool = False
-    gaps: frozenset[str] = frozenset()
-
-    @property
-    def title(self) -> str:
-        """A few words for the progress line."""
-        raise NotImplementedError
-
-    def outputs(self) -> Sequence[Output]:
-        """All outputs, in the order of their entries."""
-        raise NotImplementedError
-
-    def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
-        """The results of `measure` of each wanted output, for outputs that share work."""
-        return [output.measure(batch) for output in wanted]
-
-    def summarize(
-        self, entries: Entries, implicit_entries: Entries, correct_images: Callable[[], Correct]
-    ) -> Entries:
-        """Entries computed from the others; `correct_images` gives the correctly classified images."""
-        return []
-
-
-def method_key(kind: str, word: str, method: Any) -> dict[str, Any]:
-    """The key fields of an output of a registered method: its name (as `word`), version and configuration."""
-    return {"kind": kind, word: method.name, "version": method.version, "config": registry.config(method)}
-
-
 class TilePart(NamedTuple):
-    """Outcomes of one output for some consecutive examples: the arguments of `Outcomes.extend`."""
+    """Outcomes of one spec for some consecutive examples: the arguments of `Outcomes.extend`."""
 
     values: np.ndarray
     totals: Mapping[str, float]
@@ -377,7 +215,7 @@ class TilePart(NamedTuple):
 
 
 class Outcomes:
-    """The outcomes of one output for a prefix of the examples' fixed order.
+    """The outcomes of one spec for a prefix of the examples' fixed order.
 
     A row is a whole number, or some float32 numbers. Every write contains all rows, so that an interrupted
     run loses at most the last seconds. `totals` are sums over the examples and over all runs that computed

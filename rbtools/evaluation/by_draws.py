@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.evaluation import tasks
-from rbtools.evaluation.base import (
-    Batch,
-    EvalTask,
-    Outcome,
-    Output,
-    OutputOf,
-    batch_size,
-    default_chunk_size,
-)
-from rbtools.evaluation.probabilistic import NoiseTask
-from rbtools.lazy import np, torch
-from rbtools.probabilistic import estimate
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from rbtools.evaluation.base import Correct, Entries
+from rbtools.evaluation.accuracy import Attacked, Clean, Corrupted
+from rbtools.evaluation.base import default_chunk_size
+from rbtools.evaluation.probabilistic import Noisy
+from rbtools.evaluation.spec import Entry, Evaluation, RowsOf
+from rbtools.lazy import torch
 
 LOOKED = 3  # version of what passes find of a model, for the keys of both
 IMAGES = 8  # of the passes that look for randomness
@@ -90,103 +78,36 @@ def batch_of_look(images: Any, most: int) -> int:
     return int(min(most, small, default_chunk_size(torch.device("cpu"), images.shape[1:])))
 
 
-@dataclass(frozen=True)
-class OutputByDraws(OutputOf):
-    """An output whose outcome is a bit, as the mean over draws of a randomised model: of each example the
-    number of draws that are right.
-    """
-
-    inner: Any
-    draws: int
-
-    @property
-    def fixed_batches(self) -> bool:
-        return bool(self.inner.fixed_batches)
-
-    def key_fields(self) -> dict[str, Any]:
-        return {**self.inner.key_fields(), "mean_of_draws": self.draws}
-
-    def correct(self, outcomes: np.ndarray) -> np.ndarray:
-        """Which examples (n,) most draws classify correctly."""
-        correct: np.ndarray = 2 * outcomes > self.draws
-        return correct
-
-    def counted(self, outcomes: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray | None:
-        return None
-
-    def entry_template(self) -> list[dict[str, Any]]:
-        return [{**entry, "verdict_draws": self.draws} for entry in self.inner.entry_template()]
-
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        (mean,) = self.entry_template()
-        shares, n = outcomes / self.draws, len(outcomes)
-        # the standard error by the draws alone, for these images
-        error = float(np.sqrt((shares * (1 - shares)).sum() / max(self.draws - 1, 1)) / n)
-        mean |= estimate.pr_d(outcomes.astype(int).tolist(), self.draws).entry()
-        return [mean | {"draws_error": round(error, 6)} | self.inner.about(totals, n)]
-
-    def measure(self, batch: Batch) -> Outcome:
-        images, totals = self.inner.judged_images(batch)
-        batch = batch.with_images(images)
-        right = sum((part.sum(0) for part in _drawn(batch, self.draws)), torch.zeros_like(batch.labels))
-        forward = totals.get("forward", 0.0) + float(self.draws * len(batch.ids))
-        totals = {"backward": 0.0, **totals, "forward": forward}
-        return Outcome(right.float(), totals)
+def eot_of(evaluation: Evaluation) -> int | None:
+    """The draws of an attack's gradients; None for an evaluation without an attack."""
+    return next((spec.method.draws_each for spec in evaluation.specs if isinstance(spec, Attacked)), None)
 
 
-def _drawn(batch: Batch, draws: int) -> Iterator[Tensor]:
-    """Which draws are right, 1 or 0, for the examples: int64 (D, N), as many draws at a time as fill a batch;
-    one where every image goes through the model alone, and a batch saves nothing."""
-    count = len(batch.ids)
-    size = 1 if batch.one_by_one else batch_size(batch.ids.device, batch.images.shape[1:])
-    rows = torch.arange(count, device=batch.ids.device)
-    together = max(size // max(count, 1), 1)
-    for start in range(0, draws, together):
-        numbers = torch.arange(start, min(start + together, draws), device=rows.device)
-        copies = batch.take(rows.repeat(len(numbers))).at_draw(numbers.repeat_interleave(count))
-        yield copies.right().view(len(numbers), count)
-
-
-@dataclass(frozen=True)
-class TaskByDraws(EvalTask):
-    """A task on a randomised model."""
-
-    inner: Any
-    draws: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gaps", self.inner.gaps)
-
-    @property
-    def title(self) -> str:
-        return f"{self.inner.title}, {self.draws} draws"
-
-    @property
-    def eot(self) -> int | None:
-        """The draws of an attack's gradients; None for a task without an attack."""
-        return self.inner.method.draws_each if isinstance(self.inner, tasks.AttackTask) else None
-
-    def outputs(self) -> Sequence[Output]:
-        return [OutputByDraws(output, self.draws) for output in self.inner.outputs()]
-
-    def summarize(
-        self, entries: Entries, implicit_entries: Entries, correct_images: Callable[[], Correct]
-    ) -> Entries:
-        """Without intervals over corruptions."""
-        return list(self.inner.summarize(entries, implicit_entries, dict))
-
-
-def by_draws(task: EvalTask, draws: int) -> EvalTask:
-    """The task with verdicts that are means over draws. Raises RbError for a task that has none."""
-    if isinstance(task, NoiseTask):
-        return task  # each copy has a draw of the model
-    if not isinstance(task, tasks.AttackTask | tasks.AccuracyTask | tasks.CorruptionTask):
+def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
+    """The evaluation with verdicts that are means over draws. Raises RbError for one that has none."""
+    if all(isinstance(spec, Noisy) for spec in evaluation.specs):
+        return evaluation  # each copy has a draw of the model
+    every = evaluation.every
+    if not all(type(spec) in (Clean, Attacked, Corrupted) for spec in every):
         raise RbError(
-            f"The model is randomised, and {task.title} has no verdict over draws. Measure its accuracy with"
-            " rb-attack or rb-corrupt, or give --draws 1 to judge it by one draw."
+            f"The model is randomised, and {evaluation.title} has no verdict over draws. Measure its accuracy"
+            " with rb-attack or rb-corrupt, or give --draws 1 to judge it by one draw."
         )
-    if getattr(task, "detail", False) or task.save is not None:
+    if any(spec.detail for spec in every) or evaluation.save is not None:
         raise RbError("--detail and --save-adv are of one pass, and this model is randomised: omit them.")
-    if isinstance(task, tasks.AttackTask) and task.ladder:
+    if any(spec.needs for spec in every):
         raise RbError("--ladder is of verdicts, and this model is randomised: leave it out.")
-    return TaskByDraws(task, draws)
+    specs, along = (
+        tuple(replace(spec, draws=draws) for spec in part) for part in (evaluation.specs, evaluation.along)
+    )
+    summary = None if evaluation.summary is None else partial(_without_rows, evaluation.summary)
+    title = f"{evaluation.title}, {draws} draws"
+    return replace(evaluation, title=title, specs=specs, along=along, summary=summary)
+
+
+def _without_rows(
+    summary: Any, entries: Sequence[Entry], along: Sequence[Entry], rows: RowsOf | None
+) -> list[Entry]:
+    """The summary without intervals over images."""
+    made: list[Entry] = summary(entries, along, None)
+    return made

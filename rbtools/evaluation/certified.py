@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
 
-from rbtools.certification import smoothed_counts
+from rbtools.certification import CERTIFIERS, smoothed_counts
 from rbtools.certification.smooth import Smooth
-from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
-from rbtools.evaluation.tasks import CleanOutput
+from rbtools.evaluation.accuracy import Clean, share
+from rbtools.evaluation.base import Batch, Outcome
+from rbtools.evaluation.spec import Entry, Evaluation, Spec, rebuilt
 from rbtools.lazy import np
-from rbtools.probabilistic import intervals, smoothing
+from rbtools.probabilistic import smoothing
 from rbtools.records import metric_name
 
 if TYPE_CHECKING:
@@ -25,43 +26,41 @@ DEFINITION = "g(x) = the most probable class of f(x + z), z~N(0,sigma^2) on each
 STOPPING = "group sequential: exact binomial boundaries, error alpha for all radii of an image"
 
 
-def certification_task(
-    method: Smooth, eps: tuple[float, ...], warn: Callable[[str], object], *, each_image: bool = False
-) -> EvalTask:
-    """The evaluation of a registered method at these distances. `warn` gets the reason why some of them
-    cannot be certified. each_image: the entries also contain the certified radius of each image."""
-    short = smoothing.too_few(eps, method.samples, method.sigma, method.alpha)
-    if short is not None:
-        warn(short)
-    return SmoothingTask(SmoothingOutput(method, eps, each_image))
+@dataclass(frozen=True, kw_only=True)
+class Smoothed(Spec):
+    """Certified accuracy of the smoothed classifier at one L2 radius, eps.
 
+    A row is the selected class, whether it is the label, the draws after the selection, those of the selected
+    class, and the number of certified questions, -1 without `adaptive`. The questions are whether the
+    selected class has a probability above 1/2 (else the classifier abstains), and the radii above 0,
+    increasing. With `adaptive` an image is drawn until they are decided, and only until the first one where
+    the selected class is not the label.
 
-@dataclass(frozen=True)
-class SmoothingOutput(Output):
-    """A row for each example: the selected class, whether it is the label, the draws after
-    the selection, those of the selected class, and the number of certified questions, -1 without `adaptive`.
-
-    The questions are whether the selected class has a probability above 1/2 (else the classifier abstains),
-    and the radii above 0, increasing. With `adaptive` an image is drawn until they are decided, and only
-    until the first one where the selected class is not the label. each_image: the entries have the radii.
+    radii: all that are certified together. each_image: the entry has the radius of each image.
     """
 
     method: Smooth
-    radii: tuple[float, ...]
+    eps: float
     each_image: bool = False
-    fixed_batches = False
-    copies_together = smoothing.BLOCK
+    radii: tuple[float, ...] = field(default=(), compare=False)
+
+    @property
+    def copies(self) -> int:
+        return smoothing.BLOCK
 
     @property
     def questions(self) -> tuple[float, ...]:
         """The radii that are decided: 0, then those above it."""
-        return self.method.questions(self.radii)
+        return self.method.questions(self.radii or (self.eps,))
 
-    def rule(self) -> dict[str, Any]:
+    def name(self) -> str:
+        return metric_name.smoothing_name(self.method.sigma, self.eps)
+
+    def rule(self) -> Entry:
         """The stopping rule, for key and record."""
         return {"stopping": STOPPING} if self.method.adaptive else {}
 
-    def key_fields(self) -> dict[str, Any]:
+    def column(self) -> Entry:
         method = self.method
         decided = {"radii": list(self.questions), "alpha": method.alpha} if method.adaptive else {}
         return {
@@ -75,11 +74,34 @@ class SmoothingOutput(Output):
             **self.rule(),
         }
 
-    def postprocess_key(self) -> dict[str, Any]:
-        detail = {"each_image": True} if self.each_image else {}
-        return {"radii": list(self.radii), "alpha": self.method.alpha, **detail}
+    @classmethod
+    def reading(cls, specs: Sequence[Self]) -> Entry:
+        detail = {"each_image": True} if specs[0].each_image else {}
+        return {"radii": [spec.eps for spec in specs], "alpha": specs[0].method.alpha, **detail}
 
-    def measure(self, batch: Batch) -> Outcome:
+    @classmethod
+    def joined(cls, specs: Sequence[Self]) -> list[Self]:
+        radii: dict[Any, dict[float, None]] = {}
+        for spec in specs:
+            radii.setdefault(spec.method, {})[spec.eps] = None
+        return [replace(spec, radii=tuple(radii[spec.method])) for spec in specs]
+
+    def settings(self) -> Entry:
+        method = self.method
+        return {
+            "certificate": method.name,
+            "classifier": "smoothed",
+            "definition": DEFINITION,
+            "norm": method.norm,
+            "sigma": method.sigma,
+            "alpha": method.alpha,
+            "samples": method.samples,
+            "select": method.select,
+            **self.rule(),
+            "eps": self.eps,
+        }
+
+    def rows(self, batch: Batch) -> Outcome:
         method = self.method
 
         def logits(noisy: Tensor, rows: Tensor) -> Tensor:
@@ -99,69 +121,48 @@ class SmoothingOutput(Output):
         copies = drawn + method.select * len(rows)
         return Outcome(rows.float(), {"forward": copies, "backward": 0.0, "draws": drawn})
 
-    def entry_template(self) -> list[dict[str, Any]]:
-        method = self.method
-        settings = {
-            "certificate": method.name,
-            "classifier": "smoothed",
-            "definition": DEFINITION,
-            "norm": method.norm,
-            "sigma": method.sigma,
-            "alpha": method.alpha,
-            "samples": method.samples,
-            "select": method.select,
-            **self.rule(),
-        }
-        return [
-            {"metric": metric_name.smoothing_name(method.sigma, radius), **settings, "eps": radius}
-            for radius in self.radii
-        ]
+    def certified(self, rows: np.ndarray) -> np.ndarray:
+        """The certified radius (n,) of each image, NaN where the classifier abstains.
 
-    def correct(self, outcomes: np.ndarray) -> np.ndarray:
-        """Which examples are certified at the first radius; NaN is none."""
-        correct: np.ndarray = (outcomes[:, 1] == 1) & (self.certified(outcomes) >= self.radii[0])
+        With `adaptive` it is the largest radius of the list that is certified.
+        """
+        return self.method.certified(rows, self.questions)
+
+    def correct(self, rows: np.ndarray) -> np.ndarray:
+        """Which images (n,) are certified at the radius; NaN is none."""
+        correct: np.ndarray = (rows[:, 1] == 1) & (self.certified(rows) >= self.eps)
         return correct
 
-    def counted(self, outcomes: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray | None:
-        certified: np.ndarray = (outcomes[:, 1] == 1) & (self.certified(outcomes) >= entry["eps"])
-        return certified
-
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        n, right = len(outcomes), outcomes[:, 1] == 1
-        certified = self.certified(outcomes)
+    def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
+        right, certified = rows[:, 1] == 1, self.certified(rows)
         counted = np.where(right & ~np.isnan(certified), certified, 0.0)
         summary = {
             "abstained": int(np.isnan(certified).sum()),
             "mean_radius": round(float(counted.mean()), 6),
         }
         drawn = {"draws_spent": int(totals.get("draws", 0))} if self.method.adaptive else {}
-        entries = []
-        for template in self.entry_template():
-            passed = int((right & (certified >= template["eps"])).sum())  # false for NaN
-            value = {"n": n, "value": passed / n, "ci95": list(intervals.wilson(passed, n))}
-            entries.append({**template, **value, **summary, **drawn, **self._detail(right, certified)})
-        return entries
+        detail = {}
+        if self.each_image:
+            radii = [None if math.isnan(radius) else round(radius, 6) for radius in certified.tolist()]
+            detail = {"detail": {"radii": radii, "correct": right.tolist()}}
+        return {**share(self.correct(rows)), **summary, **drawn, **detail}
 
-    def _detail(self, right: np.ndarray, certified: np.ndarray) -> dict[str, Any]:
-        if not self.each_image:
-            return {}
-        radii = [None if math.isnan(radius) else round(radius, 6) for radius in certified.tolist()]
-        return {"detail": {"radii": radii, "correct": right.tolist()}}
-
-    def certified(self, outcomes: np.ndarray) -> np.ndarray:
-        """The certified radius (n,) of each image, NaN where the classifier abstains.
-
-        With `adaptive` it is the largest radius of the list that is certified.
-        """
-        return self.method.certified(outcomes, self.questions)
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+        adaptive = {"adaptive": "stopping" in entry}
+        method = rebuilt(CERTIFIERS, entry.get("certificate"), entry, lenient=lenient, **adaptive)
+        if method is None or "eps" not in entry:
+            return None
+        return cls(method=method, eps=entry["eps"], each_image="detail" in entry)
 
 
-@dataclass(frozen=True)
-class SmoothingTask(EvalTask):
-    """Certified accuracy of the smoothed classifier at some L2 radii, by `smoothing`, and clean accuracy."""
-
-    output: SmoothingOutput
-    title = "randomised smoothing"
-
-    def outputs(self) -> Sequence[Output]:
-        return [CleanOutput(), self.output]
+def certified(
+    method: Smooth, eps: Sequence[float], warn: Callable[[str], object], *, each_image: bool = False
+) -> Evaluation:
+    """Certified accuracy at these radii, and clean accuracy. `warn` gets the reason why some of them cannot
+    be certified."""
+    short = smoothing.too_few(tuple(eps), method.samples, method.sigma, method.alpha)
+    if short is not None:
+        warn(short)
+    specs = Smoothed.joined([Smoothed(method=method, eps=one, each_image=each_image) for one in eps])
+    return Evaluation(title="randomised smoothing", specs=tuple(specs), along=(Clean(),))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Self
 
-from rbtools.evaluation import diagnostics
-from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output, method_key
-from rbtools.evaluation.tasks import CleanOutput, accuracy_entry, attack_settings, run_attack
+from rbtools.attacks.curve import SEARCHES, UNBOUNDED, CurveAttack
+from rbtools.evaluation import attacking, diagnostics
+from rbtools.evaluation.accuracy import Clean, attack_settings, share
+from rbtools.evaluation.base import Batch, Outcome
+from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key, rebuilt
 from rbtools.lazy import np, torch
-from rbtools.records import metric_name
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from rbtools.records import metric_name, schema
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _DIGITS = 6
@@ -22,63 +21,87 @@ _DIGITS = 6
 _SLACK = 1e-5
 
 
-@dataclass(frozen=True)
-class DistanceOutput(Output):
-    """A row (1,) for each example: the distance of its nearest adversarial example.
+@dataclass(frozen=True, kw_only=True)
+class Nearest(Spec):
+    """The accuracy at one distance, eps, by the nearest adversarial examples; without eps their median.
 
-    It is 0 for an example that is misclassified without an attack, and infinite where the attack finds none.
-    The point at that distance is misclassified by the model in float32, and lies in every larger ball: the
-    accuracy at eps is the share of distances above eps. eps: in pixel units of [0, 1].
+    A row (1,) is the distance of the nearest adversarial example: 0 for an example that is misclassified
+    without an attack, and infinite where the attack finds none. The point at that distance is misclassified
+    by the model in float32, and lies in every larger ball: the accuracy at eps is the share of distances
+    above eps. farthest: up to which eps the area under the curve is; in pixel units of [0, 1].
     """
 
     method: Any
-    eps: tuple[float, ...]
+    eps: float | None = None
+    farthest: float = field(default=0.0, compare=False)
 
     @property
     def random(self) -> bool:
         return bool(self.method.random)
 
     @property
-    def allow_fast_model(self) -> bool:
+    def searches(self) -> bool:
         return True
 
-    def key_fields(self) -> dict[str, Any]:
+    def name(self) -> str:
+        if self.eps is None:
+            return f"{self.method.stem}.distance"
+        return metric_name.attack_name(self.method.stem, self.eps, self.method.norm)
+
+    def column(self) -> Entry:
         key = method_key("distance", "attack", self.method)
         del key["config"]["eps"]  # the search does not depend on eps
         return key
 
-    def postprocess_key(self) -> dict[str, Any]:
-        return {"eps": list(self.eps)}
+    @classmethod
+    def reading(cls, specs: Sequence[Self]) -> Entry:
+        return {"eps": [spec.eps for spec in specs if spec.eps is not None]}
 
-    def counted(self, outcomes: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray | None:
-        """Which examples are not broken within the distance of the entry."""
-        return outcomes[:, 0].astype(np.float64) > entry["eps"] if "eps" in entry else None
+    def settings(self) -> Entry:
+        settings = attack_settings(self.method, loss=self.method.loss)
+        if self.eps is None:
+            del settings["eps"]
+            return settings
+        return {**settings, "eps": self.eps}
 
-    def measure(self, batch: Batch) -> Outcome:
+    def correct(self, rows: np.ndarray) -> np.ndarray:
+        """Which examples are not broken within the distance; without one those that the search leaves."""
+        distances = rows[:, 0].astype(np.float64)
+        correct: np.ndarray = distances > self.eps if self.eps is not None else np.isinf(distances)
+        return correct
+
+    def counts(self, rows: np.ndarray) -> np.ndarray | None:
+        return None if self.eps is None else self.correct(rows)
+
+    def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
+        fields = diagnostics.of_attack(self.method, totals, len(rows))
+        fields.pop("distance", None)
+        if self.eps is None:
+            return fields | _summary(rows[:, 0].astype(np.float64), self.farthest)
+        return share(self.correct(rows)) | fields
+
+    def rows(self, batch: Batch) -> Outcome:
         from rbtools.attacks.minimal_norm import distances
 
-        result = run_attack(batch, self.method)
+        result = attacking.run_attack(batch, self.method)
         rows = distances(result.images, batch.images, self.method.norm)
         if self.method.grid != "none":
             rows = rows * (1 - _SLACK)
         return Outcome(torch.where(result.survived, torch.inf, rows)[:, None], result.totals)
 
-    def entry_template(self) -> list[dict[str, Any]]:
-        stem, norm = self.method.stem, self.method.norm
-        settings = attack_settings(self.method, loss=self.method.loss)
-        accuracies = [
-            {"metric": metric_name.attack_name(stem, eps, norm), **settings, "eps": eps} for eps in self.eps
-        ]
-        del settings["eps"]
-        return [*accuracies, {"metric": f"{stem}.distance", **settings}]
+    @classmethod
+    def joined(cls, specs: Sequence[Self]) -> list[Self]:
+        farthest = max((spec.eps for spec in specs if spec.eps is not None), default=0.0)
+        return [replace(spec, farthest=farthest) for spec in specs]
 
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        *accuracies, summary = self.entry_template()
-        distances = outcomes[:, 0].astype(np.float64)
-        fields = diagnostics.of_attack(self.method, totals, len(distances))
-        fields.pop("distance", None)
-        entries = [accuracy_entry(entry, distances > entry["eps"]) | fields for entry in accuracies]
-        return [*entries, summary | fields | _summary(distances, max(self.eps))]
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+        """Accuracies of other searches than `curve` are those of the attack of that name."""
+        name, eps = entry.get("attack"), entry.get("eps")
+        if (name != CurveAttack.name and eps is not None) or "best" in entry:
+            return None
+        method = rebuilt(SEARCHES, name, entry, lenient=lenient, eps=UNBOUNDED)
+        return None if method is None else cls(method=method, eps=eps)
 
 
 def _summary(distances: np.ndarray, farthest: float) -> dict[str, Any]:
@@ -95,44 +118,33 @@ def _summary(distances: np.ndarray, farthest: float) -> dict[str, Any]:
     return summary | {"area": area, "unreached": int(np.isinf(distances).sum())}
 
 
-@dataclass(frozen=True)
-class OptimalityOutput(Output):
-    """The local optimality of several attacks: a row (A,) for each example, its distance by each attack.
+def optimality(
+    specs: Sequence[Nearest], entries: Sequence[Entry], along: Sequence[Entry], rows: RowsOf | None
+) -> list[Entry]:
+    """The local optimality of several attacks, of which specs are the median distances.
 
     Cina et al. 2024 (AttackBench, arXiv:2404.19460): 1 - (a - b) / (c - b), where a is the area under the
     attack's curve of accuracy over eps up to the largest of the smallest distances, b the area under the
     curve of the smallest distance of each example, and c that of an attack that finds nothing. An attack with
     1 is as good as all attacks together.
     """
+    best = ",".join(spec.method.name for spec in specs)
+    by_name = {entry["metric"]: entry for entry in entries}
+    values: list[float | None] = [0.0] * len(specs)
+    if rows is not None:
+        values = local_optimality(np.concatenate([rows(spec) for spec in specs], axis=1).astype(np.float64))
+    made = []
+    for spec, value in zip(specs, values, strict=True):
+        entry = {"metric": f"optimality.{spec.method.stem}", **spec.settings(), "best": best}
+        of_search = by_name[spec.name()]
+        shared = [name for name in of_search if schema.role(name) != "result" and name not in _OF_SEARCH]
+        entry |= {name: of_search[name] for name in shared if name not in entry}
+        reason = {} if value is not None else {"reason": "no image is reached by any attack"}
+        made.append({**entry, "value": value, **reason})
+    return made
 
-    attacks: tuple[DistanceOutput, ...]
-    needs_other_outputs = True
 
-    @property
-    def random(self) -> bool:
-        return any(attack.random for attack in self.attacks)
-
-    @property
-    def allow_fast_model(self) -> bool:
-        return True
-
-    def key_fields(self) -> dict[str, Any]:
-        return {"kind": "optimality", "attacks": [attack.key_fields() for attack in self.attacks]}
-
-    def entry_template(self) -> list[dict[str, Any]]:
-        best = ",".join(attack.method.name for attack in self.attacks)
-        return [
-            {**attack.entry_template()[-1], "metric": f"optimality.{attack.method.stem}", "best": best}
-            for attack in self.attacks
-        ]
-
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        values = local_optimality(outcomes.astype(np.float64))
-        entries = []
-        for template, value in zip(self.entry_template(), values, strict=True):
-            reason = {} if value is not None else {"reason": "no image is reached by any attack"}
-            entries.append({**template, "n": len(outcomes), "value": value, **reason})
-        return entries
+_OF_SEARCH = ("reason", "passes")  # what else is of one search alone
 
 
 def local_optimality(distances: np.ndarray) -> list[float | None]:
@@ -147,28 +159,17 @@ def local_optimality(distances: np.ndarray) -> list[float | None]:
     return [float(1 - (area - least) / (most - least)) for area in areas]
 
 
-@dataclass(frozen=True)
-class DistanceTask(EvalTask):
-    """Clean accuracy, the distances by each attack, and with several attacks their local optimality."""
-
-    attacks: tuple[DistanceOutput, ...]
-
-    @property
-    def title(self) -> str:
-        return ", ".join(attack.method.stem for attack in self.attacks)
-
-    def outputs(self) -> Sequence[Output]:
-        several = [OptimalityOutput(self.attacks)] if len(self.attacks) > 1 else []
-        return [CleanOutput(), *self.attacks, *several]
-
-    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
-        rows: dict[Any, Any] = dict(batch.precomputed)
-        outcomes: list[Tensor | Outcome] = []
-        for output in wanted:
-            if isinstance(output, OptimalityOutput):
-                outcomes.append(torch.cat([rows[attack] for attack in output.attacks], dim=1))
-                continue
-            outcome = output.measure(batch)
-            rows[output] = outcome.values if isinstance(outcome, Outcome) else outcome
-            outcomes.append(outcome)
-        return outcomes
+def nearest(searches: Sequence[Any], eps: Sequence[float]) -> Evaluation:
+    """The distances by each search, with the accuracies at eps; of several searches their local optimality;
+    clean accuracy."""
+    specs: list[Nearest] = []
+    for method in searches:
+        specs += [Nearest(method=method, eps=one) for one in (*eps, None)]
+    specs = Nearest.joined(specs)
+    medians = tuple(spec for spec in specs if spec.eps is None)
+    return Evaluation(
+        title=", ".join(method.stem for method in searches),
+        specs=tuple(specs),
+        along=(Clean(),),
+        summary=partial(optimality, medians) if len(medians) > 1 else None,
+    )

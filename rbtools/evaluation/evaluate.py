@@ -15,17 +15,18 @@ from rbtools.check_input import outside_inference
 from rbtools.datasets import streaming
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError, in_words_of_python
+from rbtools.evaluation.accuracy import Attacked
 from rbtools.evaluation.base import (
+    REFERENCE_BATCH,
     Batch,
-    EvalTask,
     Outcome,
     Outcomes,
-    Output,
     TilePart,
     batch_size,
     default_chunk_size,
 )
-from rbtools.evaluation.tiles import Tile, complete, missing_tiles
+from rbtools.evaluation.spec import Spec, by_column, rows_of
+from rbtools.evaluation.tiles import Tile, complete
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import environment, float32, out_of_memory
 from rbtools.lazy import nn, np, torch
@@ -90,7 +91,7 @@ def evaluate(
     Raises RbError for input in another form, with what was found and what to do.
     """
     from rbtools.evaluation import in_memory  # imports torch, which outcomes in a store do not need
-    from rbtools.evaluation.by_draws import TaskByDraws, by_draws
+    from rbtools.evaluation.by_draws import by_draws, eot_of
 
     counts = (("draws", draws, 1), ("n", n, 1), ("batch", batch, 1))
     for name, count, least in (*counts, ("seed", seed, 0)):
@@ -112,49 +113,52 @@ def evaluate(
         results: list[in_memory.Result] = []
         for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
             if look.randomness.randomised and draws > 1:
-                todo = by_draws(todo, draws)
-                if isinstance(todo, TaskByDraws):
-                    report.notify(f"The model {look.randomness.sentence(draws, todo.eot)}")
-            outputs = todo.outputs()
+                asked, todo = todo, by_draws(todo, draws)
+                if asked is not todo:
+                    report.notify(f"The model {look.randomness.sentence(draws, eot_of(todo))}")
+            columns = by_column(todo.every)
+            specs = [column[0] for column in columns]
             outcomes = [
                 Outcomes(Store(None), "")
                 if cache is None
                 else Outcomes(
                     cache.store,
-                    cache.key(output, settings, len(order)),
+                    cache.key(spec, settings, len(order)),
                     anew=keep_images,
                 )
-                for output in outputs
+                for spec in specs
             ]
             images = in_memory.KeptImages() if keep_images else None
             evaluator = Evaluator(
                 network,
                 Examples(given.images, given.labels, order),
-                todo,
-                outputs,
+                todo.title,
+                specs,
                 settings=settings,
                 device=place,
                 report=report,
             )
             measure_all(evaluator, outcomes, Store(None) if cache is None else cache.store, save=images)
-            for output, known in zip(outputs, outcomes, strict=True):
-                if not output.implicit:
-                    results.append(in_memory.result_of(output, known, order, settings, images))
+            for column, known in zip(columns, outcomes, strict=True):
+                for spec in column:
+                    if spec in todo.specs:
+                        results.append(in_memory.result_of(spec, known, order, settings, images))
     return results if isinstance(task, list) or len(results) > 1 else results[0]
 
 
 class Evaluator:
-    """A network on a device, and the examples and outputs that it is evaluated on.
+    """A network on a device, and the examples and specs that it is evaluated on.
 
-    model: eval mode, on `device`, images float32 (N, C, H, W) in [0, 1] -> logits (N, K).
+    model: eval mode, on `device`, images float32 (N, C, H, W) in [0, 1] -> logits (N, K). title: for the
+    progress line.
     """
 
     def __init__(
         self,
         model: nn.Module,
         examples: Examples,
-        task: EvalTask,
-        outputs: Sequence[Output],
+        title: str,
+        specs: Sequence[Spec],
         *,
         settings: Settings,
         device: torch.device,
@@ -162,23 +166,23 @@ class Evaluator:
     ) -> None:
         from rbtools.evaluation.randomised import RandomisedModel
 
-        self.model, self.examples, self.task, self.outputs = model, examples, task, outputs
+        self.model, self.examples, self.title, self.specs = model, examples, title, specs
         self.settings, self.device, self.report = settings, device, report
         self.shape = tuple(examples.images.shape[1:])
         self.randomised = isinstance(model, RandomisedModel)
         self.pixels = streaming.batchwise(examples.images, device)
         self.labels = examples.labels.to(device)
-        self.size = together(outputs, device, self.shape)
+        self.size = together(specs, device, self.shape)
         chunk = default_chunk_size(device, self.shape) if settings.batch is None else settings.batch
-        self.chunk = min(chunk, self.size * _copies(outputs))
+        self.chunk = min(chunk, self.size * _copies(specs))
         self.place = environment(device)
 
     @cached_property
     def fast(self) -> FastModel:
-        """The model that attacks run on: a fast copy where an output allows one."""
+        """The model that attacks run on: a fast copy where a spec allows one."""
         from rbtools.evaluation import fast_model
 
-        allowed = any(output.allow_fast_model for output in self.outputs)
+        allowed = any(spec.searches for spec in self.specs)
         if not allowed or self.randomised or not self.settings.prepare:
             return fast_model.FastModel(self.model, ())
         with self.report.clock.stage("preparation"):
@@ -198,22 +202,22 @@ class Evaluator:
         watch: Callable[[str], None] | None = None,
         save: Callable[[Any, Tensor, Outcome], None] | None = None,
     ) -> dict[int, TilePart]:
-        """The outcomes that a tile lacks, by the position of their output.
+        """The outcomes that a tile lacks, by the position of their spec.
 
-        `watch` takes in words how far the work is; `save` receives an output, the ids of the examples and the
+        `watch` takes in words how far the work is; `save` receives a spec, the ids of the examples and the
         outcome wherever the outcome has images. Raises RbError where one image alone needs more memory than
         there is.
         """
         parts, fast = dict[int, TilePart](), self.fast
         for begin, missing in tile.lacks:
             ids = self.examples.order[begin : tile.examples.stop]
-            wanted = [self.outputs[i] for i in missing]
+            wanted = [self.specs[i] for i in missing]
             start = time.perf_counter()
             batch = self._batch(ids, self._known(tile, parts, begin))
             batch.watch = watch
             while True:
                 try:
-                    results = [_outcome(result) for result in self.task.run(batch, wanted)]
+                    results = rows_of(wanted, batch)
                     break
                 except RuntimeError as error:
                     batch = _in_smaller_chunks(batch, error)
@@ -221,11 +225,11 @@ class Evaluator:
             arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
             seconds = time.perf_counter() - start
             for i, result, values in zip(missing, results, arrays, strict=True):
-                steps = fast.steps if self.outputs[i].allow_fast_model else ()
+                steps = fast.steps if self.specs[i].searches else ()
                 totals = {"seconds": seconds, **result.totals}
                 parts[i] = TilePart(values, totals, self.device.type, steps, self.place)
                 if result.images is not None and save is not None:
-                    save(self.outputs[i], ids, result)
+                    save(self.specs[i], ids, result)
         return parts
 
     def prefetch(self, tile: Tile) -> None:
@@ -234,14 +238,14 @@ class Evaluator:
         streaming.prefetch(self.pixels, self.examples.order[stop : stop + len(tile.examples)])
 
     def _known(self, tile: Tile, parts: Mapping[int, TilePart], begin: int) -> dict[Any, Tensor]:
-        """The outcomes of the examples from `begin` on of outputs that have them."""
+        """The outcomes of the examples from `begin` on of specs that have them."""
         known = {}
-        for i, output in enumerate(self.outputs):
+        for i, spec in enumerate(self.specs):
             stored = tile.known.get(i, np.empty(0, np.int32))[begin - tile.examples.start :]
             if i in parts:
                 stored = np.concatenate([stored, parts[i].values]) if len(stored) else parts[i].values
             if len(stored) == tile.examples.stop - begin:
-                known[output] = torch.from_numpy(stored).to(self.device)
+                known[spec] = torch.from_numpy(stored).to(self.device)
         return known
 
     def _batch(self, ids: Tensor, precomputed: Mapping[Any, Tensor]) -> Batch:
@@ -274,7 +278,7 @@ def measure_all(
     """Measure in this process what outcomes lack."""
     n = len(evaluator.examples.order)
     progress = StatusLine(
-        evaluator.task, n, evaluator.outputs, outcomes, evaluator.settings.seed, evaluator.report
+        evaluator.title, n, evaluator.specs, outcomes, evaluator.settings.seed, evaluator.report
     )
 
     def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, dict[int, TilePart]]]:
@@ -282,23 +286,19 @@ def measure_all(
             evaluator.prefetch(tile)
             yield tile, evaluator.measure(tile, progress.inside, save)
 
-    tiles = missing_tiles(outcomes, n, evaluator.size)
-    complete(outcomes, tiles, measured, progress, store=store, shard=shard)
+    complete(outcomes, n, evaluator.size, measured, progress, store=store, shard=shard)
 
 
-def together(outputs: Sequence[Output], device: Any, shape: Sequence[int]) -> int:
+def together(specs: Sequence[Spec], device: Any, shape: Sequence[int]) -> int:
     """How many images (C, H, W) are attacked together; of the device, its `type` decides."""
-    whole = [output.whole_batch for output in outputs if output.whole_batch is not None]
-    return whole[0] if whole else max(batch_size(device, shape) // _copies(outputs), 1)
+    if any(spec.batch_dependent for spec in specs):
+        return REFERENCE_BATCH
+    return max(batch_size(device, shape) // _copies(specs), 1)
 
 
-def _copies(outputs: Sequence[Output]) -> int:
+def _copies(specs: Sequence[Spec]) -> int:
     """How many copies of each image go through the network together."""
-    return max(output.copies_together for output in outputs)
-
-
-def _outcome(result: Tensor | Outcome) -> Outcome:
-    return result if isinstance(result, Outcome) else Outcome(result, {})
+    return max(spec.copies for spec in specs)
 
 
 def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
@@ -321,16 +321,15 @@ class StatusLine:
 
     def __init__(
         self,
-        task: EvalTask,
+        title: str,
         n: int,
-        outputs: Sequence[Output],
+        specs: Sequence[Spec],
         outcomes: Sequence[Outcomes],
         seed: int,
         report: Report,
     ) -> None:
-        random = any(output.random for output in outputs)
-        self.title = f"{task.title} seed {seed}" if random else task.title
-        self.n, self.outputs, self.outcomes, self.report = n, outputs, outcomes, report
+        self.title = f"{title} seed {seed}" if any(spec.random for spec in specs) else title
+        self.n, self.specs, self.outcomes, self.report = n, specs, outcomes, report
         self.pace = Pace(n, min(map(len, outcomes)))
         self.said = ""
 
@@ -341,9 +340,9 @@ class StatusLine:
     def __call__(self, done: int) -> None:
         self.report.check_cancelled()
         parts = [self.title, f"image {done}/{self.n}", self.pace.words(done)]
-        for output, known in zip(self.outputs, self.outcomes, strict=True):
-            if done and not output.implicit and output.metric is not None and len(known) >= done:
-                entry = output.entries(known.values(done), known.totals)[0]
-                parts.append(f"{entry['metric']} {entry['value']:.3f}")
+        for spec, known in zip(self.specs, self.outcomes, strict=True):
+            if done and isinstance(spec, Attacked) and len(known) >= done:
+                value = spec.findings(known.values(done), known.totals)["value"]
+                parts.append(f"{spec.name()} {value:.3f}")
         self.said = " · ".join(filter(None, parts))
         self.report.progress(self.said)

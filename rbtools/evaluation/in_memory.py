@@ -19,9 +19,10 @@ from rbtools.certification.smooth import Smooth
 from rbtools.corruptions.base import Corruption
 from rbtools.datasets.given import pair
 from rbtools.errors import RbError, as_arguments
-from rbtools.evaluation import model_checks, randomised, tasks
-from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output
+from rbtools.evaluation import accuracy, model_checks, randomised
+from rbtools.evaluation.base import VERSION, Outcome, Outcomes
 from rbtools.evaluation.by_draws import LOOKED, Randomness, batch_of_look
+from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution.device import named
 from rbtools.inputs.data import images_hash, weights_hash
 from rbtools.lazy import nn, torch
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.datasets.streaming import Streamed
-    from rbtools.records.typed import Entry
 
 _TASKS = (
     "an attack such as PGD(eps=8 / 255), a corruption with its severity such as (Fog(), 3), a noise with its"
@@ -72,32 +72,32 @@ def data_of(given: Any, *, kept: bool) -> GivenData:
     return GivenData(*pair(given, in_order=kept))
 
 
-def task_of(given: Any) -> EvalTask:
-    """The task for an attack, corruption, noise or other object. Raises RbError if it cannot be measured."""
+def task_of(given: Any) -> Evaluation:
+    """The evaluation for an attack, corruption, noise or other object. Raises RbError if there is none."""
     method, strength = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-    if isinstance(given, EvalTask):
+    if isinstance(given, Evaluation):
         return given
     if given == "acc":
-        return tasks.AccuracyTask()
+        return accuracy.clean()
     if isinstance(method, Attack) and strength is None:
         if method.norm == "l2" and (slip := units.eps_slip(method.eps, "l2")) and not method.minimal:
             warnings.warn(f"eps={method.eps:g} {as_arguments(slip)}", stacklevel=4)
-        return tasks.AttackTask(method, (method.eps,))
+        return accuracy.attacked(method, (method.eps,))
     if isinstance(method, Corruption) and strength is not None:
         if strength not in units.SEVERITIES:
             raise RbError(f"The severity is {strength}. Severities are 1, 2, 3, 4 and 5.")
-        return tasks.CorruptionTask((method,), (int(strength),))
+        return accuracy.corrupted((method,), (int(strength),))
     if isinstance(strength, int | float):
         _check_radius(method, strength)
     if isinstance(method, Noise) and isinstance(strength, int | float):
-        from rbtools.evaluation.probabilistic import NoiseTask
+        from rbtools.evaluation.probabilistic import noisy
         from rbtools.probabilistic.estimate import Estimator
 
-        return NoiseTask(method, (float(strength),), Estimator(), samples=100)
+        return noisy(method, (float(strength),), Estimator(rho=()), samples=100)
     if isinstance(method, Smooth) and isinstance(strength, int | float):
         from rbtools.evaluation import certified
 
-        return certified.certification_task(method, (float(strength),), warnings.warn)
+        return certified.certified(method, (float(strength),), warnings.warn)
     raise RbError(f"The task is {given!r}. Expected {_TASKS}.")
 
 
@@ -225,29 +225,29 @@ class Cache:
             "data": data.hashed(),
         }
 
-    def key(self, output: Output, settings: Settings, n: int) -> str:
-        """The key of the outcomes of an output."""
-        arithmetic = {"precision": settings.precision if output.allow_fast_model else "fp32"}
-        seed = {"seed": settings.seed} if output.random else {}
-        whole = {"n": n} if output.batch_dependent else {}
-        return digest({**self.fields, **arithmetic, **seed, **whole, "column": output.key_fields()})
+    def key(self, spec: Spec, settings: Settings, n: int) -> str:
+        """The key of the outcomes of a spec."""
+        arithmetic = {"precision": settings.precision if spec.searches else "fp32"}
+        seed = {"seed": settings.seed} if spec.random else {}
+        whole = {"n": n} if spec.batch_dependent else {}
+        return digest({**self.fields, **arithmetic, **seed, **whole, "column": spec.column()})
 
 
 class KeptImages:
-    """The images that a task left, by output."""
+    """The images that an evaluation left, by spec."""
 
     def __init__(self) -> None:
         self.parts: dict[Any, list[tuple[Tensor, Tensor]]] = {}
 
-    def __call__(self, output: Any, ids: Tensor, outcome: Outcome) -> None:
+    def __call__(self, spec: Any, ids: Tensor, outcome: Outcome) -> None:
         assert outcome.images is not None
-        self.parts.setdefault(output, []).append((ids.cpu(), outcome.images.cpu()))
+        self.parts.setdefault(spec, []).append((ids.cpu(), outcome.images.cpu()))
 
-    def of(self, output: Any) -> Tensor | None:
+    def of(self, spec: Any) -> Tensor | None:
         """The images (n, C, H, W) by their position in the data; None of a task that leaves none."""
-        if output not in self.parts:
+        if spec not in self.parts:
             return None
-        ids, images = zip(*self.parts[output], strict=True)
+        ids, images = zip(*self.parts[spec], strict=True)
         return torch.cat(images)[torch.cat(ids).argsort()]
 
 
@@ -271,7 +271,7 @@ class Result:
     outcomes: Tensor
     images: Tensor | None
     seconds: float
-    entry: Entry
+    entry: dict[str, Any]
 
     def __repr__(self) -> str:
         low, high = self.ci95
@@ -295,14 +295,13 @@ class Result:
 
 
 def result_of(
-    output: Output, known: Outcomes, order: Tensor, settings: Settings, images: KeptImages | None
+    spec: Spec, known: Outcomes, order: Tensor, settings: Settings, images: KeptImages | None
 ) -> Result:
-    """The result of an output from the outcomes of the examples in `order` (n,)."""
+    """The result of a spec from the outcomes of the examples in `order` (n,)."""
     outcomes = known.values(len(order))
-    seed = seed_fields(settings.seed) if output.random else {}
+    seed = seed_fields(settings.seed) if spec.random else {}
     seconds = round(known.totals.get("seconds", 0.0), 3)
-    every: Any = [{**one, **seed, "seconds": seconds} for one in output.entries(outcomes, known.totals)]
-    entry = every[0]
+    entry: Any = {**spec.entry(outcomes, known.totals), **seed, "seconds": seconds}
     back = order.argsort().numpy()
     low, high = entry["ci95"]
     return Result(
@@ -311,9 +310,9 @@ def result_of(
         ci95=(low, high),
         n=len(order),
         ids=order.sort().values,
-        correct=torch.from_numpy(output.correct(outcomes)[back]),
+        correct=torch.from_numpy(spec.correct(outcomes)[back]),
         outcomes=torch.from_numpy(outcomes[back]),
-        images=None if images is None else images.of(output),
+        images=None if images is None else images.of(spec),
         seconds=seconds,
         entry=entry,
     )

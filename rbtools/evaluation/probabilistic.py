@@ -1,17 +1,18 @@
-"""Tasks of probabilistic robustness: noisy copies of examples, the count of correct ones, and its entries."""
+"""Probabilistic robustness: noisy copies of examples, the count of correct ones, and its entries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from rbtools.attacks.active_examples import check_schedule, uploaded
 from rbtools.attacks.losses import best_other, of_class
-from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output, batch_size, method_key
-from rbtools.evaluation.tasks import CleanOutput
+from rbtools.evaluation.accuracy import Clean
+from rbtools.evaluation.base import Batch, Outcome, batch_size
+from rbtools.evaluation.spec import Entry, Evaluation, Spec, confidence_of, method_key, rebuilt
 from rbtools.lazy import np, torch
-from rbtools.probabilistic import estimate, sequential
+from rbtools.probabilistic import NOISES, estimate, sequential
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.records import metric_name
 
@@ -27,28 +28,48 @@ _SAFETY = 2.0
 _COMPARED = 64
 
 
-@dataclass(frozen=True)
-class NoisyCopiesOutput(Output):
-    """The number of correct noisy copies of an example; -1 for an excluded example."""
+@dataclass(frozen=True, kw_only=True)
+class Noisy(Spec):
+    """PR_D at one radius or, with `rho`, ProbAcc at that tolerated failure rate, from the same rows.
+
+    A row is the number of correct noisy copies of an example; -1 for an excluded example.
+    """
 
     noise: Noise
     gamma: float
-    samples: int
-    read: Estimator
-    allow_fast_model = True
+    samples: int = 100
+    rho: float | None = None
+    denominator: str = "correct"
+    passes: str = "at-least"
+    confidence: float = 0.95
 
-    def key_fields(self) -> dict[str, Any]:
+    @property
+    def searches(self) -> bool:
+        return True
+
+    @property
+    def read(self) -> Estimator:
+        """The settings of the estimate."""
+        return _estimator([self])
+
+    def name(self) -> str:
+        if self.rho is None:
+            return metric_name.pr_name(self.noise.stem, self.gamma, self.denominator)
+        return metric_name.prob_acc_name(self.noise.stem, self.gamma, self.rho, self.denominator)
+
+    def column(self) -> Entry:
         return {
             **method_key("pr", "noise", self.noise),
             "gamma": self.gamma,
             "samples": self.samples,
-            **({"counted": "all"} if self.read.denominator == "all" else {}),
+            **({"counted": "all"} if self.denominator == "all" else {}),
         }
 
-    def postprocess_key(self) -> dict[str, Any]:
-        return {**asdict(self.read), "intervals": estimate.INTERVALS}
+    @classmethod
+    def reading(cls, specs: Sequence[Self]) -> Entry:
+        return {**asdict(_estimator(specs)), "intervals": estimate.INTERVALS}
 
-    def rule(self) -> dict[str, Any]:
+    def rule(self) -> Entry:
         """The stopping rule, for key and record."""
         return {}
 
@@ -56,146 +77,177 @@ class NoisyCopiesOutput(Output):
         """The rules by which the sampling of an example stops, one a tolerated rate."""
         return []
 
-    def entry_template(self) -> list[dict[str, Any]]:
-        """PR_D, then ProbAcc for each rho."""
-        read, stem, gamma = self.read, self.noise.stem, self.gamma
-        settings = {"gamma": gamma, "samples": self.samples, **self.noise.settings, **self.rule()}
-        settings["denominator"] = read.denominator
-        entries = [{"metric": metric_name.pr_name(stem, gamma, read.denominator), **settings}]
-        for rho in read.rho:
-            name = metric_name.prob_acc_name(stem, gamma, rho, read.denominator)
-            entries.append({"metric": name, **settings, "rho": rho, "criterion": read.criterion})
-        return entries
+    def settings(self) -> Entry:
+        settings = {"gamma": self.gamma, "samples": self.samples, **self.noise.settings, **self.rule()}
+        settings["denominator"] = self.denominator
+        return settings | ({} if self.rho is None else {"rho": self.rho, "criterion": self.read.criterion})
 
-    def findings(self, outcomes: np.ndarray) -> Sequence[dict[str, Any]]:
-        """The values of the entries."""
-        return estimate.findings(outcomes, self.read, self.samples)
-
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+    def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
         exact = {}
         if totals.get("copies") and "confirmed" in totals:
             # The share of the copies that the float32 model decided because they were near a tie.
             exact["confirmed"] = round(totals["confirmed"] / totals["copies"], 4)
-        templates = zip(self.entry_template(), self.findings(outcomes), strict=True)
-        return [template | values | exact for template, values in templates]
+        return self.estimates(rows) | exact
 
-    def correct(self, outcomes: np.ndarray) -> np.ndarray:
+    def estimates(self, rows: np.ndarray) -> Entry:
+        """Value and interval from the rows."""
+        return estimate.findings(rows, self.read, self.samples, self.rho)
+
+    def correct(self, rows: np.ndarray) -> np.ndarray:
         """Which examples are classified correctly in every copy."""
-        correct: np.ndarray = outcomes == self.samples
+        correct: np.ndarray = rows == self.samples
         return correct
 
-    def counted(self, outcomes: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray | None:
-        if "rho" not in entry:
+    def counts(self, rows: np.ndarray) -> np.ndarray | None:
+        if self.rho is None:
             return None  # PR_D is a mean over copies
-        most = self.read.allowed(self.samples, entry["rho"])
-        passed: np.ndarray = (outcomes >= 0) & (self.samples - outcomes <= most)
+        passed: np.ndarray = (rows >= 0) & (self.samples - rows <= self.read.allowed(self.samples, self.rho))
         return passed
 
-    def outcome(self, copies: Copies) -> Outcome:
-        """The outcomes of a batch."""
+    def of_copies(self, copies: Copies) -> Outcome:
+        """The rows of a batch."""
         return Outcome(copies.right, copies.totals)
 
+    @classmethod
+    def rows_together(cls, specs: Sequence[Self], batch: Batch) -> list[Outcome]:
+        """The radii of one noise share their draws."""
+        groups: dict[Any, list[Self]] = {}
+        for spec in specs:
+            groups.setdefault((spec.noise, spec.samples, repr(spec.rule())), []).append(spec)
+        found: dict[Self, Outcome] = {}
+        for first, *more in groups.values():
+            every = [first, *more]
+            gammas = list(dict.fromkeys(spec.gamma for spec in every))
+            everyone = any(spec.denominator == "all" for spec in every)
+            counted = sample_copies(batch, first.noise, gammas, first.samples, first.rules(), everyone)
+            copies = dict(zip(gammas, counted, strict=True))
+            for spec in every:
+                counts = copies[spec.gamma]
+                if everyone and spec.denominator == "correct":
+                    counts = counts._replace(right=counts.right.where(batch.clean, -1))
+                found[spec] = spec.of_copies(counts)
+        return [found[spec] for spec in specs]
 
-@dataclass(frozen=True)
-class SequentialOutput(NoisyCopiesOutput):
-    """Whether an example passes at each tolerated failure rate; sampling stops when that is decided.
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+        """A spec of the class that the entry's stopping rule has."""
+        if "gamma" not in entry or "particles" in entry or ("stopping" in entry) != issubclass(cls, Decided):
+            return None
+        noise = rebuilt(NOISES, entry.get("noise"), entry, lenient=lenient)
+        named = {name: entry[name] for name in ("samples", "denominator") if name in entry}
+        if noise is None or (len(named) < 2 and not lenient):
+            return None
+        above = str(entry.get("criterion", "")).startswith("PR > ")
+        named |= {"rho": entry.get("rho"), "passes": "above" if above else "at-least"}
+        named["confidence"] = confidence_of(entry)
+        return cls(noise=noise, gamma=entry["gamma"], **named | cls.rule_of(entry))
 
-    adaptive: by the sequential test, else as soon as the remaining draws cannot change the decision. A row is
-    correct copies (-1: excluded), draws, and for each rate 1, 0 or -1 (undecided).
+    @classmethod
+    def rule_of(cls, entry: Mapping[str, Any]) -> Entry:
+        """The fields that say when sampling stops."""
+        return {}
+
+
+def _estimator(specs: Sequence[Noisy]) -> Estimator:
+    """The settings of the estimates of specs that differ in the tolerated rate alone."""
+    last, rates = specs[-1], tuple(spec.rho for spec in specs if spec.rho is not None)
+    rated = next((spec for spec in specs if spec.rho is not None), last)  # no entry of PR_D says `passes`
+    return Estimator(rho=rates, denominator=last.denominator, passes=rated.passes, confidence=last.confidence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided(Noisy):
+    """ProbAcc where the sampling of an example stops when it is decided whether it passes.
+
+    adaptive: by the sequential test, else as soon as the remaining draws cannot change the decision. rates:
+    those that are decided together, on which no decision depends. A row is correct copies (-1: excluded),
+    draws, and for each of these rates 1, 0 or -1 (undecided).
     """
 
+    rho: float = field()
     adaptive: bool
+    rates: tuple[float, ...] = field(default=(), compare=False)
 
-    def rule(self) -> dict[str, Any]:
+    @property
+    def decided(self) -> tuple[float, ...]:
+        """The rates that the rows decide."""
+        return self.rates or (self.rho,)
+
+    @classmethod
+    def joined(cls, specs: Sequence[Self]) -> list[Self]:
+        alike: dict[Any, list[Self]] = {}
+        for spec in specs:
+            alike.setdefault(replace(spec, rho=0.0), []).append(spec)
+        rates = {key: tuple(dict.fromkeys(spec.rho for spec in some)) for key, some in alike.items()}
+        return [replace(spec, rates=rates[replace(spec, rho=0.0)]) for spec in specs]
+
+    def rule(self) -> Entry:
         if not self.adaptive:
             return {"stopping": "exact: when no further draw can change the verdict"}
-        error = round(1 - self.read.confidence, 12)
+        error = round(1 - self.confidence, 12)
         return {"stopping": "sequential: anytime-valid bet against PR = 1 - rho", "error": error}
 
-    def key_fields(self) -> dict[str, Any]:
-        rows = {"rho": list(self.read.rho), "passes": self.read.passes, **self.rule()}
-        return {**super().key_fields(), "kind": "pr-decided", **rows}
+    def column(self) -> Entry:
+        rows = {"rho": list(self.decided), "passes": self.passes, **self.rule()}
+        return {**super().column(), "kind": "pr-decided", **rows}
 
     def rules(self) -> list[sequential.Rule]:
         if self.adaptive:
-            return [sequential.anytime(self.samples, rho, self.read.confidence) for rho in self.read.rho]
-        above = self.read.passes == "above"
-        return [sequential.fixed(self.samples, rho, above) for rho in self.read.rho]
+            return [sequential.anytime(self.samples, rho, self.confidence) for rho in self.decided]
+        above = self.passes == "above"
+        return [sequential.fixed(self.samples, rho, above) for rho in self.decided]
 
-    def entry_template(self) -> list[dict[str, Any]]:
-        return super().entry_template()[1:]
+    def estimates(self, rows: np.ndarray) -> Entry:
+        read = replace(self.read, rho=self.decided)
+        found = estimate.stopped_findings(rows, read, self.samples, self.adaptive)
+        return found[self.decided.index(self.rho)]
 
-    def findings(self, outcomes: np.ndarray) -> Sequence[dict[str, Any]]:
-        return estimate.stopped_findings(outcomes, self.read, self.samples, self.adaptive)
-
-    def counted(self, outcomes: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray | None:
-        right, drawn, decision = (
-            outcomes[:, 0],
-            outcomes[:, 1],
-            outcomes[:, 2 + self.read.rho.index(entry["rho"])],
-        )
-        most = [self.read.allowed(int(draws), entry["rho"]) for draws in drawn]
+    def counts(self, rows: np.ndarray) -> np.ndarray | None:
+        right, drawn, decision = rows[:, 0], rows[:, 1], rows[:, 2 + self.decided.index(self.rho)]
+        most = [self.read.allowed(int(draws), self.rho) for draws in drawn]
         passed: np.ndarray = (right >= 0) & np.where(decision < 0, drawn - right <= most, decision == 1)
         return passed
 
-    def outcome(self, copies: Copies) -> Outcome:
-        """The rows of a batch."""
+    def of_copies(self, copies: Copies) -> Outcome:
         rows = torch.cat([copies.right[:, None], copies.drawn[:, None], copies.decisions], dim=1)
         return Outcome(rows.float(), copies.totals)
 
+    @classmethod
+    def rule_of(cls, entry: Mapping[str, Any]) -> Entry:
+        adaptive = str(entry["stopping"]).startswith("sequential")
+        return {"adaptive": adaptive, **({"confidence": round(1 - entry["error"], 12)} if adaptive else {})}
 
-@dataclass(frozen=True)
-class NoiseTask(EvalTask):
-    """Probabilistic robustness at some radii, from draws that the radii share.
+
+def noisy(
+    noise: Noise,
+    gammas: Sequence[float],
+    read: Estimator,
+    samples: int,
+    only_passing: bool = False,
+    adaptive: bool = False,
+) -> Evaluation:
+    """Probabilistic robustness at some radii, from draws that the radii share, and clean accuracy.
 
     only_passing: only ProbAcc, so that sampling may stop early; adaptive: by the sequential test. The
     estimator's denominator "both" adds PR_D over all images to the entries over the images classified
     correctly without noise, from the same draws; with only_passing it adds nothing.
     """
-
-    noise: Noise
-    gammas: tuple[float, ...]
-    read: Estimator
-    samples: int
-    only_passing: bool = False
-    adaptive: bool = False
-
-    @property
-    def title(self) -> str:
-        return f"{self.noise.name} noise"
-
-    def outputs(self) -> Sequence[Output]:
-        both = self.read.denominator == "both"
-        read = replace(self.read, denominator="correct") if both else self.read
-        if self.only_passing or self.adaptive:
-            decided = [
-                SequentialOutput(self.noise, gamma, self.samples, read, self.adaptive)
-                for gamma in self.gammas
+    given: dict[str, Any] = {"noise": noise, "samples": samples, "passes": read.passes}
+    given["confidence"] = read.confidence
+    both = read.denominator == "both"
+    of_rates = {**given, "denominator": "correct" if both else read.denominator}
+    specs: list[Noisy] = []
+    if only_passing or adaptive:
+        for gamma in gammas:
+            specs += [
+                Decided(gamma=gamma, rho=rho, rates=read.rho, adaptive=adaptive, **of_rates)
+                for rho in read.rho
             ]
-            return [CleanOutput(), *decided]
-        reads = [read, replace(read, denominator="all", rho=())] if both else [read]
-        counts = [
-            NoisyCopiesOutput(self.noise, gamma, self.samples, r) for r in reads for gamma in self.gammas
-        ]
-        return [CleanOutput(), *counts]
-
-    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
-        noisy: list[Any] = [output for output in wanted if not isinstance(output, CleanOutput)]
-        gammas = list(dict.fromkeys(output.gamma for output in noisy))
-        rules = noisy[0].rules() if noisy else ()
-        everyone = any(output.read.denominator == "all" for output in noisy)
-        counted = sample_copies(batch, self.noise, gammas, self.samples, rules, everyone)
-        copies = dict(zip(gammas, counted, strict=True))
-
-        def outcome(output: Output) -> Tensor | Outcome:
-            if not isinstance(output, NoisyCopiesOutput):
-                return batch.clean.int()
-            counts = copies[output.gamma]
-            if everyone and output.read.denominator == "correct":
-                counts = counts._replace(right=counts.right.where(batch.clean, -1))
-            return output.outcome(counts)
-
-        return [outcome(output) for output in wanted]
+    else:
+        for gamma in gammas:
+            specs += [Noisy(gamma=gamma, rho=rho, **of_rates) for rho in (None, *read.rho)]
+        specs += [Noisy(gamma=gamma, denominator="all", **given) for gamma in gammas if both]
+    return Evaluation(title=f"{noise.name} noise", specs=tuple(specs), along=(Clean(),))
 
 
 class Copies(NamedTuple):

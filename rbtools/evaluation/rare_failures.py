@@ -1,16 +1,17 @@
-"""Task of rare failures: for each example the probability that noise breaks it, by multilevel splitting."""
+"""Rare failures: for each example the probability that noise breaks it, by multilevel splitting."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
 
 from rbtools.attacks import losses
-from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output, method_key
-from rbtools.evaluation.tasks import CleanOutput
+from rbtools.evaluation.accuracy import Clean
+from rbtools.evaluation.base import Batch, Outcome
+from rbtools.evaluation.spec import Entry, Evaluation, Spec, confidence_of, method_key, rebuilt
 from rbtools.lazy import np, torch
-from rbtools.probabilistic import estimate, splitting
+from rbtools.probabilistic import NOISES, estimate, splitting
 from rbtools.records import metric_name
 
 if TYPE_CHECKING:
@@ -19,16 +20,20 @@ if TYPE_CHECKING:
     from rbtools.probabilistic.distributions import Noise
 
 
-@dataclass(frozen=True)
-class RareOutput(Output):
-    """A row for each example: its number, and the logarithm of its failure probability in each run."""
+@dataclass(frozen=True, kw_only=True)
+class RareFailure(Spec):
+    """The mean failure probability at one radius. A row is the number of the example, and the logarithm of
+    its failure probability in each run."""
 
     noise: Noise
     gamma: float
     split: splitting.Splitting
-    confidence: float
+    confidence: float = 0.95
 
-    def key_fields(self) -> dict[str, Any]:
+    def name(self) -> str:
+        return metric_name.pfail_name(self.noise.stem, self.gamma)
+
+    def column(self) -> Entry:
         return {
             **method_key("pr-rare", "noise", self.noise),
             "gamma": self.gamma,
@@ -37,10 +42,26 @@ class RareOutput(Output):
             **self.split.config(),
         }
 
-    def postprocess_key(self) -> dict[str, Any]:
-        return {"confidence": self.confidence, "intervals": estimate.INTERVALS}
+    @classmethod
+    def reading(cls, specs: Sequence[Self]) -> Entry:
+        return {"confidence": specs[0].confidence, "intervals": estimate.INTERVALS}
 
-    def measure(self, batch: Batch) -> Outcome:
+    def settings(self) -> Entry:
+        about = {**self.noise.settings, **self.split.config(), "denominator": "correct"}
+        return {"gamma": self.gamma, **about}
+
+    def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
+        return splitting.findings(rows, self.confidence)
+
+    def correct(self, rows: np.ndarray) -> np.ndarray:
+        """Which examples no run breaks."""
+        correct: np.ndarray = np.all(np.isneginf(rows[:, 1:]), axis=1)
+        return correct
+
+    def counts(self, rows: np.ndarray) -> np.ndarray | None:
+        return None
+
+    def rows(self, batch: Batch) -> Outcome:
         rows = torch.full((len(batch.ids), 1 + self.split.runs), float("nan"), device=batch.ids.device)
         rows[:, 0] = batch.ids
         passes = 0.0
@@ -71,32 +92,24 @@ class RareOutput(Output):
         logarithms = self.split.log_probabilities(score, self.noise.width(shape), draws)
         return logarithms.float(), seen
 
-    def entry_template(self) -> list[dict[str, Any]]:
-        settings = {**self.noise.settings, **self.split.config(), "denominator": "correct"}
-        name = metric_name.pfail_name(self.noise.stem, self.gamma)
-        return [{"metric": name, "gamma": self.gamma, **settings}]
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+        noise = rebuilt(NOISES, entry.get("noise"), entry, lenient=lenient)
+        named = {f.name: entry[f.name] for f in fields(splitting.Splitting) if f.name in entry}
+        if noise is None or "particles" not in named or "gamma" not in entry:
+            return None
+        return cls(
+            noise=noise,
+            gamma=entry["gamma"],
+            split=splitting.Splitting(**named),
+            confidence=confidence_of(entry),
+        )
 
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        return [
-            template | splitting.findings(outcomes, self.confidence) for template in self.entry_template()
-        ]
 
-
-@dataclass(frozen=True)
-class RareFailureTask(EvalTask):
-    """The failure probability of each example at some radii, one example after the other."""
-
-    noise: Noise
-    gammas: tuple[float, ...]
-    split: splitting.Splitting
-    confidence: float = 0.95
-
-    @property
-    def title(self) -> str:
-        return f"rare failures under {self.noise.name} noise"
-
-    def outputs(self) -> Sequence[Output]:
-        return [
-            CleanOutput(),
-            *(RareOutput(self.noise, gamma, self.split, self.confidence) for gamma in self.gammas),
-        ]
+def rare_failures(
+    noise: Noise, gammas: Sequence[float], split: splitting.Splitting, confidence: float = 0.95
+) -> Evaluation:
+    """The failure probability of each example at some radii, one example after the other, and clean
+    accuracy."""
+    specs = [RareFailure(noise=noise, gamma=one, split=split, confidence=confidence) for one in gammas]
+    return Evaluation(title=f"rare failures under {noise.name} noise", specs=tuple(specs), along=(Clean(),))

@@ -16,15 +16,15 @@ from rbtools.lazy import np
 from rbtools.store import Store, digest
 
 if TYPE_CHECKING:
-    Parts = Mapping[int, TilePart]  # by the position of their output
+    Parts = Mapping[int, TilePart]  # by the position of their spec
 
 
 class Tile(NamedTuple):
     """Some consecutive examples, by their places in the order of the evaluation.
 
-    lacks: the first example that is missing, and the outputs that lack it and all after it, by position; the
+    lacks: the first example that is missing, and the specs that lack it and all after it, by position; the
     most complete ones first, since others may need theirs. Nothing is measured twice on an example, so that
-    sums over examples stay correct. known: the outcomes from the tile's first example on of outputs that have
+    sums over examples stay correct. known: the outcomes from the tile's first example on of specs that have
     some.
     """
 
@@ -33,12 +33,13 @@ class Tile(NamedTuple):
     known: Mapping[int, np.ndarray]
 
     def keys(self, outcomes: Sequence[Outcomes]) -> dict[int, str]:
-        """The store keys of the parts, by output."""
-        return {
-            i: digest({"part of": outcomes[i].key, "begin": begin, "end": self.examples.stop})
-            for begin, missing in self.lacks
-            for i in missing
-        }
+        """The store keys of the parts, by spec."""
+        end = self.examples.stop
+        return {i: _key(outcomes[i], begin, end) for begin, missing in self.lacks for i in missing}
+
+
+def _key(outcomes: Outcomes, begin: int, end: int) -> str:
+    return digest({"part of": outcomes.key, "begin": begin, "end": end})
 
 
 def missing_tiles(outcomes: Sequence[Outcomes], n: int, size: int) -> list[Tile]:
@@ -66,27 +67,31 @@ def _tile(outcomes: Sequence[Outcomes], examples: range) -> Tile:
 
 def complete(
     outcomes: list[Outcomes],
-    tiles: Sequence[Tile],
+    n: int,
+    size: int,
     measured: Callable[[Iterator[Tile]], Iterable[tuple[Tile, Parts]]],
     progress: Callable[[int], None],
     *,
     store: Store,
     shard: tuple[int, int] = (1, 1),
 ) -> None:
-    """Have the tiles measured, and append their outcomes in order.
+    """Have the tiles of the first n examples measured that are missing, and append their outcomes in order.
 
-    `measured` takes tiles one by one as there is room, and gives them with their parts as they are done.
-    Before each is taken, `progress` takes the number of examples whose outcomes are appended, and raises when
-    the work should stop. shard: (i, N) of N processes with this store: this one begins with its own tiles,
-    and then computes what is left of those of the others, from the last on. Outcomes are kept in the store at
-    the end, also after an interruption.
+    size: of a tile. `measured` takes tiles one by one as there is room, and gives them with their parts as
+    they are done. Before each is taken, `progress` takes the number of examples whose outcomes are appended,
+    and raises when the work should stop. shard: (i, N) of N processes with this store: this one begins with
+    its own tiles, and then computes what is left of those of the others, from the last on. Outcomes are kept
+    in the store at the end, also after an interruption.
     """
     number, of = shard
+    tiles = missing_tiles(outcomes, n, size)
     mine = tiles[number - 1 :: of]
     order = [*mine, *(tile for tile in reversed(tiles) if tile not in mine)]
     left = deque(tiles)  # those that are not appended yet
     done: dict[range, Parts] = {}
-    stored: list[str] = []
+    # What a killed run had appended may still be there as parts.
+    appended = range(0, tiles[0].examples.start if tiles else 0, size)
+    stored = [_key(one, begin, begin + size) for begin in appended for one in outcomes]
 
     def missing() -> Iterator[Tile]:
         for tile in order:

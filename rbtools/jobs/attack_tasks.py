@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rbtools.evaluation import tasks
-from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
-from rbtools.evaluation.by_draws import OutputByDraws
-from rbtools.evaluation.tasks import AttackOutput, CleanOutput
+from rbtools.evaluation.accuracy import Attacked, Clean
+from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import evaluate_record, randomness
 from rbtools.records import metric_name, results
 
 if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
     from rbtools.attacks.base import Attack
 
 BEYOND = (16.0, 32.0, 64.0, 128.0, 255.0)
@@ -28,32 +23,8 @@ METRIC = "obfuscation.failed"
 _RARE = 0.01  # of a randomised model: the share of images that a decision by draws may get wrong
 
 
-@dataclass(frozen=True)
-class MaskingOutput(Output):
-    """Which examples random points break although PGD does not."""
-
-    noise: Any  # an AttackOutput, or one by draws
-    pgd: Any
-    implicit = True
-    needs_other_outputs = True
-
-    def key_fields(self) -> dict[str, Any]:
-        return {"kind": "missed", "noise": self.noise.key_fields(), "pgd": self.pgd.key_fields()}
-
-    @property
-    def allow_fast_model(self) -> bool:
-        return True
-
-    def entry_template(self) -> list[dict[str, Any]]:
-        return [{"metric": "obfuscation.missed"}]
-
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        n = len(outcomes)
-        return [entry | {"n": n, "value": int(outcomes.sum()) / n} for entry in self.entry_template()]
-
-
-@dataclass(frozen=True)
-class GradientMaskingTask(EvalTask):
+@dataclass(frozen=True, kw_only=True)
+class MaskingChecklist:
     """FGSM, PGD from this eps up to the whole range, Square and random points, on the same images.
 
     draws: of a randomised model, for each verdict.
@@ -65,44 +36,24 @@ class GradientMaskingTask(EvalTask):
     square: Any
     noise: Any
     draws: int = 0
-    title = "obfuscation checklist"
 
     @property
     def distances(self) -> tuple[float, ...]:
         """The eps of PGD: this one, and those of 16, 32, 64, 128 and 255 /255 that are larger."""
         return (self.eps, *(level / 255 for level in BEYOND if level / 255 > self.eps))
 
-    def outputs(self) -> Sequence[Output]:
-        pgd = [AttackOutput(replace(self.pgd, eps=eps)) for eps in self.distances]
-        single = [
-            AttackOutput(replace(method, eps=self.eps)) for method in (self.fgsm, self.square, self.noise)
-        ]
-        measured: list[Any] = [CleanOutput(), *pgd, *single]
-        if self.draws:
-            measured = [OutputByDraws(output, self.draws) for output in measured]
-        return [*measured, MaskingOutput(measured[-1], measured[1])]
-
-    def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
-        outcomes: dict[Any, Any] = dict(batch.precomputed)
-        for output in wanted:
-            if isinstance(output, OutputByDraws):
-                outcomes[output] = output.measure(batch)
-            elif isinstance(output, AttackOutput):
-                result = tasks.run_attack(batch, output.method)
-                outcomes[output] = Outcome(result.survived, result.totals)
-            elif isinstance(output, MaskingOutput):
-                parts = (outcomes[part] for part in (output.noise, output.pgd))
-                noise, pgd = (part.values if isinstance(part, Outcome) else part for part in parts)
-                if self.draws:  # most of them decide
-                    outcomes[output] = (2 * pgd > self.draws) & (2 * noise <= self.draws)
-                else:
-                    outcomes[output] = pgd.bool() & ~noise.bool()
-            else:
-                outcomes[output] = batch.clean
-        return [outcomes[output] for output in wanted]
+    def evaluation(self) -> Evaluation:
+        """The accuracies that the tests compare: of PGD at each distance, FGSM, Square and random points."""
+        methods = [replace(self.pgd, eps=eps) for eps in self.distances]
+        methods += [replace(method, eps=self.eps) for method in (self.fgsm, self.square, self.noise)]
+        return Evaluation(
+            title="obfuscation checklist",
+            specs=tuple(Attacked(method=method, draws=self.draws) for method in methods),
+            along=(Clean(draws=self.draws),),
+        )
 
 
-def run_gradient_masking(record: dict[str, Any], task: GradientMaskingTask, run: Run) -> dict[str, Any]:
+def run_gradient_masking(record: dict[str, Any], task: MaskingChecklist, run: Run) -> dict[str, Any]:
     """The record with the accuracies that the tests compare, and `obfuscation.failed`: how many fail."""
     inputs = resolve_inputs(record, run)
     look = randomness.found(inputs)
@@ -112,17 +63,18 @@ def run_gradient_masking(record: dict[str, Any], task: GradientMaskingTask, run:
         methods = {name: getattr(task, name) for name in ("pgd", "fgsm", "square", "noise")}
         means = {name: replace(method, eot=draws) for name, method in methods.items()}
         task = replace(task, draws=draws, **means)
-    expected = evaluate_record.expected_entries(inputs, task)
+    evaluation = task.evaluation()
+    expected = evaluate_record.expected_entries(inputs, evaluation)
     evaluate_record.check_entries(inputs.record, [*expected, _checklist_entry(task, expected[0], run)], run)
-    record, requested, implicit_entries = evaluate_record.measured_entries(inputs, task)
-    for entry in implicit_entries:
-        if entry["metric"] == "acc":
-            record = results.add_implicit(record, entry)
+    record, (requested, along, rows) = evaluate_record.measured_entries(inputs, evaluation)
+    for entry in along:
+        record = results.add_implicit(record, entry)
     record = evaluate_record.add_entries(record, requested, run)
-    missed = next(entry for entry in implicit_entries if entry["metric"].endswith("obfuscation.missed"))
+    pgd, noise = evaluation.specs[0], evaluation.specs[-1]
+    missed = float((pgd.correct(rows(pgd, again=True)) & ~noise.correct(rows(noise, again=True))).mean())
     values = {entry["metric"]: entry["value"] for entry in requested}
     errors = {entry["metric"]: entry.get("draws_error", 0.0) for entry in requested}
-    tests = list(_tests(task, values, errors, missed["value"], run.selection.split))
+    tests = list(_tests(task, values, errors, missed, run.selection.split))
     failed = [test for test in tests if not test["holds"]]
     for test in failed:
         run.report.notify(f"obfuscation check {test['test']} fails: {test['says']}.")
@@ -130,7 +82,7 @@ def run_gradient_masking(record: dict[str, Any], task: GradientMaskingTask, run:
     return results.add(record, entry, replace=run.replace)
 
 
-def _checklist_entry(task: GradientMaskingTask, first: Mapping[str, Any], run: Run) -> dict[str, Any]:
+def _checklist_entry(task: MaskingChecklist, first: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """The checklist's own entry without its results; shared fields come from the `first` of the others."""
     shared = ("n", "split", "seed", "draws", "defend", "backward")
     shared_costs = ("device", "precision", "environment", "prepared")
@@ -143,7 +95,7 @@ def _checklist_entry(task: GradientMaskingTask, first: Mapping[str, Any], run: R
 
 
 def _tests(
-    task: GradientMaskingTask,
+    task: MaskingChecklist,
     value: Mapping[str, float],
     error: Mapping[str, float],
     missed: float,

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rbtools import units
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.curve import search_named
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, near
-from rbtools.evaluation.distances import DistanceOutput, DistanceTask
-from rbtools.evaluation.probabilistic import NoiseTask
-from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
+from rbtools.evaluation.accuracy import attacked, clean, corrupted
+from rbtools.evaluation.distances import nearest
+from rbtools.evaluation.probabilistic import noisy
+from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.engine import JobFunction
 from rbtools.jobs import EvaluateAllJob, EvaluateJob, GradientMaskingJob, TrainTestGapJob
-from rbtools.jobs.attack_tasks import GradientMaskingTask
+from rbtools.jobs.attack_tasks import MaskingChecklist
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
-
-if TYPE_CHECKING:
-    from rbtools.evaluation.base import EvalTask
 
 _STEPS, _QUERIES, _CURVE_QUERIES, _SAMPLES, _NORM_STEPS = 20, 200, 200, 100, 30
 _NORMS = (("linf", None), ("l2", 0.5), ("l1", 12.0))
@@ -58,19 +55,19 @@ def parts(eps: float) -> dict[str, CardPart]:
     """All parts by name. eps: of the attacks in L-infinity, on [0, 1]."""
     pgd = ATTACKS.build("pgd", steps=_STEPS)
     norms = tuple(
-        AttackTask(ATTACKS.build("apgd-ce", norm=norm, steps=_NORM_STEPS), (distance or eps,))
+        attacked(ATTACKS.build("apgd-ce", norm=norm, steps=_NORM_STEPS), (distance or eps,))
         for norm, distance in _NORMS
     )
     worst = f"union({', '.join(name for task in norms for name in _metrics(task))})"
-    curve = DistanceTask((DistanceOutput(search_named("curve", "linf", _CURVE_QUERIES), _distances(eps)),))
-    corruptions = CorruptionTask(tuple(CORRUPTIONS.build(name) for name in CORRUPTIONS.all), units.SEVERITIES)
+    curve = nearest([search_named("curve", "linf", _CURVE_QUERIES)], _distances(eps))
+    corruptions = corrupted([CORRUPTIONS.build(name) for name in CORRUPTIONS.all], units.SEVERITIES)
     square, noise = ATTACKS.build("square", queries=_QUERIES), ATTACKS.build("noise", samples=_SAMPLES)
-    masking = GradientMaskingTask(eps, pgd=pgd, fgsm=ATTACKS.build("fgsm"), square=square, noise=noise)
+    masking = MaskingChecklist(eps=eps, pgd=pgd, fgsm=ATTACKS.build("fgsm"), square=square, noise=noise)
     of_noise = _metrics(_noise(0.95))
-    attack = AttackTask(ATTACKS.build("aa"), (eps,))
-    (of_pgd,) = _metrics(AttackTask(pgd, (eps,)))
+    attack = attacked(ATTACKS.build("aa"), (eps,))
+    (of_pgd,) = _metrics(attacked(pgd, (eps,)))
     known = (
-        CardPart("clean", "clean accuracy", ("acc",), _evaluate(AccuracyTask())),
+        CardPart("clean", "clean accuracy", ("acc",), _evaluate(clean())),
         CardPart("attack", "AutoAttack", tuple(_metrics(attack)), _evaluate(attack)),
         CardPart(
             "norms",
@@ -92,31 +89,30 @@ def parts(eps: float) -> dict[str, CardPart]:
             "gap",
             "generalisation gap",
             ("ge.acc", f"ge.{of_pgd}"),
-            lambda sure: TrainTestGapJob(AccuracyTask(), None, (AttackTask(pgd, (eps,)),)),
+            lambda sure: TrainTestGapJob(clean(), None, (attacked(pgd, (eps,)),)),
         ),
         CardPart(
             "masking",
             "masked gradients",
-            tuple(_metrics(AttackTask(square, (eps,)))),
+            tuple(_metrics(attacked(square, (eps,)))),
             lambda sure: GradientMaskingJob(masking),
         ),
     )
     return {part.name: part for part in known}
 
 
-def _evaluate(task: EvalTask) -> Jobs:
+def _evaluate(task: Evaluation) -> Jobs:
     return lambda sure: EvaluateJob(task)
 
 
-def _noise(sure: float) -> NoiseTask:
+def _noise(sure: float) -> Evaluation:
     read = Estimator(rho=_TOLERATED, denominator="both", confidence=sure)
-    return NoiseTask(NOISES.build("uniform"), _RADII, read, _SAMPLES)
+    return noisy(NOISES.build("uniform"), _RADII, read, _SAMPLES)
 
 
-def _metrics(task: EvalTask) -> list[str]:
-    """The metrics of a task, without clean accuracy."""
-    outputs = [output for output in task.outputs() if not output.implicit]
-    return [str(entry["metric"]) for output in outputs for entry in output.entry_template()]
+def _metrics(task: Evaluation) -> list[str]:
+    """The metrics of an evaluation, without clean accuracy."""
+    return [spec.name() for spec in task.specs]
 
 
 def _distances(eps: float) -> tuple[float, ...]:

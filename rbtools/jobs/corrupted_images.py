@@ -12,17 +12,16 @@ import io
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 from rbtools import registry
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import npy
 from rbtools.errors import RbError
-from rbtools.evaluation.base import EvalTask, Output
-from rbtools.evaluation.tasks import CleanOutput, accuracy_entries, mean_over, rows_key, rows_of
+from rbtools.evaluation.accuracy import Accuracy, Clean, corruption_means, kept_of
+from rbtools.evaluation.spec import Entry, Evaluation
 from rbtools.execution import device, resources
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
     from rbtools.corruptions.base import Corruption
     from rbtools.datasets.streaming import Streamed
-    from rbtools.evaluation.base import Batch, Correct
+    from rbtools.evaluation.base import Batch
 
 BLOCKS = len(SEVERITIES)  # copies of the data set in a file, one for each severity
 CHUNK = 256
@@ -56,69 +55,61 @@ INK, PAPER = (0, 0, 0), (255, 255, 255)
 # --- evaluation of an archive ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ArchiveOutput(Output):
-    """Which examples are classified correctly in one file of the archive, at one severity."""
+@dataclass(frozen=True, kw_only=True)
+class Archived(Accuracy):
+    """Accuracy on one file of an archive at one severity.
+
+    content: the hash of the file. file, and size, the number of the data set's images: to measure.
+    """
 
     corruption: str
     severity: int
     content: str
-    detail: bool = False
-    random = False
+    file: Path | None = field(default=None, compare=False)
+    size: int = field(default=0, compare=False)
 
-    def key_fields(self) -> dict[str, Any]:
+    @property
+    def random(self) -> bool:
+        return False
+
+    def name(self) -> str:
+        return metric_name.corrupt_name(self.corruption, self.severity)
+
+    def column(self) -> Entry:
         return {
             "kind": "archived corruption",
             "corruption": self.corruption,
             "severity": self.severity,
             "content": self.content,
-            **rows_key(self.detail),
+            **self.kept(),
         }
 
-    def entry_template(self) -> list[dict[str, Any]]:
-        name = metric_name.corrupt_name(self.corruption, self.severity)
-        settings = {"corruption": self.corruption, "severity": self.severity, "archive": self.content}
-        return [{"metric": name, **settings}]
+    def about(self) -> Entry:
+        return {"corruption": self.corruption, "severity": self.severity, "archive": self.content}
 
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        return accuracy_entries(self, outcomes)
-
-
-@dataclass(frozen=True)
-class ArchiveTask(EvalTask):
-    """Accuracy on one file, at some severities; `clean`: with the clean accuracy, once per archive.
-
-    detail: keep the logits of each example.
-    """
-
-    file: Path
-    content: str
-    severities: tuple[int, ...]
-    size: int
-    clean: bool
-    detail: bool = False
-
-    @property
-    def title(self) -> str:
-        return self.file.name
-
-    def outputs(self) -> Sequence[Output]:
-        name, detail = self.file.stem, self.detail
-        blocks = [ArchiveOutput(name, severity, self.content, detail) for severity in self.severities]
-        return [CleanOutput(detail=detail), *blocks] if self.clean else list(blocks)
-
-    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor]:
+    def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
+        assert self.file is not None
         images, places = npy.mapped(self.file), batch.ids.cpu().numpy()
-        outcomes = []
-        for output in wanted:
-            if isinstance(output, ArchiveOutput):
-                block = images[places + (output.severity - 1) * self.size]
-                tensor = torch.from_numpy(block).to(batch.images.device).permute(0, 3, 1, 2)
-                logits = batch.logits(tensor.float().div(255).contiguous())
-                outcomes.append(rows_of(batch, logits, self.detail))
-            elif isinstance(output, CleanOutput):
-                outcomes.append(output.measure(batch))
-        return outcomes
+        block = images[places + (self.severity - 1) * self.size]
+        tensor = torch.from_numpy(block).to(batch.images.device).permute(0, 3, 1, 2)
+        return tensor.float().div(255).contiguous(), {}
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+        if type(entry.get("severity")) is not int or "archive" not in entry:
+            return None
+        named = {name: entry[name] for name in ("corruption", "severity")}
+        return cls(content=entry["archive"], **named, **kept_of(entry))
+
+
+def archived(
+    file: Path, content: str, severities: tuple[int, ...], size: int, *, clean: bool, detail: bool = False
+) -> Evaluation:
+    """Accuracy on one file, at some severities; clean: with the clean accuracy, once per archive. detail: the
+    logits of each example are kept."""
+    given: dict[str, Any] = {"corruption": file.stem, "content": content, "file": file, "size": size}
+    specs = tuple(Archived(severity=severity, detail=detail, **given) for severity in severities)
+    return Evaluation(title=file.name, specs=specs, along=(Clean(detail=detail),) if clean else ())
 
 
 def files(folder: Path, names: Sequence[str]) -> list[Path]:
@@ -163,62 +154,61 @@ def run_archive(
     for path in paths:
         _check_images(path, data)
     _check_labels(folder / "labels.npy", data)
-    unread = [ArchiveTask(path, "", severities, _size(data), False) for path in paths]
+    size = data.about.sizes[data.split]  # of the whole split, without the selection of --n
+    unread = [archived(path, "", severities, size, clean=False, detail=detail) for path in paths]
     randomness.judged(inputs, unread[0])  # raises for a randomised model and for one that adapts
-    expected = [entry for task in unread for entry in evaluate_record.expected_entries(inputs, task)]
-    expected += _sums(expected, None, reference, data, {})
+    expected = [entry for one in unread for entry in evaluate_record.expected_entries(inputs, one)]
+    specs = tuple(spec for one in unread for spec in one.specs)
+    expected += _means(specs, reference, expected, [], None, data)
     evaluate_record.check_entries(
         inputs.record, [{**entry, "archive": results.LATER} for entry in expected], run
     )
     computed_before, found_before = run.store.computed, run.store.found
-    entries: list[dict[str, Any]] = []
-    implicit_entries: list[dict[str, Any]] = []
-    correct: dict[tuple[str, int], np.ndarray] = {}
+    entries: list[Entry] = []
+    along: list[Entry] = []
+    known: dict[tuple[str, int], np.ndarray] = {}
     for path in paths:
-        task = ArchiveTask(
-            path,
-            run.store.file_hash(path),
-            severities,
-            _size(data),
-            has_clean and not implicit_entries,
-            detail,
-        )
-        of_file, clean = evaluate_record.task_entries(inputs, task)
-        entries, implicit_entries = entries + of_file, implicit_entries + clean
-        correct |= evaluate_record.correct_images(inputs, task)
+        content, first = run.store.file_hash(path), has_clean and not along
+        one = archived(path, content, severities, size, clean=first, detail=detail)
+        of_file, clean, rows = evaluate_record.task_entries(inputs, one)
+        entries, along = entries + of_file, along + clean
+        known |= {(spec.corruption, spec.severity): rows(spec) for spec in one.specs}
     anything = run.store.computed > computed_before  # count a record once, not once per file
     run.store.computed, run.store.found = computed_before + anything, found_before + (not anything)
-    entries += _sums(entries, implicit_entries[0] if implicit_entries else None, reference, data, correct)
-    every = [*entries, *implicit_entries]
-    record = evaluate_record.with_classes(inputs.record_with_data(), inputs, every)
-    for entry in implicit_entries:
+    entries += _means(
+        specs, reference, entries, along, lambda spec: known[spec.corruption, spec.severity], data
+    )
+    record = evaluate_record.with_classes(inputs.record_with_data(), inputs, [*entries, *along])
+    for entry in along:
         record = results.add_implicit(record, entry)
     return evaluate_record.add_entries(record, entries, run)
 
 
-def _sums(
-    entries: Sequence[dict[str, Any]],
-    clean: dict[str, Any] | None,
+def _means(
+    specs: Sequence[Any],
     reference: sums.Reference | None,
+    entries: Sequence[Entry],
+    along: Sequence[Entry],
+    rows: Any,
     data: Data,
-    correct: Correct,
-) -> list[dict[str, Any]]:
+) -> list[Entry]:
     """Entries of the means and of mCE, named for the split."""
-    summary = sums.summary(entries, clean, CORRUPTIONS.all, reference, partial(mean_over, correct))
-    return [{**entry, "metric": metric_name.split_name(entry["metric"], data.split)} for entry in summary]
+    made = corruption_means(specs, reference, entries, along, rows)
+    return [{**entry, "metric": metric_name.split_name(entry["metric"], data.split)} for entry in made]
 
 
 def _check_images(file: Path, data: Data) -> None:
+    size = data.about.sizes[data.split]
     channels, height, width = data.about.shape
     array = _array_of(file)
     if array.dtype != "uint8" or array.ndim != 4 or array.shape[1:] != (height, width, channels):
         raise RbError(
             f"{file} holds {array.dtype} {array.shape}. Expected uint8 images of the data set {data.name}:"
-            f" ({BLOCKS * _size(data)}, {height}, {width}, {channels})."
+            f" ({BLOCKS * size}, {height}, {width}, {channels})."
         )
-    if len(array) != BLOCKS * _size(data):
+    if len(array) != BLOCKS * size:
         raise RbError(
-            f"{file} holds {len(array)} images. Expected {BLOCKS * _size(data)}: the {_size(data)} of the"
+            f"{file} holds {len(array)} images. Expected {BLOCKS * size}: the {size} of the"
             f" data set {data.name} ({data.split}) at {BLOCKS} severities. Name theirs with --dataset."
         )
 
@@ -239,11 +229,6 @@ def _check_labels(file: Path, data: Data) -> None:
             f" first that of image {first} ({int(labels[first])} there, {int(ours[first])} here). The images"
             " must be those of the data set, in its order."
         )
-
-
-def _size(data: Data) -> int:
-    """How many images the whole split has, without the selection of --n."""
-    return data.about.sizes[data.split]
 
 
 def _array_of(file: Path) -> np.ndarray:

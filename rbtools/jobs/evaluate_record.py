@@ -1,15 +1,15 @@
-"""Evaluation of an `EvalTask` on a record: its results from the store or computed.
+"""An `Evaluation` of a record: its results from the store or computed.
 
-A task has a few `Output`s, each one whole number per example (whether it is still classified correctly; the
-number of its correct noisy copies). Outcomes are stored under a key that does not contain `n`, in one fixed
+Each `Spec` has a row for each example (whether it is still classified correctly; the
+number of its correct noisy copies). Rows are stored under a key that does not contain `n`, in one fixed
 order of the examples, so that more examples, another eps or an interrupted run continue from the stored
-outcomes. (The key of attacks that draw random numbers for the whole batch does contain `n`.)
+rows. (The key of attacks that draw random numbers for the whole batch does contain `n`.)
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,9 +18,10 @@ import orjson
 
 from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
-from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
+from rbtools.evaluation.accuracy import Attacked, Clean
+from rbtools.evaluation.base import VERSION, Outcomes
 from rbtools.evaluation.evaluate import together
-from rbtools.evaluation.tasks import AccuracyTask, AttackOutput, CleanOutput, right
+from rbtools.evaluation.spec import Evaluation, Spec, by_column
 from rbtools.evaluation.tiles import missing_tiles
 from rbtools.execution import precision, resources
 from rbtools.execution.run import Run
@@ -46,7 +47,7 @@ LARGE_DETAIL = 16384  # bytes of JSON; larger details of an evaluation stay in t
 NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could not be prepared for searches."
 
 
-def run_task(record: dict[str, Any], task: EvalTask, run: Run) -> dict[str, Any]:
+def run_task(record: dict[str, Any], task: Evaluation, run: Run) -> dict[str, Any]:
     """The record with the results of the task.
 
     Raises RbError where the model or the data are not available, or the record has a result of that name
@@ -54,43 +55,44 @@ def run_task(record: dict[str, Any], task: EvalTask, run: Run) -> dict[str, Any]
     """
     inputs = resolve_inputs(record, run)
     task = randomness.judged(inputs, task)
-    if isinstance(task, AccuracyTask):
-        task = replace(task, among=inputs.data.about.present)
+    among = inputs.data.about.present
+    if among and type(task.specs[0]) is Clean and not task.specs[0].draws:
+        task = replace(task, specs=(Clean(among=among), *task.specs))
     check_entries(inputs.record, expected_entries(inputs, task), run)
-    record, entries, implicit_entries = measured_entries(inputs, task)
-    for entry in implicit_entries:
+    record, measured = measured_entries(inputs, task)
+    for entry in measured.along:
         record = results.add_implicit(record, entry)
     report_grid(inputs, task)
-    return add_entries(record, entries, run)
+    return add_entries(record, measured.entries, run)
 
 
-def report_grid(inputs: Inputs, task: EvalTask) -> None:
+def report_grid(inputs: Inputs, task: Evaluation) -> None:
     """Print how much accuracy the grid of an attack gives back, where the store has the result without it."""
-    for output in task.outputs():
-        if not isinstance(output, AttackOutput) or output.method.grid == "none":
+    for spec in task.specs:
+        if type(spec) is not Attacked or spec.draws or spec.method.grid == "none":
             continue
-        real = replace(output, method=replace(output.method, grid="none"))
+        real = replace(spec, method=replace(spec.method, grid="none"))
         values = [
             entries[0]["value"]
-            for one in (output, real)
-            if (entries := _stored_entries(inputs.run, _cache_unit(inputs, one).entries_key))
+            for one in (spec, real)
+            if (entries := _stored_entries(inputs.run, _cache_unit(inputs, (one,))))
         ]
         if len(values) == 2:
             more = values[0] - values[1]
             side = f"{abs(more):.4f} {'below' if more < 0 else 'above'}"
             inputs.run.report.notify(
-                f"{output.metric} on 8-bit images: {values[0]:.4f}, {side} the one on real-valued images."
+                f"{spec.name()} on 8-bit images: {values[0]:.4f}, {side} the one on real-valued images."
             )
 
 
-def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], Entries, Entries]:
-    """The record with its data, and the entries of the task: (requested, implicit). Prints their warnings."""
-    entries, implicit_entries = task_entries(inputs, task)
-    model_checks.report_checks(inputs.record, [*entries, *implicit_entries], inputs.run)
-    report_warnings(entries, inputs.run)
+def measured_entries(inputs: Inputs, task: Evaluation) -> tuple[dict[str, Any], Results]:
+    """The record with its data, and the results of the evaluation. Prints their warnings."""
+    measured = task_entries(inputs, task)
+    every = [*measured.entries, *measured.along]
+    model_checks.report_checks(inputs.record, every, inputs.run)
+    report_warnings(measured.entries, inputs.run)
     record = randomness.marked(inputs.record_with_data(), inputs)
-    record = with_classes(record, inputs, [*entries, *implicit_entries])
-    return record, entries, implicit_entries
+    return with_classes(record, inputs, every), measured
 
 
 def with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def _renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
     return [{**entries[0], "metric": run.name_as}]
 
 
-def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
+def expected_entries(inputs: Inputs, task: Evaluation) -> Entries:
     """The entries of the task as far as they are known before the computation: without results.
 
     Fields that only the computation determines are results.LATER: the number of correct images, a loss that
@@ -158,84 +160,85 @@ def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
     """
     nothing = {"value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
     entries = []
-    for output in task.outputs():
-        precise = _arithmetic(output, inputs.run)["precision"] == "fp32"
-        common = {"precision": "fp32" if precise else results.LATER, **_common(output, inputs)}
-        for entry in output.entry_template() if not output.implicit else ():
-            number = results.LATER if entry.get("denominator") == "correct" else inputs.n
-            loss = {"loss": results.LATER} if "loss" in entry else {}
-            entries.append({**entry, "n": number, **nothing, **loss, **common})
-    entries += task.summarize(entries, [], dict)
+    for spec in task.specs:
+        precise = _arithmetic(spec, inputs.run)["precision"] == "fp32"
+        common = {"precision": "fp32" if precise else results.LATER, **_common(spec, inputs)}
+        entry = {"metric": spec.name(), **spec.settings()}
+        number = results.LATER if entry.get("denominator") == "correct" else inputs.n
+        loss = {"loss": results.LATER} if "loss" in entry else {}
+        entries.append({**entry, "n": number, **nothing, **loss, **common})
+    entries += task.summarize(entries, [])
     return [_named_entry(entry, inputs) for entry in entries]
 
 
-def _common(output: Output, inputs: Inputs) -> Entry:
-    """The fields of an output's entries that describe its examples and its random numbers."""
-    seed = seed_fields(inputs.run.settings.seed) if output.random else {}
+def _common(spec: Spec, inputs: Inputs) -> Entry:
+    """The fields of a spec's entry that describe its examples and its random numbers."""
+    seed = seed_fields(inputs.run.settings.seed) if spec.random else {}
     return {
         "split": inputs.data.split,
         **inputs.data.protocol(),
-        **_stages_fields(output, inputs.run),
+        **_stages_fields(spec, inputs.run),
         **seed,
     }
 
 
-def _stages_fields(output: Output, run: Run) -> Entry:
+def _stages_fields(spec: Spec, run: Run) -> Entry:
     """The fields that name the stages in front of the network and, if the attack went through them, how their
     gradients were taken."""
     stages = run.selection.defend
     if stages is None:
         return {}
-    (template, *_) = output.entry_template()
-    by_gradient = template.get("attack") not in (None, "square", "noise")
-    through = by_gradient and not metric_name.of_other_network(template["metric"])
+    by_gradient = spec.settings().get("attack") not in (None, "square", "noise")
+    through = by_gradient and not metric_name.of_other_network(spec.name())
     return {"defend": stages.text, **({"backward": stages.backwards} if through else {})}
 
 
-def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
-    """The entries of a task on the split, from the store or computed: (requested, implicit)."""
+class Results(NamedTuple):
+    """The entries of an evaluation: those that were asked for, and those measured along. rows: of a spec, as
+    far as the store has them; `rows(spec, again=True)` computes those that it has lost."""
+
+    entries: Entries
+    along: Entries
+    rows: Callable[..., np.ndarray]
+
+
+def task_entries(inputs: Inputs, task: Evaluation) -> Results:
+    """The entries of an evaluation on the split, from the store or computed."""
     run = inputs.run
     units = _cache_units(inputs, task)
     save = None
     if task.save is not None:
-        keys = {unit.output: unit.entries_key for unit in units if not unit.output.implicit}
+        keys = {unit.spec: unit.entries_key for unit in units if unit.spec in task.specs}
         save = files_to_save(task.save, keys, inputs.record["arch"], task.png)
-    computed = [None if save else _stored_entries(run, unit.entries_key) for unit in units]
+    known: dict[str, Outcomes] = {}
+    computed = [None if save else _stored_entries(run, unit) for unit in units]
     if None not in computed:
         run.store.found += 1
     else:
-        _compute(inputs, task, units, computed, save)
+        known = _compute(inputs, task, units, computed, save)
         run.store.computed += 1
-    requested: Entries = []
-    implicit_entries: Entries = []
+    found: dict[Spec, Entry] = {}
     for unit, entries in zip(units, computed, strict=True):
         shown = [_without_large_detail(entry, unit.entries_key, run) for entry in entries or ()]
-        (implicit_entries if unit.output.implicit else requested).extend(shown)
-    requested += task.summarize(requested, implicit_entries, partial(_correct, units, inputs))
-    return tuple([_named_entry(entry, inputs) for entry in part] for part in (requested, implicit_entries))  # type: ignore[return-value]
+        found |= zip(unit.specs, shown, strict=True)
+    keys = {spec: unit.outcomes_key for unit in units for spec in unit.specs}
+
+    def rows(spec: Spec, again: bool = False) -> np.ndarray:
+        if keys[spec] not in known:
+            known[keys[spec]] = Outcomes(run.store, keys[spec])
+        if again and len(known[keys[spec]]) < inputs.n:
+            known.update(_compute(inputs, task, units, [None] * len(units), None))
+        return known[keys[spec]].values(inputs.n)
+
+    requested, along = ([found[spec] for spec in part] for part in (task.specs, task.along))
+    requested += task.summarize(requested, along, rows)
+    entries, along = ([_named_entry(entry, inputs) for entry in part] for part in (requested, along))
+    return Results(entries, along, rows)
 
 
-def correct_images(inputs: Inputs, task: EvalTask) -> dict[tuple[str, int], np.ndarray]:
-    """1 or 0 for each image, whether it is classified correctly, for each corruption and severity of a
-    finished task. Outcomes that the store lacks are left out.
-    """
-    return _correct(_cache_units(inputs, task), inputs)
-
-
-def stored_outcomes(inputs: Inputs, task: EvalTask) -> dict[Output, np.ndarray]:
-    """The outcomes (n,) or rows (n, R) of each requested output of a task that was measured.
-
-    They come in the order of the evaluation. Those that the store has lost are computed again.
-    """
-    units = [unit for unit in _cache_units(inputs, task) if not unit.output.implicit]
-    if any(len(Outcomes(inputs.run.store, unit.outcomes_key)) < inputs.n for unit in units):
-        _compute(inputs, task, units, [None for _ in units], None)
-    return {unit.output: Outcomes(inputs.run.store, unit.outcomes_key).values(inputs.n) for unit in units}
-
-
-def outcome_fields(inputs: Inputs, output: Output) -> dict[str, Any]:
-    """The fields that determine the outcomes of an output, whose digest is their key in the store."""
-    return _cache_unit(inputs, output).outcomes_fields
+def outcome_fields(inputs: Inputs, spec: Spec) -> dict[str, Any]:
+    """The fields that determine the rows of a spec, whose digest is their key in the store."""
+    return _cache_unit(inputs, (spec,)).outcomes_fields
 
 
 def inputs_fields(inputs: Inputs) -> dict[str, Any]:
@@ -243,33 +246,20 @@ def inputs_fields(inputs: Inputs) -> dict[str, Any]:
     return {"version": VERSION, **inputs.fields}
 
 
-def known_outcomes(inputs: Inputs, task: EvalTask) -> list[np.ndarray]:
-    """The outcomes (n,) or rows (n, R) of the requested outputs that the store has; nothing is computed."""
-    units = [unit for unit in _cache_units(inputs, task) if not unit.output.implicit]
-    stored = [Outcomes(inputs.run.store, unit.outcomes_key) for unit in units]
-    return [outcomes.values(inputs.n) for outcomes in stored if len(outcomes) >= inputs.n]
+def _cache_units(inputs: Inputs, task: Evaluation) -> list[_CacheUnit]:
+    return [_cache_unit(inputs, specs) for specs in by_column(task.every)]
 
 
-def _correct(units: Sequence[_CacheUnit], inputs: Inputs) -> dict[tuple[str, int], np.ndarray]:
-    templates = [(unit, unit.output.entry_template()[0]) for unit in units if not unit.output.implicit]
-    return {
-        (entry["corruption"], entry["severity"]): right(
-            Outcomes(inputs.run.store, unit.outcomes_key).values(inputs.n), unit.output.detail
-        )
-        for unit, entry in templates
-    }
-
-
-def _cache_units(inputs: Inputs, task: EvalTask) -> list[_CacheUnit]:
-    return [_cache_unit(inputs, output) for output in task.outputs()]
-
-
-def _stored_entries(run: Run, key: str) -> Entries | None:
+def _stored_entries(run: Run, unit: _CacheUnit) -> Entries | None:
     """The entries that the store has, or None; a store of other people may contain anything under the key."""
-    kept = run.store.result(key)
-    is_whole = isinstance(kept, list) and all(
-        isinstance(entry, dict) and isinstance(entry.get("metric"), str) and "value" in entry
-        for entry in kept
+    kept = run.store.result(unit.entries_key)
+    is_whole = (
+        isinstance(kept, list)
+        and len(kept) == len(unit.specs)
+        and all(
+            isinstance(entry, dict) and isinstance(entry.get("metric"), str) and "value" in entry
+            for entry in kept
+        )
     )
     return kept if is_whole else None
 
@@ -292,7 +282,7 @@ def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> s
     return digest({"data": fields["data"], "split": fields["split"], **chosen})[:16]
 
 
-def _with_answers(entry: Entry, output: Output, outcomes: np.ndarray, fields: Mapping[str, Any]) -> Entry:
+def _with_answers(entry: Entry, spec: Spec, outcomes: np.ndarray, fields: Mapping[str, Any]) -> Entry:
     """The entry with a bit for each image, where its value is a share of images and they are not too many.
 
     outcomes: of all images of the evaluation; fields: see `examples_digest`.
@@ -300,7 +290,7 @@ def _with_answers(entry: Entry, output: Output, outcomes: np.ndarray, fields: Ma
     n = entry.get("n")
     if not n or len(outcomes) > answers.MOST or not metric_name.is_share(entry["metric"]):
         return entry
-    counted = output.counted(outcomes, entry)
+    counted = spec.counts(outcomes)
     if counted is None or counted.ndim != 1 or abs(int(counted.sum()) / n - entry["value"]) > 1e-6:
         return entry
     return {**entry, answers.FIELD: answers.packed(counted, examples_digest(fields, entry))}
@@ -316,26 +306,33 @@ def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
 
 
 class _CacheUnit(NamedTuple):
-    """An output with the store keys of its outcomes and entries: the determining fields and their digests."""
+    """Specs that read the same rows, with the store keys of their rows and entries: the determining fields
+    and their digests."""
 
-    output: Output
+    specs: tuple[Any, ...]
     outcomes_fields: dict[str, Any]
     outcomes_key: str
     entries_fields: dict[str, Any]
     entries_key: str
 
+    @property
+    def spec(self) -> Spec:
+        """The one that is measured for all."""
+        first: Spec = self.specs[0]
+        return first
 
-def _cache_unit(inputs: Inputs, output: Output) -> _CacheUnit:
-    run = inputs.run
+
+def _cache_unit(inputs: Inputs, specs: tuple[Any, ...]) -> _CacheUnit:
+    spec, run = specs[0], inputs.run
     of_outcomes = {
         "kind": "outcomes",
         **inputs_fields(inputs),
-        **_arithmetic(output, run),
-        "column": output.key_fields(),
+        **_arithmetic(spec, run),
+        "column": spec.column(),
     }
-    if output.random:
+    if spec.random:
         of_outcomes |= seed_fields(run.settings.seed)
-    if output.batch_dependent:
+    if spec.batch_dependent:
         # n sets the size of the last batch, and the attack draws for whole batches.
         of_outcomes["n"] = inputs.n
     outcomes_key = digest(of_outcomes)
@@ -343,53 +340,54 @@ def _cache_unit(inputs: Inputs, output: Output) -> _CacheUnit:
         "outcomes": outcomes_key,
         "n": inputs.n,
         "version": POSTPROCESSING,
-        **output.postprocess_key(),
+        **spec.reading(specs),
     }
-    return _CacheUnit(output, of_outcomes, outcomes_key, of_entries, digest(of_entries))
+    return _CacheUnit(specs, of_outcomes, outcomes_key, of_entries, digest(of_entries))
 
 
-def _arithmetic(output: Output, run: Run) -> dict[str, Any]:
-    """The numerical settings of the output's computation that could change an outcome."""
-    if not (run.settings.prepare and output.allow_fast_model):
+def _arithmetic(spec: Spec, run: Run) -> dict[str, Any]:
+    """The numerical settings of the spec's computation that could change an outcome."""
+    if not (run.settings.prepare and spec.searches):
         return {"precision": "fp32"}
     return {"precision": precision.resolve(run), "prepared": precision.PREPARED}
 
 
 def _compute(
     inputs: Inputs,
-    task: EvalTask,
+    task: Evaluation,
     units: Sequence[_CacheUnit],
     computed: list[Any],
     save: ImageFiles | None,
-) -> None:
-    """Compute the entries that are None in `computed`, and store outcomes and entries.
+) -> dict[str, Outcomes]:
+    """Compute the entries that are None in `computed`, and store outcomes and entries. Returns the outcomes
+    by their keys.
 
     With `save` the perturbed images are needed too, and everything is computed again. Raises Pending in a dry
     run.
     """
     n, run = inputs.n, inputs.run
     missing = [i for i, entries in enumerate(computed) if entries is None]
-    if any(units[i].output.needs_other_outputs for i in missing):
+    if any(units[i].spec.needs for i in missing):
         missing = list(range(len(units)))
-    outputs = [units[i].output for i in missing]
+    specs = [units[i].spec for i in missing]
     outcomes = [Outcomes(run.store, units[i].outcomes_key, anew=bool(save)) for i in missing]
     if run.plan is not None:
-        size = together(outputs, resources.kind(run), inputs.data.about.shape)
+        size = together(specs, resources.kind(run), inputs.data.about.shape)
         keys = digest({"tiles of": [units[i].entries_key for i in missing]})
         run.plan.lacks(keys, task.title, len(missing_tiles(outcomes, n, size)))
-    checked = any(isinstance(output, CleanOutput) for output in outputs)
+    checked = any(map(_is_checked, specs))
     checks = None
     if any(len(stored) < n for stored in outcomes):
-        checks = _measure(inputs, task, outputs, outcomes, save, checked)
+        checks = _measure(inputs, task.title, specs, outcomes, save, checked)
     elif checked and "checkpoint_file" in inputs.record:
         # An earlier run of more images left the outcomes. The file may be gone since.
         with contextlib.suppress(RbError):
-            checks = _measure(inputs, task, outputs, outcomes, save, checked)
+            checks = _measure(inputs, task.title, specs, outcomes, save, checked)
     labels = resolve.names(inputs.record, inputs.data)
     for i, stored in zip(missing, outcomes, strict=True):
         unit = units[i]
-        common = _common(unit.output, inputs)
-        cost = {"device": "+".join(stored.devices), **_arithmetic(unit.output, run)}
+        common = _common(unit.spec, inputs)
+        cost = {"device": "+".join(stored.devices), **_arithmetic(unit.spec, run)}
         if len(stored.environments) == 1 and stored.environments[0]:
             cost["environment"] = stored.environments[0]
         warnings = []
@@ -398,21 +396,28 @@ def _compute(
         elif cost.pop("prepared", None) is not None:
             cost["precision"] = "fp32"  # there was no fast copy of the model
             warnings = [NO_FAST_MODEL]
-        sanity = {"sanity": checks} if checks is not None and isinstance(unit.output, CleanOutput) else {}
+        sanity = {"sanity": checks} if checks is not None and _is_checked(unit.spec) else {}
         computed[i] = []
-        for entry in unit.output.entries(stored.values(n), stored.totals):
+        for spec in unit.specs:
+            entry = spec.entry(stored.values(n), stored.totals)
             entry = {**entry, **common, **_cost(stored, len(stored)), **sanity, **cost}
             more = {"warnings": [*entry.get("warnings", ()), *warnings]} if warnings else {}
-            entry = _with_answers({**entry, **more}, unit.output, stored.values(n), unit.outcomes_fields)
+            entry = _with_answers({**entry, **more}, spec, stored.values(n), unit.outcomes_fields)
             computed[i].append(entry)
         about = {"kind": "evaluation", "of": unit.outcomes_fields, **labels}
         run.store.keep_result(unit.entries_key, unit.entries_fields, computed[i], about)
+    return {units[i].outcomes_key: stored for i, stored in zip(missing, outcomes, strict=True)}
+
+
+def _is_checked(spec: Spec) -> bool:
+    """Whether its entry has what a look at the model's outputs found."""
+    return isinstance(spec, Clean) and not spec.draws
 
 
 def _measure(
     inputs: Inputs,
-    task: EvalTask,
-    outputs: Sequence[Output],
+    title: str,
+    specs: Sequence[Spec],
     outcomes: list[Outcomes],
     save: ImageFiles | None,
     checked: bool,
@@ -420,10 +425,10 @@ def _measure(
     """Complete the outcomes; return the checks of the model where it is `checked`."""
     # A missing file is reported before torch is imported.
     resolve.checkpoint_of(inputs.record, inputs.run)
-    evaluation = tile_calls.Evaluation(inputs, task, outputs, randomness.found(inputs))
+    evaluation = tile_calls.RecordEvaluation(inputs, title, specs, randomness.found(inputs))
     if save is None:
         return tile_calls.measure(evaluation, outcomes, checked=checked)
-    claims = {output: _claim(output, inputs) for output in save.names}
+    claims = {spec: _claim(spec, inputs) for spec in save.names}
     shape = (inputs.n, *inputs.data.about.shape)
     to_files = partial(saving, save, inputs.data.load().labels, shape, claims)
     checks = tile_calls.measure(evaluation, outcomes, checked=checked, saving=to_files)
@@ -431,10 +436,10 @@ def _measure(
     return checks
 
 
-def _claim(output: Output, inputs: Inputs) -> dict[str, Any]:
-    """What the file of saved images of an output claims, without the value and the number of images."""
-    entry = output.entry_template()[0]
-    (named,) = _renamed([_named_entry({**entry, **_common(output, inputs)}, inputs)], inputs.run)
+def _claim(spec: Spec, inputs: Inputs) -> dict[str, Any]:
+    """What the file of saved images of a spec claims, without the value and the number of images."""
+    entry = {"metric": spec.name(), **spec.settings(), **_common(spec, inputs)}
+    (named,) = _renamed([_named_entry(entry, inputs)], inputs.run)
     return {**named, "checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint}
 
 

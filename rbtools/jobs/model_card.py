@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 from rbtools.errors import RbError, of_network, of_own_code
-from rbtools.evaluation.probabilistic import NoisyCopiesOutput
 from rbtools.execution.engine import Unfinished
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -57,6 +56,7 @@ class CardRequest:
 class CardJob(_SplitJob):
     """Make the card of the record's model."""
 
+    divided = True
     request: CardRequest
 
     def __call__(self, record: Record, run: Run) -> Record:
@@ -332,10 +332,10 @@ def _values(card: Card, part: str, metric: str) -> np.ndarray | None:
         return found
     (state,) = (one for one in card.states if one.part.name == part)
     inputs = card.inputs.on(card.inputs.data.split, n=state.n)
-    for output, copies in evaluate_record.stored_outcomes(inputs, card.job(state).task).items():
-        if isinstance(output, NoisyCopiesOutput) and output.entry_template()[0]["metric"] == metric:
-            return np.asarray(copies) / output.samples
-    return None
+    task = card.job(state).task
+    (spec,) = (spec for spec in task.specs if spec.name() == metric)
+    shares: np.ndarray = evaluate_record.task_entries(inputs, task).rows(spec, again=True) / spec.samples
+    return shares
 
 
 def _row(difference: float, interval: Interval, n: int, *, lower: bool = False) -> Record:

@@ -10,14 +10,8 @@ from typing import Any
 
 import orjson
 
-from rbtools.evaluation.base import EvalTask
-from rbtools.evaluation.by_draws import (
-    LOOKED,
-    Randomness,
-    TaskByDraws,
-    batch_of_look,
-    by_draws,
-)
+from rbtools.evaluation.by_draws import LOOKED, Randomness, batch_of_look, by_draws, eot_of
+from rbtools.evaluation.spec import Evaluation
 from rbtools.execution import device
 from rbtools.execution.engine import Call
 from rbtools.execution.run import Run
@@ -66,17 +60,17 @@ def _looked(inputs: Inputs) -> Randomness:
     return found
 
 
-def judged(inputs: Inputs, task: EvalTask) -> EvalTask:
-    """The task, with verdicts that are means over draws where the model is randomised.
+def judged(inputs: Inputs, task: Evaluation) -> Evaluation:
+    """The evaluation, with verdicts that are means over draws where the model is randomised.
 
-    Raises RbError for a task that has no such verdict, and as `found` does.
+    Raises RbError for one that has no such verdict, and as `found` does.
     """
     look, draws = found(inputs), inputs.run.settings.draws
     if not look.randomised or draws == 1:
         return task
     changed = by_draws(task, draws)
-    if isinstance(changed, TaskByDraws):  # of rb-pr each noisy copy has a pass of its own
-        tell(inputs, changed.eot)
+    if changed is not task:  # of rb-pr each noisy copy has a pass of its own
+        tell(inputs, eot_of(changed))
     return changed
 
 

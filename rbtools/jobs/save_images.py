@@ -26,13 +26,13 @@ from rbtools.store.files import user_output
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.evaluation.tasks import AttackOutput
+    from rbtools.evaluation.accuracy import Attacked
 
-    Add = Callable[[AttackOutput, Tensor, Outcome], None]
+    Add = Callable[[Attacked, Tensor, Outcome], None]
 
 
 class ImageFiles(NamedTuple):
-    """A folder, and the names of the files in it, without ending, by output. png: whether a folder of that
+    """A folder, and the names of the files in it, without ending, by spec. png: whether a folder of that
     name has the images as PNGs, too."""
 
     folder: Path
@@ -48,13 +48,13 @@ class ImageFiles(NamedTuple):
 def files_to_save(
     path: str, keys: Mapping[Any, str], arch: Mapping[str, Any], png: bool
 ) -> ImageFiles | None:
-    """The files for the adversarial images of these outputs, if they do not all exist.
+    """The files for the adversarial images of these specs, if they do not all exist.
 
-    keys: of the outputs' results, which identify the contents. A name contains the model, the metric and the
+    keys: of the specs' results, which identify the contents. A name contains the model, the metric and the
     key.
     """
     model = re.sub(r"[^\w.-]+", "-", str(arch.get("name", "model")))[:60]
-    names = {output: f"{model}-{output.metric}-{key[:12]}" for output, key in keys.items()}
+    names = {spec: f"{model}-{spec.name()}-{key[:12]}" for spec, key in keys.items()}
     files = ImageFiles(Path(path), names, png)
     endings = (".npz", "") if png else (".npz",)
     there = [(files.folder / f"{name}{ending}").exists() for name in names.values() for ending in endings]
@@ -67,14 +67,14 @@ def saving(
 ) -> Iterator[Add]:
     """A function that takes the outcomes of consecutive examples; the files appear if the block succeeds.
 
-    labels: of all images of the split. shape: (n, C, H, W) of the images to come. claims: by output, the
+    labels: of all images of the split. shape: (n, C, H, W) of the images to come. claims: by spec, the
     fields of the claim that are known before. Raises RbError where they cannot be written.
     """
     if files.png and shape[1] not in (1, 3):
         raise RbError(f"A PNG holds images of 1 or 3 channels; these have {shape[1]}. Leave out --save-png.")
     with contextlib.ExitStack() as stack:
-        results = {output: _Saved(stack, files, output, shape, claim) for output, claim in claims.items()}
-        yield lambda output, ids, outcome: results[output].add(output, ids.cpu(), outcome)
+        results = {spec: _Saved(stack, files, spec, shape, claim) for spec, claim in claims.items()}
+        yield lambda spec, ids, outcome: results[spec].add(spec, ids.cpu(), outcome)
         for result in results.values():
             result.finish(labels)
 
@@ -87,14 +87,14 @@ class _Saved:
         self,
         stack: contextlib.ExitStack,
         files: ImageFiles,
-        output: AttackOutput,
+        spec: Attacked,
         shape: tuple[int, ...],
         claim: Mapping[str, Any],
     ) -> None:
         self.claim, self.survived = claim, 0
         self.ids: list[Tensor] = []
         self.levels = claim.get("grid") == "8bit"
-        self.target = files.folder / files.names[output]
+        self.target = files.folder / files.names[spec]
         stream = user_output(Path(f"{self.target}.npz"), hint="Name another folder with --save-adv.")
         self.archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(stream), "w"))
         self.member = stack.enter_context(self.archive.open("images.npy", "w", force_zip64=True))
@@ -105,11 +105,11 @@ class _Saved:
             self.aside = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=files.folder)), "png")
             self.aside.mkdir()
 
-    def add(self, output: AttackOutput, ids: Tensor, outcome: Outcome) -> None:
+    def add(self, spec: Attacked, ids: Tensor, outcome: Outcome) -> None:
         """Write the images of some examples."""
         assert outcome.images is not None
         self.ids.append(ids)
-        self.survived += int(output.still_correct(outcome.values).sum())
+        self.survived += int(spec.correct(outcome.values.cpu().numpy()).sum())
         images = outcome.images.cpu()
         array = (lattice.levels(images).byte() if self.levels else images.float()).numpy()
         self.member.write(array.tobytes())

@@ -9,7 +9,7 @@ takes neither images nor torch.
 
 from __future__ import annotations
 
-import tempfile
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,11 +20,12 @@ import orjson
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.apgd import APGDMargin
 from rbtools.datasets import indices
-from rbtools.errors import RbError
-from rbtools.evaluation import tasks
-from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
+from rbtools.errors import Pending, RbError
+from rbtools.evaluation import attacking
+from rbtools.evaluation.accuracy import Attacked, Clean
+from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.probabilistic import margin
-from rbtools.evaluation.tasks import AttackOutput, AttackTask, CleanOutput
+from rbtools.evaluation.spec import Entry, Evaluation, Spec
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import evaluate_record, randomness
@@ -33,16 +34,13 @@ from rbtools.probabilistic import two_phase
 from rbtools.records import answers, dumps, results
 from rbtools.rng import seed_fields
 from rbtools.rng.draws import Draws
-from rbtools.store import Store, digest
+from rbtools.store import digest
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from rbtools.attacks.base import Attack
     from rbtools.execution.run import Run
     from rbtools.inputs.resolve import Inputs
 
-Entry = dict[str, Any]
 _OF_SAMPLE = ("loss", "device", "precision", "prepared", "warnings")
 _BROKEN = -1.0  # stands for the margin of an image that the screen breaks
 VERSION = 1  # version of the estimate from outcomes
@@ -58,25 +56,33 @@ def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
     return tuple(ATTACKS.build(name, norm=method.norm, steps=steps) for name in ("pgd", "cw"))
 
 
-@dataclass(frozen=True)
-class ScreenOutput(Output):
-    """A row (1,) for each example: its smallest margin under the attacks that it survives, or -1."""
+@dataclass(frozen=True, kw_only=True)
+class Screened(Spec):
+    """The share of images that survive cheap attacks. A row (1,) is the smallest margin of the example under
+    the attacks that it survives, or -1."""
 
     attacks: tuple[Any, ...]
 
     @property
-    def allow_fast_model(self) -> bool:
+    def searches(self) -> bool:
         return True
 
-    def key_fields(self) -> dict[str, Any]:
-        return {"kind": "screen", "attacks": [AttackOutput(attack).key_fields() for attack in self.attacks]}
+    def name(self) -> str:
+        return "screen"
 
-    def entry_template(self) -> list[Entry]:
-        return [{"metric": "screen"}]
+    def column(self) -> Entry:
+        return {"kind": "screen", "attacks": [Attacked(method=attack).column() for attack in self.attacks]}
 
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[Entry]:
-        n, left = len(outcomes), int((outcomes[:, 0] >= 0).sum())
-        return [{"metric": "screen", "n": n, "value": left / n}]
+    def settings(self) -> Entry:
+        return {}
+
+    def correct(self, rows: np.ndarray) -> np.ndarray:
+        correct: np.ndarray = rows[:, 0] >= 0
+        return correct
+
+    def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
+        n, left = len(rows), int(self.correct(rows).sum())
+        return {"n": n, "value": left / n}
 
     def rows(self, batch: Batch) -> Outcome:
         """The rows of a batch, float32 (N, 1). Each attack gets the images that the one before does not
@@ -84,36 +90,13 @@ class ScreenOutput(Output):
         still_correct, least = batch.clean, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
         totals = {"forward": 0.0, "backward": 0.0}
         for attack in self.attacks:
-            result = tasks.run_attack(batch, attack, still_correct=still_correct)
+            result = attacking.run_attack(batch, attack, still_correct=still_correct)
             still_correct = result.survived
             least = torch.minimum(least, margin(result.logits, batch.labels))
             for name, value in result.totals.items():
                 totals[name] = totals.get(name, 0.0) + value
         rows = torch.where(still_correct, least.clamp_min(0), torch.full_like(least, _BROKEN))
         return Outcome(rows[:, None], totals)
-
-
-@dataclass(frozen=True)
-class ScreenTask(EvalTask):
-    """Clean accuracy, and the images that the screen does not break."""
-
-    screen: ScreenOutput
-    title = "screen"
-
-    def outputs(self) -> Sequence[Output]:
-        return [CleanOutput(), self.screen]
-
-    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
-        return [
-            output.rows(batch) if isinstance(output, ScreenOutput) else batch.clean.int() for output in wanted
-        ]
-
-
-class _SampleTask(AttackTask):
-    """The attack alone, without clean accuracy: the images are those that the screen leaves."""
-
-    def outputs(self) -> Sequence[Output]:
-        return super().outputs()[1:]
 
 
 @dataclass(frozen=True)
@@ -136,17 +119,6 @@ def run_two_phase(record: dict[str, Any], request: TwoPhaseRequest, run: Run) ->
 
     Raises RbError as `evaluate_record.run_task` does.
     """
-    if run.store.folder is not None or run.plan is not None:
-        return _run(record, request, run)
-    with tempfile.TemporaryDirectory() as folder:  # the second phase reads the outcomes of the first
-        store = Store(folder)
-        result = _run(record, request, run.changed(store=store))
-    run.store.found += store.found
-    run.store.computed += store.computed
-    return result
-
-
-def _run(record: dict[str, Any], request: TwoPhaseRequest, run: Run) -> dict[str, Any]:
     inputs = resolve_inputs(record, run)
     if randomness.found(inputs).randomised:
         raise RbError("--two-phase has no verdict by rates, and this model is randomised: leave it out.")
@@ -158,8 +130,8 @@ def _run(record: dict[str, Any], request: TwoPhaseRequest, run: Run) -> dict[str
     record = inputs.record
     entries = []
     for estimate in estimates:
-        record, _, implicit_entries = evaluate_record.measured_entries(inputs, estimate.screening)
-        for entry in implicit_entries:
+        record, estimate.screened = evaluate_record.measured_entries(inputs, estimate.screening)
+        for entry in estimate.screened.along:
             record = results.add_implicit(record, entry)
         entries.append(_finer(record, estimate.entry(), run))
     evaluate_record.report_warnings(entries, run)
@@ -187,21 +159,24 @@ class TwoPhaseEvaluation:
     def __init__(self, inputs: Inputs, request: TwoPhaseRequest, eps: float) -> None:
         self.inputs, self.request = inputs, request
         self.method = replace(request.method, eps=eps)
-        self.task = _SampleTask(self.method, (eps,))
         self.attacks: list[Attack] = [replace(attack, eps=eps) for attack in request.screen]
-        self.screening = ScreenTask(ScreenOutput(tuple(self.attacks)))
+        self.screen, self.attack = Screened(attacks=tuple(self.attacks)), Attacked(method=self.method)
+        self.screening = Evaluation(title="screen", specs=(self.screen,), along=(Clean(),))
+        self.task = Evaluation(title=str(self.method.stem), specs=(self.attack,))
 
     def calls(self) -> list[Callable[[], Any]]:
         """Both phases, for a dry run."""
-        return [lambda: evaluate_record.task_entries(self.inputs, self.screening), self._second]
+        return [lambda: self.screened, self._second]
 
     def _second(self) -> None:
         """The second phase of a dry run: on its images if the screen is stored, else on the same number of
         others."""
-        if evaluate_record.known_outcomes(self.inputs, self.screening):
+        n, known = self.inputs.n, 0
+        with contextlib.suppress(Pending):
+            known = len(self.screened.rows(self.screen))
+        if known == n:
             self.entry()
             return
-        n = self.inputs.n
         size = min(self.request.size or n, n) if self.request.goal is None else two_phase.looks(n)[0]
         numbers = self.inputs.data.order(self.inputs.data.load().labels)[:n]
         chosen = indices.of(numbers.tolist(), in_order=True)  # the key is of no other evaluation
@@ -217,10 +192,14 @@ class TwoPhaseEvaluation:
         return {**entry, **drawn, "screen": ",".join(attack.stem for attack in self.attacks)}
 
     @cached_property
+    def screened(self) -> evaluate_record.Results:
+        """The results of the screen."""
+        return evaluate_record.task_entries(self.inputs, self.screening)
+
+    @property
     def margins(self) -> np.ndarray:
         """The margin of each image (n,) under the screen, in the order of the evaluation; -1 if broken."""
-        values = evaluate_record.stored_outcomes(self.inputs, self.screening)[self.screening.screen]
-        margins: np.ndarray = values[:, 0]
+        margins: np.ndarray = self.screened.rows(self.screen, again=True)[:, 0]
         return margins
 
     def entry(self) -> Entry:
@@ -241,14 +220,11 @@ class TwoPhaseEvaluation:
     def _key_fields(self) -> dict[str, Any]:
         """Everything that determines the entry."""
         inputs, request = self.inputs, self.request
-        outputs = {"attack": self.task.outputs()[0], "screen": self.screening.screen}
+        specs = {"attack": self.attack, "screen": self.screen}
         return {
             "kind": "two-phase",
             **evaluate_record.inputs_fields(inputs),
-            **{
-                name: digest(evaluate_record.outcome_fields(inputs, output))
-                for name, output in outputs.items()
-            },
+            **{name: digest(evaluate_record.outcome_fields(inputs, spec)) for name, spec in specs.items()},
             **seed_fields(inputs.run.settings.seed),
             "sources": [],
             "screen_steps": getattr(request.screen[0], "steps", None),
@@ -267,8 +243,8 @@ class TwoPhaseEvaluation:
         parts, stands = two_phase.strata(0, stratum[:0], stratum[:0]), np.zeros(0)
         for size in self._sizes(len(left)):
             sample = inputs.on(inputs.data.split, indices=order, n=size)
-            of_sample, _ = evaluate_record.task_entries(sample, self.task)
-            stands = next(iter(evaluate_record.stored_outcomes(sample, self.task).values()))
+            of_sample, _, rows = evaluate_record.task_entries(sample, self.task)
+            stands = rows(self.attack, again=True)
             parts = two_phase.strata(len(left), stratum[:size], stands)
             low, high = two_phase.estimate(parts, confidence).interval
             if self.request.goal is not None and (high - low) / 2 / n <= self.request.goal:
@@ -332,8 +308,7 @@ class TwoPhaseEvaluation:
 
     def _cost(self, of_sample: Sequence[Entry]) -> Entry:
         """Time, precision and warnings: of the attack on the sample, and the time of the screen."""
-        (screened,), _ = evaluate_record.task_entries(self.inputs, self.screening)
-        entries = [screened, *of_sample]
+        entries = [*self.screened.entries, *of_sample]
         fields = {name: value for entry in entries for name, value in entry.items() if name in _OF_SAMPLE}
         passes = {
             name: round(sum(entry["passes"][name] * entry["n"] for entry in entries) / self.inputs.n, 2)

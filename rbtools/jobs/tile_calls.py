@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
-from rbtools.evaluation.base import EvalTask, Outcomes, Output
+from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.by_draws import Randomness
 from rbtools.evaluation.evaluate import Evaluator, Examples, StatusLine, measure_all, together
-from rbtools.evaluation.tiles import Tile, complete, missing_tiles
+from rbtools.evaluation.spec import Spec
+from rbtools.evaluation.tiles import Tile, complete
 from rbtools.execution import device, precision, resources
 from rbtools.execution.engine import Call
 from rbtools.execution.run import Run
@@ -24,12 +25,12 @@ from rbtools.inputs.resolve import Inputs
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Some outputs of a task on a record's model: what a process needs to measure tiles of it."""
+class RecordEvaluation:
+    """Specs on a record's model: what a process needs to measure tiles of them."""
 
     inputs: Inputs
-    task: EvalTask
-    outputs: Sequence[Output]
+    title: str
+    specs: Sequence[Spec]
     look: Randomness
 
     @contextlib.contextmanager
@@ -45,8 +46,8 @@ class Evaluation:
             yield Evaluator(
                 model,
                 Examples(dataset.images, dataset.labels, inputs.data.order(dataset.labels)[: inputs.n]),
-                self.task,
-                self.outputs,
+                self.title,
+                self.specs,
                 settings=replace(run.settings, precision=precision.resolve(run)),
                 device=place,
                 report=run.report,
@@ -62,7 +63,7 @@ class Evaluation:
 
 
 def measure(
-    evaluation: Evaluation,
+    evaluation: RecordEvaluation,
     outcomes: list[Outcomes],
     *,
     checked: bool,
@@ -78,19 +79,21 @@ def measure(
     with evaluation.opened() as evaluator, contextlib.ExitStack() as stack:
         checks = evaluation.checks(evaluator) if checked else None
         save = None if saving is None else stack.enter_context(saving())
-        with run.report.clock.stage(evaluation.task.title):
+        with run.report.clock.stage(evaluation.title):
             shard = run.placement.shard if save is None else (1, 1)
             measure_all(evaluator, outcomes, inputs.run.store, shard=shard, save=save)
     return checks
 
 
-def _by_workers(evaluation: Evaluation, outcomes: list[Outcomes], checked: bool) -> dict[str, Any] | None:
+def _by_workers(
+    evaluation: RecordEvaluation, outcomes: list[Outcomes], checked: bool
+) -> dict[str, Any] | None:
     """As `measure`, by the workers of the engine."""
-    inputs, run, outputs = evaluation.inputs, evaluation.inputs.run, evaluation.outputs
+    inputs, run, specs = evaluation.inputs, evaluation.inputs.run, evaluation.specs
     arch, sent = inputs.record.get("arch"), pickle.dumps(evaluation)
-    size = together(outputs, resources.kind(run), inputs.data.about.shape)
+    size = together(specs, resources.kind(run), inputs.data.about.shape)
     checks = run.pool.submit(CheckCall(arch, sent)) if checked else None
-    others = any(output.needs_other_outputs for output in outputs)
+    others = any(spec.needs for spec in specs)
 
     def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, Any]]:
         taken: list[Tile] = []
@@ -103,12 +106,13 @@ def _by_workers(evaluation: Evaluation, outcomes: list[Outcomes], checked: bool)
         for number, report in run.pool.map(calls()):
             yield taken[number], report.value(run)
 
-    with run.report.clock.stage(evaluation.task.title):
+    with run.report.clock.stage(evaluation.title):
         complete(
             outcomes,
-            missing_tiles(outcomes, inputs.n, size),
+            inputs.n,
+            size,
             measured,
-            StatusLine(evaluation.task, inputs.n, outputs, outcomes, run.settings.seed, run.report),
+            StatusLine(evaluation.title, inputs.n, specs, outcomes, run.settings.seed, run.report),
             store=run.store,
             shard=run.placement.shard,
         )
@@ -126,12 +130,12 @@ class _OfEvaluation(Call):
     sent: bytes
 
     @contextlib.contextmanager
-    def opened(self, run: Run) -> Iterator[tuple[Evaluation, Evaluator]]:
+    def opened(self, run: Run) -> Iterator[tuple[RecordEvaluation, Evaluator]]:
         """The evaluation and its network, which stays loaded for the next call."""
         global _open
         if _open is None or _open.sent != self.sent:
             _open = None  # its memory is free before the next network is loaded
-            evaluation: Evaluation = pickle.loads(self.sent)
+            evaluation: RecordEvaluation = pickle.loads(self.sent)
             there = replace(evaluation.inputs.run, placement=run.placement, report=run.report)
             evaluation = replace(evaluation, inputs=replace(evaluation.inputs, run=there))
             with evaluation.opened() as evaluator:
@@ -146,7 +150,7 @@ class _Open(NamedTuple):
     """The evaluation that a worker measured last."""
 
     sent: bytes
-    evaluation: Evaluation
+    evaluation: RecordEvaluation
     evaluator: Evaluator
 
 
@@ -177,5 +181,5 @@ class TileCall(_OfEvaluation):
                     f" together, and others on a device where {self.size} are. Name one with --device."
                 )
             first, stop = self.tile.examples[0] + 1, self.tile.examples.stop
-            said = f"{evaluation.task.title} · images {first} to {stop}"
+            said = f"{evaluation.title} · images {first} to {stop}"
             return evaluator.measure(self.tile, lambda words: run.report.progress(f"{said} · {words}"))

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
+from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
-from rbtools.evaluation import tasks
-from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
+from rbtools.evaluation import attacking
+from rbtools.evaluation.accuracy import Attacked, Clean, kept_of
+from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.by_draws import IMAGES
-from rbtools.evaluation.tasks import AttackOutput, CleanOutput
+from rbtools.evaluation.spec import Entry, Evaluation, rebuilt
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.lazy import torch
+from rbtools.records import dumps, metric_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,84 +31,60 @@ ENSEMBLE = "ensemble"  # stands beside the sources' checkpoints in broken_by_sou
 _COUNT = "broken_by_source."  # and the number of the attacked model: a sum over the images
 
 
-@dataclass(frozen=True)
-class TransferOutput(AttackOutput):
-    """Which examples stay correctly classified when the attack runs on other checkpoints' models.
+@dataclass(frozen=True, kw_only=True)
+class Transferred(Attacked):
+    """Accuracy under an attack that runs on other checkpoints' models.
 
-    sources: their names, in alphabetical order; source_models: what describes them, in the same order.
+    Every example that the evaluated model classifies correctly is attacked on the source. With several
+    sources it is attacked on the ensemble, whose logits are the mean of theirs (Liu et al. 2017,
+    arXiv:1611.02770), then on each source alone in the order of the checkpoints' names, until the evaluated
+    model misclassifies it: it survives if it survives all of these attacks.
+
+    sources: their names, in alphabetical order; models: what describes them, in the same order. records: the
+    sources' records, as JSON, and context, the run that they are loaded in: to measure.
     """
 
     sources: tuple[str, ...] = ()
-    source_models: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    models: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    records: tuple[str, ...] = field(default=(), compare=False)
+    context: Run | None = field(default=None, compare=False)
 
     @property
-    def allow_fast_model(self) -> bool:
+    def searches(self) -> bool:
         """The attack runs on the sources in float32; the fast model would have nothing to do."""
         return False
 
-    @property
-    def metric(self) -> str:
-        return f"transfer.{super().metric}"
+    def name(self) -> str:
+        return f"transfer.{super().name()}"
 
-    def key_fields(self) -> dict[str, Any]:
-        return {**super().key_fields(), "source": _one_or_all(self.sources)}
+    def column(self) -> Entry:
+        return {**super().column(), "source": _one_or_all(self.sources)}
 
-    def entry_template(self) -> list[dict[str, Any]]:
-        models = _one_or_all([dict(model) for model in self.source_models])
-        about = {"source": _one_or_all(self.sources), "source_model": models}
-        return [{**entry, **about} for entry in super().entry_template()]
+    def about(self) -> Entry:
+        models = _one_or_all([dict(model) for model in self.models])
+        return {**super().about(), "source": _one_or_all(self.sources), "source_model": models}
 
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        entries = super().entries(outcomes, totals)
+    def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
+        found = super().findings(rows, totals)
         if len(self.sources) == 1:
-            return entries
+            return found
         names = (ENSEMBLE, *self.sources)
         counts = {name: int(totals.get(f"{_COUNT}{number}", 0)) for number, name in enumerate(names)}
-        return [{**entry, "broken_by_source": counts} for entry in entries]
+        return {**found, "broken_by_source": counts}
 
+    @classmethod
+    def rows_together(cls, specs: Sequence[Self], batch: Batch) -> list[Outcome]:
+        return [spec.rows(batch) for spec in specs]
 
-@dataclass(frozen=True)
-class TransferTask(EvalTask):
-    """Accuracy on the adversarial examples of sources: other records' models.
-
-    sources: the records, as JSON. Every example that the evaluated model classifies correctly is attacked on
-    the source, at each eps. With several sources it is attacked on the ensemble, whose logits are the mean of
-    theirs (Liu et al. 2017, arXiv:1611.02770), then on each source alone in the order of the checkpoints'
-    names, until the evaluated model misclassifies it: it survives if it survives all of these attacks.
-    """
-
-    method: Any
-    eps: tuple[float, ...]
-    sources: tuple[str, ...]
-    context: Run
-
-    @property
-    def title(self) -> str:
-        return f"transfer of {self.method.stem}"
-
-    def outputs(self) -> Sequence[Output]:
-        names, records = zip(*_by_name(self.sources, self.context), strict=True)
-        models = tuple({key: record[key] for key in DESCRIBES if key in record} for record in records)
-        attacked = [
-            TransferOutput(replace(self.method, eps=eps), sources=names, source_models=models)
-            for eps in self.eps
-        ]
-        return [CleanOutput(), *attacked]
-
-    def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
-        return [
-            self._outcome(batch, output.method) if isinstance(output, TransferOutput) else batch.clean
-            for output in wanted
-        ]
-
-    def _outcome(self, batch: Batch, method: Any) -> Outcome:
+    def rows(self, batch: Batch) -> Outcome:
         """Attack on the ensemble and on each source the examples that are left."""
-        models: list[Any] = _loaded(self.sources, self.context, batch)
+        assert self.context is not None
+        models: list[Any] = _loaded(self.records, self.context, batch)
         several = len(models) > 1
         left = batch.clean
         totals: dict[str, float] = {}
         for number, model in enumerate([_mean_logits(models), *models] if several else models):
-            result = tasks.run_attack(batch, method, still_correct=left, on=model)
+            result = attacking.run_attack(batch, self.method, still_correct=left, on=model)
             sums = dict(result.totals)
             if several:
                 before = int(left.sum())
@@ -120,10 +99,39 @@ class TransferTask(EvalTask):
             left = result.survived
         return Outcome(left, totals)
 
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+        """None also where the entry does not describe the attacked models."""
+        sources, models = (_listed(entry.get(name)) for name in ("source", "source_model"))
+        if len(models) != len(sources) or not all(isinstance(model, Mapping) for model in models):
+            return None
+        method = rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient)
+        if method is None or not metric_name.of_other_network(entry["metric"]):
+            return None
+        named = zip(sources, models, strict=True)
+        records = tuple(dumps({**model, "checkpoint": name}).decode() for name, model in named)
+        about = {"sources": tuple(sources), "models": tuple(models), **kept_of(entry)}
+        return cls(method=method, records=records, **about)
+
+
+def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run: Run) -> Evaluation:
+    """Accuracy on the adversarial examples of the models of these records (JSON), at each eps, and clean
+    accuracy."""
+    names, models = zip(*_by_name(records, run), strict=True)
+    described = tuple({key: model[key] for key in DESCRIBES if key in model} for model in models)
+    given: dict[str, Any] = {"sources": names, "models": described, "records": records, "context": run}
+    specs = tuple(Transferred(method=replace(method, eps=one), **given) for one in eps)
+    return Evaluation(title=f"transfer of {method.stem}", specs=specs, along=(Clean(),))
+
 
 def _one_or_all(items: Sequence[Any]) -> Any:
     """A field of an entry or a key: a single source is no list, as before there were several."""
     return items[0] if len(items) == 1 else list(items)
+
+
+def _listed(value: object) -> list[Any]:
+    """The items of such a field."""
+    return value if isinstance(value, list) else [value]
 
 
 def _by_name(sources: Sequence[str], run: Run) -> list[tuple[str, dict[str, Any]]]:

@@ -6,7 +6,7 @@ Imports torch only for types, so that measures load with `--help`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -116,6 +116,12 @@ class Measure(registry.Registered):
     def filled(self, record: Mapping[str, Any], images: int) -> Measure:
         """A copy with missing settings taken from the record; `images`: the number of training images."""
         return self
+
+    @classmethod
+    def asked(cls, words: Collection[str]) -> dict[str, Any]:
+        """The options that give numbers whose names have these words, where their entries do not state
+        them."""
+        return {}
 
     def settings(self, value: str) -> dict[str, Any]:
         """The part of the configuration that the number of this name depends on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,15 @@ class Hessian(Measure):
         check="positive",
     )
     probes: int = param(20, "Random vectors for a trace.", check="positive")
+
+    @classmethod
+    def asked(cls, words: Collection[str]) -> dict[str, Any]:
+        wrt = sorted({"weight", "input"}.intersection(words))
+        tops = [int(word[3:]) for word in words if word.startswith("top") and word[3:].isdigit()]
+        asked: dict[str, Any] = {"wrt": wrt[0] if len(wrt) == 1 else "both"}
+        if "labs" in words:
+            asked["solver"] = "both" if tops or "lmax" in words else "power"
+        return asked | ({"top": max(tops)} if tops else {})
 
     def settings(self, value: str) -> dict[str, Any]:
         if value.endswith("trace"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,6 +61,13 @@ class NTK(Measure):
     @property
     def attacks(self) -> int:
         return min(KERNELS.index(self.kernel), 2)
+
+    @classmethod
+    def asked(cls, words: Collection[str]) -> dict[str, Any]:
+        """A kernel of which also those before it are computed."""
+        among = (kernel for kernel in reversed(KERNELS) if kernel in words)
+        joint = not {"all", "all_robust"}.isdisjoint(words)
+        return {"kernel": "joint" if joint else next(among, KERNELS[0])}
 
     def settings(self, value: str) -> dict[str, Any]:
         joint = {"beta": self.beta} if value.startswith("all") else {}

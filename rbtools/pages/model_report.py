@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rbtools.cli.entry_commands import distance
 from rbtools.errors import RbError
 from rbtools.pages import bibliography
 from rbtools.pages.page_content import CONTROL, commands_of, policy
@@ -152,8 +151,7 @@ def _said(field: str, entry: Mapping[str, Any]) -> str:
 
 def _eps_in_words(eps: float, norm: str) -> str:
     """A distance as papers write it: `8/255` in L-infinity, `0.5` in others."""
-    words = distance(eps, norm)
-    return f"{float(words):.4g}/255" if norm == "linf" else words
+    return f"{eps * 255:.4g}/255" if norm == "linf" else f"{eps:g}"
 
 
 def _figure(value: object) -> str:

@@ -163,28 +163,26 @@ def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidenc
     return least, float(special.betaincinv(high + 1, samples - high, 1 - chance(n - rank + 1)))
 
 
-def findings(outcomes: Iterable[int], estimator: Estimator, samples: int) -> list[dict[str, Any]]:
-    """The results in the `evals` entries of one radius: PR_D first, then ProbAcc for each rho.
+def findings(
+    outcomes: Iterable[int], estimator: Estimator, samples: int, rho: float | None = None
+) -> dict[str, Any]:
+    """The results in the `evals` entry of one radius: PR_D, or ProbAcc(rho).
 
     `outcomes`: for each image its number of correctly classified noisy copies, or -1 if it is excluded. A
     number that cannot be computed has value None and a reason.
     """
     outcomes, sure = [int(k) for k in outcomes], estimator.confidence
-    pr = pr_d(outcomes, samples, sure).entry()
-    if pr["n"]:
-        pr["quantiles"] = quantiles(outcomes, samples, sure)
-    entries = [pr]
-    failures = [samples - k for k in outcomes if k >= 0]
-    estimates = mixing.share_estimate(failures, samples, estimator.rho)
-    for rho, estimate in zip(estimator.rho, estimates, strict=True):
-        passed = prob_acc(outcomes, samples, rho, sure, estimator.passes == "above")
-        entry = passed.entry()
-        if passed.interval is not None:
-            low, high = passed.interval
-            entry |= {"estimator": plug_in(samples), "estimate": min(max(estimate, low), high)}
-            entry["undecided"] = undecided(outcomes, samples, rho, sure)
-        entries.append(entry)
-    return entries
+    if rho is None:
+        entry = pr_d(outcomes, samples, sure).entry()
+        return entry | ({"quantiles": quantiles(outcomes, samples, sure)} if entry["n"] else {})
+    passed = prob_acc(outcomes, samples, rho, sure, estimator.passes == "above")
+    entry = passed.entry()
+    if passed.interval is not None:
+        low, high = passed.interval
+        (share,) = mixing.share_estimate([samples - k for k in outcomes if k >= 0], samples, (rho,))
+        entry |= {"estimator": plug_in(samples), "estimate": min(max(share, low), high)}
+        entry["undecided"] = undecided(outcomes, samples, rho, sure)
+    return entry
 
 
 def plug_in(samples: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -16,7 +17,7 @@ from rbtools.attacks.curve import CurveAttack
 from rbtools.attacks.cw_l2 import CWL2
 from rbtools.attacks.pgd import PGD
 from rbtools.errors import RbError
-from rbtools.evaluation.distances import DistanceOutput, DistanceTask
+from rbtools.evaluation.distances import nearest
 from tests.networks import images_for, linear
 
 ORDER = {"linf": torch.inf, "l2": 2, "l1": 1}
@@ -150,11 +151,12 @@ def test_an_image_of_more_than_8_bits_or_a_ball_without_another_image_is_an_erro
 def test_a_curve_on_the_lattice_has_its_distances() -> None:
     network, images, labels = two_pixels()
     eps = tuple(level / 255 for level in range(1, 6))
-    output = DistanceOutput(CurveAttack(queries=300, grid="8bit"), eps)
-    result = rbtools.evaluate(network, (images, labels), DistanceTask((output,)))
+    curve = nearest([CurveAttack(queries=300, grid="8bit")], eps)
+    curve = dataclasses.replace(curve, specs=curve.specs[:-1])  # without the median
+    results = rbtools.evaluate(network, (images, labels), curve)
+    result = results[0]
     levels = result.outcomes[:, 0][result.outcomes[:, 0].isfinite()] * 255
     assert (levels - levels.round()).abs().max() < 1e-3 and len(set(levels.round().tolist())) > 3
-    *accuracies, _ = output.entries(result.outcomes.numpy(), {})
-    for entry in accuracies:
+    for entry in (one.entry for one in results):
         exact = float(robust(network, images, labels, entry["eps"], "linf").float().mean())
         assert exact - 1e-6 <= entry["value"] <= exact + 0.1 and entry["grid"] == "8bit"

@@ -22,8 +22,7 @@ from rbtools import api
 from rbtools.attacks import ATTACKS, presets
 from rbtools.commands import verify
 from rbtools.commands.attack import main
-from rbtools.evaluation import tasks
-from rbtools.evaluation.tasks import AttackTask
+from rbtools.evaluation import accuracy, attacking
 from rbtools.execution.device import environment
 from rbtools.inputs import resolve
 from rbtools.jobs import evaluate_record
@@ -579,7 +578,7 @@ def test_an_ensemble_of_other_attacks_is_never_called_autoattack(
     how = ["aa", "--eps", "16", "--n", "10", "--attacks"]
     with monkeypatch.context() as former:  # an earlier version of rbtools stored it as aa.16
         former.setattr(ATTACKS.load("aa"), "stem", "aa")
-        former.setattr(tasks.AttackOutput, "postprocess_key", lambda output: {})
+        former.setattr(accuracy.Attacked, "reading", classmethod(lambda cls, specs: {}))
         old = one(run([*how, "noise,fgsm"], trained["erm"]))
     assert old["metrics"].keys() >= {"aa.16"}
     entry = one(run([*how, "noise,fgsm"], old))["evals"][-1]
@@ -819,20 +818,20 @@ def outcomes_of(record: Record, task: Any) -> np.ndarray:
     from rbtools.jobs import evaluate_record
 
     inputs = resolve_inputs(record, Run.of("rb-attack", Store(Path("rb-store")), n=120, device="cpu"))
-    evaluate_record.task_entries(inputs, task)
-    values: np.ndarray = [*evaluate_record.stored_outcomes(inputs, task).values()][-1]
-    return values
+    rows: np.ndarray = evaluate_record.task_entries(inputs, task).rows(task.specs[0])
+    return rows
 
 
 def test_two_phases_on_all_survivors_are_exact(
     known: dict[str, Record], weak_screen: tuple[Any, ...]
 ) -> None:
-    from rbtools.jobs.screened_attack import ScreenOutput, ScreenTask
+    from rbtools.evaluation.spec import Evaluation
+    from rbtools.jobs.screened_attack import Screened
 
     entry = two_phase(known["erm"], "--two-phase", "all", "--screen-steps", "1")
     method = ATTACKS.build("pgd", steps=5, eps=32 / 255)
-    margins = outcomes_of(known["erm"], ScreenTask(ScreenOutput(weak_screen)))[:, 0]
-    stands = outcomes_of(known["erm"], AttackTask(method, (32 / 255,)))
+    margins = outcomes_of(known["erm"], Evaluation(title="", specs=(Screened(attacks=weak_screen),)))[:, 0]
+    stands = outcomes_of(known["erm"], accuracy.attacked(method, (32 / 255,)))
     both = (margins >= 0) & (stands == 1)
     assert 0 < both.sum() < (margins >= 0).sum() < 120
     assert entry["value"] == both.sum() / 120 and entry["n"] == 120
@@ -848,17 +847,16 @@ def test_two_phases_on_all_survivors_are_exact(
 def test_a_larger_sample_continues_the_smaller(
     known: dict[str, Record], weak_screen: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rbtools.evaluation import tasks
 
     attacked: list[int] = []
-    attack = tasks.run_attack
+    attack = attacking.run_attack
 
     def counted(batch: Any, method: Any, *more: Any, **options: Any) -> Any:
         if method.name == "pgd" and method.steps == 5:
             attacked.extend(batch.ids.tolist())
         return attack(batch, method, *more, **options)
 
-    monkeypatch.setattr(tasks, "run_attack", counted)
+    monkeypatch.setattr(attacking, "run_attack", counted)
     small = two_phase(known["erm"], "--two-phase", "20", "--screen-steps", "1")
     assert len(attacked) == 20 == small["two_phase"]["sampled"]
     large = two_phase(known["erm"], "--two-phase", "30", "--screen-steps", "1")

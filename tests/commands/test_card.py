@@ -131,12 +131,12 @@ def test_parts_that_cannot_run_are_named_and_the_others_are_done(
     trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rbtools.errors import RbError
-    from rbtools.evaluation.tasks import CorruptionTask
+    from rbtools.evaluation import accuracy
 
     def refuse(*_: object) -> Any:
         raise RbError("This network has no corruptions.")
 
-    monkeypatch.setattr(CorruptionTask, "run", refuse)
+    monkeypatch.setattr(accuracy.Corrupted, "rows", refuse)
     result = run(["--for", CHEAP, "--time", "none", "--n", "20"], trained["pgd"])
     record = one(result)
     assert record["card"]["parts"]["corruptions"]["reason"] == "This network has no corruptions."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from click.testing import CliRunner, Result
 from rbtools import datasets
 from rbtools.commands.attack import main as attack
 from rbtools.commands.ge import main
-from rbtools.commands.pr import main as pr
 from rbtools.probabilistic import intervals
 from tests.runner import Record, entry, invoke, one
 
@@ -72,40 +70,6 @@ def test_n_counts_the_images_of_either_side(trained: dict[str, Record]) -> None:
 def test_a_difference_can_be_named(trained: dict[str, Record]) -> None:
     metrics = one(run(["acc", "--as", "gap", *SOME], trained["erm"]))["metrics"]
     assert metrics["gap"] == pytest.approx(metrics["train.acc"] - metrics["acc"]) and "ge.acc" not in metrics
-
-
-def test_what_the_record_has_of_one_split_is_not_computed_again(trained: dict[str, Record]) -> None:
-    """Also without results in the store."""
-    chosen = ["--gamma", "0.3", "--rho", "0.2", "--samples", "4"]
-    some = ["--n", "40", "--device", "cpu"]
-
-    def forget() -> None:
-        for folder in ("outcomes", "results"):
-            shutil.rmtree(Path("rb-store") / folder, ignore_errors=True)
-
-    def gap(record: Record, *more: str) -> tuple[Record, int]:
-        """The record, and how many sides were computed."""
-        forget()
-        found = one(run([*question, *more, "--log", "log"], record))
-        (*_, event) = [e for e in map(json.loads, Path("log").read_text().splitlines()) if "computed" in e]
-        return found, event["computed"]
-
-    for tool, words in ((attack, ["fgsm", "--eps", "8,16"]), (pr, chosen)):
-        question = ["attack", *words] if tool is attack else ["pr", *words, "--denominator", "correct"]
-        evaluated = one(CliRunner().invoke(tool, [*words, *some], input=json.dumps(trained["erm"])))
-        short, computed = gap(evaluated, *SOME)
-        assert computed == 1
-        full, computed = gap(trained["erm"], *SOME)
-        assert computed == 2
-        assert short["metrics"] == full["metrics"]
-        # With another number of test images it is another evaluation.
-        _, computed = gap(evaluated, "--n", "30", "--n-train", "60", "--device", "cpu", "--force")
-        assert computed == 2
-        # The other way round: the training side is stored.
-        evals = [entry for entry in full["evals"] if entry["metric"].startswith("train.")]
-        metrics = {name: value for name, value in full["metrics"].items() if name.startswith("train.")}
-        again, computed = gap({**trained["erm"], "evals": evals, "metrics": metrics}, *SOME)
-        assert computed == 1 and again["metrics"].items() >= metrics.items()
 
 
 def test_the_gaps_of_robust_loss_and_error_are_test_minus_train(known: dict[str, Record]) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from rbtools.cli import keywords
 from rbtools.commands.verify import main
+from rbtools.execution.run import Run
+from rbtools.jobs import evaluate_record
 from rbtools.probabilistic import intervals
 from rbtools.records import checksums
 from tests.runner import Record, invoke
@@ -100,6 +101,15 @@ def test_a_claim_of_another_attack_cannot_be_told(measured: Record) -> None:
             entry["attack"] = "mystery"
     reason = json.loads(run([], record).stdout)["verify"]["entries"]["pgd3.8"]["reason"]
     assert "does not say how" in reason or "only in part" in reason
+
+
+def test_a_result_under_a_name_of_the_users_own(known: dict[str, Record]) -> None:
+    import rbtools
+
+    record = rbtools.attack(known["erm"], "pgd", eps=16, steps=3, n=30)
+    record = rbtools.attack(record, "pgd", eps=16, steps=3, restarts=2, n=30, **{"as": "mine"})
+    assert {verdicts(run([], record))[name] for name in ("mine", "pgd3.16")} == {"match"}
+    assert verdicts(run([], claimed(record, "mine", 1)))["mine"] == "differs"
 
 
 def test_a_record_without_a_checkpoint(measured: Record) -> None:
@@ -288,15 +298,15 @@ def test_workers_measure_too(trained: dict[str, Record]) -> None:
 def test_the_options_of_the_run_go_with_every_measurement(
     measured: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[dict[str, Any]] = []
-    call = keywords.call
+    asked: list[Run] = []
+    run_task = evaluate_record.run_task
 
-    def recording(tool: Any, words: Any, options: Any, streams: Any) -> Any:
-        asked.append(dict(options))
-        return call(tool, words, options, streams)
+    def recording(record: Record, task: Any, run: Run) -> Record:
+        asked.append(run)
+        return run_task(record, task, run)
 
-    monkeypatch.setattr(keywords, "call", recording)
+    monkeypatch.setattr(evaluate_record, "run_task", recording)
     assert run(["--threads", "1", "--batch", "7", "--device", "cpu"], measured).exit_code == 0
-    assert asked
-    for options in asked:
-        assert (options["threads"], options["batch"], options["device"]) == (1, 7, "cpu")
+    assert {(one.placement.threads, one.settings.batch, one.placement.device) for one in asked} == {
+        (1, 7, "cpu")
+    }

@@ -22,18 +22,20 @@ from rbtools.attacks import ATTACKS
 from rbtools.attacks.base import Attack
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
-from rbtools.evaluation.base import BATCH, EvalTask, batch_size, encoded
-from rbtools.evaluation.probabilistic import NoiseTask
-from rbtools.evaluation.rare_failures import RareFailureTask
-from rbtools.evaluation.robust_loss import RobustLossTask
-from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
+from rbtools.evaluation import accuracy
+from rbtools.evaluation.accuracy import Clean
+from rbtools.evaluation.base import BATCH, batch_size, encoded
+from rbtools.evaluation.probabilistic import noisy
+from rbtools.evaluation.rare_failures import rare_failures
+from rbtools.evaluation.robust_loss import robust_loss
+from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.jobs import evaluate_record
 from rbtools.jobs.evaluate_record import run_task
 from rbtools.jobs.train_test_gap import ge
-from rbtools.jobs.transfer import TransferTask
+from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
@@ -106,8 +108,8 @@ def model_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[nn.Module], None]:
     return lambda model: monkeypatch.setattr(resolve, "load_model", lambda *_: model.eval())
 
 
-def pgd(*eps: float, **params: Any) -> AttackTask:
-    return AttackTask(ATTACKS.build("pgd", **{"steps": 3, **params}), tuple(e / 255 for e in eps))
+def pgd(*eps: float, **params: Any) -> accuracy.attacked:
+    return accuracy.attacked(ATTACKS.build("pgd", **{"steps": 3, **params}), tuple(e / 255 for e in eps))
 
 
 def found(record: Record) -> dict[str, Any]:
@@ -165,20 +167,20 @@ def test_more_examples_go_on_from_fewer_and_fewer_are_the_first_of_more(
     record: Record, run: Run, seen: Seen
 ) -> None:
     for n, images in ((10, 10), (30, 30), (20, 30)):
-        some = run_task(record, AccuracyTask(), run.changed(n=n))
+        some = run_task(record, accuracy.clean(), run.changed(n=n))
         assert seen.images == images
         with_others, seen.models = seen.models, []
-        assert found(some) == found(run_task(record, AccuracyTask(), keeping_nothing(n=n)))
+        assert found(some) == found(run_task(record, accuracy.clean(), keeping_nothing(n=n)))
         seen.models = with_others
 
 
 def test_an_entry_says_what_all_its_examples_took_and_where(record: Record, run: Run) -> None:
-    run_task(record, AccuracyTask(), run.changed(n=10))
+    run_task(record, accuracy.clean(), run.changed(n=10))
     (path,) = run.store.files("outcomes")
     run.store.keep_outcomes(path.name, encoded(np.ones(10, np.int32), {"seconds": 100.0}, ["cuda"]))
-    more = run_task(record, AccuracyTask(), run.changed(n=30))["evals"][-1]
+    more = run_task(record, accuracy.clean(), run.changed(n=30))["evals"][-1]
     assert more["device"] == "cpu+cuda" and 100 < more["seconds"] < 200
-    fewer = run_task(record, AccuracyTask(), run.changed(n=20))["evals"][-1]
+    fewer = run_task(record, accuracy.clean(), run.changed(n=20))["evals"][-1]
     assert (fewer["device"], fewer["seconds"]) == (more["device"], more["seconds"])
 
 
@@ -196,8 +198,8 @@ def test_a_further_distance_costs_that_distance_alone(record: Record, run: Run, 
 
 
 def test_a_further_tolerance_costs_nothing(record: Record, run: Run, seen: Seen) -> None:
-    def question(*rho: float) -> EvalTask:
-        return NoiseTask(NOISES.build("uniform"), (0.2,), Estimator(rho=rho), 5)
+    def question(*rho: float) -> Evaluation:
+        return noisy(NOISES.build("uniform"), (0.2,), Estimator(rho=rho), 5)
 
     run_task(record, question(0.1), run.changed(n=20))
     before = seen.images
@@ -217,7 +219,7 @@ def test_a_finished_evaluation_is_found(record: Record, run: Run, seen: Seen) ->
 def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_before(
     record: Record, run: Run
 ) -> None:
-    question = AttackTask(ATTACKS.build("square", backend="pyautoattack", queries=20), (16 / 255,))
+    question = accuracy.attacked(ATTACKS.build("square", backend="pyautoattack", queries=20), (16 / 255,))
     run_task(record, question, run.changed(n=10))
     after = run_task(record, question, run.changed(n=60))
     assert found(after) == found(run_task(record, question, keeping_nothing(n=60)))
@@ -234,11 +236,11 @@ def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_task(record, AccuracyTask(), run.changed(check_cancelled=interrupt))
+        run_task(record, accuracy.clean(), run.changed(check_cancelled=interrupt))
     assert seen.images == 2 * tile == 256
-    resumed = run_task(record, AccuracyTask(), run_in(Path("rb-store")))
+    resumed = run_task(record, accuracy.clean(), run_in(Path("rb-store")))
     assert seen.images == TEST_IMAGES
-    assert found(resumed) == found(run_task(record, AccuracyTask(), keeping_nothing()))
+    assert found(resumed) == found(run_task(record, accuracy.clean(), keeping_nothing()))
 
 
 class Listening(nn.Module):
@@ -258,15 +260,15 @@ def test_another_seed_is_other_work_only_where_there_is_chance(
 ) -> None:
     model = Listening()
     model_is(model)
-    fgsm = AttackTask(ATTACKS.build("fgsm"), (8 / 255,))
-    noisy = NoiseTask(NOISES.build("uniform"), (0.3,), Estimator(rho=()), 5)
+    fgsm = accuracy.attacked(ATTACKS.build("fgsm"), (8 / 255,))
+    copies = noisy(NOISES.build("uniform"), (0.3,), Estimator(rho=()), 5)
     one, two = run.changed(n=20), run.changed(n=20, seed=1)
     assert found(run_task(record, fgsm, one)) == found(run_task(record, fgsm, two))
     assert run.store.computed == 1
     model.shown.clear()
-    first, of_first = run_task(record, noisy, one), torch.cat(model.shown)
+    first, of_first = run_task(record, copies, one), torch.cat(model.shown)
     model.shown.clear()
-    second, of_second = run_task(record, noisy, two), torch.cat(model.shown)
+    second, of_second = run_task(record, copies, two), torch.cat(model.shown)
     assert run.store.computed == 3
     clean, _ = test_images()
     assert of_first.shape == of_second.shape
@@ -281,7 +283,7 @@ def test_another_seed_is_other_work_only_where_there_is_chance(
 
 def test_an_attack_of_one_norm_says_it_in_the_record(record: Record, run: Run) -> None:
     method = ATTACKS.build("cw-l2", steps=5, searches=2)
-    result = run_task(record, AttackTask(method, (0.5, 8.0)), run.changed(n=20))
+    result = run_task(record, accuracy.attacked(method, (0.5, 8.0)), run.changed(n=20))
     assert [entry["norm"] for entry in result["evals"][-2:]] == ["l2", "l2"]
     assert 0 <= result["metrics"]["cw-l2.8"] <= result["metrics"]["cw-l2.0.5"] <= result["metrics"]["acc"]
 
@@ -306,7 +308,7 @@ def test_an_attack_that_leaves_its_budget_is_brought_back(
     norm: str, eps: float, known: dict[str, Record], run: Run
 ) -> None:
     record = known["erm"]
-    result = run_task(record, AttackTask(Liar(norm=norm), (eps,)), run)
+    result = run_task(record, accuracy.attacked(Liar(norm=norm), (eps,)), run)
     images, labels = test_images()
     model = resolve.load_model(record, data_of(record, run), run, torch.device("cpu"))
     outside = 3 * (1 - images) - 1
@@ -358,13 +360,13 @@ def test_an_attack_that_returns_no_numbers_or_another_shape_is_no_success(
 
     model_is(Right())
     with pytest.raises(RbError, match=r"The attack blind gave NaN or infinite pixels for image 123\."):
-        run_task(record, AttackTask(Blind(), (0.1,)), run)
+        run_task(record, accuracy.attacked(Blind(), (0.1,)), run)
     with pytest.raises(RbError, match=r"liar returned images of shape .*7, 8\); expected"):
-        run_task(record, AttackTask(Cutter(), (0.1,)), run)
+        run_task(record, accuracy.attacked(Cutter(), (0.1,)), run)
 
 
 def test_a_clean_error_counts_as_broken_and_is_not_attacked(record: Record, run: Run, seen: Seen) -> None:
-    result = run_task(record, AttackTask(Liar(), (1e-6,)), run)
+    result = run_task(record, accuracy.attacked(Liar(), (1e-6,)), run)
     assert result["metrics"]["liar.0.000255"] == result["metrics"]["acc"] < 1
     # Every image once, and the unbroken ones once more for the final check.
     assert seen.images == TEST_IMAGES + round(result["metrics"]["acc"] * TEST_IMAGES)
@@ -377,7 +379,7 @@ def wilson(share: float, n: int) -> tuple[float, float]:
 
 
 def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record, run: Run) -> None:
-    entry = run_task(record, AccuracyTask(), run.changed(n=100))["evals"][-1]
+    entry = run_task(record, accuracy.clean(), run.changed(n=100))["evals"][-1]
     assert entry["n"] == 100
     assert entry["ci95"] == pytest.approx(wilson(entry["value"], 100), abs=1e-12)
 
@@ -388,7 +390,7 @@ def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record, run: Run) 
 def test_pr_is_what_a_loop_over_images_and_samples_gives(known: dict[str, Record], run: Run) -> None:
     record = known["erm"]
     samples, gammas, n = 7, (0.1, 0.4), 25
-    question = NoiseTask(NOISES.build("uniform"), gammas, Estimator(rho=(0.15,)), samples)
+    question = noisy(NOISES.build("uniform"), gammas, Estimator(rho=(0.15,)), samples)
     result = run_task(record, question, run.changed(n=n, seed=3))
     images, labels = test_images()
     model = resolve.load_model(record, data_of(record, run), run, torch.device("cpu"))
@@ -422,7 +424,7 @@ def test_where_no_image_is_right_pr_has_a_reason_and_no_value(
             return nn.functional.one_hot(labels, 11).float()
 
     model_is(Wrong())
-    question = NoiseTask(NOISES.build("uniform"), (0.1,), Estimator(rho=(0.1,)), 3)
+    question = noisy(NOISES.build("uniform"), (0.1,), Estimator(rho=(0.1,)), 3)
     result = run_task(record, question, run.changed(n=9))
     assert result["metrics"]["acc"] == 0 and "pr.uniform.0.1" not in result["metrics"]
     entry = next(entry for entry in result["evals"] if entry["metric"] == "pr.uniform.0.1")
@@ -434,7 +436,7 @@ def test_where_no_image_is_right_pr_has_a_reason_and_no_value(
 
 
 def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: Run) -> None:
-    result = ge(record, AccuracyTask(), run.changed(n=80), n_train=200)
+    result = ge(record, accuracy.clean(), run.changed(n=80), n_train=200)
     metrics = result["metrics"]
     assert metrics["ge.acc"] == pytest.approx(metrics["train.acc"] - metrics["acc"], abs=1e-15)
     entry = result["evals"][-1]
@@ -449,7 +451,7 @@ def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: Run
 def test_ge_takes_what_the_evaluators_found(record: Record, run: Run, seen: Seen) -> None:
     run_task(record, pgd(8), run.changed(n=30))
     before = seen.images
-    ge(record, AccuracyTask(), run.changed(n=30), n_train=50)
+    ge(record, accuracy.clean(), run.changed(n=30), n_train=50)
     assert seen.since(before) == 50  # the test side came along with the attack
 
 
@@ -467,7 +469,7 @@ def test_ge_without_a_value_on_one_side_says_which(
             return nn.functional.one_hot(torch.tensor(classes), 11).float()
 
     model_is(Memory())
-    question = NoiseTask(NOISES.build("uniform"), (1e-3,), Estimator(rho=()), 2)
+    question = noisy(NOISES.build("uniform"), (1e-3,), Estimator(rho=()), 2)
     result = ge(record, question, run.changed(n=10), n_train=10)
     assert "ge.pr.uniform.0.001" not in result["metrics"]
     assert result["evals"][-1]["reason"].startswith("on train: no image is classified correctly")
@@ -491,27 +493,31 @@ def test_another_protocol_of_the_same_name_is_an_error_that_shows_both(record: R
 
 
 NOISE = NOISES.build("uniform")
+PGD3 = ATTACKS.build("pgd", steps=3)
 READ = Estimator(rho=(0.1, 0.2))
-FOG = CorruptionTask((CORRUPTIONS.build("fog"),), (1, 2, 3, 4, 5))
+FOG = accuracy.corrupted((CORRUPTIONS.build("fog"),), (1, 2, 3, 4, 5))
 ASKED = {
     "attack": (pgd(4, 8), pgd(4, 8, restarts=2)),
-    "ladder": (dataclasses.replace(pgd(4, 8), ladder=True, detail=True), pgd(4, 8)),
-    "corruption": (FOG, CorruptionTask((CORRUPTIONS.build("fog", constants="imagenet"),), (3,))),
-    "pr": (NoiseTask(NOISE, (0.1,), READ, 4), NoiseTask(NOISE, (0.1,), READ, 5)),
-    "only probacc": (NoiseTask(NOISE, (0.1,), READ, 4, True), NoiseTask(NOISE, (0.1,), READ, 4)),
+    "ladder": (accuracy.attacked(PGD3, (4 / 255, 8 / 255), ladder=True, detail=True), pgd(4, 8)),
+    "corruption": (FOG, accuracy.corrupted((CORRUPTIONS.build("fog", constants="imagenet"),), (3,))),
+    "pr": (noisy(NOISE, (0.1,), READ, 4), noisy(NOISE, (0.1,), READ, 5)),
+    "only probacc": (noisy(NOISE, (0.1,), READ, 4, True), noisy(NOISE, (0.1,), READ, 4)),
     "everyone": (
-        NoiseTask(NOISE, (0.1,), dataclasses.replace(READ, denominator="all"), 4),
-        NoiseTask(NOISE, (0.1,), dataclasses.replace(READ, denominator="all"), 5),
+        noisy(NOISE, (0.1,), dataclasses.replace(READ, denominator="all"), 4),
+        noisy(NOISE, (0.1,), dataclasses.replace(READ, denominator="all"), 5),
     ),
     "rare": (
-        RareFailureTask(NOISE, (0.1,), Splitting(particles=10, moves=1, runs=2)),
-        RareFailureTask(NOISE, (0.1,), Splitting(particles=12, moves=1, runs=2)),
+        rare_failures(NOISE, (0.1,), Splitting(particles=10, moves=1, runs=2)),
+        rare_failures(NOISE, (0.1,), Splitting(particles=12, moves=1, runs=2)),
     ),
     "loss": tuple(
-        RobustLossTask(ATTACKS.build("pgd", steps=3, iterate="last", restarts=n), (0.1,)) for n in (1, 2)
+        robust_loss(ATTACKS.build("pgd", steps=3, iterate="last", restarts=n), (0.1,)) for n in (1, 2)
     ),
     "transfer": tuple(
-        TransferTask(one.method, one.eps, (), Run.of(tool="")) for one in (pgd(8), pgd(8, restarts=2))
+        lambda record, run, n=n: transferred(
+            ATTACKS.build("pgd", steps=3, restarts=n), (8 / 255,), (json.dumps(record),), run
+        )
+        for n in (1, 2)
     ),
 }
 
@@ -525,7 +531,7 @@ def test_another_protocol_is_refused_before_the_work(
     run = run.changed(n=6)
     first, second = (_from(question, record, run) for question in ASKED[name])
 
-    def work(record: Record, question: EvalTask, **own: Any) -> Record:
+    def work(record: Record, question: Evaluation, **own: Any) -> Record:
         if difference:
             return ge(record, question, run.changed(**own), 6)
         return run_task(record, question, run.changed(**own))
@@ -533,22 +539,17 @@ def test_another_protocol_is_refused_before_the_work(
     done = json.loads(json.dumps(work(record, first)))
     monkeypatch.setattr(resolve, "load_model", lambda *_: pytest.fail("it was computed"))
     assert work(done, first)["metrics"] == done["metrics"]
-    columns = [column for column in first.outputs() if not column.implicit]
     others = [(second, {})]
-    others += [(first, {"seed": 7})] * any(column.random for column in columns)
-    others += [(first, {"name_as": "a", "replace": True})] * (
-        sum(len(one.entry_template()) for one in columns) > 1
-    )
+    others += [(first, {"seed": 7})] * any(spec.random for spec in first.specs)
+    others += [(first, {"name_as": "a", "replace": True})] * (len(first.specs) > 1)
     for question, own in others:
         with pytest.raises(RbError, match=r"measured differently|--as names one result"):
             work(done, question, **own)
 
 
 def _from(question: Any, record: Record, run: Run) -> Any:
-    """The task; a transfer from the record's own model."""
-    if isinstance(question, TransferTask):
-        return dataclasses.replace(question, sources=(json.dumps(record),), context=run)
-    return question
+    """The evaluation; a transfer from the record's own model."""
+    return question(record, run) if callable(question) else question
 
 
 def test_as_names_one_result(record: Record, run: Run) -> None:
@@ -559,10 +560,10 @@ def test_as_names_one_result(record: Record, run: Run) -> None:
 def test_another_split_stands_in_the_name_and_another_data_set_in_the_entry(
     record: Record, run: Run, photos: Path
 ) -> None:
-    result = run_task(record, AccuracyTask(), run.changed(split="train", n=5))
+    result = run_task(record, accuracy.clean(), run.changed(split="train", n=5))
     assert "train.acc" in result["metrics"] and result["evals"][-1]["split"] == "train"
     with pytest.raises(RbError, match="1 channels and the data set's have 3"):
-        run_task(record, AccuracyTask(), run.changed(dataset=f"imagefolder:{photos}"))
+        run_task(record, accuracy.clean(), run.changed(dataset=f"imagefolder:{photos}"))
 
 
 # --- what is wrong with a model ------------------------------------------------------------------
@@ -581,7 +582,7 @@ def test_logits_that_are_not_finite_name_the_image(
 
     model_is(Breaks())
     with pytest.raises(RbError, match="output for image 123 is not finite"):
-        run_task(record, AccuracyTask(), run)
+        run_task(record, accuracy.clean(), run)
 
 
 def checkpoint_file(record: Record) -> Path:
@@ -595,22 +596,22 @@ def checkpoint_file(record: Record) -> Path:
 
 def test_a_missing_checkpoint_is_said(record: Record, run: Run) -> None:
     with pytest.raises(RbError, match=r"sha256:0{12}\.\.\. is not in the store .*rb-store.* with --store"):
-        run_task({**record, "checkpoint": "sha256:" + 64 * "0"}, AccuracyTask(), run)
+        run_task({**record, "checkpoint": "sha256:" + 64 * "0"}, accuracy.clean(), run)
     gone = {**record, "checkpoint_file": "/gone.pt"}
-    assert run_task(gone, AccuracyTask(), run)["metrics"]  # the store has the file of that hash
+    assert run_task(gone, accuracy.clean(), run)["metrics"]  # the store has the file of that hash
     with pytest.raises(RbError, match=r"The checkpoint /gone.pt does not exist, and the store has none"):
-        run_task({**gone, "checkpoint": "sha256:" + 64 * "0"}, AccuracyTask(), run)
+        run_task({**gone, "checkpoint": "sha256:" + 64 * "0"}, accuracy.clean(), run)
     for name in ("sha256:../../etc/passwd", "md5:1", 7):
         with pytest.raises(RbError, match="Expected 'sha256:' and 64 hexadecimal digits"):
-            run_task({**record, "checkpoint": name}, AccuracyTask(), run)
+            run_task({**record, "checkpoint": name}, accuracy.clean(), run)
 
 
 def test_a_checkpoint_that_changed_since_is_not_evaluated(record: Record, run: Run) -> None:
     file = checkpoint_file(record)
-    run_task(record, AccuracyTask(), run.changed(n=5))
+    run_task(record, accuracy.clean(), run.changed(n=5))
     file.write_bytes(file.read_bytes() + b" ")
     with pytest.raises(RbError, match=r"content has changed \(sha256:.*expected\)"):
-        run_task(record, AccuracyTask(), run.changed(n=5))
+        run_task(record, accuracy.clean(), run.changed(n=5))
 
 
 # --- a store that cannot be written, or is damaged -----------------------------------------------
@@ -634,7 +635,7 @@ def test_on_a_full_disk_an_interruption_stays_one(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_task(record, AccuracyTask(), run.changed(check_cancelled=interrupt))
+        run_task(record, accuracy.clean(), run.changed(check_cancelled=interrupt))
 
 
 @pytest.mark.parametrize("kind", ["results", "outcomes"])
@@ -642,7 +643,7 @@ def test_on_a_full_disk_an_interruption_stays_one(
 def test_damaged_results_are_computed_again(
     kind: str, damage: bytes | None, record: Record, run: Run, seen: Seen
 ) -> None:
-    good = run_task(record, AccuracyTask(), run.changed(n=20))
+    good = run_task(record, accuracy.clean(), run.changed(n=20))
     for path in Path("rb-store/results").glob("*/*"):
         if kind == "outcomes" and json.loads(path.read_bytes().split(b"\n")[0])["what"].get("n"):
             path.unlink()  # so that the outcomes are asked for
@@ -651,11 +652,11 @@ def test_damaged_results_are_computed_again(
         path.write_bytes(data.replace(b"9", b"8")[:-3] if damage is None else damage)
     before = seen.images
     again = run_in(Path("rb-store"), n=20)
-    assert found(run_task(record, AccuracyTask(), again)) == found(good)
+    assert found(run_task(record, accuracy.clean(), again)) == found(good)
     assert seen.since(before) == (20 if kind == "outcomes" else 0)
     assert again.store.damaged
     fine = run_in(Path("rb-store"), n=20)
-    run_task(record, AccuracyTask(), fine)
+    run_task(record, accuracy.clean(), fine)
     assert not fine.store.damaged and fine.store.found == 1
 
 
@@ -663,5 +664,6 @@ def test_damaged_results_are_computed_again(
     "kept", [None, 1, "x", {}, [1], [{}], [{"metric": 1, "value": 1}], [{"metric": "acc"}]]
 )
 def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(kept: object, run: Run) -> None:
-    run.store.keep_result(digest({}), {}, kept)
-    assert evaluate_record._stored_entries(run, digest({})) is None
+    unit = evaluate_record._CacheUnit((Clean(),), {}, "", {}, digest({}))
+    run.store.keep_result(unit.entries_key, {}, kept)
+    assert evaluate_record._stored_entries(run, unit) is None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rbtools import models
 from rbtools.attacks import ATTACKS, losses
 from rbtools.commands import attack
-from rbtools.evaluation import tasks
+from rbtools.evaluation import attacking
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.fast_model import CountingModel, make_fast_model
 from rbtools.execution import precision
@@ -99,8 +99,8 @@ def test_a_search_that_is_wrong_decides_nothing() -> None:
     labels[labels == 9] = 0
     ids = torch.arange(len(images))
     attack = ATTACKS.build("pgd", steps=3, eps=1 / 255)
-    plain = tasks.run_attack(Batch(model, images, labels, ids, seed=0, chunk_size=16), attack)
-    fooled = tasks.run_attack(
+    plain = attacking.run_attack(Batch(model, images, labels, ids, seed=0, chunk_size=16), attack)
+    fooled = attacking.run_attack(
         Batch(model, images, labels, ids, seed=0, chunk_size=16, fast_model=Wrong()), attack
     )
     assert torch.equal(plain.survived, fooled.survived)
@@ -117,10 +117,10 @@ def test_a_single_step_in_float32_takes_three_passes_and_has_the_verdicts_of_the
     labels[:16] = (labels[:16] + 1) % 10
     ids = torch.arange(len(images))
     attack = ATTACKS.build(name, eps=48 / 255, **options)
-    plain = tasks.run_attack(Batch(model, images, labels, ids, seed=0, chunk_size=16), attack)
+    plain = attacking.run_attack(Batch(model, images, labels, ids, seed=0, chunk_size=16), attack)
     fast = make_fast_model(model, "fp32", SHAPE).model
     batch = Batch(model, images, labels, ids, seed=0, chunk_size=16, fast_model=fast)
-    prepared = tasks.run_attack(batch, attack)
+    prepared = attacking.run_attack(batch, attack)
     assert torch.equal(plain.survived, prepared.survived)
     if name == "fgsm":
         assert prepared.totals["forward"] == 64 + 48 + 48 and prepared.totals["backward"] == 48

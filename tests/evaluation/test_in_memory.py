@@ -25,6 +25,7 @@ from rbtools.corruptions.fog import Fog
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError
 from rbtools.evaluation import in_memory
+from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.in_memory import task_of
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -32,7 +33,7 @@ from rbtools.jobs import evaluate_record
 from rbtools.measures.hessian import Hessian
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.distributions import Uniform
-from rbtools.store import Store
+from rbtools.store import Store, digest
 from rbtools.training.trades import TRADES
 from tests.networks import linear
 
@@ -133,9 +134,10 @@ def by_command(line: list[str], task: Any, name: str) -> np.ndarray:
     assert result.exit_code == 0, result.output
     run = Run.of(store=Store("rb-store"), device="cpu", allow_code=True)
     inputs = resolve_inputs(json.loads(result.stdout), run)
-    found = evaluate_record.known_outcomes(inputs, in_memory.task_of(task))
-    assert found, "the store has no outcomes under the key of these settings"
-    return found[0][inputs.data.order(inputs.data.load().labels).argsort().numpy()]
+    (spec,) = in_memory.task_of(task).specs
+    found = Outcomes(run.store, digest(evaluate_record.outcome_fields(inputs, spec))).values(inputs.n)
+    assert len(found), "the store has no outcomes under the key of these settings"
+    return found[inputs.data.order(inputs.data.load().labels).argsort().numpy()]
 
 
 def by_call(task: Any, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -11,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.certification.smooth import Smooth
-from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.certified import SmoothingOutput, SmoothingTask
+from rbtools.evaluation.base import Batch
+from rbtools.evaluation.certified import Smoothed
 from rbtools.probabilistic import smoothing
 from rbtools.rng.draws import Draws
 
 RADII = (0.0, 0.25, 0.5, 0.75)
 
 
-def output_of(**options: Any) -> SmoothingOutput:
-    return SmoothingOutput(Smooth(**{"samples": 4000, **options}), RADII)
+def spec_of(**options: Any) -> Smoothed:
+    return Smoothed(method=Smooth(**{"samples": 4000, **options}), eps=RADII[0], radii=RADII)
 
 
-FIXED, ADAPTIVE = output_of(), output_of(adaptive=True)
+FIXED, ADAPTIVE = spec_of(), spec_of(adaptive=True)
 
 
 class Half(nn.Module):
@@ -52,10 +53,8 @@ def batch_of(
     return Batch(model, away.view(-1, 3, 4, 4), side, ids, seed=0, chunk_size=chunk)
 
 
-def rows_of(batch: Batch, output: SmoothingOutput) -> np.ndarray:
-    (result,) = SmoothingTask(output).run(batch, [output])
-    assert isinstance(result, Outcome)
-    return result.values.numpy()
+def rows_of(batch: Batch, spec: Smoothed) -> np.ndarray:
+    return spec.rows(batch).values.numpy()
 
 
 DISTANCES = [0.005, 0.1, -0.2, 0.3, -0.45, 0.6, 0.9, 1.5]
@@ -76,7 +75,7 @@ def test_a_linear_network_is_certified_to_just_below_its_distance() -> None:
 def test_counts_are_those_of_a_plain_loop() -> None:
     """Every draw alone: n0 to select, then others to estimate."""
     batch = batch_of([0.05, -0.2], first=7)
-    rows = rows_of(batch, output_of(samples=300, select=20))
+    rows = rows_of(batch, spec_of(samples=300, select=20))
     for place, example in enumerate((7, 8)):
         image, classes = batch.images[place], []
         for stream, count in (("smooth.select", 20), ("smooth.estimate", 300)):
@@ -102,23 +101,23 @@ def test_adaptive_draws_decide_the_list_as_the_distances_do() -> None:
 def test_a_wrong_class_is_drawn_only_until_it_is_known_to_be_one() -> None:
     right, wrong = (rows_of(batch_of([0.5], labels=[label]), ADAPTIVE) for label in (1, 0))
     assert wrong[0, 1] == 0 and wrong[0, 2] == 128 < right[0, 2]
-    (entry, *_) = ADAPTIVE.entries(wrong, {})
+    entry = ADAPTIVE.entry(wrong)
     assert entry["value"] == 0 and entry["abstained"] == 0 and entry["mean_radius"] == 0
 
 
-@pytest.mark.parametrize("output", [FIXED, ADAPTIVE], ids=["fixed", "adaptive"])
+@pytest.mark.parametrize("spec", [FIXED, ADAPTIVE], ids=["fixed", "adaptive"])
 @pytest.mark.parametrize("chunk", [1, 37, 1000])
-def test_neither_other_images_nor_the_chunk_change_a_row(output: SmoothingOutput, chunk: int) -> None:
-    output = output_of(samples=1000, adaptive=output.method.adaptive)
-    together = rows_of(batch_of(DISTANCES), output)
-    alone = [rows_of(batch_of([d], chunk=chunk, first=i), output) for i, d in enumerate(DISTANCES)]
+def test_neither_other_images_nor_the_chunk_change_a_row(spec: Smoothed, chunk: int) -> None:
+    spec = spec_of(samples=1000, adaptive=spec.method.adaptive)
+    together = rows_of(batch_of(DISTANCES), spec)
+    alone = [rows_of(batch_of([d], chunk=chunk, first=i), spec) for i, d in enumerate(DISTANCES)]
     assert np.array_equal(together, np.concatenate(alone))
 
 
 def test_entries_count_what_is_certified() -> None:
     # The fourth and the last label are wrong; the classifier abstains on the first and the last image.
     rows = rows_of(batch_of([*DISTANCES, 0.005], labels=[1, 1, 0, 0, 0, 1, 1, 1, 0]), FIXED)
-    entries = FIXED.entries(rows, {})
+    entries = [dataclasses.replace(FIXED, eps=radius).entry(rows) for radius in RADII]
     assert [entry["metric"] for entry in entries] == [f"cert.smooth.0.25.{r:g}" for r in FIXED.radii]
     assert [round(entry["value"] * 9, 9) for entry in entries] == [6, 4, 3, 0]  # 4,000 draws reach .73
     assert {entry["abstained"] for entry in entries} == {2}
@@ -128,5 +127,5 @@ def test_entries_count_what_is_certified() -> None:
 
 
 def test_fewer_draws_for_the_fixed_form_are_the_first_of_more() -> None:
-    few, more = (rows_of(batch_of([0.05]), output_of(samples=samples))[0, 3] for samples in (200, 400))
+    few, more = (rows_of(batch_of([0.05]), spec_of(samples=samples))[0, 3] for samples in (200, 400))
     assert few <= more <= few + 200

@@ -15,25 +15,25 @@ import pytest
 
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation import base, tiles
-from rbtools.evaluation.base import EvalTask, Outcomes, TilePart
+from rbtools.evaluation import accuracy, base, tiles
+from rbtools.evaluation.base import Outcomes, TilePart
 from rbtools.evaluation.evaluate import Evaluator
-from rbtools.evaluation.probabilistic import NoiseTask
-from rbtools.evaluation.tasks import AttackTask, CorruptionTask
+from rbtools.evaluation.probabilistic import noisy
+from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.engine import Call, Engine, JobReport, run_job
 from rbtools.execution.run import Run
 from rbtools.jobs.evaluate_record import run_task
-from rbtools.jobs.transfer import TransferTask
+from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.store import Store
 
 Record = dict[str, Any]
-TASKS: dict[str, Callable[[], EvalTask]] = {
-    "pgd": lambda: AttackTask(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255)),
-    "ladder": lambda: AttackTask(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255), ladder=True),
-    "corruption": lambda: CorruptionTask((CORRUPTIONS.build("gaussian_noise"),), (1, 3)),
-    "noise": lambda: NoiseTask(NOISES.build("uniform"), (0.1,), Estimator(rho=(0.1,)), 4),
+TASKS: dict[str, Callable[[], Evaluation]] = {
+    "pgd": lambda: accuracy.attacked(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255)),
+    "ladder": lambda: accuracy.attacked(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255), ladder=True),
+    "corruption": lambda: accuracy.corrupted((CORRUPTIONS.build("gaussian_noise"),), (1, 3)),
+    "noise": lambda: noisy(NOISES.build("uniform"), (0.1,), Estimator(rho=(0.1,)), 4),
 }
 
 
@@ -110,12 +110,12 @@ def stores(tmp_path: Path) -> tuple[str, str]:
     return "rb-store", str(tmp_path / "other")
 
 
-def asked(task: str, trained: dict[str, Record]) -> EvalTask:
+def asked(task: str, trained: dict[str, Record]) -> Evaluation:
     """The task; a transfer is from both of the trained networks."""
     if task != "transfer":
         return TASKS[task]()
     sources = tuple(json.dumps(record) for record in trained.values())
-    return TransferTask(ATTACKS.build("mi-fgsm", steps=2, diversity=0.5), (0.1,), sources, run_in("rb-store"))
+    return transferred(ATTACKS.build("mi-fgsm", steps=2, diversity=0.5), (0.1,), sources, run_in("rb-store"))
 
 
 @pytest.mark.parametrize("task", [*TASKS, "transfer"])
@@ -204,8 +204,8 @@ def test_more_images_or_another_eps_go_on_from_what_is_there(
     attack = ATTACKS.build("pgd", steps=1)
 
     def ask(run: Run) -> None:
-        run_task(trained["erm"], AttackTask(attack, (8 / 255,)), run.changed(n=100))
-        run_task(trained["erm"], AttackTask(attack, (4 / 255, 8 / 255)), run)
+        run_task(trained["erm"], accuracy.attacked(attack, (8 / 255,)), run.changed(n=100))
+        run_task(trained["erm"], accuracy.attacked(attack, (4 / 255, 8 / 255)), run)
 
     ask(run_in(alone))
     run, half = run_in(shared), len(computed)

@@ -17,11 +17,12 @@ from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from rbtools.evaluation import base
 from rbtools.evaluation.base import Batch
+from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.jobs import transfer
 from rbtools.jobs.evaluate_record import run_task
-from rbtools.jobs.transfer import TransferTask
+from rbtools.jobs.transfer import transferred
 from rbtools.store import Store
 from rbtools.store.content_store import object_name
 from tests.conftest import SMALL_ARCH
@@ -80,16 +81,14 @@ def networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     transfer._last.clear()
 
 
-def task(letters: str, name: str = "mi-fgsm", **params: Any) -> TransferTask:
+def task(letters: str, name: str = "mi-fgsm", **params: Any) -> Evaluation:
     sources = tuple(json.dumps(record_of(letter)) for letter in letters)
-    return TransferTask(ATTACKS.build(name, **params), (EPS,), sources, CONTEXT)
+    return transferred(ATTACKS.build(name, **params), (EPS,), sources, CONTEXT)
 
 
-def answers(asked: TransferTask, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+def answers(asked: Evaluation, batch: Batch) -> tuple[Tensor, dict[str, float]]:
     """Which images survive, and the sums."""
-    _, output = asked.outputs()
-    (outcome,) = asked.run(batch, [output])
-    assert isinstance(outcome, base.Outcome)
+    outcome = asked.specs[0].rows(batch)
     return outcome.values, outcome.totals
 
 
@@ -134,7 +133,7 @@ def test_the_order_of_the_sources_changes_nothing_and_they_are_loaded_once(
     context = Run.of(tool="test", store=store_in("one"), device="cpu", threads=1, n=100)
     found = run_task(record_of("d"), task("bca"), context)
     assert sorted(networks["loads"]) == ["a", "b", "c", "d"]
-    keys = [task("".join(letters)).outputs()[1].key_fields() for letters in itertools.permutations("abc")]
+    keys = [task("".join(letters)).specs[0].column() for letters in itertools.permutations("abc")]
     assert all(key == keys[0] for key in keys) and keys[0]["source"] == [*map(named, SOURCES)]
     networks["loads"].clear()
     again = run_task(record_of("d"), task("acb"), context)
@@ -148,9 +147,9 @@ def test_the_order_of_the_sources_changes_nothing_and_they_are_loaded_once(
 
 
 def test_the_key_of_one_source_is_what_it_was(networks: dict[str, Any]) -> None:
-    _, output = task("b").outputs()
-    assert output.key_fields()["source"] == named("b")
-    (told,) = output.entry_template()
+    (spec,) = task("b").specs
+    assert spec.column()["source"] == named("b")
+    told = spec.settings()
     assert told["source"] == named("b") and told["source_model"]["dataset"] == "digits"
     found = run_task(
         record_of("d"), task("b"), Run.of(tool="test", store=store_in("one"), device="cpu", n=20)
@@ -162,7 +161,7 @@ def test_the_passes_of_an_ensemble_are_those_of_its_members(networks: dict[str, 
     """At a distance that breaks nothing every attack of 10 steps runs on every image."""
     batch = batch_for(networks["d"])
     count, right = len(batch.labels), int(batch.clean.sum())
-    near = TransferTask(ATTACKS.build("mi-fgsm"), (1e-6,), task("abc").sources, CONTEXT)
+    near = transferred(ATTACKS.build("mi-fgsm"), (1e-6,), task("abc").specs[0].records, CONTEXT)
     found, totals = answers(near, batch)
     assert torch.equal(found, batch.clean)
     assert totals["backward"] == 10 * right * (3 + 3)

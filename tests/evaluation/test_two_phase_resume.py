@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rbtools.commands import attack
-from rbtools.evaluation import base, tasks
+from rbtools.evaluation import attacking, base
 from tests.runner import Record, invoke, one
 
 ASKED = "pgd --steps 5 --eps 2 --n 120 --two-phase 40 --screen-steps 1 --device cpu --jobs 1".split()
@@ -31,7 +31,7 @@ here.attack.main(sys.argv[2:])
 def watch(patch: Callable[..., None], before: Callable[[int], object]) -> None:
     """Batches of 16 images, written at once; `before` gets the number of each call of an attack, and the file
     `calls` how many there were."""
-    run_attack, numbers = tasks.run_attack, itertools.count()
+    run_attack, numbers = attacking.run_attack, itertools.count()
 
     def counted(*positional: Any, **named: Any) -> Any:
         number = next(numbers)
@@ -39,7 +39,7 @@ def watch(patch: Callable[..., None], before: Callable[[int], object]) -> None:
         Path("calls").write_text(str(number + 1))
         return run_attack(*positional, **named)
 
-    patch(tasks, "run_attack", counted)
+    patch(attacking, "run_attack", counted)
     patch(base, "BATCH", {"cpu": 4})
     patch(base, "_SECONDS_BETWEEN_WRITES", 0.0)
 

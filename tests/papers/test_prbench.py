@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.evaluation.probabilistic import NoiseTask
+from rbtools.evaluation.probabilistic import noisy
 from rbtools.formats import FORMATS, Bad, ConversionReport
 from rbtools.formats.conversion_report import losses
 from rbtools.probabilistic import NOISES
@@ -110,8 +110,8 @@ def test_what_an_entry_says_of_noise_denominator_and_criterion_is_what_rb_pr_say
     entries = {entry["metric"]: entry for entry in record["evals"]}
     made = NOISES.build(noise, **({"truncate": True} if noise == "uniform" else {}))
     estimator = Estimator(rho=(0.05,), denominator="both", passes="above")
-    task = NoiseTask(made, (8 / 255, 0.08), estimator, samples=100)
-    of_rb_pr = {entry["metric"]: entry for output in task.outputs()[1:] for entry in output.entry_template()}
+    task = noisy(made, (8 / 255, 0.08), estimator, samples=100)
+    of_rb_pr = {spec.name(): {"metric": spec.name(), **spec.settings()} for spec in task.specs}
 
     def told(metric: str) -> dict[str, Any]:
         published = {"tool", "source", "published", "unit", "rounding", "value"}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from rbtools.evaluation.probabilistic import NoisyCopiesOutput
+from rbtools.evaluation.probabilistic import noisy
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import (
     Estimator,
@@ -105,7 +105,7 @@ def test_prob_acc_of_few_draws_is_biased_and_its_interval_covers_all_the_same(
     values, estimates = [], []
     for _ in range(20):
         counts = samples - rng.binomial(samples, rng.beta(2, 7, 1000))
-        _, entry = findings(counts, Estimator(rho=(0.1,)), samples)
+        entry = findings(counts, Estimator(), samples, 0.1)
         assert entry["ci95"][0] <= truth <= entry["ci95"][1]
         assert entry["ci95"][0] <= entry["value"] <= entry["ci95"][1]
         assert str(samples) in entry["estimator"] and "biased" in entry["estimator"]
@@ -175,7 +175,7 @@ def test_counts_out_of_range_are_a_mistake() -> None:
 
 def test_findings_of_a_radius() -> None:
     outcomes = np.array([100, 99, 90, -1, 100], dtype=np.int32)
-    found = findings(outcomes, Estimator(rho=(0.1, 0.01)), 100)
+    found = [findings(outcomes, Estimator(), 100, rho) for rho in (None, 0.1, 0.01)]
     assert [entry["value"] for entry in found] == [pytest.approx(0.9725), 1.0, 0.75]
     for entry in found:
         assert entry["n"] == 4
@@ -184,8 +184,8 @@ def test_findings_of_a_radius() -> None:
 
 def test_entries_of_a_radius_are_named_for_it_and_say_what_was_asked() -> None:
     gamma, noise = 8 / 255, NOISES.build("uniform")
-    column = NoisyCopiesOutput(noise, gamma, 100, Estimator(rho=(0.1, 0.01)))
-    found = column.entries(np.array([100, 99, 90, -1, 100], dtype=np.int32), {})
+    specs = noisy(noise, (gamma,), Estimator(rho=(0.1, 0.01)), 100).specs
+    found = [spec.entry(np.array([100, 99, 90, -1, 100], dtype=np.int32)) for spec in specs]
     assert [entry["metric"] for entry in found] == [
         "pr.uniform.0.0313725",
         "probacc.uniform.0.0313725.0.1",
@@ -207,12 +207,12 @@ def test_entries_of_a_radius_are_named_for_it_and_say_what_was_asked() -> None:
 def test_other_images_may_be_counted_and_passing_may_be_strict() -> None:
     # advbench: every image, PR > 1 - rho
     outcomes = [10, 9, 8, 0]
-    theirs = Estimator(rho=(0.1, 0.2), denominator="all", passes="above")
-    found = findings(outcomes, theirs, 10)
+    theirs = Estimator(denominator="all", passes="above")
+    found = [findings(outcomes, theirs, 10, rho) for rho in (None, 0.1, 0.2)]
     assert [one["value"] for one in found] == [0.675, 0.25, 0.5] and theirs.criterion == "PR > 1 - rho"
-    usual = Estimator(rho=(0.1, 0.2))
-    default = findings(outcomes, usual, 10)
-    assert [one["value"] for one in default[1:]] == [0.5, 0.75] and usual.criterion == "PR >= 1 - rho"
+    usual = Estimator()
+    default = [findings(outcomes, usual, 10, rho) for rho in (0.1, 0.2)]
+    assert [one["value"] for one in default] == [0.5, 0.75] and usual.criterion == "PR >= 1 - rho"
 
 
 def test_undecided_images_are_those_whose_draws_leave_both_open() -> None:

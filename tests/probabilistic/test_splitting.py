@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.rare_failures import RareFailureTask, RareOutput
+from rbtools.evaluation.base import Batch
+from rbtools.evaluation.rare_failures import RareFailure
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.splitting import Splitting, findings
 from rbtools.rng.draws import Draws
@@ -156,12 +156,10 @@ class OnePixel(nn.Module):
 def test_uniform_noise_on_the_pixel_that_decides(probability: float) -> None:
     """x = gamma = 1/8, so that the lowest pixels are near 0, where float32 tells them apart."""
     split, gamma = Splitting(runs=400, particles=100), 0.125
-    column = RareOutput(NOISES.build("uniform"), gamma, split, 0.95)
+    spec = RareFailure(noise=NOISES.build("uniform"), gamma=gamma, split=split)
     model = OnePixel(2 * gamma * probability)
     number = torch.tensor([0])
     batch = Batch(model, torch.full((1, 1, 1, 2), gamma), number, number, seed=0, chunk_size=1 << 17)
-    (found,) = RareFailureTask(column.noise, (gamma,), split).run(batch, [column])
-    assert isinstance(found, Outcome)
-    shares = found.values[0, 1:].double().exp() / probability
+    shares = spec.rows(batch).values[0, 1:].double().exp() / probability
     error = float(shares.std()) / math.sqrt(len(shares))
     assert error < 0.1 and float(shares.mean()) == pytest.approx(1, abs=3.5 * error)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.evaluation.tasks import accuracy_entry, mean_over
+from rbtools.evaluation.accuracy import mean_over, share
 from rbtools.scoring.corruptions import reference, summary
 
 BENCHMARK = ("fog", "frost")
@@ -46,7 +46,7 @@ def test_the_interval_of_a_mean_covers_as_often_as_it_says() -> None:
     for _ in range(400):
         chances = rng.beta(2, 1, 200)  # mean 2/3
         right = {("fog", severity): rng.binomial(1, chances) for severity in range(1, 6)}
-        parts = [accuracy_entry(entry("fog", severity, 0), rows) for (_, severity), rows in right.items()]
+        parts = [entry("fog", severity, 0) | share(rows) for (_, severity), rows in right.items()]
         (mean,) = summary(parts, None, BENCHMARK, joint=partial(mean_over, right))
         hits.append(mean["ci95"][0] <= 2 / 3 <= mean["ci95"][1])
         apart = summary(parts, None, BENCHMARK)[0]["ci95"]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rbtools.attacks import ATTACKS
+from rbtools.evaluation import accuracy
 from rbtools.evaluation.base import encoded
-from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.run import Run
 from rbtools.jobs import evaluate_record
 from rbtools.spaces import sized
@@ -65,7 +65,7 @@ class Filled:
 
     def attack(self, record: Record, split: str = "test", n: int | None = None) -> Record:
         """Keep clean accuracy and that under FGSM, and give the record with both."""
-        question = AttackTask(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
+        question = accuracy.attacked(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
         assert self.store.folder is not None
         run = Run.of(tool="rb-attack", store=Filling(self.store.folder), split=split, n=n)
         made = evaluate_record.run_task(record, question, run)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rbtools import datasets, models
 from rbtools.errors import RbError
-from rbtools.evaluation.tasks import AccuracyTask
+from rbtools.evaluation import accuracy
 from rbtools.execution.run import Run
 from rbtools.jobs.evaluate_record import run_task
 from rbtools.models import checkpoint
@@ -260,7 +260,7 @@ def test_no_epochs_give_the_initial_network_of_the_seed(run: Run) -> None:
     assert torch.equal(state["stem.1.weight"], torch.ones(2))
     assert 0.1 < state["stem.0.weight"].abs().max() <= 1 / 3
     assert "seconds_per_epoch" not in first["train"] and not first.get("metrics")
-    assert run_task(first, AccuracyTask(), run)["metrics"]["acc"] < 0.5
+    assert run_task(first, accuracy.clean(), run)["metrics"]["acc"] < 0.5
 
 
 def test_the_checkpoint_holds_the_normalisation(run: Run) -> None:
@@ -277,7 +277,7 @@ def test_photographs_are_cropped_and_flipped_and_need_no_normalisation(run: Run,
     assert record["train"]["config"]["augment"] == ["crop", "flip"]
     assert record["train"]["config"]["normalize"] is None
     assert record["dataset"] == f"imagefolder:{photos}"
-    assert run_task(record, AccuracyTask(), run)["evals"][-1]["n"] == 30  # `val` serves as test
+    assert run_task(record, accuracy.clean(), run)["evals"][-1]["n"] == 30  # `val` serves as test
 
 
 # --- what was known of former weights -------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_photographs_are_cropped_and_flipped_and_need_no_normalisation(run: Run,
 
 def test_training_anew_drops_what_belongs_to_former_weights(run: Run) -> None:
     first = train(RECORD, METHODS.build("erm"), FAST, run)
-    known = run_task(first, AccuracyTask(), run.changed(n=20))
+    known = run_task(first, accuracy.clean(), run.changed(n=20))
     known["metrics"] |= {"ntk": 3.0, "score": 0.5, "by.hand": 1.0}
     known["evals"] += [
         {"tool": "rb-measure", "metric": "ntk", "value": 3.0},
@@ -310,7 +310,7 @@ def test_a_lost_checkpoint_is_trained_again(harm: str, run: Run) -> None:
     later = run_in("rb-store")
     again = train(RECORD, METHODS.build("erm"), FAST, later)
     assert again["checkpoint"] == first["checkpoint"] and later.store.computed == 1
-    assert run_task(again, AccuracyTask(), run_in("rb-store"))["metrics"]["acc"] > 0
+    assert run_task(again, accuracy.clean(), run_in("rb-store"))["metrics"]["acc"] > 0
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", None])

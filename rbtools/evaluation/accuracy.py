@@ -1,0 +1,365 @@
+"""Accuracy on unchanged, attacked and corrupted images: the results that most tools ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from rbtools import registry
+from rbtools.attacks import ATTACKS
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.evaluation import attacking, diagnostics
+from rbtools.evaluation.base import Batch, Outcome, batch_size
+from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key, rebuilt
+from rbtools.lazy import np, torch
+from rbtools.probabilistic import estimate, intervals
+from rbtools.records import metric_name
+from rbtools.scoring import corruptions as sums
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def share(correct: np.ndarray) -> Entry:
+    """The value of an accuracy from the images (n,) that count, with n and interval."""
+    n, right = len(correct), int(correct.sum())
+    return {"n": n, "value": right / n, "ci95": list(intervals.wilson(right, n))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy(Spec):
+    """The share of images that are classified correctly as `images` changes them.
+
+    A row is a bit; with `detail` the label and the logits of the image; with `draws`, of a randomised model,
+    how many of so many passes are right: the value is their mean.
+    """
+
+    detail: bool = False
+    draws: int = 0
+
+    def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
+        """The images (N, C, H, W) that the model judges, and sums over the examples."""
+        raise NotImplementedError
+
+    def kept(self) -> Entry:
+        """The key fields of what a row is."""
+        detail = {"rows": "label, logits"} if self.detail else {}
+        return detail | ({"mean_of_draws": self.draws} if self.draws else {})
+
+    def about(self) -> Entry:
+        """The settings without the draws."""
+        raise NotImplementedError
+
+    def settings(self) -> Entry:
+        return self.about() | ({"verdict_draws": self.draws} if self.draws else {})
+
+    def rows(self, batch: Batch) -> Outcome:
+        images, totals = self.images(batch)
+        if self.draws:
+            return self.drawn(batch, images, totals)
+        return Outcome(self.judged(batch, batch.logits(images)), totals)
+
+    def judged(self, batch: Batch, logits: Tensor) -> Tensor:
+        """The rows of a batch's examples, (N,) or (N, 1 + K), from their logits (N, K)."""
+        if self.detail:
+            return torch.cat([batch.labels[:, None].float(), logits], dim=1)
+        return logits.argmax(1).eq(batch.labels).int()
+
+    def drawn(self, batch: Batch, images: Tensor, totals: Mapping[str, float]) -> Outcome:
+        """How many draws of the model are right on the images."""
+        batch = batch.with_images(images)
+        right = sum((part.sum(0) for part in _drawn(batch, self.draws)), torch.zeros_like(batch.labels))
+        forward = totals.get("forward", 0.0) + float(self.draws * len(batch.ids))
+        return Outcome(right.float(), {"backward": 0.0, **totals, "forward": forward})
+
+    def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
+        if self.draws:
+            shares, n = rows / self.draws, len(rows)
+            # the standard error by the draws alone, for these images
+            error = float(np.sqrt((shares * (1 - shares)).sum() / max(self.draws - 1, 1)) / n)
+            mean = estimate.pr_d(rows.astype(int).tolist(), self.draws).entry()
+            return {**mean, "draws_error": round(error, 6)}
+        return share(self.correct(rows)) | ({"detail": diagnostics.of_rows(rows)} if self.detail else {})
+
+    def correct(self, rows: np.ndarray) -> np.ndarray:
+        """Which images are classified correctly: bool (n,); by most draws, where there are several."""
+        if self.detail:
+            right: np.ndarray = rows[:, 1:].argmax(1) == rows[:, 0]
+            return right
+        return rows > self.draws / 2
+
+    def counts(self, rows: np.ndarray) -> np.ndarray | None:
+        return None if self.draws else self.correct(rows)
+
+
+def _drawn(batch: Batch, draws: int) -> Iterator[Tensor]:
+    """Which draws are right, 1 or 0, for the examples: int64 (D, N), as many draws at a time as fill a batch;
+    one where every image goes through the model alone, and a batch saves nothing."""
+    count = len(batch.ids)
+    size = 1 if batch.one_by_one else batch_size(batch.ids.device, batch.images.shape[1:])
+    rows = torch.arange(count, device=batch.ids.device)
+    together = max(size // max(count, 1), 1)
+    for start in range(0, draws, together):
+        numbers = torch.arange(start, min(start + together, draws), device=rows.device)
+        copies = batch.take(rows.repeat(len(numbers))).at_draw(numbers.repeat_interleave(count))
+        yield copies.right().view(len(numbers), count)
+
+
+def kept_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `Accuracy` that an entry has."""
+    return {"detail": "detail" in entry, "draws": entry.get("verdict_draws", 0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clean(Accuracy):
+    """Accuracy on the unchanged images; with `among` by the logits of these classes only."""
+
+    among: tuple[int, ...] = ()
+
+    @property
+    def random(self) -> bool:
+        return self.draws > 0
+
+    def name(self) -> str:
+        return "acc-among" if self.among else "acc"
+
+    def column(self) -> Entry:
+        among = {"among": list(self.among)} if self.among else {}
+        return {"kind": "clean", **self.kept(), **among}
+
+    def about(self) -> Entry:
+        return {}
+
+    def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
+        return batch.images, {}
+
+    def rows(self, batch: Batch) -> Outcome:
+        if self.draws:
+            return super().rows(batch)
+        logits = batch.clean_logits
+        if self.among:
+            others = [index for index in range(logits.shape[1]) if index not in self.among]
+            logits = logits.index_fill(1, torch.tensor(others, device=logits.device), -torch.inf)
+        return Outcome(self.judged(batch, logits))
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+        return cls(**kept_of(entry)) if entry["metric"] == "acc" else None
+
+
+def clean(detail: bool = False, among: tuple[int, ...] = ()) -> Evaluation:
+    """Clean accuracy as the requested result; with `among` also by the logits of these classes only."""
+    several = (Clean(among=among),) if among else ()
+    return Evaluation(title="clean accuracy", specs=(*several, Clean(detail=detail)))
+
+
+def attack_settings(method: Any, **more: object) -> Entry:
+    """The settings of the attack in an entry: its name and configuration, with the norm and step in use."""
+    return {"attack": method.name, **more, **method.said()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attacked(Accuracy):
+    """Accuracy under an attack at one eps.
+
+    ladder: smaller eps at which it ran before; an example broken there counts as broken here.
+    """
+
+    method: Any
+    ladder: tuple[float, ...] = ()
+
+    @property
+    def random(self) -> bool:
+        return bool(self.method.random) or self.draws > 0
+
+    @property
+    def batch_dependent(self) -> bool:
+        return bool(self.method.batch_dependent) and not self.draws
+
+    @property
+    def searches(self) -> bool:
+        """AutoAttack's own code gets the float32 model."""
+        return not (self.batch_dependent or self.draws)
+
+    @property
+    def needs(self) -> tuple[Spec, ...]:
+        """The accuracy at the next smaller eps of the ladder."""
+        if not self.ladder:
+            return ()
+        return (replace(self, method=replace(self.method, eps=self.ladder[-1]), ladder=self.ladder[:-1]),)
+
+    def name(self) -> str:
+        return metric_name.attack_name(self.method.stem, self.method.eps, self.method.norm)
+
+    def column(self) -> Entry:
+        # Means over draws were of one draw after the other, and broke an example by the mean.
+        mean = {"eot_version": 2} if self.method.draws_each > 1 else {}
+        key = method_key("attack", "attack", self.method)
+        return {**key, **self._ladder(), **self.kept(), **mean}
+
+    def _ladder(self) -> Entry:
+        return {"ladder": list(self.ladder)} if self.ladder else {}
+
+    @classmethod
+    def reading(cls, specs: Sequence[Self]) -> Entry:
+        # Earlier versions called ensembles of other attacks aa, like AutoAttack: their entries are computed
+        # again.
+        named = getattr(specs[0].method, "attacks", "") and not specs[0].draws
+        return {"metric": specs[0].name()} if named else {}
+
+    def about(self) -> Entry:
+        mean = {"eot_mean": self.method.mean_of} if self.method.draws_each > 1 else {}
+        return {**attack_settings(self.method, loss=self.method.loss), **self._ladder(), **mean}
+
+    def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
+        return super().findings(rows, totals) | diagnostics.of_attack(self.method, totals, len(rows))
+
+    def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
+        return attacking.attempted(batch, self.method, batch.model)
+
+    @classmethod
+    def rows_together(cls, specs: Sequence[Self], batch: Batch) -> list[Outcome]:
+        """Smaller eps first: with a ladder they say which examples a larger one need not attack."""
+        found: dict[Spec, Outcome] = {}
+        results: dict[Spec, attacking.AttackResult] = {}
+        for spec in sorted(specs, key=lambda spec: float(spec.method.eps)):
+            if spec.draws:
+                found[spec] = spec.rows(batch)
+                continue
+            previous = still_correct = None
+            for smaller in spec.needs:
+                if smaller in results:
+                    previous = results[smaller]
+                    still_correct = previous.survived
+                else:  # its rows are stored
+                    rows = batch.precomputed[smaller]
+                    still_correct = rows[:, 1:].argmax(1) == rows[:, 0] if spec.detail else rows.bool()
+            result = results[spec] = attacking.run_attack(batch, spec.method, previous, still_correct)
+            values = spec.judged(batch, result.logits) if spec.detail else result.survived.int()
+            found[spec] = Outcome(values, result.totals, result.images)
+        return [found[spec] for spec in specs]
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+        if "eps" not in entry or metric_name.of_other_network(entry["metric"]):
+            return None
+        method = rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient)
+        ladder = tuple(entry.get("ladder") or ())
+        return None if method is None else cls(method=method, ladder=ladder, **kept_of(entry))
+
+
+def attacked(
+    method: Any,
+    eps: tuple[float, ...],
+    ladder: bool = False,
+    detail: bool = False,
+    save: str | None = None,
+    png: bool = False,
+) -> Evaluation:
+    """Accuracy under one attack, for any number of eps, and clean accuracy.
+
+    ladder: smaller eps come first, and examples broken there are not attacked at larger ones. detail: the
+    logits of each example are kept. save: a folder for the adversarial images; png: as PNGs, too.
+    """
+
+    def spec(e: float) -> Attacked:
+        smaller = tuple(other for other in sorted(eps) if other < e) if ladder else ()
+        return Attacked(method=replace(method, eps=e), ladder=smaller, detail=detail)
+
+    specs, along = tuple(map(spec, eps)), (Clean(detail=detail),)
+    return Evaluation(title=str(method.stem), specs=specs, along=along, save=save, png=png)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corrupted(Accuracy):
+    """Accuracy under one corruption at one severity."""
+
+    corruption: Any
+    severity: int
+
+    @property
+    def random(self) -> bool:
+        return bool(self.corruption.random) or self.draws > 0
+
+    def name(self) -> str:
+        return metric_name.corrupt_name(self.corruption.name, self.severity)
+
+    def column(self) -> Entry:
+        key = method_key("corruption", "corruption", self.corruption)
+        return {**key, "severity": self.severity, **self.kept()}
+
+    def about(self) -> Entry:
+        about = {"corruption": self.corruption.name, "severity": self.severity}
+        return {**about, **registry.config(self.corruption)}
+
+    def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
+        draws = batch.draws(f"corruption.{self.corruption.name}")
+        return self.corruption(batch.images, self.severity, draws), {}
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+        if type(entry.get("severity")) is not int or "archive" in entry:
+            return None
+        corruption = rebuilt(CORRUPTIONS, entry.get("corruption"), entry, lenient=lenient)
+        if corruption is None:
+            return None
+        return cls(corruption=corruption.resolved(), severity=entry["severity"], **kept_of(entry))
+
+
+def corrupted(
+    corruptions: Sequence[Any],
+    severities: Sequence[int],
+    reference: sums.Reference | None = None,
+    detail: bool = False,
+) -> Evaluation:
+    """Accuracy under corruptions, each at each severity, with the means of these, mCE if there is a
+    reference, and clean accuracy. detail: the logits of each example are kept."""
+    specs = tuple(
+        Corrupted(corruption=corruption, severity=severity, detail=detail)
+        for corruption in (one.resolved() for one in corruptions)
+        for severity in severities
+    )
+    return Evaluation(
+        title="corruptions",
+        specs=specs,
+        along=(Clean(detail=detail),),
+        summary=partial(corruption_means, specs, reference),
+    )
+
+
+def mean_over(
+    correct: Mapping[tuple[str, int], np.ndarray], parts: Sequence[Mapping[str, Any]]
+) -> intervals.Interval | None:
+    """The interval of the mean of accuracies under corruptions; None if `correct`, the images (n,) that count
+    under a corruption at a severity, lacks one of them. The images are the sampling unit: the share of
+    corruptions under which an image is correct is one observation, so that correlation between corruptions
+    does not matter.
+    """
+    rows = [correct.get((part["corruption"], part["severity"]), ()) for part in parts]
+    if any(len(row) != part["n"] for row, part in zip(rows, parts, strict=True)):
+        return None
+    return estimate.pr_d(np.sum(rows, axis=0, dtype=int).tolist(), len(rows)).interval
+
+
+def corruption_means(
+    specs: Sequence[Any],
+    reference: sums.Reference | None,
+    entries: Sequence[Entry],
+    along: Sequence[Entry],
+    rows: RowsOf | None,
+) -> list[Entry]:
+    """Means over severities and corruptions, and mCE if there is a reference."""
+    places = {
+        (entry["corruption"], entry["severity"]): spec for entry, spec in zip(entries, specs, strict=True)
+    }
+
+    def interval(parts: Sequence[Mapping[str, Any]]) -> intervals.Interval | None:
+        if rows is None:
+            return None
+        asked = [(part["corruption"], part["severity"]) for part in parts]
+        return mean_over({place: places[place].correct(rows(places[place])) for place in asked}, parts)
+
+    acc = next((entry for entry in along if metric_name.without_split(entry["metric"]) == "acc"), None)
+    return sums.summary(entries, acc, CORRUPTIONS.all, reference, interval)

@@ -1,0 +1,150 @@
+"""Attack on the examples of a batch: an attack only proposes, and whether it broke an example is decided in
+float32 and inside the budget.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from rbtools.attacks import lattice
+from rbtools.errors import RbError
+from rbtools.evaluation.base import Batch
+from rbtools.lazy import nn, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.base import Attack
+
+
+class AttackResult(NamedTuple):
+    """Result of an attack on the examples of a batch.
+
+    survived: bool (N,), classified correctly unchanged and under the attack. images: (N, C, H, W), the
+    perturbed images; logits: float32 (N, K) on them. totals: sums over the examples.
+    """
+
+    survived: Tensor
+    images: Tensor
+    logits: Tensor
+    totals: dict[str, float]
+
+
+def run_attack(
+    batch: Batch,
+    method: Attack,
+    previous: AttackResult | None = None,
+    still_correct: Tensor | None = None,
+    on: nn.Module | None = None,
+) -> AttackResult:
+    """Attack the examples that are classified correctly, or only those of them in `still_correct` (N,).
+
+    A misclassified clean example counts as broken and is not attacked. The images that the attack returns are
+    projected onto the budget, the box and the attack's lattice first, so that a wrong attack cannot report a
+    false success. The fast model decides nothing: an example that it misclassifies stays in the attack until
+    the model itself agrees (on a GPU the model is asked every few steps); if they still
+    disagree at the end, the example is attacked again on the model itself (not with `iterate` "last", which
+    only evaluates the last iterate). `previous`: the result at a
+    smaller eps, whose images are kept for examples that are not attacked here. `on`: another model to attack;
+    its adversarial examples are evaluated on this one.
+    """
+    from rbtools.evaluation.fast_model import is_float32
+
+    start = time.perf_counter()
+    images = batch.images.clone() if previous is None else previous.images.clone()
+    logits = batch.clean_logits.clone() if previous is None else previous.logits.clone()
+    survived = batch.clean.clone() if still_correct is None else batch.clean & still_correct
+    totals = {"forward": float(len(images)), "backward": 0.0}
+    if survived.any() and method.eps > 0:
+        left = batch.take(survived)
+        exact = on is not None or batch.fast_model is batch.model or method.batch_dependent
+        network = on or (batch.model if exact else batch.fast_model)
+        points, outputs = _attempt(left, method, network, totals)
+        # A single step follows no decision of the fast model; in float32 both decide alike, and a pass to
+        # find where they do not would cost as much as the step.
+        confirmed = method.iterate == "last" or (method.single_step and is_float32(batch.fast_model))
+        if not exact and not confirmed:
+            _repeat_unconfirmed(left, method, points, outputs, totals)
+        rows = survived.nonzero()[:, 0]
+        images[rows], logits[rows] = points, outputs
+        survived[rows] = outputs.argmax(1) == left.labels
+    totals["seconds"] = time.perf_counter() - start
+    return AttackResult(survived, images, logits, totals)
+
+
+def _repeat_unconfirmed(
+    batch: Batch,
+    method: Attack,
+    images: Tensor,
+    logits: Tensor,
+    totals: dict[str, float],
+) -> None:
+    """Attack the examples again, on the model itself, that only the fast model misclassifies at the end.
+
+    images: (N, C, H, W), the perturbed ones; logits: (N, K), the model's on them. Both are changed in place.
+    """
+    still_correct = logits.argmax(1) == batch.labels
+    unconfirmed = torch.zeros_like(still_correct)
+    if still_correct.any():
+        unconfirmed[still_correct] = ~batch.take(still_correct).judged(
+            batch.fast_model, images[still_correct]
+        )
+        totals["forward"] += float(still_correct.sum())
+    totals["unconfirmed"] = totals.get("unconfirmed", 0.0) + float(unconfirmed.sum())
+    if unconfirmed.any():
+        again = _attempt(batch.take(unconfirmed), method, batch.model, totals, True)
+        images[unconfirmed], logits[unconfirmed] = again
+
+
+def _attempt(
+    batch: Batch, method: Attack, model: nn.Module, totals: dict[str, float], again: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
+    # AutoAttack's own code draws random numbers for the whole batch: it gets the fixed batch undivided.
+    whole = method.batch_dependent
+    decides = batch.model if model is batch.fast_model is not batch.model else None
+    from rbtools.evaluation.fast_model import CountingModel
+
+    counting = CountingModel(model, None if whole else batch.chunk_size, decides)
+    counting.begin(len(batch.ids) * method.draws_each)
+    counting.watch = batch.watch
+    draws = batch.draws(f"attack.{method.name}")
+    perturbed, findings = lattice.run(method, counting, batch.images, batch.labels, draws)
+    if perturbed.shape != batch.images.shape:
+        raise RbError(
+            f"The attack {method.name} returned images of shape {tuple(perturbed.shape)}; expected"
+            f" {tuple(batch.images.shape)}. This is an error in the attack."
+        )
+    if not torch.isfinite(perturbed).all():
+        first = int((~torch.isfinite(perturbed)).flatten(1).any(1).nonzero()[0])
+        raise RbError(
+            f"The attack {method.name} gave NaN or infinite pixels for image {int(batch.ids[first])}. Check"
+            " that the gradient of the model is finite there."
+        )
+    perturbed = lattice.project(perturbed, batch.images, method)
+    logits = batch.logits(perturbed)
+    sums: dict[str, float] = {"forward": counting.forwards + len(perturbed), "backward": counting.backwards}
+    if counting.backwards and not again:
+        sums |= {"started": len(perturbed) * method.draws_each, "zero_gradient": counting.zero_gradients}
+    loss = method.loss_for(logits.shape[1])
+    if loss is not None:
+        sums[f"loss.{loss}"] = len(perturbed)
+    if "distance" in findings:
+        distances = findings["distance"][torch.isfinite(findings["distance"])]
+        sums |= {"distance": float(distances.sum()), "distances": len(distances)}
+    if "broken_by" in findings:
+        broken = findings["broken_by"][logits.argmax(1) != batch.labels]
+        for number in broken.unique().tolist():
+            sums[f"broken_by.{number}"] = int((broken == number).sum())
+    for name, value in sums.items():
+        totals[name] = totals.get(name, 0.0) + float(value)
+    return perturbed, logits
+
+
+def attempted(batch: Batch, method: Attack, model: nn.Module) -> tuple[Tensor, dict[str, float]]:
+    """The images of an attack on a model, all of them attacked, and sums over the examples."""
+    totals: dict[str, float] = {}
+    if method.eps == 0:
+        return batch.images, totals
+    return _attempt(batch, method, model, totals)[0], totals

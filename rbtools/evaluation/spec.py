@@ -1,0 +1,206 @@
+"""`Spec`: the one description of a result, and `Evaluation`: the specs that a tool asks for together.
+
+Nothing here imports torch before a batch is measured: an evaluation whose rows are all stored only reads
+them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from rbtools import registry
+from rbtools.errors import RbError
+from rbtools.evaluation.base import Batch, Outcome
+from rbtools.lazy import np
+from rbtools.records import schema
+
+if TYPE_CHECKING:
+    from rbtools.registry import Registry
+
+Entry = dict[str, Any]
+# The rows (n,) or (n, R) of a spec that was measured.
+RowsOf = Callable[["Spec"], "np.ndarray"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One result of a model on images: a row for each image, and the entry made of all rows.
+
+    The fields are the settings: the key in the store, the entry, and whether two results answer the same
+    question follow from them. `from_entry` gives the spec of an entry; fields that no entry says do not count
+    in comparisons. Several specs may read the same rows (those with the same `column`).
+    """
+
+    @property
+    def random(self) -> bool:
+        """Whether the rows depend on the seed."""
+        return True
+
+    @property
+    def searches(self) -> bool:
+        """Whether it may run on the fast model, because the float32 model confirms its decisions."""
+        return False
+
+    @property
+    def batch_dependent(self) -> bool:
+        """Whether the row of an image depends on the other images of its batch. Then batches have the same
+        size everywhere, and one process computes all of them."""
+        return False
+
+    @property
+    def copies(self) -> int:
+        """The factor by which batches are smaller: the number of copies of an image that go through the
+        network together."""
+        return 1
+
+    @property
+    def needs(self) -> tuple[Spec, ...]:
+        """Specs whose rows are known before its own are measured (`Batch.precomputed`)."""
+        return ()
+
+    def name(self) -> str:
+        """The metric, without a split."""
+        raise NotImplementedError
+
+    def column(self) -> Entry:
+        """The fields of the key that determine the rows, apart from model, data, arithmetic and seed."""
+        raise NotImplementedError
+
+    @classmethod
+    def reading(cls, specs: Sequence[Any]) -> Entry:
+        """The fields of the key that determine, besides the rows, the entries of these specs of one
+        column."""
+        return {}
+
+    def settings(self) -> Entry:
+        """The fields of the entry that do not depend on rows."""
+        raise NotImplementedError
+
+    def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
+        """The fields of the entry that do: value, n, interval and others. rows: (n,) or (n, R); totals: sums
+        over these images."""
+        raise NotImplementedError
+
+    def correct(self, rows: np.ndarray) -> np.ndarray:
+        """Which images (n,) are classified correctly: bool."""
+        correct: np.ndarray = rows > 0
+        return correct
+
+    def counts(self, rows: np.ndarray) -> np.ndarray | None:
+        """Which images (n,) count in the value: bool. None where it is no share of images."""
+        return self.correct(rows)
+
+    def rows(self, batch: Batch) -> Outcome:
+        """The rows of a batch."""
+        raise NotImplementedError
+
+    @classmethod
+    def rows_together(cls, specs: Sequence[Any], batch: Batch) -> list[Outcome]:
+        """The rows of several specs of this class, which may share work."""
+        return [spec.rows(batch) for spec in specs]
+
+    @classmethod
+    def joined(cls, specs: Sequence[Any]) -> list[Any]:
+        """These specs as they are when they are measured together."""
+        return list(specs)
+
+    def entry(self, rows: np.ndarray, totals: Mapping[str, float] | None = None) -> Entry:
+        """The entry of these rows, without the fields that name data, seed and cost."""
+        return {"metric": self.name(), **self.settings(), **self.findings(rows, totals or {})}
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+        """The spec that has this entry, whose metric is without a split; None for an entry of another kind,
+        and for one that lacks settings. lenient: missing settings are the defaults."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Specs that are measured together.
+
+    title: a few words for the progress line; specs: those that are asked for, in the order of their entries;
+    along: those that are measured in passing; summary: makes further entries from those of specs and of
+    along, and the rows. save: a folder for the adversarial images; png: as PNGs, too.
+    """
+
+    title: str
+    specs: tuple[Any, ...]
+    along: tuple[Any, ...] = ()
+    summary: Callable[[Sequence[Entry], Sequence[Entry], RowsOf | None], list[Entry]] | None = None
+    save: str | None = None
+    png: bool = False
+
+    @property
+    def every(self) -> tuple[Any, ...]:
+        """All specs, in the order in which they are measured."""
+        return (*self.along, *self.specs)
+
+    def summarize(
+        self, entries: Sequence[Entry], along: Sequence[Entry], rows: RowsOf | None = None
+    ) -> list[Entry]:
+        """Entries computed from those of the specs; rows: None before the work."""
+        return [] if self.summary is None else self.summary(entries, along, rows)
+
+
+def by_column(specs: Sequence[Spec]) -> list[tuple[Any, ...]]:
+    """The specs grouped by the rows that they read."""
+    groups: dict[str, list[Spec]] = {}
+    for spec in specs:
+        groups.setdefault(repr(spec.column()), []).append(spec)
+    return [tuple(group) for group in groups.values()]
+
+
+def rows_of(specs: Sequence[Spec], batch: Batch) -> list[Outcome]:
+    """The rows of a batch for specs of any classes, in their order."""
+    classes: dict[type[Spec], list[Spec]] = {}
+    for spec in specs:
+        classes.setdefault(type(spec), []).append(spec)
+    found: dict[Spec, Outcome] = {}
+    for cls, some in classes.items():
+        found |= zip(some, cls.rows_together(some, batch), strict=True)
+    return [found[spec] for spec in specs]
+
+
+def method_key(kind: str, word: str, method: Any) -> Entry:
+    """The key fields of a registered method: its name (as `word`), version and configuration."""
+    return {"kind": kind, word: method.name, "version": method.version, "config": registry.config(method)}
+
+
+def confidence_of(entry: Mapping[str, Any]) -> float:
+    """The confidence of the entry's interval; .95 without one."""
+    names = [name for name in entry if schema.is_interval(name)]
+    return round(float(names[0].removeprefix("ci")) / 100, 12) if names else 0.95
+
+
+def rebuilt(
+    methods: Registry, name: object, entry: Mapping[str, Any], *, lenient: bool = False, **given: Any
+) -> Any | None:
+    """The method of that name whose settings an entry has; None where there is none.
+
+    Of a field that follows from others (`derived` of the class) an entry says what it amounts to: such a
+    field is left to the others where it does. lenient: settings that the entry lacks are the defaults.
+    given: fields in place of the entry's.
+    """
+    cls = methods.of_name(name)
+    if cls is None:
+        return None
+    fields = {registry.public_name(field): field for field in dataclasses.fields(cls)}
+    said = {public: entry[public] for public in fields if public in entry and public not in given}
+    missing = [field for public, field in fields.items() if public not in {**said, **given}]
+    if not lenient and any(not (f.metadata.get("optional") or f.default is None) for f in missing):
+        return None
+    derived: frozenset[str] = getattr(cls, "derived", frozenset())
+    for without in dict.fromkeys((derived, frozenset())):
+        values = {fields[public].name: value for public, value in said.items() if public not in without}
+        try:
+            made = cls(**values, **given)
+        except (RbError, TypeError, ValueError):
+            continue
+        found = made.said() if without else registry.config(made)
+        if all(found.get(public) == value for public, value in said.items()):
+            return made
+    return None

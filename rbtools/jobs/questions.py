@@ -1,0 +1,407 @@
+"""The question that an entry answers, and how it is asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+from rbtools.attacks import ATTACKS
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.evaluation.accuracy import Accuracy, Attacked, Clean, Corrupted, corruption_means
+from rbtools.evaluation.certified import Smoothed
+from rbtools.evaluation.distances import Nearest
+from rbtools.evaluation.probabilistic import Decided, Noisy
+from rbtools.evaluation.rare_failures import RareFailure
+from rbtools.evaluation.robust_loss import RobustLoss
+from rbtools.evaluation.spec import Evaluation, Spec
+from rbtools.execution.run import Run
+from rbtools.jobs import attack_tasks, evaluate_record, measurement, screened_attack, train_test_gap
+from rbtools.jobs.attack_tasks import MaskingChecklist
+from rbtools.jobs.corrupted_images import Archived
+from rbtools.jobs.measurement import MeasureRequest
+from rbtools.jobs.screened_attack import TwoPhaseRequest
+from rbtools.jobs.transfer import Transferred
+from rbtools.measures import MEASURES
+from rbtools.probabilistic import NOISES
+from rbtools.records import metric_name
+from rbtools.records.results import is_number
+from rbtools.registry import options as options_of
+from rbtools.registry import public_name
+
+Entry = Mapping[str, Any]
+Record = dict[str, Any]
+SPECS: tuple[type[Spec], ...] = (
+    Clean,
+    Transferred,
+    RobustLoss,
+    Nearest,
+    Archived,
+    Corrupted,
+    Smoothed,
+    RareFailure,
+    Decided,
+    Noisy,
+    Attacked,
+)
+
+
+class Unsayable(Exception):
+    """The reason why an entry does not determine its measurement."""
+
+
+def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
+    """The spec that has this entry, whose metric is without a split; None for an entry that is of no spec, or
+    lacks settings. lenient: missing settings are the defaults, as in published numbers."""
+    found = (cls.from_entry(entry, lenient=lenient) for cls in SPECS)
+    return next((spec for spec in found if spec is not None), None)
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is measured, and under which options of the run (`Run.changed`), with `defend` as text.
+
+    of_part: whether a random part of the images tells something.
+    """
+
+    of_part: ClassVar[bool] = False
+    under: Mapping[str, Any]
+
+    def measure(self, record: Record, run: Run) -> Record:
+        """The record with the results. Raises RbError where they cannot be measured."""
+        raise NotImplementedError
+
+    def joined(self, other: Any) -> Any:
+        """Both questions as one; None where one measurement does not answer both."""
+        return None
+
+    def name(self) -> str | None:
+        """The metric that a tool gives the answer; None where only the entry says it."""
+        return None
+
+    def placed(self, run: Run) -> Run:
+        """The run with the options of the question."""
+        under = dict(self.under)
+        stages, backward = under.pop("defend", None), under.pop("backward", None)
+        if stages is not None:
+            from rbtools.defences.stages import Stages, parse
+
+            under["defend"] = Stages(parse(stages, allow_code=run.selection.allow_code), backward)
+        return run.changed(**under)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecQuestion(Question):
+    """Specs of one class on the images of one split."""
+
+    specs: tuple[Any, ...]
+
+    @property
+    def of_part(self) -> bool:  # type: ignore[override]
+        return not any(spec.batch_dependent for spec in self.specs)
+
+    def joined(self, other: Any) -> Any:
+        alike = type(other) is type(self) and type(other.specs[0]) is type(self.specs[0])
+        if not alike or replace(other, specs=()) != replace(self, specs=()):
+            return None
+        return replace(self, specs=tuple(dict.fromkeys((*self.specs, *other.specs))))
+
+    def name(self) -> str | None:
+        (spec, *more) = self.specs  # of a mean there are several
+        return None if more else metric_name.split_name(spec.name(), self.under.get("split", "test"))
+
+    def evaluation(self, run: Run) -> Evaluation:
+        """The specs with those that they need, and the means of corruptions."""
+        specs = type(self.specs[0]).joined(self.specs)
+        if isinstance(specs[0], Transferred):
+            specs = [replace(spec, context=run.changed(defend=None)) for spec in specs]
+        along: list[Any] = [] if isinstance(specs[0], Clean) else [Clean()]
+        for spec in specs:
+            while spec.needs:
+                (spec,) = spec.needs
+                along += [] if spec in (*specs, *along) else [spec]
+        means = partial(corruption_means, specs, None) if isinstance(specs[0], Corrupted) else None
+        return Evaluation(title="verification", specs=tuple(specs), along=tuple(along), summary=means)
+
+    def measure(self, record: Record, run: Run) -> Record:
+        run = self.placed(run)
+        return evaluate_record.run_task(record, self.evaluation(run), run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapQuestion(SpecQuestion):
+    """The difference of specs on training and test images. n_train: the number of training images."""
+
+    of_part: ClassVar[bool] = False
+    n_train: int | None = None
+
+    def name(self) -> str | None:
+        return None
+
+    def measure(self, record: Record, run: Run) -> Record:
+        run = self.placed(run)
+        return train_test_gap.ge(record, self.evaluation(run), run, self.n_train)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoPhaseQuestion(Question):
+    """An accuracy estimated from a sample of the images that cheap attacks leave."""
+
+    request: TwoPhaseRequest
+
+    def name(self) -> str | None:
+        method = self.request.method
+        name = metric_name.attack_name(method.stem, method.eps, method.norm)
+        return metric_name.split_name(name, self.under.get("split", "test"))
+
+    def measure(self, record: Record, run: Run) -> Record:
+        return screened_attack.run_two_phase(record, self.request, self.placed(run))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChecklistQuestion(Question):
+    """The tests for masked gradients."""
+
+    checklist: MaskingChecklist
+
+    def measure(self, record: Record, run: Run) -> Record:
+        return attack_tasks.run_gradient_masking(record, self.checklist, self.placed(run))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureQuestion(Question):
+    """Numbers of one measure on the same images and weights, under one attack.
+
+    about: what the entries agree in, of weights and batches; attack: that perturbed the images, empty for
+    numbers that do not depend on one: they come with those that do.
+    """
+
+    measure_name: str
+    about: Mapping[str, Any]
+    attack: Mapping[str, Any]
+    entries: tuple[Entry, ...]
+
+    def joined(self, other: Any) -> Any:
+        if type(other) is not MeasureQuestion or not (
+            self.attack == other.attack or not (self.attack and other.attack)
+        ):
+            return None
+        both = replace(self, attack=self.attack or other.attack, entries=(*self.entries, *other.entries))
+        same = replace(other, attack=both.attack, entries=both.entries)
+        return both if both == same else None
+
+    def measure(self, record: Record, run: Run) -> Record:
+        distances = tuple(dict.fromkeys(one["eps"] for one in self.entries if is_number(one.get("eps"))))
+        eps, norm = distances or (8 / 255,), str(self.attack.get("norm", "linf"))
+        attack = {"attack": "pgd", "steps": 10, "step_size": None, **self.attack}
+        cls = MEASURES.load(self.measure_name)
+        request = MeasureRequest(
+            measures=(MEASURES.build(self.measure_name, **self._options(cls)),),
+            attacks=measurement.perturbing(
+                [attack["attack"]], eps, attack["steps"], attack["step_size"], norm
+            ),
+            eps=eps,
+            **self.about,
+        )
+        return measurement.measure(record, request, self.placed(run))
+
+    def _options(self, cls: Any) -> dict[str, Any]:
+        """The measure's own options: what the entries state, and what the names of their numbers ask for."""
+        names = {public_name(field) for field in options_of(cls)} - {"eps"}
+        stated = {
+            name: entry[name]
+            for entry in self.entries
+            for name in names
+            if entry.get(name, "") not in ("", None)
+        }
+        words = {word for entry in self.entries for word in str(entry["metric"]).split(".")}
+        return {**stated, **cls.asked(words)}
+
+
+def joined(questions: Mapping[str, Question]) -> list[tuple[Any, list[str]]]:
+    """As few questions as answer all of these, each with the names of those that it answers."""
+    found: list[tuple[Any, list[str]]] = []
+    for name, question in questions.items():
+        for place, (other, names) in enumerate(found):
+            if (both := other.joined(question)) is not None:
+                found[place] = (both, [*names, name])
+                break
+        else:
+            found.append((question, [name]))
+    return found
+
+
+# --- from an entry --------------------------------------------------------------------------------
+
+
+def question_of(
+    entry: Entry, beside: Mapping[str, Entry] | None = None, *, lenient: bool = False
+) -> Question:
+    """The question that an entry answers.
+
+    beside: the record's entries by metric, which say how many images PR was given and what a checklist
+    compared. lenient: missing settings are the tools' defaults, as for published numbers. Raises Unsayable
+    where the entry does not determine its measurement.
+    """
+    name, beside = str(entry["metric"]), beside or {}
+    parts = metric_name.parse(name)
+    for value in entry.values():
+        if isinstance(value, bytes):  # a damaged line
+            raise Unsayable("a setting in the record is no number and no text.")
+    if entry.get("measure") in MEASURES and entry["measure"] != "bound":
+        return _measured(entry)
+    if metric_name.without_split(name) == attack_tasks.METRIC:
+        return _checked(entry, beside)
+    if "measure" in entry:
+        raise Unsayable(f"The record does not say how this was measured: {name}.")
+    difference = parts.is_gap or parts.is_ge
+    specs = _specs(entry, parts, lenient)
+    under = _under(entry, searched=specs[0].searches, difference=difference)
+    if entry.get("split") in (None, "test") and "indices" in entry and not lenient:
+        raise Unsayable("Chosen images were evaluated (--indices), of which the record has only a hash.")
+    counts = _counts(entry, beside)
+    if counts is None and not lenient:
+        raise Unsayable("The record does not say how many images rb-pr was given.")
+    if isinstance(entry.get("two_phase"), Mapping):
+        return _two_phase(entry, specs[0], {**under, "n": (counts or [None])[0]})
+    if not difference:
+        return SpecQuestion(specs=specs, under={**under, "n": (counts or [None])[0]})
+    n, n_train = (counts or [None, None]) if parts.is_gap else (counts or [None, None])[::-1]
+    return GapQuestion(specs=specs, under={**under, "n": n}, n_train=n_train)
+
+
+def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[Any, ...]:
+    """The specs of an entry, one but for means over corruptions."""
+    name = str(entry["metric"])
+    bare = (parts.rest() if parts.is_ge or parts.is_gap else parts).build()
+    entry = {**entry, "metric": metric_name.without_split(bare)}
+    if bare.endswith("acc-among"):
+        return (Clean(),)  # which is measured with it
+    if "archive" in entry and not lenient:
+        raise Unsayable("The corrupted images came from an archive.")
+    if "reference" in entry and not lenient:
+        raise Unsayable("mCE is beside a reference, which the record does not have.")
+    names, severities = entry.get("corruptions") or [entry.get("corruption")], entry.get("severities")
+    if isinstance(severities, list) and isinstance(names, list):
+        several = [{**entry, "corruption": one, "severity": s} for one in names for s in severities]
+    else:
+        several = [entry]
+    if lenient:
+        several = [{**_named(metric_name.parse(one["metric"])), **one} for one in several]
+    specs: list[Any] = [spec_of(one, lenient=lenient) if lenient or "n" in one else None for one in several]
+    if None not in specs:
+        return tuple(replace(spec, draws=0) if isinstance(spec, Accuracy) else spec for spec in specs)
+    if "transfer" in parts.prefixes and "source" in entry:
+        raise Unsayable(
+            "the record does not have the attacked model, which rb-attack transfer names with --from"
+        )
+    known = _named(metric_name.parse(entry["metric"]))
+    how = "says only in part how" if known else "does not say how"
+    raise Unsayable(f"The record {how} this was measured: {name}.")
+
+
+def _under(entry: Entry, *, searched: bool = True, difference: bool = False) -> dict[str, Any]:
+    """The options of the run that an entry names. searched: the precision counts; difference: of splits."""
+    under: dict[str, Any] = {"seed": entry.get("seed"), "draws": entry.get("verdict_draws")}
+    if not difference:
+        under["split"] = entry.get("split")
+    if searched and entry.get("precision") in ("fp32", "bf16"):
+        under["precision"] = entry["precision"]
+    stages, backward = entry.get("defend"), entry.get("backward")
+    if isinstance(stages, str):
+        hows = set(backward) if isinstance(backward, list) else set()
+        how = next(iter(hows)) if len(hows) == 1 and hows <= {"none", "identity", "own"} else None
+        under |= {"defend": stages, "backward": how}
+    for name, value in under.items():
+        if value is not None and not isinstance(value, str | int):
+            raise Unsayable(f"a setting in the record is no number and no text: {name}.")
+    return {name: value for name, value in under.items() if value is not None}
+
+
+def _counts(entry: Entry, beside: Mapping[str, Entry]) -> list[Any] | None:
+    """The requested number of images, for a difference on train and test; None if they do not fit together.
+
+    An entry of probabilistic robustness counts the correct images: the accuracy in the record has all.
+    """
+    n = entry.get("n")
+    counts = n if isinstance(n, list) else [n]
+    if entry.get("denominator") != "correct":
+        return counts
+    sides = ["train.acc", "acc"]
+    if len(counts) == 1:
+        sides = [metric_name.split_name("acc", str(entry.get("split") or "test"))]
+    clean = [beside.get(side, {}) for side in sides]
+    for one, count in zip(clean, counts, strict=False):
+        if not (isinstance(one.get("n"), int) and is_number(one.get("value"))):
+            return None
+        if round(one["n"] * one["value"]) != count:
+            return None
+    return [one["n"] for one in clean] if len(clean) == len(counts) else None
+
+
+def _two_phase(entry: Entry, spec: Attacked, under: Mapping[str, Any]) -> TwoPhaseQuestion:
+    about, method = entry["two_phase"], spec.method
+    sampled, goal = about.get("sampled"), about.get("goal")
+    size = None if sampled == about.get("survivors") or goal is not None else sampled
+    screen = screened_attack.screen_of(method, about.get("screen_steps") or 20)
+    return TwoPhaseQuestion(request=TwoPhaseRequest(method, (method.eps,), screen, size, goal), under=under)
+
+
+def _checked(entry: Entry, beside: Mapping[str, Entry]) -> ChecklistQuestion:
+    same = {name: entry.get(name) for name in ("eps", "split", "n", "seed")}
+    methods: dict[str, Any] = {"fgsm": ATTACKS.build("fgsm")}
+    for attack, option in (("pgd", "steps"), ("square", "queries"), ("noise", "samples")):
+        for one in beside.values():
+            alike = all(one.get(name) == value for name, value in same.items())
+            if alike and one.get("attack") == attack and option in one:
+                methods.setdefault(attack, ATTACKS.build(attack, **{option: one[option]}))
+    if len(methods) < 4 or not is_number(entry.get("eps")):
+        raise Unsayable("the record lacks attacks that it compared")
+    checklist = MaskingChecklist(eps=float(entry["eps"]), **methods)
+    return ChecklistQuestion(checklist=checklist, under={**_under(entry), "n": entry.get("n")})
+
+
+def _measured(entry: Entry) -> MeasureQuestion:
+    about = {
+        name: entry[name]
+        for name in ("on", "batches", "batch_size", "batchnorm", "init_seed")
+        if name in entry
+    }
+    under = {name: entry[name] for name in ("split", "seed") if name in entry}
+    if "split" in entry:
+        about["splits"] = (entry["split"],)
+    batches, size = entry.get("batches"), entry.get("batch_size")
+    if isinstance(batches, int) and isinstance(size, int) and entry.get("n") != batches * size:
+        under["n"] = entry.get("n")  # the last batch is smaller
+    named = ("attack", "steps", "step_size", "norm") if entry.get("attack") == "pgd" else ("attack",)
+    attack = {name: entry[name] for name in named if entry.get(name) is not None}
+    return MeasureQuestion(
+        measure_name=entry["measure"], about=about, attack=attack, entries=(entry,), under=under
+    )
+
+
+def _named(name: metric_name.MetricName) -> dict[str, Any]:
+    """The settings that a metric's name says; empty for a name that says none."""
+    if name.over == "gamma" and name.stem != "pfail" and name.of in NOISES:
+        value = float(name.number) * 255  # the name has only six digits
+        whole = len(name.number) > 6 and abs(value - round(value)) < 1e-3
+        gamma = round(value) / 255 if whole else float(name.number)
+        rate = {"rho": float(name.rho)} if name.rho else {}
+        over_all = "all" if name.stem.endswith("-all") else "correct"
+        return {"noise": name.of, "gamma": gamma, "denominator": over_all, **rate}
+    if name.over == "severity" and name.of in CORRUPTIONS:
+        return {"corruption": name.of, "severity": int(name.number)}
+    for attack in sorted(ATTACKS, key=len, reverse=True) if name.over == "eps" else ():
+        steps = name.stem.removeprefix(attack)
+        if not (name.stem.startswith(attack) and (steps.isdigit() or not steps)):
+            continue
+        said: dict[str, Any] = {"norm": name.norm} if name.norm else {}
+        said |= {"steps": int(steps)} if steps else {}
+        if said.keys() <= {public_name(field) for field in options_of(ATTACKS.load(attack))}:
+            eps = float(name.number) if name.norm else float(name.number) / 255
+            return {"attack": attack, "eps": eps, **said}
+    return {}
