@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
-from rbtools.records import metric_name, results
+from rbtools.records import metric_name, results, schema
 from rbtools.records.answers import HOW, Answers
 from rbtools.scoring import bootstrap, paired
 
 Record = Mapping[str, Any]
 Counted = Callable[[Record, Mapping[str, Any]], Answers | None]
-_IMAGES = ("dataset", "split", "indices", "class_map", "n")
 
 
 class _MemberAnswers(NamedTuple):
@@ -88,7 +87,7 @@ def _measured(members: Sequence[Record], name: str, counted: Counted) -> _Member
         if known is None:
             return None
         every.append(known.right)
-        fields = {key: entry.get(key) for key in _IMAGES if key in entry}
+        fields = {key: entry[key] for key in schema.of_images() if key in entry}
         about.append({"dataset": member.get("dataset")} | fields)
         examples |= {known.examples} - {""}
     if len(examples) > 1 or any(one != about[0] for one in about):
@@ -142,7 +141,7 @@ def _why_not(name: str, entry: Mapping[str, Any]) -> str:
 
 def _difference(ours: _MemberAnswers, reference: _MemberAnswers) -> str:
     """How the images of two metrics differ; empty if they are the same."""
-    for key in _IMAGES:
+    for key in sorted(ours.images.keys() | reference.images.keys()):
         one, other = ours.images.get(key), reference.images.get(key)
         if one != other:
             return f"{key} is {one} and {other}"
