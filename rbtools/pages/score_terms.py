@@ -11,10 +11,10 @@ from rbtools.pages import page_columns as board
 from rbtools.records import expr, metric_name
 from rbtools.records.results import is_number
 from rbtools.scoring import metric_words, terms
+from rbtools.scoring.composite import MISSING
 
 Record = Mapping[str, Any]
 Pair = tuple[float, float]
-MISSING = ("refuse", "renormalise", "worst")
 
 
 @dataclass

@@ -13,7 +13,7 @@ from rbtools.plots.base import Drawing, Record, WeighedScore
 from rbtools.records import expr
 from rbtools.registry import param
 from rbtools.scoring import terms
-from rbtools.scoring.composite import Composite
+from rbtools.scoring.composite import MISSING, Composite
 
 # The weights of PRBench's figure 6, panel by panel: of clean accuracy, PGD-20, PR, ProbAcc, the two
 # generalisation errors and the time, as rb-score's preset has them. wellzline/PRbenchwebsite shows it.
@@ -127,9 +127,7 @@ class Composed(Drawing):
         "Scale metrics inside groups that agree in these, such as dataset,arch.name.  [default: over all]",
         metavar="LIST",
     )
-    missing: str = param(
-        "refuse", "What to do with a record that lacks a metric.", choices=("refuse", "renormalise", "worst")
-    )
+    missing: str = param("refuse", "What to do with a record that lacks a metric.", choices=MISSING)
 
     def scored(self, records: Sequence[Record]) -> WeighedScore:
         """The composite score of the records.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
 from rbtools.errors import RbError
@@ -20,6 +20,13 @@ def short_dataset(name: str) -> str:
     """A data set's name for tables and figures: of one that is a path the last part of it."""
     kind, _, path = name.partition(":")
     return path.rstrip("/").rpartition("/")[2] or name if kind in _WITH_PATH else name
+
+
+def at(value: object, path: Iterable[str]) -> Any:
+    """What is inside objects at a path, such as ("train", "seed"); None where there is nothing."""
+    for step in path:
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
 
 
 def is_number(value: object) -> TypeGuard[float]:
