@@ -259,7 +259,7 @@ def _mark_classes(contenders: Sequence[Contender], metric: str, screen: Terminal
     for one in contenders:
         try:
             one.marks["per_class"] = per_class.described(one.record, metric)
-        except (expr.MissingName, per_class.NoAnswers) as reason:
+        except (expr.MissingName, answers.NoAnswers) as reason:
             lacking.append(reason)
         except RbError as reason:
             screen.warn(f"{name_of(one.record)}: {reason}")

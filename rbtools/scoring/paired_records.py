@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
-from rbtools.records import metric_name, results, schema
-from rbtools.records.answers import HOW, Answers
+from rbtools.records import answers, metric_name, results, schema
 from rbtools.scoring import bootstrap, paired
 
 Record = Mapping[str, Any]
-Counted = Callable[[Record, Mapping[str, Any]], Answers | None]
+Counted = Callable[[Record, Mapping[str, Any]], answers.Answers | None]
 
 
 class _MemberAnswers(NamedTuple):
@@ -128,15 +127,14 @@ def _compared(
 
 def _why_not(name: str, entry: Mapping[str, Any]) -> str:
     """Why a metric of the reference cannot be compared."""
-    parts = metric_name.parse(metric_name.without_split(name))
-    if parts.is_ge or parts.stem in ("pr", "pr-all"):
-        return f"{name} has no paired comparison: it is no share of images that count."
-    if entry.get("denominator") == "correct":
-        return (
-            f"{name} has no paired comparison: each model's value is over the images that it classifies"
-            " correctly without noise."
-        )
-    return f"The reference has no answers of single images for {name}. {HOW}"
+    try:
+        answers.needed(entry, name)
+    except answers.NoAnswers as why:
+        return str(why)
+    return (
+        f"{name} has no paired comparison: each model's value is over the images that it classifies correctly"
+        " without noise, or the members of the reference are of different images."
+    )
 
 
 def _difference(ours: _MemberAnswers, reference: _MemberAnswers) -> str:

@@ -51,8 +51,8 @@ def common_union(record: Record, names: Sequence[str]) -> float:
 
 def union_of(record: Record, names: Sequence[str], *, common: bool = False) -> Union:
     """The parts of a union. Raises RbError as `union` does."""
-    entries = [results.last_entry(record, name) for name in _metrics(record, names)]
-    parts = [(entry, _answers(entry)) for entry in entries]
+    entries = [{"metric": name, **results.last_entry(record, name)} for name in _metrics(record, names)]
+    parts = [(entry, answers.needed(entry, entry["metric"])) for entry in entries]
     (first, given), *others = parts
     for entry, answer in others:
         problem = (
@@ -100,30 +100,6 @@ def _is_share(record: Record, metric: str) -> bool:
     """Whether a glob stands for a metric: a share of images by its name or, as with --as, by its entry."""
     entry = results.last_entry(record, metric)
     return metric_name.is_share_of_images(metric) or (answers.FIELD in entry and "union" not in entry)
-
-
-def _answers(entry: Record) -> answers.Answers:
-    answer = answers.of(entry)
-    if answer is not None:
-        return answer
-    name = entry.get("metric")
-    if "two_phase" in entry:
-        raise RbError(
-            f"{name} is an estimate: not all images were attacked, so it can be in no union. Attack all of"
-            " them (--two-phase all, or without it)."
-        )
-    if metric_name.parse(metric_name.without_split(str(name))).stem in ("pr", "pr-all"):
-        raise RbError(f"{name} is a share of noisy copies, so no image counts or not. ProbAcc (--rho) does.")
-    if "records" in entry:
-        raise RbError(
-            f"{name} is a mean over records, so no image has one answer. Add the union to each record before:"
-            " rb-score --add NAME='union(...)'."
-        )
-    if "expression" in entry and "union" not in entry:
-        raise RbError(f"{name} is computed: {entry['expression']}. A union takes metrics that were measured.")
-    if type(entry.get("n")) is not int:
-        raise RbError(f"{name} is no share of images, so it can be in no union.")
-    raise RbError(f"{name} has no answer for each image. {answers.HOW}")
 
 
 def entry(record: Record, expression: expr.Expression, *, explain: bool = False) -> dict[str, Any]:
