@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from types import TracebackType
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console, Group
@@ -15,58 +16,40 @@ from rich.text import Text
 from rbtools.report import clock_time
 
 Event = dict[str, Any]
-_FRAMES = 2  # a second
 
 
-class CardTable:
-    """Drawn on standard error while a card is made; `hear` takes the events of the terminal."""
+@contextlib.contextmanager
+def live_table(seconds: float | None) -> Iterator[Callable[[Event, dict[str, Any] | None], None]]:
+    """Draw the table on standard error while a card is made; the function that it gives takes the events of
+    the terminal."""
+    begin, latest = time.monotonic(), list[Event]()
 
-    def __init__(self, seconds: float | None) -> None:
-        self._limit, self._begin = seconds, time.monotonic()
-        self._event: Event | None = None
-        console = Console(file=sys.stderr)
-        self._live = Live(self, console=console, refresh_per_second=_FRAMES, transient=True)
-
-    def __enter__(self) -> CardTable:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-
-    def hear(self, event: Event, record: dict[str, Any] | None) -> None:
-        """Show how a card stands."""
-        if event["event"] == "card":
-            self._event = event
-            self._live.refresh()
-
-    def __rich__(self) -> Group | Text:
-        if self._event is None:
+    def drawn() -> Group | Text:
+        if not latest:
             return Text("rb-card: the first look begins.")
-        return Group(table(self._event), Text(self._status(self._event)))
+        spent = time.monotonic() - begin
+        text = clock_time(spent) + ("" if seconds is None else f" of {clock_time(seconds)}")
+        if latest[-1]["running"] is not None:
+            text += f" · {latest[-1]['running']} runs on {latest[-1]['n']:,} images"
+        return Group(table(latest[-1]), Text(text + " · Ctrl-C writes the card as it stands"))
 
-    def _status(self, event: Event) -> str:
-        spent = time.monotonic() - self._begin
-        text = clock_time(spent) + ("" if self._limit is None else f" of {clock_time(self._limit)}")
-        if event["running"] is not None:
-            text += f" · {event['running']} runs"
-            text += f" on {event['n']:,} images"
-        return text + " · Ctrl-C writes the card as it stands"
+    console = Console(file=sys.stderr)
+    with Live(console=console, get_renderable=drawn, refresh_per_second=2, transient=True) as live:
+
+        def hear(event: Event, record: dict[str, Any] | None) -> None:
+            if event["event"] == "card":
+                latest[:] = [event]
+                live.refresh()
+
+        yield hear
 
 
 def table(event: Event) -> Table:
     """A row for each part: value, interval, images, share of the time, and its first metric."""
     drawn = Table(box=None, pad_edge=False, expand=True)
-    for name, side in (
-        ("part", "left"),
-        ("value", "right"),
-        ("interval", "right"),
-        ("images", "right"),
-        ("time", "right"),
-    ):
-        drawn.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
+    drawn.add_column("part", no_wrap=True)
+    for name in ("value", "interval", "images", "time"):
+        drawn.add_column(name, justify="right", no_wrap=True)
     drawn.add_column("metric", no_wrap=True, ratio=1)  # it is cut off where the terminal is narrow
     total = sum(row["seconds"] for row in event["parts"]) or 1.0
     for row in event["parts"]:

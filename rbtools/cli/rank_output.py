@@ -17,7 +17,7 @@ from rbtools.cli.source import name_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import answers, dumps, expr, metric_name
-from rbtools.scoring import bootstrap, merge, per_class, rank_order, ranking, render, table
+from rbtools.scoring import bootstrap, merge, per_class, rank_order, ranking, render, single_images, table
 from rbtools.scoring.ranking import Contender
 
 Record = dict[str, Any]
@@ -259,7 +259,7 @@ def _mark_classes(contenders: Sequence[Contender], metric: str, screen: Terminal
     for one in contenders:
         try:
             one.marks["per_class"] = per_class.described(one.record, metric)
-        except (expr.MissingName, per_class.NoAnswers) as reason:
+        except (expr.MissingName, single_images.NoAnswers) as reason:
             lacking.append(reason)
         except RbError as reason:
             screen.warn(f"{name_of(one.record)}: {reason}")

@@ -180,10 +180,10 @@ def _table(request: CardRequest, work: shared.CommandContext) -> Iterator[None]:
     if not work.screen.terminal or work.screen.quiet:
         yield
         return
-    from rbtools.cli.card_table import CardTable
+    from rbtools.cli.card_table import live_table
 
-    with CardTable(request.seconds) as table:
-        work.screen.listeners.append(table.hear)
+    with live_table(request.seconds) as hear:
+        work.screen.listeners.append(hear)
         yield
 
 

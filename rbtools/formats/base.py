@@ -94,13 +94,6 @@ def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{above}{key}", item
 
 
-def inside(record: object, path: str) -> Any:
-    """The value at a dotted path; None where there is none."""
-    for key in path.split("."):
-        record = record.get(key) if isinstance(record, dict) else None
-    return record
-
-
 def own_part(value: object) -> dict[str, Any]:
     """A copy of the format's own field of a record; empty where that is no object."""
     return dict(value) if isinstance(value, dict) else {}

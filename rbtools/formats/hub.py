@@ -10,7 +10,7 @@ from typing import ClassVar
 import yaml
 
 from rbtools.errors import RbError
-from rbtools.formats.base import Document, Record, Unit, inside
+from rbtools.formats.base import Document, Record, Unit
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.rows import measured
 from rbtools.formats.written import WrittenOnly, model_name, numbers_of, text_of
@@ -56,7 +56,9 @@ class Hub(WrittenOnly):
             for metric, value in metrics.items()
         ]
         train = {
-            key: value for key in ("method", "seed") if (value := inside(record, f"train.{key}")) is not None
+            key: value
+            for key in ("method", "seed")
+            if (value := results.at(record, ("train", key))) is not None
         }
         kept: Record = {"arch": {"name": text_of(record, "arch.name")}, "dataset": text_of(record, "dataset")}
         return {**kept, **({"train": train} if train else {}), "metrics": metrics, "evals": evals}

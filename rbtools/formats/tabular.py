@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError, near
 from rbtools.formats import numbers
-from rbtools.formats.base import RESULTS, Bad, Document, Published, Record, Unit, inside, leaves, own_part
+from rbtools.formats.base import RESULTS, Bad, Document, Published, Record, Unit, leaves, own_part
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import SIZES, dataset_name, described
 from rbtools.formats.rows import DIFFERENCE, SHARE, MetricValues, PublishedRow, measured
-from rbtools.records import metric_name
+from rbtools.records import metric_name, results
 from rbtools.registry import param
 from rbtools.spaces.zoo import FORMS
 
@@ -164,7 +164,7 @@ class Tabular:
         fields = {key: value for key, value in record.items() if key not in (*RESULTS, "csv")}
         for path, value in leaves(fields):
             name = path if Column(path).field == path else f"record.{path}"
-            if inside(constants, path) != value:
+            if results.at(constants, path.split(".")) != value:
                 cells[back.get(name, name)] = _written(value, name)
         for metric in values.metrics:
             own = Column(metric).field or metric.startswith("metrics.") or _beside(metric, values.metrics)

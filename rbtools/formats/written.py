@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 from rbtools.errors import RbError
-from rbtools.formats.base import Published, Record, Unit, inside, own_part
+from rbtools.formats.base import Published, Record, Unit, own_part
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.records import results
 
@@ -35,13 +35,13 @@ class Sender(Protocol):
 
 def text_of(record: Record, path: str) -> str:
     """The text at a dotted path; empty where there is none."""
-    value = inside(record, path)
+    value = results.at(record, path.split("."))
     return value if isinstance(value, str) else ""
 
 
 def model_name(record: Record) -> str:
     """The name of a record's model: architecture, training method and seed."""
-    seed = inside(record, "train.seed")
+    seed = results.at(record, ("train", "seed"))
     parts = [text_of(record, "arch.name"), text_of(record, "train.method")]
     return "-".join([*filter(None, parts), *([f"s{seed}"] if type(seed) is int else [])]) or "model"
 

@@ -135,10 +135,9 @@ def _score(record: Record, entry: Entry) -> Record:
     try:
         of_score = [Term(term["metric"], term["weight"], term["higher"]) for term in terms]
         metrics = record.get("metrics") or {}
-        values = [[_value(term.metric, {**record, "metrics": metrics})] for term in of_score]
+        values = [_value(term.metric, {**record, "metrics": metrics}) for term in of_score]
         ends = [ranges[term.metric] for term in of_score]
-        missing = "worst" if entry.get("missing") == "worst" else "renormalise"
-        ((score, _),) = composite.scores(values, of_score, missing, ends)
+        score = composite.rescored(values, of_score, ends, str(entry.get("missing")))
     except (RbError, KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
         return _unknown(entry, "the entry's terms and ranges do not fit together")
     return remeasured.judged(entry, {**entry, "value": score})

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.pages import page_content
 from rbtools.pages.page_content import CONTROL
 from rbtools.records import dumps
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from rbtools.plots.base import Scoring
-
 
 _SCRIPTS = (
     "1-data.js 2-score.js 3-order.js 4-table.js 5-panel.js 6-chart.js 7-record.js 8-download.js 9-main.js"
@@ -41,27 +37,22 @@ class Leaderboard:
 
     title: str = param("Leaderboard", "What stands above the page.")
 
-    def draw(self, records: Iterable[dict[str, Any]], scoring: Scoring) -> str:
+    def draw(self, records: Iterable[dict[str, Any]]) -> str:
         """The page. Raises RbError where there are no records, or none has a metric."""
-        return page(list(records), self.title, scoring.preset_metrics)
+        return page(list(records), self.title)
 
 
-def page(
-    records: list[dict[str, Any]],
-    title: str = "Leaderboard",
-    preset_metrics: Callable[[str], Sequence[str]] = lambda preset: (),
-) -> str:
+def page(records: list[dict[str, Any]], title: str = "Leaderboard") -> str:
     """The leaderboard page of these records: HTML that loads nothing.
 
-    preset_metrics: the metrics of a preset of rb-score under their usual names, from which some data sets
-    differ. Everything in the records is data: it is embedded as JSON that cannot end its element, and reaches
-    the document only as text; a content security policy lets no other script run. Raises RbError where there
-    are no records, or none has a metric.
+    Everything in the records is data: it is embedded as JSON that cannot end its element, and reaches the
+    document only as text; a content security policy lets no other script run. Raises RbError where there are
+    no records, or none has a metric.
     """
     if not records:
         raise RbError("There are no records to draw.")
     title = title.encode(errors="replace").decode()  # a command line's argument may be invalid Unicode
-    return filled(page_content.content(records, title, preset_metrics), title)
+    return filled(page_content.content(records, title), title)
 
 
 def filled(content: dict[str, Any], title: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from rbtools.errors import RbError
 from rbtools.pages import bibliography
 from rbtools.pages.page_content import CONTROL, commands_of, policy
-from rbtools.plots.base import Scoring, encode
+from rbtools.plots.base import encode
 from rbtools.plots.curves import CurvesPlot
 from rbtools.records import metric_name
 from rbtools.records.results import is_number, short_dataset
@@ -47,7 +47,7 @@ pre { background: #f2f4f7; padding: .6rem; font-size: .85rem;
 """
 
 
-def page(record: Record, latex: str, scoring: Scoring, title: str | None = None) -> str:
+def page(record: Record, latex: str, title: str | None = None) -> str:
     """The report as HTML that loads nothing and runs nothing. Every text of the record is escaped.
 
     latex: the row of a table.
@@ -58,7 +58,7 @@ def page(record: Record, latex: str, scoring: Scoring, title: str | None = None)
     sections = [
         _about(record),
         _results(record),
-        *_curves(record, scoring),
+        *_curves(record),
         _checklist(record),
         ("LaTeX", _pre(latex)),
         ("Command lines that made it", _pre(" |\n  ".join(commands_of(record)) or "none is in the record")),
@@ -158,7 +158,7 @@ def _figure(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _curves(record: Record, scoring: Scoring) -> list[tuple[str, str]]:
+def _curves(record: Record) -> list[tuple[str, str]]:
     """A section for each curve that the record has points of."""
     sections = []
     names = [(name, metric_name.parse(name).over) for name in record.get("metrics") or ()]
@@ -173,7 +173,7 @@ def _curves(record: Record, scoring: Scoring) -> list[tuple[str, str]]:
             content = '<p class="hint">Not drawn: each curve has one point, which the table has.</p>'
         elif points:
             try:
-                drawn = CurvesPlot(over=over, metric=metric, title="").draw([dict(record)], scoring)
+                drawn = CurvesPlot(over=over, metric=metric, title="").draw([dict(record)])
                 code = base64.b64encode(encode(drawn, "svg")).decode()
                 content = f'<img class="curve" alt="{text(title)}" src="data:image/svg+xml;base64,{code}">'
             except RbError:

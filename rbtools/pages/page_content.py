@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rbtools import __version__
@@ -38,11 +38,9 @@ class TextPool:
         return list(self.numbers)
 
 
-def content(
-    records: Sequence[Record], title: str, preset_metrics: Callable[[str], Sequence[str]]
-) -> dict[str, Any]:
+def content(records: Sequence[Record], title: str) -> dict[str, Any]:
     """All data of the page, for JSON. Raises RbError if no record has a metric."""
-    ranked, score = metric_name.default_rank_key(records), score_terms.score(records, preset_metrics)
+    ranked, score = metric_name.default_rank_key(records), score_terms.score(records)
     shown = board.columns(records)
     intervals = [_intervals(record) for record in records]
     steps, protocols = TextPool(), TextPool()

@@ -14,7 +14,7 @@ from rbtools.cli.source import name_of
 from rbtools.pages import model_report
 from rbtools.plots.output_file import ending_of, output_option, refuse_to_overwrite, save
 from rbtools.records import metric_name
-from rbtools.scoring import plotted, render, table
+from rbtools.scoring import render, table
 
 Record = dict[str, Any]
 
@@ -74,7 +74,7 @@ def report(
             )
             return shared.FAILED
         (record,) = records
-        text = model_report.page(record, _latex(record), plotted, title)
+        text = model_report.page(record, _latex(record), title)
         save(text, Path(output), "html")
         screen.clear()
         screen.say(f"{output} reports on {name_of(record)}.")

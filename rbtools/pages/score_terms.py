@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,11 +10,11 @@ from rbtools.errors import RbError
 from rbtools.pages import page_columns as board
 from rbtools.records import expr, metric_name
 from rbtools.records.results import is_number
-from rbtools.scoring import metric_words
+from rbtools.scoring import metric_words, terms
+from rbtools.scoring.composite import MISSING
 
 Record = Mapping[str, Any]
 Pair = tuple[float, float]
-MISSING = ("refuse", "renormalise", "worst")
 
 
 @dataclass
@@ -60,16 +60,15 @@ class Score:
     preset: str | None = None
 
 
-def score(records: Sequence[Record], preset_metrics: Callable[[str], Sequence[str]]) -> Score:
+def score(records: Sequence[Record]) -> Score:
     """The score that rb-score gave to all of these records; else its default for them.
 
-    That is every headline metric that all of them have, with equal weights. `preset_metrics` gives the
-    metrics of a preset under their usual names.
+    That is every headline metric that all of them have, with equal weights.
     """
-    return _agreed(records, preset_metrics) or Score(_common(records))
+    return _agreed(records) or Score(_common(records))
 
 
-def _agreed(records: Sequence[Record], preset_metrics: Callable[[str], Sequence[str]]) -> Score | None:
+def _agreed(records: Sequence[Record]) -> Score | None:
     """None where a record has no score, or one of another make."""
     entries = [_entry(record) for record in records]
     makes = [None if entry is None else _make(entry) for entry in entries]
@@ -82,7 +81,8 @@ def _agreed(records: Sequence[Record], preset_metrics: Callable[[str], Sequence[
     except RbError:
         return None
     agreed = Score([PageTerm(*term) for term in _terms(entries[0] or {})], *first[1:])
-    usual = preset_metrics(agreed.preset) if agreed.preset else ()
+    presets = terms.presets()
+    usual = [term.metric for term in presets[agreed.preset].terms] if agreed.preset in presets else []
     for place, term in enumerate(agreed.terms):
         names = [str((entry or {})["terms"][place]["metric"]) for entry in entries]
         if len(set(names)) > 1:

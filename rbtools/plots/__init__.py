@@ -1,9 +1,7 @@
 """Figures and pages made from records: one file per kind, one line here.
 
 A kind is a frozen dataclass of its options. `draw` takes records and returns a matplotlib Figure, or text
-where its file is text; `base.encode` makes the bytes of a file of either. Scores are computed in `scoring`
-and passed in, since this room may only import records, spaces and the registries of attacks, methods and
-measures, for their names.
+where its file is text; `base.encode` makes the bytes of a file of either.
 """
 
 from __future__ import annotations
@@ -15,8 +13,6 @@ from rbtools.registry import Registry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from rbtools.plots.base import Scoring
 
 
 PLOTS = Registry(
@@ -45,8 +41,8 @@ class Plot(Protocol):
     name: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
 
-    def draw(self, records: Iterable[dict[str, Any]], scoring: Scoring) -> Figure | str:
-        """The Figure, or the text of the file. `scoring` has the functions of rbtools.scoring.plotted.
+    def draw(self, records: Iterable[dict[str, Any]]) -> Figure | str:
+        """The Figure, or the text of the file.
 
         Raises RbError without records, or if they lack the data to draw.
         """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, weightings, words
-from rbtools.plots.base import Painted, Record, Scoring
+from rbtools.plots.base import Painted, Record
 from rbtools.records import metric_name
 from rbtools.registry import param
 
@@ -38,10 +38,10 @@ class Bars(weightings.Composed):
 
     top: int = param(20, "Number of records, the best by the first weighting.", check="positive")
 
-    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
         if self._as_values:
             return self._values(figure, records)
-        score = self.scored(records, scoring)
+        score = self.scored(records)
         usual = {term.metric: term.weight for term in score.terms}
         weights = weightings.weightings(self.weightings, usual)
         if len(weights) > MOST_WEIGHTINGS:

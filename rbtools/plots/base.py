@@ -43,7 +43,7 @@ class Painted(NamedTuple):
 
 
 class WeighedScore(Protocol):
-    """A composite score: what `rbtools.scoring.plotted.composite` returns, and `weightings.Own`."""
+    """A composite score: `rbtools.scoring.composite.Composite`, and `weightings.Own`."""
 
     @property
     def terms(self) -> Sequence[WeightedTerm]: ...
@@ -57,30 +57,6 @@ class WeightedTerm(Protocol):
     def metric(self) -> str: ...
     @property
     def weight(self) -> float: ...
-
-
-class Scoring(Protocol):
-    """The functions of `rbtools.scoring.plotted`."""
-
-    def front(self, columns: Sequence[Sequence[float]], higher: Sequence[bool]) -> list[int]: ...
-    def correlations(
-        self,
-        kind: str,
-        names: Sequence[str],
-        columns: Sequence[Sequence[float | None]],
-        rows: Sequence[str],
-        cols: Sequence[str],
-    ) -> list[list[float]]: ...
-    def composite(
-        self,
-        records: Iterable[Record],
-        metric: str | None,
-        *,
-        preset: str | None = None,
-        within: str | None = None,
-        missing: str = "refuse",
-    ) -> WeighedScore: ...
-    def preset_metrics(self, preset: str) -> list[str]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +77,7 @@ class Drawing:
                 f"The width of a figure is {self.width:g} inches. Expected {LEAST_WIDTH:g} to {MOST_WIDTH:g}."
             )
 
-    def draw(self, records: Iterable[Record], scoring: Scoring) -> Figure:
+    def draw(self, records: Iterable[Record]) -> Figure:
         """A matplotlib Figure of these records, on the Agg canvas.
 
         Raises RbError without records, or if they lack the data to draw.
@@ -111,10 +87,10 @@ class Drawing:
             raise RbError("There are no records to draw.")
         with style.applied():
             figure = blank(self.width)
-            finish(figure, self.paint(figure, held, scoring), self.title)
+            finish(figure, self.paint(figure, held), self.title)
         return figure
 
-    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
         """Paint the records onto the figure, whose width is set."""
         raise NotImplementedError
 

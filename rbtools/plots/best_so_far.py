@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import layout, style, words
-from rbtools.plots.base import Drawing, Painted, Record, Scoring
+from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SearchPlot(Drawing):
 
     log_x: bool = param(False, "Logarithmic horizontal axis, which shows the first queries.")
 
-    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
         searches = [search for record in records if (search := _search(record)) is not None]
         if not searches:
             raise RbError(

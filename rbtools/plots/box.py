@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from rbtools.datasets import DATASETS, WITH_PATH, describe
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, weightings, words
-from rbtools.plots.base import Painted, Record, Scoring
+from rbtools.plots.base import Painted, Record
 from rbtools.records import metric_name
 from rbtools.registry import param
 
@@ -74,8 +74,8 @@ class Box(weightings.Composed):
         None, "Classes of the data set, for the line of chance.  [default: the data set's]", check="positive"
     )
 
-    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
-        facets, axis = self._facets(records, scoring)
+    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
+        facets, axis = self._facets(records)
         panels = [panel for facet in facets for panel in facet]
         if len(facets) == len(panels):  # each facet has one panel: all share one row
             facets = [panels]
@@ -103,13 +103,13 @@ class Box(weightings.Composed):
         title = words.titled(words.counted(len(records)), records)
         return Painted(title, height, [] if line is None else [(line, chance)], "", axis)
 
-    def _facets(self, records: Sequence[Record], scoring: Scoring) -> tuple[list[list[BoxPanel]], str]:
+    def _facets(self, records: Sequence[Record]) -> tuple[list[list[BoxPanel]], str]:
         """The panels of each facet, and the label of the axis."""
         parts: dict[str, Sequence[int]] = {"": range(len(records))}
         if self.facet is not None:
             parts = {**record_values.groups(records, self.facet, "--facet")}
         if self.weightings is not None:
-            scores = self._scores(records, scoring)
+            scores = self._scores(records)
             group = self.group or "train.method"
             drawn = [_by_group(records, parts[facet], facet, scores, group) for facet in parts]
             return drawn, "composite score (1 is best)"
@@ -134,9 +134,9 @@ class Box(weightings.Composed):
             ]
         return drawn, words.axis(names)
 
-    def _scores(self, records: Sequence[Record], scoring: Scoring) -> dict[str, list[float | None]]:
+    def _scores(self, records: Sequence[Record]) -> dict[str, list[float | None]]:
         """Weighting -> the composite score of each record."""
-        score = self.scored(records, scoring)
+        score = self.scored(records)
         some = weightings.weightings(self.weightings, {term.metric: term.weight for term in score.terms})
         return {title: score.weighed(weights) for title, weights in some.items()}
 

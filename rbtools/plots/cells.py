@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record, Scoring
+from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
 from rbtools.spaces import nasbench201
@@ -67,7 +67,7 @@ class CellsPlot(Drawing):
         choices=("operations", "graph", "grid", "network"),
     )
 
-    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
         cells = [record for record in records if record_values.cell(record) is not None]
         several = expr.items(self.by or "")
         if len(several) > 1:

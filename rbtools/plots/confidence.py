@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import details, layout, style, words
-from rbtools.plots.base import Drawing, Painted, Record, Scoring
+from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.records import metric_name
 from rbtools.registry import param
 
@@ -56,7 +56,7 @@ class Confidence(Drawing):
         0, "With --view label: the class of the images, from 0.", name="class", check="non-negative"
     )
 
-    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
         by_metric = details.of(records, self.metric, self.detail)
         return self._by_class(figure, by_metric) if self.view == "class" else self._over(figure, by_metric)
 

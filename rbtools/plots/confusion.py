@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import details, layout, style, words
-from rbtools.plots.base import Drawing, Painted, Record, Scoring
+from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Confusion(Drawing):
     counts: bool = param(False, "Numbers of images instead of shares of a row.")
     labels: str | None = param(None, "Names of the classes, with commas.", metavar="LIST")
 
-    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
         by_metric = details.of(records, self.metric, self.detail)
         if self.metric is None:
             last = next(reversed(by_metric))

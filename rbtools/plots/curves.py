@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from rbtools.errors import RbError, near
 from rbtools.lazy import np
 from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record, Scoring
+from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
 
@@ -99,7 +99,7 @@ class CurvesPlot(Drawing):
     )
     same_scale: bool = param(False, "With --right: use the scale of the left axis.")
 
-    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
         keys = [""] * len(records)
         if self.facet is not None:
             keys = record_values.keys(records, self.facet, "--facet")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record, Scoring
+from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.registry import param
+from rbtools.scoring import correlate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,12 +60,12 @@ class Heatmap(Drawing):
         """Whether this is a line of rb-corr, which is no record but can be drawn."""
         return line.get("tool") == "rb-corr" and {"row", "col", "value", "kind"} <= line.keys()
 
-    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
         pairs = [line for line in records if self.adopt(line)]
         kind = self.kind or (str(pairs[0]["kind"]) if pairs else "spearman")
         if pairs and len(pairs) < len(records):
             raise RbError("There are records and lines of rb-corr. Draw one or the other.")
-        matrix = self._of_pairs(pairs, kind) if pairs else self._of_records(records, kind, scoring)
+        matrix = self._of_pairs(pairs, kind) if pairs else self._of_records(records, kind)
         return _drawn(figure, matrix, self.width, _NAMES.get(kind, kind))
 
     def _of_pairs(self, pairs: Sequence[Record], kind: str) -> HeatmapMatrix:
@@ -79,7 +80,7 @@ class Heatmap(Drawing):
         table = [[_number(at.get((row, col))) for col in cols] for row in rows]
         return HeatmapMatrix(rows, cols, table, max((int(line.get("n") or 0) for line in pairs), default=0))
 
-    def _of_records(self, records: Sequence[Record], kind: str, scoring: Scoring) -> HeatmapMatrix:
+    def _of_records(self, records: Sequence[Record], kind: str) -> HeatmapMatrix:
         if len(records) < FEWEST:
             raise RbError(
                 f"There {'is' if len(records) == 1 else 'are'} {words.counted(len(records))}. A correlation"
@@ -89,7 +90,9 @@ class Heatmap(Drawing):
         cols = record_values.chosen(records, self.cols or self.metric, "--cols" if self.cols else "--metric")
         names = list(dict.fromkeys([*rows, *cols]))
         columns = [record_values.column(records, name, "--metric") for name in names]
-        return HeatmapMatrix(rows, cols, scoring.correlations(kind, names, columns, rows, cols), len(records))
+        numbers = np.array([[_number(value) for value in column] for column in columns]).T
+        values = correlate.matrix(kind, names, numbers, rows, cols).value
+        return HeatmapMatrix(rows, cols, values.tolist(), len(records))
 
 
 def _number(value: float | None) -> float:

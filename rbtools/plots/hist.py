@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record, Scoring
+from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Histogram(Drawing):
     )
     bins: int | None = param(None, "Number of bins.  [default: chosen from the data]", check="positive")
 
-    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
         if self.bins is not None and self.bins > MOST_BINS:
             raise RbError(f"--bins is {self.bins}. Expected {MOST_BINS} at most: more cannot be seen.")
         names = record_values.chosen(records, self.metric, "--metric")

@@ -18,7 +18,6 @@ from rbtools.commands.corrupt import severity_option
 from rbtools.plots import PLOTS, Plot, details
 from rbtools.plots.output_file import ending_of, output_option, refuse_to_overwrite, save
 from rbtools.registry import Registry
-from rbtools.scoring import plotted
 from rbtools.store import Store
 
 
@@ -60,7 +59,7 @@ def main(
             asked = params.get("metric")
             records = [details.fetched(record, asked, detail, Store(store)) for record in records]
         if records:
-            drawn = chosen.draw(records, plotted)
+            drawn = chosen.draw(records)
             streams.of_command().keep(drawn)
             if ending is not None:
                 save(drawn, Path(output), ending)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record, Scoring
+from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.records import metric_name
 from rbtools.registry import param
 
@@ -56,7 +56,7 @@ class Ranks(Drawing):
     )
     sets: str = param("dataset", "With --join: what the sets differ in.", metavar="EXPR")
 
-    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
         names = self._names(records)
         if self.join is not None:
             return self._joined(figure, records, names)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record, Scoring
+from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
+from rbtools.scoring.rank_order import front
 from rbtools.spaces import nasbench201
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Scatter(Drawing):
     )
     log_x: bool = param(False, "Logarithmic horizontal axis, for parameters and times.")
 
-    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
         colours = (
             ("--colour", self.colour),
             ("--neighbours", self.neighbours),
@@ -94,7 +95,7 @@ class Scatter(Drawing):
         else:
             _plain(axes, points)
         if self.pareto:
-            entries += self._front(axes, points, y, scoring)
+            entries += self._front(axes, points, y)
         height = min(self.width, max(2.2, 0.62 * self.width))
         layout.label(axes, x=words.axis([self.x]), y=words.axis([y]), room=(self.width - 0.9, height - 0.5))
         layout.plain_numbers(axes.yaxis)
@@ -136,10 +137,11 @@ class Scatter(Drawing):
         layout.plain_numbers(bar.ax.yaxis)
         return []
 
-    def _front(self, axes: Axes, points: Points, y: str, scoring: Scoring) -> list[tuple[Artist, str]]:
+    def _front(self, axes: Axes, points: Points, y: str) -> list[tuple[Artist, str]]:
         higher = (metric_name.higher_is_better(self.x), metric_name.higher_is_better(y))
-        best = scoring.front([points.x, points.y], higher)
-        ordered = sorted(best, key=lambda place: (points.x[place], points.y[place]))
+        best = front(list(zip(points.x, points.y, strict=True)), higher)
+        places = [place for place, is_best in enumerate(best) if is_best]
+        ordered = sorted(places, key=lambda place: (points.x[place], points.y[place]))
         (line,) = axes.plot(
             [points.x[place] for place in ordered],
             [points.y[place] for place in ordered],

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import NamedTuple
 
-from rbtools.errors import RbError, near
+from rbtools.errors import RbError, near, unknown
 from rbtools.plots import record_values, words
-from rbtools.plots.base import Drawing, Record, Scoring, WeighedScore
+from rbtools.plots.base import Drawing, Record, WeighedScore
 from rbtools.records import expr
 from rbtools.registry import param
+from rbtools.scoring import terms
+from rbtools.scoring.composite import MISSING, Composite
 
 # The weights of PRBench's figure 6, panel by panel: of clean accuracy, PGD-20, PR, ProbAcc, the two
 # generalisation errors and the time, as rb-score's preset has them. wellzline/PRbenchwebsite shows it.
@@ -125,21 +127,21 @@ class Composed(Drawing):
         "Scale metrics inside groups that agree in these, such as dataset,arch.name.  [default: over all]",
         metavar="LIST",
     )
-    missing: str = param(
-        "refuse", "What to do with a record that lacks a metric.", choices=("refuse", "renormalise", "worst")
-    )
+    missing: str = param("refuse", "What to do with a record that lacks a metric.", choices=MISSING)
 
-    def scored(self, records: Sequence[Record], scoring: Scoring) -> WeighedScore:
-        """The composite score of the records, settled; see `rbtools.scoring.plotted.composite`.
+    def scored(self, records: Sequence[Record]) -> WeighedScore:
+        """The composite score of the records.
 
         Without other options it is the score that rb-score gave them, if all have one with the same terms.
         """
         options = (self.metric, self.preset, self.within, self.missing)
         if options == (None, None, None, "refuse") and (own := Own.of(records)) is not None:
             return own
-        return scoring.composite(
-            records, self.metric, preset=self.preset, within=self.within, missing=self.missing
-        )
+        if self.preset is not None and self.preset not in terms.presets():
+            raise unknown("preset", self.preset, terms.presets())
+        asked = [] if self.metric is None else terms.asked(self.metric)  # the title has the warnings
+        within = expr.items(self.within or "")
+        return Composite(records, asked, preset=self.preset, within=within, missing=self.missing)
 
 
 def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[float]]:

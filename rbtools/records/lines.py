@@ -56,7 +56,7 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
     values nested too deeply to be written, and a schema newer than this version's.
     """
     try:
-        record: Any = orjson.loads(text)
+        record: object = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise BadLine(_why_not_json(text, error, whole)) from None
     if not isinstance(record, dict):
@@ -74,8 +74,7 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
         )
     if "error" not in record:
         check_shape(record)
-    valid: dict[str, Any] = record
-    return valid
+    return record
 
 
 def parse_again(text: bytes) -> dict[str, Any]:
@@ -167,8 +166,7 @@ def _parse_slowly(text: bytes) -> dict[str, Any]:
             raise BadLine(f'has the key "{shown(twice)}" twice. Expected every key once.')
         return result
 
-    record: dict[str, Any] = json.loads(text, object_pairs_hook=pairs)
-    return record
+    return dict(json.loads(text, object_pairs_hook=pairs))
 
 
 def _why_not_json(text: bytes, error: orjson.JSONDecodeError, whole: bool) -> str:
@@ -228,14 +226,14 @@ def lines(stream: Iterable[bytes], source: str = STDIN) -> Iterator[Line]:
             yield Line(source, number, text[:_SHOWN], None, _not_text(text, source))
             return
         judged += len(raw)
-        whole, record, problem, continues = raw.endswith(b"\n"), None, None, over_lines
+        whole = raw.endswith(b"\n")
         try:
-            record, over_lines, continues = parse(text, whole=whole), False, False
+            line, over_lines = Line(source, number, text, parse(text, whole=whole), None), False
         except BadLine as wrong:
-            problem = str(wrong)
+            line = Line(source, number, text, None, str(wrong), continues=over_lines)
             if first and whole and text in (b"{", b"["):
-                problem, over_lines = _over_lines(text), True
-        yield Line(source, number, text, record, problem, continues=continues)
+                line, over_lines = line._replace(problem=_over_lines(text)), True
+        yield line
         first = False
 
 

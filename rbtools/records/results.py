@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
 from rbtools.errors import RbError
@@ -13,13 +13,18 @@ LATER: Any = object()
 """Placeholder in an entry for a value that is known only after the work."""
 
 
-_WITH_PATH = ("imagefolder", "npz", "parquet")
-
-
 def short_dataset(name: str) -> str:
     """A data set's name for tables and figures: of one that is a path the last part of it."""
     kind, _, path = name.partition(":")
-    return path.rstrip("/").rpartition("/")[2] or name if kind in _WITH_PATH else name
+    with_path = kind in ("imagefolder", "npz", "parquet")
+    return path.rstrip("/").rpartition("/")[2] or name if with_path else name
+
+
+def at(value: object, path: Iterable[str]) -> Any:
+    """What is inside objects at a path, such as ("train", "seed"); None where there is nothing."""
+    for step in path:
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -92,6 +97,10 @@ def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     """Say in which fields two entries' protocols differ, such as "steps 20 there, 40 here"."""
+
+    def shown(fields: dict[str, Any], key: str) -> str:
+        return repr(fields[key]) if key in fields else "absent"
+
     before, after = protocol(old), protocol(new)
     fields = [
         key
@@ -99,11 +108,7 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
         if (key in before) != (key in after) or before.get(key) != after.get(key)
         if after.get(key) is not LATER
     ]
-    return ", ".join(f"{key} {_shown(before, key)} there and {_shown(after, key)} here" for key in fields)
-
-
-def _shown(fields: dict[str, Any], key: str) -> str:
-    return repr(fields[key]) if key in fields else "absent"
+    return ", ".join(f"{key} {shown(before, key)} there and {shown(after, key)} here" for key in fields)
 
 
 def edited(record: dict[str, Any]) -> dict[str, Any] | None:

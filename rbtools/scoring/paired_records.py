@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
-from rbtools.records import metric_name, results
-from rbtools.records.answers import HOW, Answers
-from rbtools.scoring import bootstrap, paired
+from rbtools.records import answers, metric_name, results, schema
+from rbtools.scoring import bootstrap, paired, single_images
 
 Record = Mapping[str, Any]
-Counted = Callable[[Record, Mapping[str, Any]], Answers | None]
-_IMAGES = ("dataset", "split", "indices", "class_map", "n")
+Counted = Callable[[Record, Mapping[str, Any]], answers.Answers | None]
 
 
 class _MemberAnswers(NamedTuple):
@@ -88,7 +86,7 @@ def _measured(members: Sequence[Record], name: str, counted: Counted) -> _Member
         if known is None:
             return None
         every.append(known.right)
-        fields = {key: entry.get(key) for key in _IMAGES if key in entry}
+        fields = {key: entry[key] for key in schema.of_images() if key in entry}
         about.append({"dataset": member.get("dataset")} | fields)
         examples |= {known.examples} - {""}
     if len(examples) > 1 or any(one != about[0] for one in about):
@@ -129,20 +127,19 @@ def _compared(
 
 def _why_not(name: str, entry: Mapping[str, Any]) -> str:
     """Why a metric of the reference cannot be compared."""
-    parts = metric_name.parse(metric_name.without_split(name))
-    if parts.is_ge or parts.stem in ("pr", "pr-all"):
-        return f"{name} has no paired comparison: it is no share of images that count."
-    if entry.get("denominator") == "correct":
-        return (
-            f"{name} has no paired comparison: each model's value is over the images that it classifies"
-            " correctly without noise."
-        )
-    return f"The reference has no answers of single images for {name}. {HOW}"
+    try:
+        single_images.needed(entry, name)
+    except single_images.NoAnswers as why:
+        return str(why)
+    return (
+        f"{name} has no paired comparison: each model's value is over the images that it classifies correctly"
+        " without noise, or the members of the reference are of different images."
+    )
 
 
 def _difference(ours: _MemberAnswers, reference: _MemberAnswers) -> str:
     """How the images of two metrics differ; empty if they are the same."""
-    for key in _IMAGES:
+    for key in sorted(ours.images.keys() | reference.images.keys()):
         one, other = ours.images.get(key), reference.images.get(key)
         if one != other:
             return f"{key} is {one} and {other}"

@@ -9,29 +9,19 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.proportions import wilson
 from rbtools.records import answers, expr, results
-
-
-class NoAnswers(RbError):
-    """The record has no answers of all images for the metric."""
+from rbtools.scoring import single_images
 
 
 def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]:
     """For each class of the images how many of them count in the metric's value, and how many there are.
 
-    Raises MissingName without the metric, NoAnswers without answers of all its images, and RbError for
-    answers that are damaged.
+    Raises MissingName without the metric, NoAnswers without answers of its images, and RbError for answers
+    that are damaged.
     """
     if metric not in (record.get("metrics") or {}):
         raise expr.MissingName(metric, {"metrics": record.get("metrics") or {}})
     entry = results.last_entry(record, metric)
-    answered = answers.of(entry)
-    if answered is None and "records" in entry:
-        raise NoAnswers(
-            f"{metric} is a mean over records, so no image has one answer. Add the worst class to each record"
-            f" before: rb-score --add NAME='class.min({metric})'."
-        )
-    if answered is None:
-        raise NoAnswers(f"The record has no answers of single images for {metric}. {answers.HOW}")
+    answered = single_images.needed(entry, metric)
     if len(answered.right) != entry["n"]:
         raise RbError(
             f"{metric} is over the images that the model classifies correctly, which have no classes."

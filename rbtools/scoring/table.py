@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rbtools.errors import RbError, UsageError, near
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
-from rbtools.records.results import is_number, short_dataset
+from rbtools.records.results import at, is_number, short_dataset
 from rbtools.scoring import means, metric_words
 from rbtools.scoring.rank_order import Ranked, Record
 
@@ -188,7 +188,7 @@ _IDENTITY = {
 def _identity(records: Sequence[Record]) -> Iterable[_TableColumn]:
     """What says which model a record is of: seeds and files only where they differ."""
     for title, path in _IDENTITY.items():
-        values = [value for record in records if (value := _at(record, path)) is not None]
+        values = [value for record in records if (value := at(record, path)) is not None]
         if title not in ("seed", "checkpoint") or any(value != values[0] for value in values):
             yield _path_column(Heading(title, title == "seed"), path, optional=title != "name")
 
@@ -199,12 +199,12 @@ def _path_column(
     """The column of a field by its path, and of the path of its interval."""
 
     def cell(row: _Row) -> TableCell:
-        value = _at(row.record, path)
+        value = at(row.record, path)
         if path == ("dataset",) and isinstance(value, str):
             value = short_dataset(value)
         if isinstance(value, bool):
             value = "yes" if value else "no"
-        return TableCell(_shown(value), _ends(_at(row.record, ends)) if ends and is_number(value) else None)
+        return TableCell(_shown(value), _ends(at(row.record, ends)) if ends and is_number(value) else None)
 
     return _TableColumn(heading, cell, optional)
 
@@ -231,7 +231,7 @@ def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
             return TableCell(value if isinstance(value, str) else None)
         found = measured(value, row.entries.get(name, {}))
         if is_key and found.interval is None:
-            found = found._replace(interval=_ends(_at(row.record, ("ranking", "ci95"))))
+            found = found._replace(interval=_ends(at(row.record, ("ranking", "ci95"))))
         if compiled.is_mean and (is_key or name not in row.entries):
             interval = found.interval or means.interval(row.record, compiled)
             found = found._replace(interval=interval, n=found.n or means.images(row.record, compiled))
@@ -292,14 +292,14 @@ def _class_columns(records: Sequence[Record]) -> list[_TableColumn]:
 
     def column(title: str, label: str | None) -> _TableColumn:
         def cell(row: _Row) -> TableCell:
-            chosen = str(_at(row.record, ("per_class", "worst"))) if label is None else label
-            found = _at(row.record, ("per_class", "classes", chosen))
-            value = _at(found, ("value",))
-            return TableCell(value, _ends(_at(found, ("ci95",)))) if is_number(value) else TableCell(None)
+            chosen = str(at(row.record, ("per_class", "worst"))) if label is None else label
+            found = at(row.record, ("per_class", "classes", chosen))
+            value = at(found, ("value",))
+            return TableCell(value, _ends(at(found, ("ci95",)))) if is_number(value) else TableCell(None)
 
         return _TableColumn(Heading(title, True, missing="–", share=True), cell, optional=True)
 
-    labels = dict.fromkeys(label for one in records for label in _at(one, ("per_class", "classes")) or ())
+    labels = dict.fromkeys(label for one in records for label in at(one, ("per_class", "classes")) or ())
     every = [column(f"class {label}", label) for label in labels]
     return [_path_column(Heading("worst class", True), ("per_class", "worst")), column("worst", None), *every]
 
@@ -320,13 +320,6 @@ def _ends(value: object) -> tuple[float, float] | None:
     if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(is_number, value)):
         return None
     return value[0], value[1]
-
-
-def _at(record: Record, path: tuple[str, ...]) -> Any:
-    value: Any = record
-    for step in path:
-        value = value.get(step) if isinstance(value, dict) else None
-    return value
 
 
 def is_detail(name: str) -> bool:

@@ -7,7 +7,6 @@ most the smallest of the parts' values, which `min(...)` gives.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.proportions import wilson
 from rbtools.records import answers, expr, metric_name, results, schema
+from rbtools.scoring import single_images
 
 Record = Mapping[str, Any]
 FUNCTIONS = frozenset({"union", "union.common"})  # of expressions
@@ -52,8 +52,8 @@ def common_union(record: Record, names: Sequence[str]) -> float:
 
 def union_of(record: Record, names: Sequence[str], *, common: bool = False) -> Union:
     """The parts of a union. Raises RbError as `union` does."""
-    entries = [results.last_entry(record, name) for name in _metrics(record, names)]
-    parts = [(entry, _answers(entry)) for entry in entries]
+    entries = [{"metric": name, **results.last_entry(record, name)} for name in _metrics(record, names)]
+    parts = [(entry, single_images.needed(entry, entry["metric"])) for entry in entries]
     (first, given), *others = parts
     for entry, answer in others:
         problem = (
@@ -103,30 +103,6 @@ def _is_share(record: Record, metric: str) -> bool:
     return metric_name.is_share_of_images(metric) or (answers.FIELD in entry and "union" not in entry)
 
 
-def _answers(entry: Record) -> answers.Answers:
-    answer = answers.of(entry)
-    if answer is not None:
-        return answer
-    name = entry.get("metric")
-    if "two_phase" in entry:
-        raise RbError(
-            f"{name} is an estimate: not all images were attacked, so it can be in no union. Attack all of"
-            " them (--two-phase all, or without it)."
-        )
-    if metric_name.parse(metric_name.without_split(str(name))).stem in ("pr", "pr-all"):
-        raise RbError(f"{name} is a share of noisy copies, so no image counts or not. ProbAcc (--rho) does.")
-    if "records" in entry:
-        raise RbError(
-            f"{name} is a mean over records, so no image has one answer. Add the union to each record before:"
-            " rb-score --add NAME='union(...)'."
-        )
-    if "expression" in entry and "union" not in entry:
-        raise RbError(f"{name} is computed: {entry['expression']}. A union takes metrics that were measured.")
-    if type(entry.get("n")) is not int:
-        raise RbError(f"{name} is no share of images, so it can be in no union.")
-    raise RbError(f"{name} has no answer for each image. {answers.HOW}")
-
-
 def entry(record: Record, expression: expr.Expression, *, explain: bool = False) -> dict[str, Any]:
     """The fields of an entry for an expression that is a union: value, interval, parts, each image's answer.
 
@@ -153,18 +129,15 @@ def entry(record: Record, expression: expr.Expression, *, explain: bool = False)
 
 def among(texts: Iterable[str]) -> list[expr.Expression]:
     """The expressions among these texts that are unions; a metric may have any other name."""
-    found = {}
-    for text in texts:
-        with contextlib.suppress(RbError):
-            found[text] = expr.compile(text)
-    return [expression for expression in found.values() if expression.union is not None]
+    expressions = [expr.Expression(text, any_name=True) for text in dict.fromkeys(texts)]
+    return [one for one in expressions if one.union is not None]
 
 
 def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression]) -> dict[str, Any]:
     """The record with each expression that is a union as a metric of that name, so that it has an interval
     and an answer for each image. What cannot be computed is left out: evaluating it says why."""
     for expression in expressions:
-        if expression.union is not None and expression.text not in (record.get("metrics") or {}):
+        if expression.text not in (record.get("metrics") or {}):
             try:
                 fields = entry(record, expression)
             except RbError:

@@ -323,7 +323,7 @@ def _file_key(path: str | os.PathLike[str]) -> tuple[str, bool]:
 def _listed(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

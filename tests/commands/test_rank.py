@@ -375,6 +375,14 @@ def test_two_evaluations_of_a_checkpoint_are_one_record(more: list[str], turned:
     assert result.stderr == ONE.format("1 record")
 
 
+def test_a_merged_record_stands_where_its_model_came_first_and_lacks_what_its_parts_lack() -> None:
+    parts = [evaluated(acc=(0.5, 40)), net("b", 0, acc=0.5), evaluated(pgd=(0.25, 12))]
+    lines = run(["--by", "acc"], parts).stdout.splitlines()
+    assert [json.loads(line)["arch"]["name"] for line in lines] == ["a", "b"]
+    refused = run(["--by", "acc", "--within", "nonsense"], parts)
+    assert refused.exit_code == 2 and "--within: no record has 'nonsense'." in refused.stderr
+
+
 def test_without_merging_a_group_is_of_all_its_records() -> None:
     parts = [evaluated(acc=(0.5, 40)), evaluated(acc=(0.75, 10))]
     result = run(["--by", "acc", "--no-merge", "--aggregate-by", "arch.name"], parts)

@@ -185,8 +185,8 @@ def test_a_reference_without_answers_is_refused_with_what_gives_them() -> None:
     ("metric", "why"),
     [
         ("probacc.uniform.0.1.0.05", "each model's value is over the images"),
-        ("pr.uniform.0.1", "it is no share of images that count."),
-        ("ge.pgd20.8", "it is no share of images that count."),
+        ("pr.uniform.0.1", "is a share of noisy copies"),
+        ("ge.pgd20.8", "is no share of images that count."),
     ],
 )
 def test_a_metric_that_is_no_share_of_the_same_images_is_refused(metric: str, why: str) -> None:

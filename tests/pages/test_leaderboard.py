@@ -22,7 +22,6 @@ from rbtools import records as lines
 from rbtools.errors import RbError
 from rbtools.pages import leaderboard
 from rbtools.pages.page_content import CONTROL
-from rbtools.scoring import plotted
 from rbtools.scoring.rank_order import bands as rank_bands
 from tests import runner
 
@@ -184,7 +183,7 @@ def test_a_score_that_rb_score_never_wrote_makes_a_page_all_the_same(told: Recor
     for one in made:
         one["evals"] = [{"tool": "rb-score", "metric": "score", "value": 0.5, **told}]
         one["metrics"]["score"] = 0.5
-    found = content_of(leaderboard.page(made, preset_metrics=plotted.preset_metrics))
+    found = content_of(leaderboard.page(made))
     assert found["missing"] in ("refuse", "renormalise", "worst") and len(found["rows"]) == 2
 
 
@@ -244,7 +243,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
     def open_(records: list[Record], **options: Any) -> Any:
         file = tmp_path / "board.html"
-        file.write_text(leaderboard.page(records, preset_metrics=plotted.preset_metrics), encoding="utf-8")
+        file.write_text(leaderboard.page(records), encoding="utf-8")
         context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
         contexts.append(context)
         page = context.new_page()

@@ -16,5 +16,5 @@ def test_the_default_score_has_one_point_of_each_curve() -> None:
     ]
     names += ["corrupt.fog.3", "corrupt.snow.3", "corrupt.mean", "params"]
     records = [{"metrics": dict.fromkeys(names, 0.5)}, {"metrics": dict.fromkeys(names, 0.25)}]
-    found = [term.metric for term in score_terms.score(records, lambda preset: []).terms]
+    found = [term.metric for term in score_terms.score(records).terms]
     assert sorted(found) == sorted(["acc", "pgd20.8", "fgsm.1", "pgd20.l2.0.5", "corrupt.mean", "params"])

@@ -10,7 +10,6 @@ from matplotlib.text import Text
 
 from rbtools.errors import RbError
 from rbtools.plots import PLOTS, base
-from rbtools.scoring import plotted
 
 pytestmark = pytest.mark.slow
 Records = list[dict[str, Any]]
@@ -70,7 +69,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
 
 
 def drawn(name: str, records: Records, **options: Any) -> Any:
-    return PLOTS.build(name, **options).draw(iter(records), plotted)
+    return PLOTS.build(name, **options).draw(iter(records))
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -10,14 +10,14 @@ from matplotlib.colors import to_hex
 
 from rbtools.errors import RbError
 from rbtools.plots import PLOTS, style, weightings, words
-from rbtools.scoring import plotted, terms
+from rbtools.scoring import terms
 from rbtools.spaces import nasbench201
 
 Records = list[dict[str, Any]]
 
 
 def drawn(name: str, records: Records, **options: Any) -> Any:
-    return PLOTS.build(name, **options).draw(records, plotted)
+    return PLOTS.build(name, **options).draw(records)
 
 
 def trained(method: str, **metrics: float) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from rbtools.errors import RbError
 from rbtools.measures import MEASURES
 from rbtools.pages import page_columns
 from rbtools.plots import PLOTS, base, box, layout, style, weightings, words
-from rbtools.scoring import plotted
-from rbtools.scoring.terms import presets
+from rbtools.scoring.composite import Composite
+from rbtools.scoring.terms import asked, presets
 from rbtools.spaces import nasbench201
 from tests.runner import entry, model
 
@@ -115,12 +115,6 @@ def test_chance_is_known_for_published_sets_and_from_matrices() -> None:
 # --- what is computed -----------------------------------------------------------------------------
 
 
-def test_the_front_has_what_nothing_beats() -> None:
-    x, y = [1, 2, 3, 3, 0, 2], [3, 2, 1, 1, 3, 1]
-    assert plotted.front([x, y], [True, True]) == [0, 1, 2, 3]
-    assert plotted.front([x, y], [False, True]) == [4]
-
-
 def test_weightings_are_read_and_wrong_ones_named() -> None:
     names = dict.fromkeys(["acc", "pgd20.8", "pgd20.16"], 1.0)
     assert weightings.weightings("equal; robust: pgd20.*=3, acc=0", names) == {
@@ -145,9 +139,9 @@ def test_scores_are_those_of_rb_score_within_groups_too() -> None:
     ]
     for one in some[3:]:
         one["metrics"]["acc"] += 10
-    over_all = plotted.composite(some, "acc,ge.acc").weighed([1.0, 1.0])
-    within = plotted.composite(some, None, within="dataset").weighed([1.0, 1.0])
-    assert plotted.composite(some, "ge.acc:higher,acc:3").weighed([0.0, 3.0]) == pytest.approx(
+    over_all = Composite(some, asked("acc,ge.acc")).weighed([1.0, 1.0])
+    within = Composite(some, within=["dataset"]).weighed([1.0, 1.0])
+    assert Composite(some, asked("ge.acc:higher,acc:3")).weighed([0.0, 3.0]) == pytest.approx(
         [n / 12 for n in (0, 1, 2, 10, 11, 12)]
     )
     assert within == [0.0, 0.5, 1.0] * 2
@@ -157,14 +151,14 @@ def test_scores_are_those_of_rb_score_within_groups_too() -> None:
     rows = weightings.grouped(some, [within], "train.method")
     assert (rows.names, rows.numbers, rows.counts) == (["0", "1", "2"], [[0.0], [0.5], [1.0]], [2, 2, 2])
     assert weightings.best(rows, 2).names == ["2", "1"]
-    score = plotted.composite(some, "acc")
+    score = Composite(some, asked("acc"))
     assert weightings.together(some, None, score) == ", scaled over 2 data sets together"
     assert weightings.together(some, "dataset", score) == ""
 
 
 def test_the_title_says_that_two_records_tell_only_which_is_better() -> None:
     two = [named("a", metrics={"acc": 0.9}), named("b", metrics={"acc": 0.8999})]
-    score = plotted.composite(two, "acc")
+    score = Composite(two, asked("acc"))
     assert score.weighed([1.0]) == [1.0, 0.0]
     assert "in each metric 1 is the better" in weightings.together(two, None, score)
     assert "with nothing to compare it with" in weightings.together(two[:1], None, score)
@@ -192,7 +186,7 @@ def test_names_beside_points_stand_apart() -> None:
 
 
 def drawn(name: str, records: Records, **options: Any) -> Any:
-    return PLOTS.build(name, **options).draw(records, plotted)
+    return PLOTS.build(name, **options).draw(records)
 
 
 def test_a_box_plot_has_a_panel_for_each_attack_and_the_line_of_chance(fifteen: Records) -> None:

@@ -71,17 +71,14 @@ class Expression:
     def __init__(self, text: str, *, any_name: bool = False) -> None:
         self.text = text
         try:
-            built = Builder(text)
+            built: Builder | None = Builder(text)
         except RbError:
             if not any_name:
                 raise
-            self._node: Node = lambda record: lookup(record, text)
-            self.names: tuple[str, ...] = (text,)
-            self.functions: frozenset[str] = frozenset()
-        else:
-            self._node = built.node
-            self.names = tuple(built.names)
-            self.functions = frozenset(built.functions)
+            built = None
+        self._node: Node = built.node if built else lambda record: lookup(record, text)
+        self.names = tuple(built.names if built else [text])
+        self.functions = frozenset(built.functions if built else ())
 
     def __call__(self, record: Record) -> Any:
         """The value for this record. A union that is among its metrics is not computed again.
