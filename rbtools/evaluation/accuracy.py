@@ -16,6 +16,7 @@ from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key,
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, intervals
 from rbtools.records import metric_name
+from rbtools.records.results import is_number
 from rbtools.scoring import corruptions as sums
 
 if TYPE_CHECKING:
@@ -245,9 +246,13 @@ class Attacked(Accuracy):
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
         if "eps" not in entry or metric_name.of_other_network(entry["metric"]):
             return None
-        method = rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient)
-        ladder = tuple(entry.get("ladder") or ())
-        return None if method is None else cls(method=method, ladder=ladder, **kept_of(entry))
+        method, ladder = (
+            rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient),
+            entry.get("ladder", []),
+        )
+        if method is None or not isinstance(ladder, list) or not all(map(is_number, ladder)):
+            return None
+        return cls(method=method, ladder=tuple(ladder), **kept_of(entry))
 
 
 def attacked(

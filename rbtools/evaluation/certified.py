@@ -17,6 +17,7 @@ from rbtools.evaluation.spec import Entry, Evaluation, Spec, rebuilt
 from rbtools.lazy import np
 from rbtools.probabilistic import smoothing
 from rbtools.records import metric_name
+from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +41,7 @@ class Smoothed(Spec):
     """
 
     method: Smooth
-    eps: float
+    eps: float = param(0.0, "The radius, in L2 on [0, 1].", check="non-negative")
     each_image: bool = False
     radii: tuple[float, ...] = field(default=(), compare=False)
 

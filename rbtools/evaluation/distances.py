@@ -14,6 +14,7 @@ from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key, rebuilt
 from rbtools.lazy import np, torch
 from rbtools.records import metric_name, schema
+from rbtools.registry import param
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _DIGITS = 6
@@ -32,7 +33,7 @@ class Nearest(Spec):
     """
 
     method: Any
-    eps: float | None = None
+    eps: float | None = param(None, "The distance, on [0, 1].", check="non-negative")
     farthest: float = field(default=0.0, compare=False)
 
     @property

@@ -34,6 +34,18 @@ class Spec:
     in comparisons. Several specs may read the same rows (those with the same `column`).
     """
 
+    def __post_init__(self) -> None:
+        """Check the fields that are options (`registry.param`). Raises RbError."""
+        for field in dataclasses.fields(self):
+            value, label = getattr(self, field.name), f"{field.name} of {type(self).__name__}"
+            if "help" not in field.metadata or (value is None and field.default is None):
+                continue
+            registry.plain(field, value, label)
+            registry.check_number(field, value, label)
+            choices = field.metadata["choices"]
+            if choices and value not in choices:
+                raise RbError(f"{label} is {value!r}. Choose from: {', '.join(choices)}.")
+
     @property
     def random(self) -> bool:
         """Whether the rows depend on the seed."""
