@@ -120,10 +120,9 @@ def _p_of_means(right: np.ndarray) -> list[float]:
             np.ones(right.shape[2], np.float32),
         ),
     )
-    comparison = paired_records.PairedComparison(groups[0], counted, draws, ["m.8"])
-    for members in groups[1:]:
-        comparison.add("", members)
-    return [row["m.8"]["p"] for row in comparison.results()]
+    others = [("", members) for members in groups[1:]]
+    rows, _ = paired_records.compare(groups[0], others, counted, draws, ["m.8"])
+    return [row["m.8"]["p"] for row in rows]
 
 
 def _record(name: str, seed: int, metrics: dict[str, np.ndarray]) -> paired_records.Record:

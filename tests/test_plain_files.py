@@ -202,7 +202,7 @@ MAY: dict[str, dict[str, int]] = {
         "cli/events.py": 1,
         "jobs/corrupted_images.py": 1,
         "jobs/save_images.py": 2,
-        "store/files.py": 5,
+        "store/files.py": 4,
         "store/lease.py": 2,
     },
     STREAM: {

@@ -25,8 +25,8 @@ from rbtools.commands.score import _of_file
 from rbtools.datasets import decode, imagefolder, indices
 from rbtools.errors import RbError, UsageError
 from rbtools.evaluation import base
-from rbtools.formats.base import parsed
 from rbtools.models import read_checkpoint
+from rbtools.papers.formats.published_json import parsed
 from rbtools.records.lines import parse
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -147,22 +147,22 @@ def _may_be(content: object, wanted: set[Key]) -> bool:
     return any(key[-1] == int(index) for key in wanted)
 
 
-def tell(results: Iterable[tuple[Record, dict[str, Any] | None]], name: str, screen: Terminal) -> None:
-    """Say how many records have published values, how many of these differ, and what was not compared."""
-    every = list(results)
-    values = [one for _, published in every if published for one in published["metrics"].values()]
-    judged = [one for one in values if "within" in one]
+def tell(beside: Sequence[dict[str, Any] | None], name: str, screen: Terminal) -> None:
+    """Say how many records have published values, how many of these differ, and what was not compared.
+
+    beside: the published values of each record, None where it has none.
+    """
+    found = [published["metrics"] for published in beside if published is not None]
+    judged = [one for metrics in found for one in metrics.values() if "within" in one]
     beyond = sum(not one["within"] for one in judged)
-    matched = sum(published is not None for _, published in every)
-    message = f"{name} has values of {matched} of {counted(len(every), 'record')}"
+    message = f"{name} has values of {len(found)} of {counted(len(beside), 'record')}"
     if judged:
         message += f"; {beyond} of {counted(len(judged), 'difference')} beyond the sampling error"
     screen.say(f"{message}.")
     reasons = Counter(
         f"{metric}: {one['reason']}"
-        for _, beside in every
-        if beside
-        for metric, one in beside["metrics"].items()
+        for metrics in found
+        for metric, one in metrics.items()
         if "value" not in one
     )
     for reason, count in reasons.most_common(_NAMED):

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -173,13 +172,18 @@ class Loop:
 
     def lines(self) -> Iterator[Line]:
         """The lines of the source, read ahead to know their number."""
-        lines = self.source.lines(self.screen, self.output, results=len(self.functions))
-        if not self.source.reads_ahead:
-            return lines
+        return iter(self._read_ahead() if self.source.reads_ahead else self._source_lines())
+
+    def _source_lines(self) -> Iterator[Line]:
+        return self.source.lines(self.screen, self.output, results=len(self.functions))
+
+    def _read_ahead(self, wake: Callable[[], None] = lambda: None) -> ReadAhead:
         self.ahead = ReadAhead(
-            lines, lambda line: len(self.functions if line.results is None else line.results)
+            self._source_lines(),
+            lambda line: len(self.functions if line.results is None else line.results),
+            wake,
         )
-        return iter(self.ahead)
+        return self.ahead
 
     @property
     def total(self) -> int | None:
@@ -188,17 +192,12 @@ class Loop:
 
     def _process_ahead(self, engine: Engine, window: Window) -> None:
         """Read in a thread while the engine's workers run jobs."""
-        self.reading = True
-        engine.status = lambda said: self._status(said.text, said.call, window, self.reading)
-        lines: deque[Line | None] = deque()
-        threading.Thread(target=self._read, args=(engine, window.room, lines), daemon=True).start()
-        while self.reading or window.waiting:
+        ahead = self._read_ahead(engine.wake)
+        engine.status = lambda said: self._status(said.text, said.call, window, not ahead.ended)
+        ahead.begin()
+        while ahead.left or window.waiting:
             engine.wait()
-            while lines:
-                line = lines.popleft()
-                if line is None:
-                    self.reading = False
-                    continue
+            while window.room and (line := ahead.take()) is not None:
                 for place, job in window.take_in(line):
                     window.submit(place, job, engine)
             window.finish_ready()
@@ -216,18 +215,6 @@ class Loop:
             seconds = (time.perf_counter() - self.start) / done * (total - done)
             text += f" · {clock_time(seconds)} left in all"
         return f"[{min(done + 1, total)}/{total}] {text}"
-
-    def _read(self, engine: Engine, room: threading.Semaphore, lines: deque[Line | None]) -> None:
-        """Read lines while there is room for them, and at last note that there are no more, or the error."""
-        try:
-            for line in self.lines():
-                room.acquire()
-                lines.append(line)
-                engine.wake()
-            lines.append(None)
-            engine.wake()
-        except BaseException as error:
-            engine.post(error)
 
     def record_of(self, line: Line) -> dict[str, Any] | None:
         """The record to process, or None for a line that passes unchanged."""

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import stdev
 from typing import Any
 
-from rbtools.cli import against
+from rbtools.cli import against, tables
 from rbtools.cli.image_answers import ImageAnswers
 from rbtools.cli.output import RecordWriter
-from rbtools.cli.paired_ranking import PairedReference
 from rbtools.cli.sink import counted
 from rbtools.cli.source import name_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
-from rbtools.records import answers, dumps, expr, metric_name, parse_again
-from rbtools.scoring import bootstrap, per_class, rank_order, ranking, render, table
+from rbtools.records import answers, dumps, expr, metric_name
+from rbtools.scoring import bootstrap, merge, per_class, rank_order, ranking, render, table
+from rbtools.scoring.ranking import Contender
 
 Record = dict[str, Any]
 
@@ -52,30 +52,13 @@ class RankOptions:
 
 @dataclass
 class Ranking:
-    """A ranking: groups of entries in their order. members: the records behind each merged record.
-
-    parts: the records that it averages, which may be means over seeds themselves. paired: the comparison of
-    each line with the reference.
-    """
+    """A ranking: groups of contenders in their order. missing: how many lack the first value."""
 
     keys: list[rank_order.SortKey]
     groups: list[list[rank_order.Ranked]]
-    members: dict[bytes, list[Record]]
     missing: int
-    parts: dict[bytes, list[Record]] = field(default_factory=dict)
     published: against.PublishedResults | None = None
-    reference: PairedReference | None = None
-    paired: dict[bytes, Record] = field(default_factory=dict)
-
-    def members_of(self, text: bytes) -> list[Record]:
-        """The records behind a line: itself, or those that it averages."""
-        return self.members.get(text) or [parse_again(text)]
-
-    def records(self) -> Iterable[Record]:
-        """All records, without their ranks."""
-        for group in self.groups:
-            for entry in group:
-                yield parse_again(entry.record.text)
+    reference: Contender | None = None
 
 
 def write(
@@ -93,25 +76,21 @@ def write(
             f"--percent, --digits, --plus-minus and --label are for tables that people read, and {form} keeps"
             " numbers and names. Leave them out, or add --format table, md or latex."
         )
-    marks = _marks(result, choice, screen)
-    top = choice.top
-    groups = [list(zip(*pair, strict=True))[:top] for pair in zip(result.groups, marks, strict=True)]
+    _mark(result, choice, screen)
+    groups = [group[: choice.top] for group in result.groups]
     if result.published is not None:
-        _mark_published(groups, result.published, screen)
-    if form == "jsonl":
-        for group in groups:
-            for entry, marked in group:
-                record = _read(entry.record.text, result)
-                place = {} if choice.pivot and not choice.keys else {"rank": entry.rank}
-                output.line(dumps({**record, **place, **marked}))
-        return
+        _mark_published([entry.record for group in groups for entry in group], result.published, screen)
+    with_rank = not choice.pivot or bool(choice.keys)
     ranked = [
-        [
-            entry._replace(record={**_spread(entry.record.text, result, shown), "rank": entry.rank, **marked})
-            for entry, marked in group
-        ]
-        for group in groups
+        [entry._replace(record=_marked(entry, result, with_rank)) for entry in group] for group in groups
     ]
+    if form == "jsonl":
+        for entry in itertools.chain.from_iterable(ranked):
+            output.line(dumps(entry.record))
+        return
+    for entry, contender in zip(itertools.chain(*ranked), itertools.chain(*groups), strict=True):
+        deviations = _deviations(contender.record, result.keys, shown)
+        entry.record["evals"] = [*entry.record.get("evals", []), *deviations]
     if choice.pivot:
         _write_pivot(ranked, choice, shown, form, output, screen)
     elif any(ranked):
@@ -119,29 +98,22 @@ def write(
         _write_table(every, result.keys, choice, shown, form, output, screen)
 
 
-def _read(text: bytes, result: Ranking) -> Record:
-    """The record of a line; without the comparisons that it had, if there are new ones."""
-    record = parse_again(text)
-    if result.published is not None:
-        record.pop("published", None)
-    if result.reference is not None:
-        record.pop("paired", None)
-    return record
+def _marked(entry: rank_order.Ranked, result: Ranking, with_rank: bool) -> Record:
+    """The record with its rank and marks, and without the comparisons that it had if there are new ones."""
+    old = {"published": result.published, "paired": result.reference}
+    kept = {name: value for name, value in entry.record.record.items() if old.get(name) is None}
+    return {**kept, **({"rank": entry.rank} if with_rank else {}), **entry.record.marks}
 
 
-def _spread(text: bytes, result: Ranking, shown: str | None) -> Record:
-    """The record of a line. A merged one also gets the deviation of each shown expression."""
-    record = _read(text, result)
-    parts = result.parts.get(text, ())
-    expressions = [*expr.items(shown or ""), *(key.text for key in result.keys)]
-    for name in expressions if len(parts) > 1 else ():
+def _deviations(one: Contender, keys: Sequence[rank_order.SortKey], shown: str | None) -> Iterator[Record]:
+    """Entries with the deviation of each shown expression over the records that one averages."""
+    for name in (*expr.items(shown or ""), *(key.text for key in keys)) if len(one.parts) > 1 else ():
         if expr.is_bare(name):
             continue
         with contextlib.suppress(RbError):
-            values = [value for value in map(expr.compile(name).number, parts) if value is not None]
+            values = [value for value in map(expr.compile(name).number, one.parts) if value is not None]
             if len(values) > 1:
-                record["evals"] = [*record.get("evals", []), {"metric": name, "std": stdev(values)}]
-    return record
+                yield {"metric": name, "std": stdev(values)}
 
 
 def _write_table(
@@ -172,7 +144,8 @@ def _write_table(
     metrics = [key, *(name for name in every_metric if name in [one.title for one in built.headings])]
     _warn_of_n(metrics, records, screen)
     table.check_labels([built], choice.style.labels)
-    _render(table.styled(built, choice.style), key, form, output)
+    styled = table.styled(built, choice.style)
+    tables.write(styled, key, form, output, below=render.caption(styled, form))
 
 
 def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Terminal) -> None:
@@ -180,21 +153,13 @@ def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Termin
 
     The numbers for PR and ProbAcc always differ: they are over the images that a model classifies correctly.
     """
-    of_metric: dict[str, set[int]] = {}
-    for record in records:
-        for entry in record.get("evals") or []:
-            if type(entry.get("n")) is int:
-                of_metric.setdefault(str(entry.get("metric")), set()).add(entry["n"])
-    mixed = {
-        name: of_metric[name]
-        for name in metrics
-        if len(of_metric.get(name, ())) > 1 and metric_name.parse(name).stem not in ("pr", "probacc")
-    }
+    counts = merge.mixed_images(records)
+    mixed = [name for name in dict.fromkeys(metrics) if name in counts]
     if mixed:
-        name, counts = next(iter(mixed.items()))
+        name, (least, most) = mixed[0], counts[mixed[0]]
         more = f", as in {counted(len(mixed) - 1, 'other column')}" if len(mixed) > 1 else ""
         screen.warn(
-            f"the values of {name} are of different numbers of images, {min(counts)} to {max(counts)}{more}."
+            f"the values of {name} are of different numbers of images, {least} to {most}{more}."
             " Evaluate all with the same --n to compare them."
         )
 
@@ -216,32 +181,20 @@ def _write_pivot(
     _warn_of_n(wanted, every, screen)
     if form in ("csv", "csv-raw"):
         built = table.pivot(every, [*choice.within, *choice.pivot], wanted)
-        _render(built, wanted[0], form, output)
+        tables.write(built, wanted[0], form, output)
         return
-    tables = [table.pivot([entry.record for entry in group], choice.pivot, wanted) for group in groups]
-    table.check_labels(tables, choice.style.labels)
-    for number, (group, plain) in enumerate(zip(groups, tables, strict=True)):
-        built = table.with_best(table.styled(plain, choice.style), wanted)
+    plain = [table.pivot([entry.record for entry in group], choice.pivot, wanted) for group in groups]
+    table.check_labels(plain, choice.style.labels)
+    for number, (group, one) in enumerate(zip(groups, plain, strict=True)):
+        built = table.with_best(table.styled(one, choice.style), wanted)
         if number:
             output.line(b"")
         if choice.within and group:
             values = group[0].record["aggregated"]["group"]
             title = ", ".join(f"{name}: {values[name]}" for name in choice.within)
             output.line(render.heading(title, form).encode())
-        _render(built, wanted[0], form, output, len(choice.pivot))
-
-
-def _render(built: table.Table, key: str, form: str, output: RecordWriter, fixed: int = 2) -> None:
-    if form == "table":
-        from rbtools.cli.tables import draw
-
-        text = draw(built, key, output.width(), terminal=output.is_terminal(), fixed=fixed)
-    else:
-        text = render.RENDERERS[form](built)
-    caption = render.caption(built, form)
-    if form == "table" and caption:
-        caption = "\n" + textwrap.fill(caption.strip(), output.width(), break_on_hyphens=False)
-    output.line("\n".join(filter(None, [text.rstrip("\n"), caption])).encode())
+        below = render.caption(built, form)
+        tables.write(built, wanted[0], form, output, len(choice.pivot), below)
 
 
 def chosen(text: str, records: Sequence[Record]) -> list[str]:
@@ -253,14 +206,12 @@ def chosen(text: str, records: Sequence[Record]) -> list[str]:
         )
     names: dict[str, None] = {}
     for item in items:
+        found = expr.expand(item, known) if expr.is_bare(item) or item in known else []
         try:
-            if item in known or (expr.is_bare(item) and not _has(records, item)):
-                names.update(dict.fromkeys(expr.select(known, item)))
-            else:
-                names[expr.compile(item).text] = None
+            if not found and expr.is_bare(item) and not _has(records, item):
+                raise expr.MissingName(item, {**records[0], "metrics": dict.fromkeys(known)})
+            names |= dict.fromkeys(found or [expr.compile(item).text])
         except RbError as wrong:
-            if isinstance(wrong, expr.MissingName):  # it may be a misspelt field
-                wrong = expr.MissingName(wrong.name, {**records[0], "metrics": dict.fromkeys(known)})
             raise UsageError(f"--metric: {wrong}") from None
     return list(names)
 
@@ -278,55 +229,41 @@ def _has(records: Sequence[Record], item: str) -> bool:
 
 
 def _mark_published(
-    groups: Sequence[Sequence[tuple[rank_order.Ranked, Record]]],
-    results: against.PublishedResults,
-    screen: Terminal,
+    contenders: Sequence[Contender], results: against.PublishedResults, screen: Terminal
 ) -> None:
-    """Put published values beside those of each entry."""
-    every = []
-    for group in groups:
-        for entry, mark in group:
-            record = parse_again(entry.record.text)
-            beside = results.beside(record)
-            every.append((record, beside))
-            mark |= {} if beside is None else {"published": beside}
-    against.tell(every, results.name, screen)
+    """Put published values beside those of each record."""
+    beside = [results.beside(one.record) for one in contenders]
+    for one, published in zip(contenders, beside, strict=True):
+        one.marks |= {} if published is None else {"published": published}
+    against.tell(beside, results.name, screen)
 
 
-def _marks(result: Ranking, choice: RankOptions, screen: Terminal) -> list[list[Record]]:
-    """The fields beside the rank of each entry: Pareto front, band, interval of its rank, comparison."""
-    marks: list[list[Record]] = [[{} for _ in group] for group in result.groups]
-    if choice.front:
-        fronts = ranking.marked_front(result.groups, [key.higher for key in choice.front])
-        for group, some in zip(marks, fronts, strict=True):
-            for mark, on in zip(group, some, strict=True):
-                mark["pareto"] = on
+def _mark(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
+    """Set the fields beside each rank: Pareto front, band, interval of the rank, comparison, classes."""
+    for group in result.groups if choice.front else ():
+        on = rank_order.front([entry.record.points for entry in group], [key.higher for key in choice.front])
+        for entry, is_on in zip(group, on, strict=True):
+            entry.record.marks["pareto"] = is_on
     if choice.ci:
-        _mark_bands(result, choice, marks, screen)
-    for group, entries in zip(marks, result.groups, strict=True):
-        for mark, entry in zip(group, entries, strict=True):
-            if entry.record.text in result.paired:
-                mark["paired"] = result.paired[entry.record.text]
+        _mark_bands(result, choice, screen)
+    every = [entry.record for group in result.groups for entry in group]
+    for one in every:
+        one.marks |= {} if one.paired is None else {"paired": one.paired}
     if choice.per_class is not None:
-        _mark_classes(result, choice.per_class, marks, screen)
-    return marks
+        _mark_classes(every, choice.per_class, screen)
 
 
-def _mark_classes(result: Ranking, metric: str, marks: list[list[Record]], screen: Terminal) -> None:
+def _mark_classes(contenders: Sequence[Contender], metric: str, screen: Terminal) -> None:
     """Add the accuracies of single classes to the marks. Raises UsageError if no record has them."""
     lacking: list[RbError] = []
-    found = 0
-    for group, entries in zip(marks, result.groups, strict=True):
-        for mark, entry in zip(group, entries, strict=True):
-            record = parse_again(entry.record.text)
-            try:
-                mark["per_class"] = per_class.described(record, metric)
-                found += 1
-            except (expr.MissingName, per_class.NoAnswers) as reason:
-                lacking.append(reason)
-            except RbError as reason:
-                screen.warn(f"{name_of(record)}: {reason}")
-    if lacking and not found:
+    for one in contenders:
+        try:
+            one.marks["per_class"] = per_class.described(one.record, metric)
+        except (expr.MissingName, per_class.NoAnswers) as reason:
+            lacking.append(reason)
+        except RbError as reason:
+            screen.warn(f"{name_of(one.record)}: {reason}")
+    if lacking and not any("per_class" in one.marks for one in contenders):
         raise UsageError(f"--per-class: {lacking[0]}")
     if lacking:
         screen.warn(
@@ -334,27 +271,19 @@ def _mark_classes(result: Ranking, metric: str, marks: list[list[Record]], scree
         )
 
 
-def _mark_bands(
-    result: Ranking,
-    choice: RankOptions,
-    marks: list[list[Record]],
-    screen: Terminal,
-) -> None:
+def _mark_bands(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
     key = result.keys[0]
-    entries = [[parse_again(entry.record.text) for entry in group] for group in result.groups]
-    texts = [[entry.record.text for entry in group] for group in result.groups]
-    members = [
-        [result.members.get(text, [record]) for text, record in zip(*pair, strict=True)]
-        for pair in zip(texts, entries, strict=True)
-    ]
     draws = bootstrap.BootstrapDraws(choice.bootstrap, choice.seed, ImageAnswers(screen).shares)
-    for number, group in enumerate(result.groups):
-        intervals = bootstrap.of_ranking(draws, key, members[number])
+    averages = False
+    for group in result.groups:
+        contenders = [entry.record for entry in group]
+        averages = averages or any(len(one.members) > 1 for one in contenders)
+        intervals = bootstrap.of_ranking(draws, key, [one.members for one in contenders])
         ends = [
-            bootstrap.own_interval(record, key.text) or interval.value
-            for record, interval in zip(entries[number], intervals, strict=True)
+            bootstrap.own_interval(one.record, key.text) or interval.value
+            for one, interval in zip(contenders, intervals, strict=True)
         ]
-        if choice.paired is None and not result.paired:
+        if choice.paired is None and not any(one.paired for one in contenders):
             bands = ranking.marked_bands(group, ends, key.higher)
         else:  # two models may differ for certain although their intervals overlap
             ranks = [
@@ -362,10 +291,10 @@ def _mark_bands(
                 for interval, entry in zip(intervals, group, strict=True)
             ]
             bands = ranking.marked_bands(group, ranks, higher=False)
-        for mark, band, end, interval in zip(marks[number], bands, ends, intervals, strict=True):
+        for one, band, end, interval in zip(contenders, bands, ends, intervals, strict=True):
             about = {"by": key.text, "ci95": end, "bootstrap": choice.bootstrap, "seed": choice.seed}
-            mark |= {"band": band, "rank_ci95": interval.rank, "ranking": about}
-    _tell_sources(draws, screen, any(len(some) > 1 for group in members for some in group))
+            one.marks |= {"band": band, "rank_ci95": interval.rank, "ranking": about}
+    _tell_sources(draws, screen, averages)
 
 
 def _tell_sources(draws: bootstrap.BootstrapDraws, screen: Terminal, groups: bool) -> None:

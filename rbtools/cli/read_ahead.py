@@ -13,41 +13,60 @@ MOST_BYTES = 8 << 20  # of text that is held: 6,466 architectures have 4 MB
 
 class ReadAhead:
     """The lines of an iterator in their order. `count`: the results that the lines read so far will give;
-    `ended`: whether that is all.
+    `ended`: whether that is all. `wake` is called after each line, from the thread.
     """
 
-    def __init__(self, lines: Iterator[Line], results: Callable[[Line], int]) -> None:
+    def __init__(
+        self, lines: Iterator[Line], results: Callable[[Line], int], wake: Callable[[], None] = lambda: None
+    ) -> None:
         self.count, self.ended = 0, False
-        self._lines, self._results = lines, results
+        self._lines, self._results, self._wake = lines, results, wake
         self._held: deque[Line] = deque()
         self._bytes = 0
         self._error: BaseException | None = None
         self._changed = threading.Condition()
 
     def __iter__(self) -> Iterator[Line]:
-        """Yield the lines. The first is read here, so that an error about the input knows the command."""
+        """Yield the lines."""
+        self.begin()
+        while self.left:
+            with self._changed:
+                self._changed.wait_for(lambda: self._held or self.ended)
+            line = self.take()
+            if line is not None:
+                yield line
+
+    def begin(self) -> None:
+        """Start to read. The first line is read here, so that an error about the input knows the command."""
         first = next(self._lines, None)
         if first is None:
             self.ended = True
             return
-        self._take(first)
+        self._hold(first)
         threading.Thread(target=self._read, daemon=True).start()
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._held or self.ended)
-                if not self._held:
-                    break
+
+    @property
+    def left(self) -> bool:
+        """Whether there are lines to take, or an error to raise."""
+        return not self.ended or bool(self._held) or self._error is not None
+
+    def take(self) -> Line | None:
+        """The next line, None where it has not come yet. Raises the error that ended the input."""
+        with self._changed:
+            if self._held:
                 line = self._held.popleft()
                 self._bytes -= len(line.text)
                 self._changed.notify()
-            yield line
-        if self._error is not None:
-            raise self._error
+                return line
+            if self.ended and self._error is not None:
+                raise self._error
+            return None
 
-    def _take(self, line: Line) -> None:
+    def _hold(self, line: Line) -> None:
         self._held.append(line)
         self._bytes += len(line.text)
         self.count += self._results(line)
+        self._wake()
 
     def _read(self) -> None:
         error: BaseException | None = None
@@ -55,10 +74,11 @@ class ReadAhead:
             for line in self._lines:
                 with self._changed:
                     self._changed.wait_for(lambda: self._bytes < MOST_BYTES)
-                    self._take(line)
+                    self._hold(line)
                     self._changed.notify()
         except BaseException as wrong:
             error = wrong
         with self._changed:
             self._error, self.ended = error, True
             self._changed.notify()
+        self._wake()

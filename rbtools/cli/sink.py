@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,10 +11,10 @@ from rbtools.cli import shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError, shown
-from rbtools.records import Line, consistency, expr, parse_again
+from rbtools.records import Line, consistency, expr
 from rbtools.scoring import render
 from rbtools.scoring.merge import Unions
-from rbtools.scoring.ranking import Read, one_of_each_model
+from rbtools.scoring.ranking import one_of_each_model
 
 FORMATS = ("jsonl", "table", *render.RENDERERS)
 where_option = click.option(
@@ -33,61 +33,39 @@ form_option = click.option(
 
 class Inconsistent:
     """Checks whether the numbers of each record agree with each other, and reports records where they do not.
-    A record without entries has nothing to compare. The first IN_FULL records with entries are
-    judged by all rules of rb-verify --inconsistent, which take as long as ranking them; later ones only by
-    checks of single entries, since there may be a million.
+    A record without entries has nothing to compare.
     """
 
-    IN_FULL = 10_000
     LINES = 5
 
     def __init__(self) -> None:
-        self.judged = self.count = self.unexplained = 0
         self.lines: list[str] = []
-        self.first_unexplained = ""
+        self.unexplained: list[str] = []  # records with metrics that lack an entry
 
     def look(self, record: dict[str, Any]) -> None:
         """Judge a record."""
         if not record.get("evals"):
             return
-        self.judged += 1
-        if self.judged <= self.IN_FULL:
-            findings = consistency.findings(record)
-            says = [one.says.removesuffix(".") for one in findings if one.rule != "no entry"]
-            # other programs add only their own metrics
-            if any(entry.get("tool") != "rb-score" for entry in record["evals"]):
-                self._unexplained(record, [one.metric for one in findings if one.rule == "no entry"])
-        else:
-            glance = consistency.first_contradiction(record)
-            says = [] if glance is None else [glance]
-        if not says:
-            return
-        self.count += 1
-        if self.count <= self.LINES:
+        findings = consistency.findings(record)
+        says = [one.says.removesuffix(".") for one in findings if one.rule != "no entry"]
+        if says:
             more = f" (and {counted(len(says) - 1, 'other finding')})" if len(says) > 1 else ""
             self.lines.append(f"{name_of(record)} is inconsistent: {shown(says[0], 200)}{more}")
-
-    def _unexplained(self, record: dict[str, Any], metrics: list[str]) -> None:
-        """Count a record with metrics that lack an entry: other programs may add metrics to many records."""
-        self.unexplained += bool(metrics)
-        if metrics and not self.first_unexplained:
-            self.first_unexplained = f"{name_of(record)}: {shown(', '.join(metrics), 80)}"
+        metrics = [one.metric for one in findings if one.rule == "no entry"]
+        # other programs add only their own metrics, to many records
+        if metrics and any(entry.get("tool") != "rb-score" for entry in record["evals"]):
+            self.unexplained.append(f"{name_of(record)}: {shown(', '.join(metrics), 80)}")
 
     def tell(self, screen: shared.Terminal) -> None:
         """Report inconsistent records, one a line, and the number of further ones."""
-        hint = "rb-verify --inconsistent names them"
-        for line in self.lines:
+        for line in self.lines[: self.LINES]:
             screen.warn(f"{line}.")
-        if self.count > self.LINES:
-            screen.warn(f"and {counted(self.count - self.LINES, 'more inconsistent record')}; {hint}.")
+        if (further := len(self.lines) - self.LINES) > 0:
+            hint = "rb-verify --inconsistent names them"
+            screen.warn(f"and {counted(further, 'more inconsistent record')}; {hint}.")
         if self.unexplained:
-            have = f"{counted(self.unexplained, 'record')} with metrics that have no entry in evals"
-            screen.warn(f"{have} ({self.first_unexplained}): nothing says how they were measured.")
-        if self.judged > self.IN_FULL:
-            further = counted(self.judged - self.IN_FULL, "further record")
-            screen.say(
-                f"{further} compared with themselves by a glance only; rb-verify --inconsistent compares all."
-            )
+            have = f"{counted(len(self.unexplained), 'record')} with metrics that have no entry in evals"
+            screen.warn(f"{have} ({self.unexplained[0]}): nothing says how they were measured.")
 
 
 class RecordReader:
@@ -158,39 +136,26 @@ class Sink(RecordReader):
             self.inconsistent.look(line.record)
             yield line
 
-    def stream(self) -> Iterator[Read]:
-        """The records as text and record, one by one where not all are needed first.
-
-        Without `where` a model's records are not united. Raises UsageError for a --where whose names no
-        record has.
-        """
-        if self.where is not None:
-            yield from self.models(map(_read, self.lines()))
-            self.check()
-            return
-        for line in self.lines():
-            self.good += 1
-            yield _read(line)
-
     def records(self) -> list[dict[str, Any]]:
         """One record of each checkpoint (with --no-merge all). Raises UsageError for a --where whose names no
         record has."""
-        models = [record for _, record in self.models(map(_read, self.lines()), weights=True)]
+        every = [line.record for line in self.lines() if line.record is not None]
+        models = self.models(every, weights=True)
         self.check()
-        return models
+        return list(models.values())
 
-    def models(self, records: Iterable[Read], *, weights: bool = False) -> Iterator[Read]:
-        """One record of each model (with --no-merge all), as text and record, that `where` holds for."""
-        texts: Iterable[bytes]
-        if self.source.merge:
-            texts = one_of_each_model(records, self.united, weights=weights)
-        else:
-            texts = (text for text, _ in records)
-        for text in texts:
-            record = parse_again(text)
-            if self._holds(record):
-                self.good += 1
-                yield text, record
+    def models(
+        self, records: Sequence[dict[str, Any]], *, weights: bool = False
+    ) -> dict[int, dict[str, Any]]:
+        """One record of each model, by its digest, that `where` holds for; with --no-merge all, by their
+        places."""
+        merge = self.source.merge
+        models = (
+            one_of_each_model(records, self.united, weights=weights) if merge else dict(enumerate(records))
+        )
+        chosen = {model: record for model, record in models.items() if self._holds(record)}
+        self.good += len(chosen)
+        return chosen
 
     def check(self) -> None:
         """Raise UsageError for a --where whose names no record had."""
@@ -243,11 +208,6 @@ def of_images(counts: Mapping[str, int], most: int = 4) -> str:
     names = [*first, *(name for name in counts if name not in first)]
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(f"{name} of {counts[name]}" for name in names[:most]) + more
-
-
-def _read(line: Line) -> Read:
-    assert line.record is not None
-    return line.text, line.record
 
 
 def compiled(text: str, option: str) -> expr.Expression:

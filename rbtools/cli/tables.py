@@ -6,20 +6,17 @@ columns, details before others; a note below the table names what is not shown.
 
 from __future__ import annotations
 
-import io
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from rich import box
 from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
 
+from rbtools.cli.output import RecordWriter
 from rbtools.records.metric_name import heading_pieces
 from rbtools.records.results import is_number
-from rbtools.scoring import remeasured, table
+from rbtools.scoring import remeasured, render, table
 
 _GAP = 2  # spaces between columns
 _NARROWEST = 10  # shortest line that a heading is broken into
@@ -40,6 +37,18 @@ class _DrawnColumn(NamedTuple):
 _HINT = "--metric chooses columns; --format jsonl has all"
 
 
+def write(
+    built: table.Table, key: str, form: str, output: RecordWriter, fixed: int = 2, below: str = ""
+) -> None:
+    """Write a table in a format of `render`, or drawn for the width of the output, with a text below."""
+    if form == "table":
+        text = draw(built, key, output.width(), terminal=output.is_terminal(), fixed=fixed)
+        below = below and "\n" + textwrap.fill(below.strip(), output.width(), break_on_hyphens=False)
+    else:
+        text = render.RENDERERS[form](built)
+    output.line("\n".join(filter(None, [text.rstrip("\n"), below])).encode())
+
+
 def draw(
     built: table.Table, key: str, width: int, *, terminal: bool = False, fixed: int = 2, hint: str = _HINT
 ) -> str:
@@ -50,7 +59,7 @@ def draw(
     """
     columns, hidden = _fitting(built, key, width, fixed)
     columns = [column if terminal else _starred(column) for column in columns]
-    text = _drawn(columns, width, terminal)
+    text = _drawn(columns, terminal)
     return f"{text}\n\n{_note(hidden, width, hint)}" if hidden else text
 
 
@@ -107,40 +116,29 @@ def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list
     return [chosen[place] for place in sorted(chosen)], hidden
 
 
-def _drawn(columns: Sequence[_DrawnColumn], width: int, terminal: bool) -> str:
-    """Headings by rich, rows by hand: rich takes a millisecond for each of them."""
-    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        side: Literal["right", "left"] = "right" if column.numeric else "left"
-        drawn.add_column(
-            column.heading, justify=side, vertical="bottom", no_wrap=True, min_width=column.width
-        )
-    needed = sum(column.width + _GAP for column in columns)
-    # With a height as well: without it, rich assumes 80 columns for a dumb terminal.
-    console = Console(
-        file=io.StringIO(),
-        force_terminal=terminal,
-        width=max(width, needed),
-        height=25,
-        markup=False,
-        emoji=False,
-        highlight=False,
-    )
-    console.print(drawn)
-    headings: str = console.file.getvalue()  # type: ignore[attr-defined]
-    rows = zip(*(_aligned(column, terminal) for column in columns), strict=True)
-    lines = [*headings.rstrip("\n").split("\n"), *((" " * _GAP).join(row) for row in rows)]
-    return "\n".join(line.rstrip() for line in lines)
+def _drawn(columns: Sequence[_DrawnColumn], terminal: bool) -> str:
+    """The lines of a table: headings, a rule, and cells in the width of their columns."""
+    headings = [column.heading.split("\n") for column in columns]
+    lines = max(map(len, headings))
+    head = [
+        _aligned([""] * (lines - len(words)) + words, column, [terminal] * lines)
+        for words, column in zip(headings, columns, strict=True)
+    ]
+    body = [_aligned(column.cells, column, [terminal and best for best in column.best]) for column in columns]
+    gap = " " * _GAP
+    rule = "─" * (sum(column.width + _GAP for column in columns) - _GAP)
+    above, below = ([gap.join(row).rstrip() for row in zip(*part, strict=True)] for part in (head, body))
+    return "\n".join([*above, rule, *below])
 
 
-def _aligned(column: _DrawnColumn, terminal: bool) -> list[str]:
-    """The cells of a column in its width; on a terminal the best are bold."""
-    cells = []
-    for text, best in zip(column.cells, column.best, strict=True):
+def _aligned(cells: Sequence[str], column: _DrawnColumn, bold: Sequence[bool]) -> list[str]:
+    """Cells in the width of a column, numbers to the right."""
+    aligned = []
+    for text, is_bold in zip(cells, bold, strict=True):
         blanks = " " * (column.width - cell_len(text))
-        shown = f"\x1b[1m{text}\x1b[0m" if terminal and best else text
-        cells.append(blanks + shown if column.numeric else shown + blanks)
-    return cells
+        shown = f"\x1b[1m{text}\x1b[0m" if is_bold else text
+        aligned.append(blanks + shown if column.numeric else shown + blanks)
+    return aligned
 
 
 def _note(hidden: Sequence[str], width: int, hint: str) -> str:
@@ -177,98 +175,70 @@ def model_table(record: Mapping[str, Any], width: int) -> str:
 
     A record with an error has that in place of the rows that are missing.
     """
-    arch = record.get("arch") or {}
-    about = ", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part)
     entries = {entry.get("metric"): entry for entry in record.get("evals") or []}
-    spreads = table.spreads_of(dict(record))
-    rows = [
-        _model_row(name, value, entries.get(name, {}), spreads.get(name, table.NO_SPREAD))
-        for name, value in (record.get("metrics") or {}).items()
-    ]
-    headings = [table.Heading("metric", False), table.Heading("value", True)]
-    headings += [table.Heading("n", True), table.Heading("split", False)]
-    parts = [table.plain(about)]
-    if rows:
-        parts.append(draw(table.Table(headings, rows, []), "value", width, terminal=True, fixed=1))
-    if "error" in record:
-        parts.append(f"error: {table.plain(str(record['error'].get('message', '')))}")
-    parts.append("(a pipe or a file gets the record, as JSON)")
-    return "\n".join(parts)
+    rows = []
+    for name, value in (record.get("metrics") or {}).items():
+        entry = entries.get(name, {})
+        cell = table.measured(value if is_number(value) else str(value), entry)
+        split = None if entry.get("split") is None else str(entry["split"])
+        rows.append(
+            [table.TableCell(name), cell, table.TableCell(table.sides(cell.n)), table.TableCell(split)]
+        )
+    headings = [table.Heading(title, title in ("value", "n")) for title in ("metric", "value", "n", "split")]
+    return _of_record(record, table.Table(headings, rows), "value", width, _HINT)
 
 
-def _model_row(
-    name: str, value: object, entry: Mapping[str, Any], spread: table.Spread
-) -> list[table.TableCell]:
-    number = value if is_number(value) else str(value)
-    split = entry.get("split")
-    return [
-        table.TableCell(name),
-        table.TableCell(number, *spread),
-        table.TableCell(table.sides(spread.n)),
-        table.TableCell(None if split is None else str(split)),
-    ]
-
-
-_VERIFY_HINT = "the record has all"
-_HEADINGS = (
-    table.Heading("metric", False),
-    table.Heading("verdict", False),
-    table.Heading("claimed", True, missing="–"),
-    table.Heading("measured", True, missing="–"),
-    table.Heading("p", True, missing="–"),
-    table.Heading("test", False, missing="–"),
-    table.Heading("n", True, missing="–"),
-    table.Heading("difference", True, missing="–"),
-)
+_VERDICT = ("metric", "verdict", "claimed", "measured", "p", "test", "n", "difference")
 
 
 def verify_table(record: Mapping[str, Any], width: int) -> str:
     """A line about the model, a row for each entry, then the reasons why entries cannot be judged, and the
     inconsistencies, a line each.
     """
-    arch, verify = record.get("arch") or {}, record.get("verify") or {}
-    about = ", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part)
+    verify = record.get("verify") or {}
     entries = verify.get("entries") or {}
-    parts = [table.plain(about)]
-    if entries:
-        rows = [_verdict_row(name, verdict) for name, verdict in entries.items()]
-        parts.append(
-            draw(
-                table.Table([*_HEADINGS], rows, []),
-                "verdict",
-                width,
-                terminal=True,
-                fixed=1,
-                hint=_VERIFY_HINT,
-            )
-        )
+    headings = [
+        table.Heading(title, title not in ("metric", "verdict", "test"), missing="–" if place > 1 else "")
+        for place, title in enumerate(_VERDICT)
+    ]
+    rows = [
+        [_verdict_cell(title, {**verdict, "metric": name}) for title in _VERDICT]
+        for name, verdict in entries.items()
+    ]
     unknown = remeasured.unknown_by_reason(entries)
-    reasons = [f"{', '.join(names)}: {reason}" for reason, names in unknown.items()]
-    reasons += [
+    lines = [f"{', '.join(names)}: {reason}" for reason, names in unknown.items()]
+    lines += [
         f"{name}: {verdict['reason']}"
         for name, verdict in entries.items()
         if "reason" in verdict and verdict["verdict"] != remeasured.UNKNOWN
     ]
-    reasons += [
+    lines += [
         f"{name}: assumed: {verdict['assumed']}" for name, verdict in entries.items() if "assumed" in verdict
     ]
-    findings = [f"inconsistent: {finding['says']}" for finding in verify.get("inconsistent") or ()]
-    if "inconsistent" in verify and not findings:
-        findings = ["The numbers of the record agree with each other."]
-    parts += map(table.plain, [*reasons, *findings])
+    lines += [f"inconsistent: {finding['says']}" for finding in verify.get("inconsistent") or ()]
+    if verify.get("inconsistent") == []:
+        lines.append("The numbers of the record agree with each other.")
+    return _of_record(record, table.Table(headings, rows), "verdict", width, "the record has all", lines)
+
+
+def _verdict_cell(title: str, verdict: Mapping[str, Any]) -> table.TableCell:
+    value = verdict.get(title)
+    if title in ("metric", "verdict"):
+        return table.TableCell(str(value))
+    if title == "test" and isinstance(value, str):
+        return table.TableCell(re.split("[,;:]", value)[0])  # only its name: the record has the details
+    return table.TableCell(value if is_number(value) else None)
+
+
+def _of_record(
+    record: Mapping[str, Any], built: table.Table, key: str, width: int, hint: str, lines: Sequence[str] = ()
+) -> str:
+    """A table about one record for a terminal: its model, the table, further lines, and its error."""
+    arch = record.get("arch") or {}
+    parts = [table.plain(", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part))]
+    if built.rows:
+        parts.append(draw(built, key, width, terminal=True, fixed=1, hint=hint))
+    parts += map(table.plain, lines)
     if "error" in record:
         parts.append(f"error: {table.plain(str(record['error'].get('message', '')))}")
-    parts.append("(a pipe or a file gets the record, as JSON)")
-    return "\n".join(parts)
-
-
-def _verdict_row(name: str, verdict: Mapping[str, Any]) -> list[table.TableCell]:
-    cells = [table.TableCell(name), table.TableCell(str(verdict.get("verdict")))]
-    for key in ("claimed", "measured", "p", "test", "n", "difference"):
-        value = verdict.get(key)
-        if key == "test" and isinstance(value, str):
-            # only its name: the record has the details
-            cells.append(table.TableCell(re.split("[,;:]", value)[0]))
-            continue
-        cells.append(table.TableCell(value if is_number(value) else None))
-    return cells
+    return "\n".join([*parts, "(a pipe or a file gets the record, as JSON)"])

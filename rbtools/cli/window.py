@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ class Window:
 
     def __init__(self, loop: Loop, size: int) -> None:
         self.loop, self.ordered = loop, not loop.run.placement.unordered
-        self.room = threading.Semaphore(size)
+        self.room = size  # for so many more lines
         self.waiting: dict[int, tuple[Job, str]] = {}  # by place: jobs and the places of their records
         self.flying: dict[int, Future[JobReport]] = {}  # by place: jobs that workers have
         self.held: dict[int, Callable[[], bytes]] = {}  # by place: functions that make the output line
@@ -34,6 +33,7 @@ class Window:
 
     def take_in(self, line: Line) -> Iterator[tuple[int, Job]]:
         """The jobs of a line; a line without jobs is written in its turn."""
+        self.room -= 1
         record = self.loop.record_of(line)
         if record is not None:
             yield from self.jobs(record, where(line), results=line.results)
@@ -42,7 +42,7 @@ class Window:
             if self.loop.source.places:
                 self.finish(self._places(1)[0], self.loop.place_of_another)
             else:
-                self.room.release()
+                self.room += 1
             return
         self.finish(self._places(1)[0], lambda: self.loop.passing(line))
 
@@ -101,7 +101,7 @@ class Window:
             self.next += 1
             if number in self.last:  # a line is finished when its last output is written
                 self.last.remove(number)
-                self.room.release()
+                self.room += 1
 
     def flush(self) -> None:
         """Write all finished lines in order, although unfinished ones before them will never follow."""

@@ -209,16 +209,13 @@ def _rows_of(record: Record) -> Table:
     from rbtools.records import results
     from rbtools.scoring import table
 
-    spreads = table.spreads_of(record)
     rows = []
     for name, part in record["card"]["parts"].items():
         for metric in part["metrics"]:
             entry = results.last_entry(record, metric)
-            n, n_cell = entry.get("n"), table.TableCell(None)
-            if n is not None:
-                n_cell = table.TableCell(" + ".join(map(str, n)) if isinstance(n, list) else n)
-            value = table.TableCell(entry.get("value"), *spreads.get(metric, table.NO_SPREAD))
-            rows.append([table.TableCell(name), table.TableCell(metric), value, n_cell])
+            value = table.measured(entry.get("value"), entry)
+            images = table.TableCell(table.sides(value.n))
+            rows.append([table.TableCell(name), table.TableCell(metric), value, images])
         if "reason" in part:
             rows.append(
                 [table.TableCell(cell) for cell in (name, f"not measured: {part['reason']}", None, None)]
@@ -226,7 +223,7 @@ def _rows_of(record: Record) -> Table:
     headings = [
         table.Heading(name, name in ("value", "images")) for name in ("part", "metric", "value", "images")
     ]
-    return table.Table(headings, rows, [])
+    return table.Table(headings, rows)
 
 
 def _compare(

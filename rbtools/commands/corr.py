@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from rbtools.cli import options, shared
+from rbtools.cli import options, shared, tables
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Sink, counted, form_option, names, where_option
 from rbtools.errors import RbError, UsageError
-from rbtools.records import dumps, parse_again
-from rbtools.scoring import correlate, metric_words, render, table
-from rbtools.scoring.groups import fields
+from rbtools.records import dumps
+from rbtools.scoring import correlate, metric_words, table
+from rbtools.scoring.groups import field
 from rbtools.scoring.join import JoinedSets
-from rbtools.scoring.ranking import averaged
+from rbtools.scoring.ranking import Contender, averaged
 
 
 @shared.command()
@@ -97,9 +97,8 @@ def main(
     right = names(metrics if cols is None else cols, "--metric" if cols is None else "--cols")
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, where)
-        sets = JoinedSets([*left, *right], names(on, "--on"), merge=source.merge)
-        for label, record in _read(sink, sets.on_names, by, names(aggregate, "--aggregate")):
-            sets.add(label, record)
+        joined_by = names(on, "--on")
+        sets = JoinedSets(_read(sink, joined_by, by, names(aggregate, "--aggregate")), joined_by)
         _tell(sink, sets, by)
         sink.tell()
         if sink.good:
@@ -120,8 +119,8 @@ def _kinds(text: str) -> list[str]:
 
 def _read(
     sink: Sink, on: Sequence[str], by: str | None, aggregate: Sequence[str]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All records, each with its set."""
+) -> dict[str, list[dict[str, Any]]]:
+    """All records by their sets."""
     files = sink.source.files
     if by is not None and not on:
         raise UsageError("--by splits records into sets, but nothing joins them. Add --join arch.name.")
@@ -129,9 +128,9 @@ def _read(
         raise UsageError(
             "--on joins result sets, but there is only one. Name a file for each, or say --by dataset."
         )
-    label_of = fields([by])[0] if by is not None else None
+    label_of = field(by) if by is not None else None
     labels = _labels(files) if on else {}
-    sets: dict[str, list[bytes]] = {}
+    sets: dict[str, list[dict[str, Any]]] = {}
     without: list[RbError] = []
     for line in sink.lines():
         assert line.record is not None
@@ -140,23 +139,24 @@ def _read(
         except RbError as reason:
             without.append(reason)
         else:
-            sets.setdefault(label, []).append(line.text)
+            sets.setdefault(label, []).append(line.record)
     if without and not sets:
         raise UsageError(f"--by: {without[0]}")
     if without:
         sink.screen.warn(f"{counted(len(without), 'record')} without {by} left out: they belong to no set.")
-    for label in list(sets):
-        models = sink.models((text, parse_again(text)) for text in sets.pop(label))
+    for label, records in sets.items():
+        models = list(sink.models(records).values())
         if aggregate:
-            models = ((b"", mean.record) for mean in averaged((text for text, _ in models), aggregate))
-        for _, record in models:
-            yield label, record
+            means = averaged([Contender(record, [record]) for record in models], aggregate)
+            models = [mean.record for mean in means]
+        sets[label] = models
     sink.check()
+    return sets
 
 
 def _tell(sink: Sink, sets: JoinedSets, by: str | None) -> None:
     """Warn of records that are left out, and of data sets that are mixed."""
-    on, warn = ",".join(sets.on_names), sink.screen.warn
+    on, warn = ",".join(sets.on), sink.screen.warn
     if sets.without:
         if sets.without == sink.good:
             raise UsageError(f"--on: {sets.reason}")
@@ -166,7 +166,7 @@ def _tell(sink: Sink, sets: JoinedSets, by: str | None) -> None:
             f"{counted(sets.duplicates, 'record')} with the same {on} as another of the set: the last one"
             " counts. --aggregate seed takes the mean over seeds."
         )
-    if sets.datasets and by != "dataset" and "dataset" not in sets.on_names:
+    if sets.datasets and by != "dataset" and "dataset" not in sets.on:
         warn(
             f"records of {len(sets.datasets)} data sets ({', '.join(sets.datasets)}) are correlated"
             " together. --join arch.name --by dataset keeps them apart."
@@ -234,17 +234,11 @@ def _write(matrix: correlate.Matrix, form: str | None, drawn: tuple[int, int], o
     for line in correlate.lines(matrix):
         interval: Any = line.get("ci95")
         rows[line["row"]].append(table.TableCell(line["value"], tuple(interval) if interval else None))
-    built = table.Table(headings, list(rows.values()), [])
+    built = table.Table(headings, list(rows.values()))
     if not form.startswith("csv"):
         words = {name: metric_words.heading(name) for name in (*matrix.rows, *matrix.cols)}
         built = table.styled(built, table.Style(labels=words))
-    if form == "table":
-        from rbtools.cli.tables import draw
-
-        text = draw(built, matrix.cols[0], output.width(), terminal=output.is_terminal(), fixed=1)
-    else:
-        text = render.RENDERERS[form](built)
-    output.line(text.rstrip("\n").encode())
+    tables.write(built, matrix.cols[0], form, output, fixed=1)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,25 +18,15 @@ from rbtools.cli.sink import (
     compiled,
     counted,
     names,
-    tell_united,
     where_option,
 )
 from rbtools.cli.source import name_of
 from rbtools.errors import UsageError
-from rbtools.records import dumps, metric_name, parse_again
+from rbtools.records import metric_name, results
 from rbtools.registry import param
-from rbtools.scoring import assertions, merge, rank_order, same_model, table, union
-from rbtools.scoring.groups import Grouping
-from rbtools.scoring.ranking import (
-    Latest,
-    Merged,
-    RankValues,
-    Read,
-    Standing,
-    averaged,
-    grouped,
-    one_of_each_model,
-)
+from rbtools.scoring import assertions, merge, rank_order, ranking, same_model, table, union
+from rbtools.scoring.groups import grouped, in_order
+from rbtools.scoring.ranking import Contender
 
 _form_option = click.option(
     "--format",
@@ -200,26 +189,25 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
         source = dataclasses.replace(source, allow_empty=True)
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, options.where)
-        ranking = _ranking(sink, choice, conditions)
-        if ranking is not None:
+        found = _ranking(sink, choice, conditions)
+        if found is not None:
             if baseline is not None:
-                ranking.reference = _last_accepted(baseline, ranking, screen)
-            if ranking.reference is not None and compares:
-                ranking.paired = paired_ranking.compared(
-                    ranking, choice, raw=options.paired_raw, screen=screen
-                )
+                found.reference = _last_accepted(baseline, found, screen)
+            if found.reference is not None and compares:
+                paired_ranking.compare(found, choice, raw=options.paired_raw, screen=screen)
             if options.against is not None:
-                ranking.published = against.load(options.against, ranking.records(), screen)
+                every = [entry.record.record for group in found.groups for entry in group]
+                found.published = against.load(options.against, every, screen)
         passed = not conditions or _passes(
-            ranking, conditions, choice.top, sink, options.form, first=baseline is not None
+            found, conditions, choice.top, sink, options.form, first=baseline is not None
         )
-        if ranking is not None and options.form != "junit":
-            write(ranking, choice, options.shown, options.form, output, screen)
-        if baseline is not None and ranking is not None and passed and not sink.bad:
-            baseline.accept(_first_of(ranking), screen)
+        if found is not None and options.form != "junit":
+            write(found, choice, options.shown, options.form, output, screen)
+        if baseline is not None and found is not None and passed and not sink.bad:
+            baseline.accept(_first_of(found), screen)
         sink.tell()
-        if ranking is not None and ranking.missing:
-            screen.say(f"{counted(ranking.missing, 'record')} without {ranking.keys[0].text}, ranked last.")
+        if found is not None and found.missing:
+            screen.say(f"{counted(found.missing, 'record')} without {found.keys[0].text}, ranked last.")
         return shared.FAILED if sink.bad or not passed else shared.DONE
 
 
@@ -243,23 +231,22 @@ def _conditions(options: RankingOptions) -> list[assertions.Assertion]:
     return conditions
 
 
-def _first_of(ranking: Ranking) -> dict[str, Any]:
+def _first_of(result: Ranking) -> dict[str, Any]:
     """The best record. The baseline refuses --within, so that there is one group."""
-    return parse_again(ranking.groups[0][0].record.text)
+    record: dict[str, Any] = result.groups[0][0].record.record
+    return record
 
 
-def _last_accepted(
-    baseline: Baseline, ranking: Ranking, screen: shared.Terminal
-) -> paired_ranking.PairedReference | None:
-    record = baseline.accepted(_first_of(ranking))
+def _last_accepted(baseline: Baseline, result: Ranking, screen: shared.Terminal) -> Contender | None:
+    record = baseline.accepted(_first_of(result))
     if record is None:
         screen.say(f"there is no baseline in {baseline.place} yet: conditions with 'reference' hold.")
         return None
-    return paired_ranking.PairedReference(record, None, [record])
+    return Contender(record, [record])
 
 
 def _passes(
-    ranking: Ranking | None,
+    result: Ranking | None,
     conditions: Sequence[assertions.Assertion],
     top: int | None,
     sink: Sink,
@@ -269,23 +256,23 @@ def _passes(
 ) -> bool:
     """Whether the written records meet the conditions; reports those that do not, also as JUnit's XML.
     first: where there is no reference, each record is its own."""
-    entries = [] if ranking is None else [entry for group in ranking.groups for entry in group[:top]]
-    paired = {} if ranking is None else ranking.paired
-    reference = ranking.reference.record if ranking is not None and ranking.reference is not None else None
+    chosen = [] if result is None else [entry.record for group in result.groups for entry in group[:top]]
+    reference = result.reference.record if result is not None and result.reference is not None else None
     own = {"reference": "none yet"} if first and reference is None else None
-    named = []
-    for text in (entry.record.text for entry in entries):
-        record = {**parse_again(text), "paired": paired.get(text, own)}
-        named.append((name_of(record), record))
-    results = assertions.verdicts(named, conditions, reference)
+    named = [(name_of(one.record), {**one.record, "paired": one.paired or own}) for one in chosen]
+    verdicts = [
+        assertions.Verdict(name, one.text, one.problem(record, reference))
+        for name, record in named
+        for one in conditions
+    ]
     if not named:
-        results = [assertions.Verdict("no record", one.text, "There is no record.") for one in conditions]
+        verdicts = [assertions.Verdict("no record", one.text, "There is no record.") for one in conditions]
     if sink.failed:
         why = f"{counted(sink.failed, 'record')} failed before and cannot be judged."
-        results += [assertions.Verdict("failed records", one.text, why) for one in conditions]
+        verdicts += [assertions.Verdict("failed records", one.text, why) for one in conditions]
     if form == "junit":
-        sink.output.line(assertions.to_junit(results).encode())
-    failures = [result for result in results if result.problem is not None]
+        sink.output.line(assertions.to_junit(verdicts).encode())
+    failures = [verdict for verdict in verdicts if verdict.problem is not None]
     for failure in failures:
         sink.screen.error(f"{failure.record}: {failure.problem}")
     return not failures
@@ -349,100 +336,89 @@ def _style(options: RankingOptions) -> table.Style:
 
 def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.Assertion]) -> Ranking | None:
     """All records in their order; None if there are none."""
-    records: Iterable[Read] = sink.stream()
-    members: dict[bytes, list[dict[str, Any]]] = {}
-    parts: dict[bytes, list[dict[str, Any]]] = {}
-    unions = merge.Unions()
-    datasets: dict[str, None] = {}
-    if not (choice.group or choice.pivot):
-        records = _looked_at(records, datasets)
     ranked_by = (key.text for key in (*choice.keys, *choice.front))
     worst_cases = union.among([*ranked_by, *(condition.value.text for condition in conditions)])
 
     def with_unions(record: dict[str, Any]) -> dict[str, Any]:
         return union.with_entries(record, worst_cases)
 
-    if worst_cases:
-        joined = (with_unions(record) for _, record in records)
-        records = ((dumps(record), record) for record in joined)
+    read = [with_unions(line.record) for line in sink.lines() if line.record is not None]
+    models = {
+        model: Contender(whole, [whole])
+        for model, record in sink.models(read).items()
+        for whole in [with_unions(record)]
+    }
+    sink.check()
+    contenders = list(models.values())
     if choice.merges:
-        records = _merged(records, choice, members, parts, unions, sink)
-    keyed = _keyed(records, choice)
-    if keyed is None:
+        contenders = _merged(contenders, choice, sink.screen)
+    if not contenders:
         return None
-    keys, records = keyed
-    values, points = RankValues(keys), RankValues(choice.front)
-    grouping = Grouping(choice.within)
-    keep = choice.ci or choice.front or choice.pivot
-    chosen: dict[int, None] = {}
-
-    def united(old: Standing, new: Standing) -> Standing:
-        record = with_unions(unions.of(parse_again(old.text), parse_again(new.text)))
-        for entry in (old, new):
-            values.forget(entry.values)
-            points.forget(entry.points)
-        return Standing(dumps(record), values.of(record), points.of(record), new.group)
-
-    latest = Latest([key.higher for key in keys], None if keep else choice.top, united)
-    for number, (text, record) in enumerate(records):
-        model = number if choice.merges or not sink.source.merge else same_model.model(record)
-        if choice.paired is not None and paired_ranking.is_meant(choice.paired, number + 1, record):
-            chosen[model] = None
-        latest.add(model, Standing(text, values.of(record), points.of(record), grouping.add(record)))
-    values.check("--by")
-    points.check("--pareto")
-    grouping.check("--within", values.count)
-    for name, lacking in grouping.lacking.items():
+    records = [one.record for one in contenders]
+    keys = _keys(choice, records)
+    groups = grouped(records, choice.within, "--within")
+    values = ranking.values(records, keys, "--by")
+    points = ranking.values(records, choice.front, "--pareto")
+    for one, *of_record in zip(contenders, values, points, strict=True):
+        one.values, one.points = of_record
+    for name, lacking in groups.lacking.items():
         sink.screen.warn(f"{counted(lacking, 'record')} without {name}, ranked as a group of their own.")
-    unions.count += latest.lost
-    _tell(unions, datasets, choice, keys, latest, sink.screen)
-    ranking = Ranking(keys, latest.ranked(), members, values.missing, parts)
+    _tell(contenders, choice, keys, sink.screen)
+    higher = [key.higher for key in keys]
+    top = None if choice.ci or choice.front or choice.pivot else choice.top
+    ranked = []
+    for key in in_order(list(groups.places)):
+        group = [contenders[place] for place in groups.places[key]]
+        ranked.append(
+            rank_order.rank(group, lambda one: one.values, higher=higher)[:top]
+            if keys
+            else [rank_order.Ranked(None, None, one) for one in group]
+        )
+    result = Ranking(keys, ranked, sum(some[0] is None for some in values) if keys else 0)
     if choice.paired is not None:
-        lines = [latest.entry(model).text for model in chosen]
-        ranking.reference = paired_ranking.reference(choice.paired, lines, members, with_unions)
-    return ranking
+        meant = _meant(choice.paired, contenders if choice.merges else models, read, sink)
+        result.reference = paired_ranking.reference(choice.paired, meant, with_unions)
+    return result
 
 
-def _merged(
-    records: Iterable[Read],
-    choice: RankOptions,
-    members: dict[bytes, list[dict[str, Any]]],
-    parts: dict[bytes, list[dict[str, Any]]],
-    unions: merge.Unions,
-    sink: Sink,
-) -> Iterable[Read]:
-    """The merged records. `members` and `parts` are filled: see `Ranking`."""
-    merged: list[Merged] = []
-    texts = one_of_each_model(records, unions) if sink.source.merge else [text for text, _ in records]
+def _meant(
+    text: str, contenders: dict[int, Contender] | list[Contender], read: list[dict[str, Any]], sink: Sink
+) -> list[Contender]:
+    """The contenders that --paired may mean: of input records, by their models, or means by their places."""
+    if isinstance(contenders, list):
+        return [
+            one
+            for position, one in enumerate(contenders, start=1)
+            if paired_ranking.is_meant(text, position, one.record)
+        ]
+    meant = [
+        same_model.model(record) if sink.source.merge else place
+        for place, record in enumerate(read)
+        if paired_ranking.is_meant(text, place + 1, record)
+    ]
+    return [contenders[model] for model in dict.fromkeys(meant) if model in contenders]
+
+
+def _merged(contenders: list[Contender], choice: RankOptions, screen: shared.Terminal) -> list[Contender]:
+    """The means of --aggregate, then those of --aggregate-by or --pivot."""
     if choice.aggregate:
-        merged = averaged(texts, choice.aggregate)
-        _tell_averaged(merged, sink.screen)
-        texts = [dumps(group.record) for group in merged]
-        members.update(zip(texts, (group.members for group in merged), strict=True))
-        parts |= members
-    fields = [*choice.group, *choice.pivot]
-    if fields:
+        contenders = ranking.averaged(contenders, choice.aggregate)
+        _tell_averaged(contenders, screen)
+    if fields := [*choice.group, *choice.pivot]:
         extra = [name for name in choice.within if name not in fields]
-        merged, lacking = grouped(texts, [*fields, *extra], "--pivot" if choice.pivot else "--aggregate-by")
-        _tell_averaged(merged, sink.screen)
+        option = "--pivot" if choice.pivot else "--aggregate-by"
+        contenders, lacking = ranking.averaged_by(contenders, [*fields, *extra], option)
+        _tell_averaged(contenders, screen)
         for name, number in lacking.items():
-            sink.screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")
-        deeper = dict(members)
-        members.clear()
-        for group in merged:
-            parts[dumps(group.record)] = group.members
-            below = [deeper.get(dumps(member), [member]) for member in group.members]
-            members[dumps(group.record)] = list(itertools.chain.from_iterable(below))
-    return ((dumps(group.record), group.record) for group in merged)
+            screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")
+    return contenders
 
 
-def _tell_averaged(merged: Iterable[Merged], screen: shared.Terminal) -> None:
+def _tell_averaged(means: Sequence[Contender], screen: shared.Terminal) -> None:
     """Warn of means over values of different numbers of images."""
     mixed: dict[str, tuple[int, int]] = {}
-    for group in merged:
-        mixed |= {
-            name: ends for name, ends in merge.averaged_images(group.members).items() if name not in mixed
-        }
+    for mean in means:
+        mixed = merge.mixed_images(mean.parts) | mixed
     if mixed:
         name, (least, most) = next(iter(mixed.items()))
         more = f", as of {counted(len(mixed) - 1, 'other metric')}" if len(mixed) > 1 else ""
@@ -452,70 +428,34 @@ def _tell_averaged(merged: Iterable[Merged], screen: shared.Terminal) -> None:
         )
 
 
-def _looked_at(records: Iterable[Read], datasets: dict[str, None]) -> Iterator[Read]:
-    for text, record in records:
-        if "dataset" in record:
-            datasets[str(record["dataset"])] = None
-        yield text, record
-
-
-def _keyed(
-    records: Iterable[Read], choice: RankOptions
-) -> tuple[list[rank_order.SortKey], Iterable[Read]] | None:
-    """The sort keys, and the records; None if there are no records. A pivot table keeps their order.
-
-    The default key may depend on all records: they are kept as text until it is known.
-    """
-    if choice.keys:
-        return choice.keys, records
-    if choice.pivot or choice.front:
-        return ([] if choice.pivot else choice.front[:1]), records
-    records = iter(records)
-    if (first := next(records, None)) is None:
-        return None
-    held: list[bytes] = []
-
-    def holding() -> Iterator[dict[str, Any]]:
-        for text, record in itertools.chain([first], records):
-            held.append(text)
-            yield record
-
-    name = metric_name.default_rank_key(holding())
-    again = ((text, parse_again(text)) for text in held)
-    return [rank_order.key(name)], itertools.chain(again, records)
+def _keys(choice: RankOptions, records: Sequence[dict[str, Any]]) -> list[rank_order.SortKey]:
+    """The sort keys; the default one may depend on all records. A pivot table keeps their order."""
+    if choice.keys or choice.pivot:
+        return choice.keys
+    return choice.front[:1] or [rank_order.key(metric_name.default_rank_key(records))]
 
 
 def _tell(
-    unions: merge.Unions,
-    datasets: dict[str, None],
+    contenders: Sequence[Contender],
     choice: RankOptions,
     keys: Sequence[rank_order.SortKey],
-    latest: Latest,
     screen: shared.Terminal,
 ) -> None:
+    """Say what is ranked by, and warn of mixed data sets."""
     if keys:
         ways = ", then ".join(f"{key.text}, {'higher' if key.higher else 'lower'} is better" for key in keys)
         screen.detail(f"ranked by {ways}.")
-    tell_united(unions, screen)
-    if latest.lost:
-        screen.warn(
-            f"for {counted(latest.lost, 'record')} of these, --top had already dropped the earlier one, which"
-            " does not count. Without --top nothing is dropped."
-        )
-    if len(datasets) > 1 and "dataset" not in choice.within and keys and not _scaled_apart(latest, keys[0]):
+    if choice.group or choice.pivot or "dataset" in choice.within or not keys:
+        return
+    members = [record for one in contenders for record in one.members]
+    datasets = dict.fromkeys(str(record["dataset"]) for record in members if "dataset" in record)
+    # A score that was scaled within each data set compares across data sets.
+    scaled = results.last_entry(contenders[0].record, keys[0].text).get("within") or {}
+    if len(datasets) > 1 and "dataset" not in scaled:
         screen.warn(
             f"the ranking mixes {len(datasets)} data sets ({', '.join(datasets)}). --within dataset ranks"
             " each by itself."
         )
-
-
-def _scaled_apart(latest: Latest, key: rank_order.SortKey) -> bool:
-    """Whether the key is a score that was scaled within each data set, and so compares across data sets."""
-    if key.text != "score":
-        return False
-    first = next((entries[0] for entries in latest.entries().values()), None)
-    evals = parse_again(first.text).get("evals", []) if first else []
-    return any("dataset" in (entry.get("within") or {}) for entry in evals if entry.get("metric") == "score")
 
 
 if __name__ == "__main__":

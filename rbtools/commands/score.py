@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
 
 from rbtools.cli import config, options, shared, streams
-from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import read_settings
-from rbtools.records import Line, dumps, parse_again, results
-from rbtools.scoring import merge, minmax, plan, same_model
-from rbtools.scoring.composite import Composite
+from rbtools.records import Line, dumps, results
+from rbtools.scoring import merge as merging
+from rbtools.scoring import same_model, terms
+from rbtools.scoring.composite import MISSING, Composite
 from rbtools.scoring.derived import Derived, derived, explained
 
 
@@ -32,7 +31,7 @@ from rbtools.scoring.derived import Derived, derived, explained
 @click.option(
     "--preset",
     default=None,
-    type=click.Choice(list(plan.presets())),
+    type=click.Choice(list(terms.presets())),
     help="The metrics and directions of a published composite; --weights and --metric add to it.",
 )
 @click.option(
@@ -51,7 +50,7 @@ from rbtools.scoring.derived import Derived, derived, explained
 @click.option(
     "--missing",
     default="refuse",
-    type=click.Choice(minmax.MISSING),
+    type=click.Choice(MISSING),
     help="What to do with a record that lacks a metric.",
 )
 @click.option(
@@ -108,9 +107,7 @@ def main(
       rb-score --add adv.mean='mean(pgd20.*)' results.jsonl
       rb-score --explain 'union(fgsm.*,pgd20.*)' results.jsonl
     """
-    composite = Composite(
-        _asked(metrics, weights), preset=preset, within=names(within, "--within"), missing=missing
-    )
+    asked, fields = _asked(metrics, weights), names(within, "--within")
     only_add = bool(adds or explains) and not (metrics or preset or weights)
     if only_add and within is not None:
         raise UsageError(
@@ -118,25 +115,46 @@ def main(
         )
     derived_metrics = [*map(derived, adds), *map(explained, explains)]
     with shared.opened_output(source, screen) as output:
-        adding = [] if dry_run else derived_metrics
-        held = _Held(composite, adding, force, screen, source.strict)
-        failed = held.read(dataclasses.replace(source, merge=merge), output, stream=only_add and not dry_run)
-        if not held.count:
-            screen.say("no records came in.")
-        for line in held.unscored() if dry_run else held.scored():
-            output.line(line)
-        return shared.FAILED if failed else shared.DONE
+        reading = _ScoredLines([] if dry_run else derived_metrics, force, screen, source.strict)
+        if only_add and not dry_run:
+            one_by_one = not any(metric.compares_results for metric in derived_metrics)
+            for line in reading.lines(RecordReader(source, screen, output), merge=merge and not one_by_one):
+                output.line(line.text)
+            return shared.FAILED if reading.failed else shared.DONE
+        lines = list(reading.lines(RecordReader(source, screen, output), merge=merge))
+        records = [line.record for line in lines if line.record is not None]
+        if records:
+            composite = Composite(
+                records, asked, preset=preset, within=fields, missing=missing, warn=screen.warn
+            )
+            _tell(composite.terms, len(records), screen, dry_run=dry_run)
+        entries = iter(composite.entries() if records and not dry_run else ())
+        for line in lines:
+            scored = line.record is not None and not dry_run
+            output.line(dumps(_with_score(line.record or {}, next(entries))) if scored else line.text)
+        return shared.FAILED if reading.failed else shared.DONE
 
 
-def _asked(metrics: Sequence[str], file: str | None) -> list[plan.TermSpec]:
+def _tell(of_score: Sequence[terms.Term], count: int, screen: shared.Terminal, *, dry_run: bool) -> None:
+    words = ", ".join(
+        f"{term.metric} (weight {term.weight:g}, {'higher' if term.higher else 'lower'} is better)"
+        for term in of_score
+    )
+    if dry_run:
+        screen.say(f"dry run: {count} records would be scored by {words}; it takes no time.")
+    else:
+        screen.detail(f"scored by {words}.")
+
+
+def _asked(metrics: Sequence[str], file: str | None) -> list[terms.Term]:
     """The terms of --weights and --metric; --metric overrides."""
-    listed = plan.asked(",".join(metrics)) if metrics else []
-    return plan.together(_of_file(file) if file else [], listed)
+    listed = terms.asked(",".join(metrics)) if metrics else []
+    return terms.together(_of_file(file) if file else [], listed)
 
 
-def _of_file(path: str) -> list[plan.TermSpec]:
+def _of_file(path: str) -> list[terms.Term]:
     if (given := streams.of_command().file(path)) is not None:
-        return plan.weighted(given, path)
+        return terms.weighted(given, path)
     import yaml
 
     try:
@@ -146,85 +164,43 @@ def _of_file(path: str) -> list[plan.TermSpec]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"{path} is not YAML: {reason}. Expected lines such as 'acc: 2'.") from None
-    return plan.weighted(content, path)
+    return terms.weighted(content, path)
 
 
-class _Held:
-    """All records as they were read, as text, and the values that their scores are computed from."""
+class _ScoredLines:
+    """Reads records, merges those of one checkpoint, and adds the metrics of --add; `failed` says whether
+    lines were no records, or failed."""
 
-    def __init__(
-        self,
-        composite: Composite,
-        adds: Sequence[Derived],
-        force: bool,
-        screen: shared.Terminal,
-        strict: bool,
-    ) -> None:
-        self.composite, self.adds, self.replace = composite, adds, force
-        self.screen, self.strict = screen, strict
-        self.texts: list[bytes] = []
-        self.working: list[bool] = []
-        self.count = 0
+    def __init__(self, adds: Sequence[Derived], force: bool, screen: shared.Terminal, strict: bool) -> None:
+        self.adds, self.force, self.screen, self.strict = adds, force, screen, strict
+        self.failed = False
         self.without: dict[str, int] = {}
-        self.inconsistent = Inconsistent()
 
-    def read(self, source: shared.RecordSource, output: RecordWriter, *, stream: bool) -> bool:
-        """Read all lines; True if some were no records or failed. `stream`: write them at once."""
-        reader, failed = RecordReader(source, self.screen, output), False
-        lines = self._judged(reader)
-        one_by_one = stream and not any(metric.compares_results for metric in self.adds)
-        for line in self._united(lines) if source.merge and not one_by_one else lines:
-            self.count += 1
-            text, record = line.text, line.record
+    def lines(self, reader: RecordReader, *, merge: bool) -> Iterator[Line]:
+        """All lines, their texts as they are to be written; one without a record is written as it is."""
+        inconsistent = Inconsistent()
+        judged = _judged(reader, inconsistent)  # before it is merged with others
+        for line in _united(judged, self.screen) if merge else judged:
             if line.problem is not None:
-                text = dumps(shared.bad_line_record(self.screen.tool, line))
-            elif record is not None and self.adds:
-                text, record = self._added(line, record)
-                failed = failed or record is None
-            if stream:
-                output.line(text)
+                yield line._replace(text=dumps(shared.bad_line_record(self.screen.tool, line)))
+            elif line.record is not None and self.adds:
+                yield self._added(line, line.record)
             else:
-                self.texts.append(text)
-                self.working.append(record is not None)
-                if record is not None:
-                    self.composite.add(record)
-        self.inconsistent.tell(self.screen)
+                yield line
+        self.failed = self.failed or bool(reader.bad)
+        inconsistent.tell(self.screen)
         for name, count in self.without.items():
             self.screen.warn(f"{counted(count, 'record')} without {name}: the record says why.")
-        return failed or bool(reader.bad)
+        if not reader.came:
+            self.screen.say("no records came in.")
 
-    def _judged(self, reader: RecordReader) -> Iterator[Line]:
-        """All lines; each record is judged as it came, before it is merged with others."""
-        for line in reader.every_line():
-            if line.record is not None:
-                self.inconsistent.look(line.record)
-            yield line
-
-    def _united(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """All lines; those of one checkpoint are merged into the first of them."""
-        held: dict[tuple[bool, int], Line] = {}
-        unions = merge.Unions()
-        for place, line in enumerate(lines):
-            record = line.record
-            if record is None or "checkpoint" not in record:
-                held[False, place] = line
-                continue
-            model = True, same_model.model(record)
-            if model in held:
-                record = unions.of(parse_again(held[model].text), record)
-                line = held[model]._replace(text=dumps(record))
-            held[model] = line._replace(record=None)
-        tell_united(unions, self.screen)
-        for (of_model, _), line in held.items():
-            yield line._replace(record=parse_again(line.text)) if of_model else line
-
-    def _added(self, line: Line, record: dict[str, Any]) -> tuple[bytes, dict[str, Any] | None]:
+    def _added(self, line: Line, record: dict[str, Any]) -> Line:
         """The record with the metrics of --add; it fails if it has one of them with another origin."""
         record.pop("error", None)
         result = record
         try:
             for metric in self.adds:
-                result = metric.added(result, replace=self.replace)
+                result = metric.added(result, replace=self.force)
                 entry = result["evals"][-1]
                 if entry["value"] is None:
                     self.without[metric.name] = self.without.get(metric.name, 0) + 1
@@ -234,29 +210,33 @@ class _Held:
             message = f"{where(line)} ({name_of(record)}): {wrong}"
             stop_if_strict(self.strict, message)
             self.screen.error(message)
-            return dumps({**record, "error": {"tool": self.screen.tool, "message": str(wrong)}}), None
-        return dumps(result), result
+            self.failed = True
+            failed = {**record, "error": {"tool": self.screen.tool, "message": str(wrong)}}
+            return line._replace(text=dumps(failed), record=None)
+        return line._replace(text=dumps(result), record=result)
 
-    def unscored(self) -> list[bytes]:
-        """The unchanged lines; a message reports what would be scored."""
-        if self.composite.count:
-            self.composite.settle(self.screen.warn)
-            terms = ", ".join(map(_in_words, self.composite.terms))
-            self.screen.say(
-                f"dry run: {self.composite.count} records would be scored by {terms}; it takes no time."
-            )
-        return self.texts
 
-    def scored(self) -> Iterator[bytes]:
-        """The lines with their scores, in input order."""
-        if not self.composite.count:
-            yield from self.texts
-            return
-        self.composite.settle(self.screen.warn)
-        self.screen.detail("scored by " + ", ".join(map(_in_words, self.composite.terms)) + ".")
-        entries = self.composite.entries()
-        for text, works in zip(self.texts, self.working, strict=True):
-            yield dumps(_with_score(parse_again(text), next(entries))) if works else text
+def _judged(reader: RecordReader, inconsistent: Inconsistent) -> Iterator[Line]:
+    for line in reader.every_line():
+        if line.record is not None:
+            inconsistent.look(line.record)
+        yield line
+
+
+def _united(lines: Iterable[Line], screen: shared.Terminal) -> Iterator[Line]:
+    """All lines; those of one checkpoint are merged into the first of them."""
+    held: dict[tuple[bool, int], Line] = {}
+    unions = merging.Unions()
+    for place, line in enumerate(lines):
+        record = line.record
+        alone = record is None or "checkpoint" not in record
+        key = (False, place) if alone else (True, same_model.model(record or {}))
+        if key in held:
+            record = unions.of(held[key].record or {}, record or {})
+            line = held[key]._replace(text=dumps(record), record=record)
+        held[key] = line
+    tell_united(unions, screen)
+    yield from held.values()
 
 
 def _explanation(entry: dict[str, Any]) -> Iterator[str]:
@@ -277,10 +257,6 @@ def _explanation(entry: dict[str, Any]) -> Iterator[str]:
         yield f"  The fewest parts that break the same images: {smallest}."
     else:
         yield f"  These parts break the same images, and perhaps fewer do: {smallest}."
-
-
-def _in_words(term: minmax.Term) -> str:
-    return f"{term.metric} (weight {term.weight:g}, {'higher' if term.higher else 'lower'} is better)"
 
 
 def _with_score(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:

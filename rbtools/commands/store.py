@@ -49,7 +49,7 @@ class SelectedResults:
         self.matching = self.damaged = self.seen = self.absent = 0
 
     def records(self) -> Iterator[dict[str, Any]]:
-        for path, record in listing.records(self.store, self.choice.keys or None):
+        for path, record in listing.records(self.store, self.choice.keys):
             self.seen += record is not None
             if record is None:
                 self.damaged += 1
@@ -166,7 +166,7 @@ def verify(delete: bool, store: Store, screen: shared.Terminal) -> int:
             screen.clear()
             screen.error(f"{path} is damaged: {problem}.")
             deleted = delete and problem != upkeep.FOREIGN and _deleted(path, screen)
-            fields = {"kind": kind, "key": Path(path).name, "path": path, "problem": problem}
+            fields = {"kind": kind, "key": path.name, "path": str(path), "problem": problem}
             output.line(dumps({"schema": SCHEMA, **fields, "deleted": deleted}))
     screen.clear()
     screen.say(f"{_counted(count, 'file')}, {bad or 'none'} damaged.")
@@ -175,9 +175,9 @@ def verify(delete: bool, store: Store, screen: shared.Terminal) -> int:
     return shared.FAILED if bad else shared.DONE
 
 
-def _deleted(path: str, screen: shared.Terminal) -> bool:
+def _deleted(path: Path, screen: shared.Terminal) -> bool:
     try:
-        Path(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
     except OSError as error:
         screen.error(f"Cannot remove {path}: {error.strerror}.")
         return False
@@ -199,13 +199,12 @@ def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal)
     network again when it is requested. Work in progress is never touched; while there is any, checkpoints
     stay.
     """
-    candidates = upkeep.find(store, keep_metrics=keep_metrics)
+    cleared = upkeep.clear(store, keep_metrics=keep_metrics, dry_run=dry_run)
     gone: dict[str, list[int]] = {}
-    for garbage in candidates.garbage:
-        if dry_run or upkeep.remove(store, garbage):
-            counts = gone.setdefault(garbage.kind, [0, 0])
-            counts[0] += 1
-            counts[1] += garbage.bytes
+    for garbage in cleared.garbage:
+        counts = gone.setdefault(garbage.kind, [0, 0])
+        counts[0] += 1
+        counts[1] += garbage.bytes
     gone["total"] = [sum(column) for column in zip(*gone.values(), strict=True)] or [0, 0]
     with _output() as output:
         rows = [
@@ -215,9 +214,9 @@ def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal)
     files, size = gone["total"]
     verb = "would be freed" if dry_run else "freed"
     screen.say(f"{_in_bytes(size)} in {_counted(files, 'file')} {verb}.")
-    if candidates.live and keep_metrics:
+    if cleared.live and keep_metrics:
         screen.warn(
-            f"{_counted(len(candidates.live), 'piece')} of work in progress: checkpoints were kept. Run this"
+            f"{_counted(len(cleared.live), 'piece')} of work in progress: checkpoints were kept. Run this"
             " again when it is finished."
         )
     return shared.DONE

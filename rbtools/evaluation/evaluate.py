@@ -26,7 +26,7 @@ from rbtools.evaluation.base import (
     default_chunk_size,
 )
 from rbtools.evaluation.spec import Spec, by_column, rows_of
-from rbtools.evaluation.tiles import Tile, complete, missing_tiles
+from rbtools.evaluation.tiles import Tile, complete
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import environment, float32, out_of_memory
 from rbtools.lazy import nn, np, torch
@@ -286,8 +286,7 @@ def measure_all(
             evaluator.prefetch(tile)
             yield tile, evaluator.measure(tile, progress.inside, save)
 
-    tiles = missing_tiles(outcomes, n, evaluator.size)
-    complete(outcomes, tiles, measured, progress, store=store, shard=shard)
+    complete(outcomes, n, evaluator.size, measured, progress, store=store, shard=shard)
 
 
 def together(specs: Sequence[Spec], device: Any, shape: Sequence[int]) -> int:

@@ -34,11 +34,12 @@ class Tile(NamedTuple):
 
     def keys(self, outcomes: Sequence[Outcomes]) -> dict[int, str]:
         """The store keys of the parts, by spec."""
-        return {
-            i: digest({"part of": outcomes[i].key, "begin": begin, "end": self.examples.stop})
-            for begin, missing in self.lacks
-            for i in missing
-        }
+        end = self.examples.stop
+        return {i: _key(outcomes[i], begin, end) for begin, missing in self.lacks for i in missing}
+
+
+def _key(outcomes: Outcomes, begin: int, end: int) -> str:
+    return digest({"part of": outcomes.key, "begin": begin, "end": end})
 
 
 def missing_tiles(outcomes: Sequence[Outcomes], n: int, size: int) -> list[Tile]:
@@ -66,27 +67,31 @@ def _tile(outcomes: Sequence[Outcomes], examples: range) -> Tile:
 
 def complete(
     outcomes: list[Outcomes],
-    tiles: Sequence[Tile],
+    n: int,
+    size: int,
     measured: Callable[[Iterator[Tile]], Iterable[tuple[Tile, Parts]]],
     progress: Callable[[int], None],
     *,
     store: Store,
     shard: tuple[int, int] = (1, 1),
 ) -> None:
-    """Have the tiles measured, and append their outcomes in order.
+    """Have the tiles of the first n examples measured that are missing, and append their outcomes in order.
 
-    `measured` takes tiles one by one as there is room, and gives them with their parts as they are done.
-    Before each is taken, `progress` takes the number of examples whose outcomes are appended, and raises when
-    the work should stop. shard: (i, N) of N processes with this store: this one begins with its own tiles,
-    and then computes what is left of those of the others, from the last on. Outcomes are kept in the store at
-    the end, also after an interruption.
+    size: of a tile. `measured` takes tiles one by one as there is room, and gives them with their parts as
+    they are done. Before each is taken, `progress` takes the number of examples whose outcomes are appended,
+    and raises when the work should stop. shard: (i, N) of N processes with this store: this one begins with
+    its own tiles, and then computes what is left of those of the others, from the last on. Outcomes are kept
+    in the store at the end, also after an interruption.
     """
     number, of = shard
+    tiles = missing_tiles(outcomes, n, size)
     mine = tiles[number - 1 :: of]
     order = [*mine, *(tile for tile in reversed(tiles) if tile not in mine)]
     left = deque(tiles)  # those that are not appended yet
     done: dict[range, Parts] = {}
-    stored: list[str] = []
+    # What a killed run had appended may still be there as parts.
+    appended = range(0, tiles[0].examples.start if tiles else 0, size)
+    stored = [_key(one, begin, begin + size) for begin in appended for one in outcomes]
 
     def missing() -> Iterator[Tile]:
         for tile in order:

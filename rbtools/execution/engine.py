@@ -195,7 +195,7 @@ class Engine:
         self.run = run
         self.capacity = max(run.placement.jobs, 1)
         self.status: Callable[[Progress], str] = lambda progress: progress.text
-        self._messages: deque[Message | BaseException] = deque()
+        self._messages: deque[Message] = deque()
         self._arrived = threading.Event()
 
     def __enter__(self) -> Engine:
@@ -208,8 +208,8 @@ class Engine:
         """Submit a call; it runs as soon as there is room for it."""
         raise NotImplementedError
 
-    def post(self, message: Message | BaseException) -> None:
-        """Pass on a message, from any thread. An exception is raised in `wait`."""
+    def post(self, message: Message) -> None:
+        """Pass on a message, from any thread."""
         self._messages.append(message)
         self.wake()
 
@@ -225,8 +225,6 @@ class Engine:
         self.run.report.check_cancelled()
         for _ in range(len(self._messages)):
             message = self._messages.popleft()
-            if isinstance(message, BaseException):
-                raise message
             if isinstance(message, Warned):
                 self.run.report.warn(message.text)
             elif isinstance(message, Progress):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import yaml
 
 from rbtools.errors import RbError
-from rbtools.formats.base import Document, Record, Unit
+from rbtools.formats.base import Document, Record, Unit, inside
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.rows import measured
 from rbtools.formats.written import WrittenOnly, model_name, numbers_of, text_of
@@ -28,14 +28,6 @@ DATASETS = {
 }
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
 _TASK = {"type": "image-classification", "name": "Image classification"}
-
-
-class HubPage(NamedTuple):
-    """A record's part of a card: the model's name, the data set, and the record as far as it is there."""
-
-    model: str
-    dataset: str
-    expressed: Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +49,17 @@ class Hub(WrittenOnly):
     )
     hub_license: str = param("", "License of the model, such as mit.", metavar="NAME")
 
-    def unit(self, record: Record) -> Any:
-        metrics, name = numbers_of(record), model_name(record)
+    def unit(self, record: Record) -> Record:
+        metrics = numbers_of(record)
         evals = [
             _plain(results.last_entry(record, metric)) | {"metric": metric, "value": value}
             for metric, value in metrics.items()
         ]
-        dataset, method = text_of(record, "dataset"), text_of(record, "train.method")
-        kept: Record = {"arch": {"name": text_of(record, "arch.name")}, "dataset": dataset}
-        kept |= {"train": {"method": method}} if method else {}
-        return HubPage(name, dataset, {**kept, "metrics": metrics, "evals": evals})
+        train = {
+            key: value for key in ("method", "seed") if (value := inside(record, f"train.{key}")) is not None
+        }
+        kept: Record = {"arch": {"name": text_of(record, "arch.name")}, "dataset": text_of(record, "dataset")}
+        return {**kept, **({"train": train} if train else {}), "metrics": metrics, "evals": evals}
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
         unit, *others = units
@@ -75,9 +68,9 @@ class Hub(WrittenOnly):
                 f"A page of the Hub is of one model, and {1 + len(others)} records came in. Choose one:"
                 " rb-rank --top 1."
             )
-        card: HubPage = unit.content
+        card: Record = unit.content
         yield Document("README.md", self._card(card).encode())
-        dataset = self.hub_dataset or DATASETS.get(card.dataset, card.dataset)
+        dataset = self.hub_dataset or DATASETS.get(card["dataset"], str(card["dataset"]))
         if not _ID.fullmatch(dataset):
             report.note(
                 "the data set has no known id on the Hub, so .eval_results is not written; name it by"
@@ -85,13 +78,13 @@ class Hub(WrittenOnly):
                 unit.where,
             )
             return
-        name = re.sub(r"[^\w.-]", "_", card.model)
+        name = re.sub(r"[^\w.-]", "_", model_name(card))
         yield Document(f".eval_results/{name}.yaml", _yaml(_results(card, dataset)).encode())
 
-    def _card(self, card: HubPage) -> str:
+    def _card(self, card: Record) -> str:
         of_data = {
-            "type": self.hub_dataset or DATASETS.get(card.dataset, card.dataset or "unknown"),
-            "name": card.dataset or "unknown",
+            "type": self.hub_dataset or DATASETS.get(card["dataset"], card["dataset"] or "unknown"),
+            "name": card["dataset"] or "unknown",
         }
         rows = [
             {
@@ -110,15 +103,15 @@ class Hub(WrittenOnly):
                     }
                 ],
             }
-            for entry in card.expressed["evals"]
+            for entry in card["evals"]
         ]
         front = {
             **({"license": self.hub_license} if self.hub_license else {}),
             "pipeline_tag": "image-classification",
             "tags": ["adversarial-robustness"],
-            "model-index": [{"name": card.model, "results": rows}],
+            "model-index": [{"name": model_name(card), "results": rows}],
         }
-        return f"---\n{_yaml(front)}---\n\n# {_cell(card.model)}\n\n{_table(card)}"
+        return f"---\n{_yaml(front)}---\n\n# {_cell(model_name(card))}\n\n{_table(card)}"
 
 
 def _plain(entry: Record) -> Record:
@@ -131,11 +124,13 @@ def _plain(entry: Record) -> Record:
     }
 
 
-def _table(card: HubPage) -> str:
+def _table(card: Record) -> str:
     """The metrics as a table in Markdown."""
-    lines = [f"Robustness on {_cell(card.dataset or 'an unnamed data set')}, as shares of its test images.\n"]
+    lines = [
+        f"Robustness on {_cell(card['dataset'] or 'an unnamed data set')}, as shares of its test images.\n"
+    ]
     lines += ["| metric | value | 95 % interval | images |", "|---|---:|---:|---:|"]
-    for entry in card.expressed["evals"]:
+    for entry in card["evals"]:
         beside = measured(entry)
         interval = f" {beside['low']:.4g} to {beside['high']:.4g} " if "low" in beside else " "
         n = beside.get("n", "")
@@ -148,10 +143,10 @@ def _cell(value: object) -> str:
     return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(str(value).split()))
 
 
-def _results(card: HubPage, dataset: str) -> list[Record]:
+def _results(card: Record, dataset: str) -> list[Record]:
     """A result for each metric."""
     rows = []
-    for entry in card.expressed["evals"]:
+    for entry in card["evals"]:
         beside = measured(entry)
         notes = [f"{beside['n']} images"] if "n" in beside else []
         notes += [f"95 % interval {beside['low']:.4g} to {beside['high']:.4g}"] if "low" in beside else []

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.formats.base import RESULTS, Document, Record, Unit, leaves
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
 _LONGEST = 6000  # characters of a parameter's value
 _NO_NAME = re.compile(r"[^\w\-. :/]")
-
-
-class MLflowRun(NamedTuple):
-    """A run: its name, and the whole record."""
-
-    name: str
-    expressed: Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +39,9 @@ class MLflow(WrittenOnly):
 
     experiment: str = param("rbtools", "Experiment of the runs.", metavar="NAME")
 
-    def unit(self, record: Record) -> Any:
+    def unit(self, record: Record) -> Record:
         numbers_of(record)
-        return MLflowRun(model_name(record), record)
+        return record
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
         return iter(())  # `send` keeps them
@@ -79,12 +72,13 @@ def _client(target: str) -> MlflowClient:
     return MlflowClient(tracking_uri=target if is_server else Path(target).absolute().as_uri())
 
 
-def _keep(client: MlflowClient, experiment: str, run: MLflowRun) -> None:
+def _keep(client: MlflowClient, experiment: str, record: Record) -> None:
     from mlflow.entities import Metric, Param, RunTag
 
-    record = run.expressed
     tags = {"dataset": text_of(record, "dataset"), "checkpoint": text_of(record, "checkpoint")}
-    made = client.create_run(experiment, run_name=run.name, tags={k: v for k, v in tags.items() if v})
+    made = client.create_run(
+        experiment, run_name=model_name(record), tags={k: v for k, v in tags.items() if v}
+    )
     key = made.info.run_id
     numbers = [
         Metric(_NO_NAME.sub("_", name), value, made.info.start_time, 0)

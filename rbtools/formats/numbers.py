@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
@@ -86,22 +85,6 @@ def kind(value: object) -> str:
     if isinstance(value, Decimal):
         return shown(value)
     return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else repr(value)
-
-
-_FRACTION = re.compile(r"\s*\d+(\.\d+)?\s*/\s*\d+(\.\d+)?\s*")
-
-
-def distance(raw: object, norm: str) -> float:
-    """A published distance in pixel units of [0, 1]: "8/255" and 0.031 unchanged, L-infinity 8 as 8/255.
-
-    Raises NoNumber.
-    """
-    parsed = number(raw)
-    if parsed is None or parsed.value < 0:
-        raise NoNumber(f"the distance is {raw!r}")
-    written_out = isinstance(raw, str) and _FRACTION.fullmatch(raw)
-    whole = norm == "linf" and not written_out and parsed.value >= 1
-    return float(parsed.value) / 255 if whole else float(parsed.value)
 
 
 def plain(value: object) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from rbtools.errors import RbError
 from rbtools.formats.base import Published, Record, Unit, inside, own_part
@@ -14,16 +14,15 @@ from rbtools.records import results
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenOnly:
-    """A format that is not read. Its units have `expressed`, the part of the record that the format has."""
+    """A format that is not read. Its unit is the part of a record that the format has, as a record."""
 
     name: ClassVar[str]
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit]:
         raise RbError(f"{self.name} is written, not read. Name where: rb-convert {self.name} --write PATH.")
 
-    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
-        expressed: Record = unit.expressed
-        return expressed
+    def record(self, unit: Record, report: ConversionReport, where: str) -> Record:
+        return unit
 
 
 @runtime_checkable

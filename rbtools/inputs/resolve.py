@@ -22,7 +22,7 @@ from rbtools.spaces.identity import identity
 def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
     """Names of a record's model and data, for readers. They are in no store key."""
     labels: dict[str, Any] = {"arch": {}, "dataset": data.name}
-    for part, wanted in (("arch", ("name", "index", "macs")), ("train", ("method", "seed", "epochs"))):
+    for part, wanted in (("arch", ("name", "index")), ("train", ("method", "seed", "epochs"))):
         if isinstance(record.get(part), dict):
             labels[part] = {name: record[part][name] for name in wanted if name in record[part]}
     return labels

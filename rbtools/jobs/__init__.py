@@ -36,6 +36,7 @@ class EvaluateJob(_SplitJob):
 class ArchiveJob(JobFunction):
     """Evaluate the record's model on an archive of corrupted images."""
 
+    divided = True
     folder: Path
     names: tuple[str, ...]
     severities: tuple[int, ...]
@@ -100,6 +101,7 @@ class TwoPhaseJob(_SplitJob):
 class GradientMaskingJob(_SplitJob):
     """Run the tests for gradient masking."""
 
+    divided = True
     task: Any
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:

@@ -56,6 +56,7 @@ class CardRequest:
 class CardJob(_SplitJob):
     """Make the card of the record's model."""
 
+    divided = True
     request: CardRequest
 
     def __call__(self, record: Record, run: Run) -> Record:

@@ -17,7 +17,7 @@ from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.by_draws import Randomness
 from rbtools.evaluation.evaluate import Evaluator, Examples, StatusLine, measure_all, together
 from rbtools.evaluation.spec import Spec
-from rbtools.evaluation.tiles import Tile, complete, missing_tiles
+from rbtools.evaluation.tiles import Tile, complete
 from rbtools.execution import device, precision, resources
 from rbtools.execution.engine import Call
 from rbtools.execution.run import Run
@@ -109,7 +109,8 @@ def _by_workers(
     with run.report.clock.stage(evaluation.title):
         complete(
             outcomes,
-            missing_tiles(outcomes, inputs.n, size),
+            inputs.n,
+            size,
             measured,
             StatusLine(evaluation.title, inputs.n, specs, outcomes, run.settings.seed, run.report),
             store=run.store,

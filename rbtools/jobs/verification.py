@@ -18,7 +18,8 @@ from rbtools.inputs.resolve import checkpoint_of
 from rbtools.jobs.questions import Question, Unsayable, joined, question_of
 from rbtools.records import consistency, expr, metric_name
 from rbtools.report import discard
-from rbtools.scoring import minmax, published_difference, remeasured
+from rbtools.scoring import composite, published_difference, remeasured
+from rbtools.scoring.terms import Term
 from rbtools.store import Store
 
 Record = dict[str, Any]
@@ -132,12 +133,13 @@ def _score(record: Record, entry: Entry) -> Record:
     if not isinstance(terms, list) or not isinstance(ranges, Mapping):
         return _unknown(entry, "the entry lacks the ranges of its terms, by which a score is scaled")
     try:
-        score_terms = [minmax.Term(term["metric"], term["weight"], term["higher"]) for term in terms]
+        of_score = [Term(term["metric"], term["weight"], term["higher"]) for term in terms]
         metrics = record.get("metrics") or {}
-        values = [_value(term.metric, {**record, "metrics": metrics}) for term in score_terms]
-        ends = [ranges[term.metric] for term in score_terms]
-        score = minmax.rescored(values, score_terms, ends, str(entry.get("missing")))
-    except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
+        values = [[_value(term.metric, {**record, "metrics": metrics})] for term in of_score]
+        ends = [ranges[term.metric] for term in of_score]
+        missing = "worst" if entry.get("missing") == "worst" else "renormalise"
+        ((score, _),) = composite.scores(values, of_score, missing, ends)
+    except (RbError, KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
         return _unknown(entry, "the entry's terms and ranges do not fit together")
     return remeasured.judged(entry, {**entry, "value": score})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rbtools.attacks.presets import PresetAttack
 from rbtools.registry import CommandPreset
-from rbtools.scoring.plan import ScorePreset, TermSpec
+from rbtools.scoring.terms import ScorePreset, Term
 
 
 def _of255(*numbers: float) -> tuple[float, ...]:
@@ -92,13 +92,13 @@ def _prbench(radius: str) -> ScorePreset:
     prob_acc = f"probacc.uniform.{radius}.0.05"
     return ScorePreset(
         (
-            TermSpec("acc", ""),
-            TermSpec("pgd20.8", ""),
-            TermSpec("pr.uniform.0.08", ""),
-            TermSpec(prob_acc, ""),
-            TermSpec("ge.pgd20.8", ":lower"),
-            TermSpec("ge.pr-all.uniform.0.08", ":lower"),
-            TermSpec("seconds_per_epoch", ":lower"),
+            Term("acc"),
+            Term("pgd20.8"),
+            Term("pr.uniform.0.08"),
+            Term(prob_acc),
+            Term("ge.pgd20.8", higher=False),
+            Term("ge.pr-all.uniform.0.08", higher=False),
+            Term("seconds_per_epoch", higher=False),
         ),
         {
             "mnist": {

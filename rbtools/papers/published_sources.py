@@ -9,8 +9,8 @@ from typing import Any
 from rbtools.cli.against import Key, PublishedSource
 from rbtools.errors import RbError
 from rbtools.formats import Unit
-from rbtools.formats.naming import class_of
 from rbtools.papers.formats import robustbench
+from rbtools.papers.formats.published_json import class_of
 
 Record = Mapping[str, Any]
 _CIFAR = {"cifar10": 10_000, "cifar100": 10_000}

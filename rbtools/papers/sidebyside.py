@@ -190,7 +190,7 @@ class PaperTable(NamedTuple):
             [TableCell(row), *(TableCell(cells[row, column][at]) for column, at in shown)]
             for row in self.rows()
         ]
-        return Table([Heading("", False), *names], rows, [])
+        return Table([Heading("", False), *names], rows)
 
 
 class Excerpt(NamedTuple):

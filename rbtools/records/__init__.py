@@ -15,7 +15,6 @@ from rbtools.records.lines import (
     parse,
     parse_again,
     read,
-    texts,
     write,
 )
 
@@ -29,6 +28,5 @@ __all__ = [
     "parse",
     "parse_again",
     "read",
-    "texts",
     "write",
 ]

@@ -98,24 +98,6 @@ def without_checksum(record: Record) -> list[str]:
     return [entry["metric"] for entry in record.get("evals") or () if entry["metric"] not in sums]
 
 
-def first_contradiction(record: Record) -> str | None:
-    """The first inconsistency that checks of single entries find, for tools that read many records."""
-    metrics = record.get("metrics") or {}
-    for entry in record.get("evals") or ():
-        value = entry.get("value")
-        if value is None:
-            continue
-        here = metrics.get(entry["metric"])
-        if here is None:
-            return f"{entry['metric']} has an entry in evals, but is not in metrics"
-        if here != value and not _equal(here, value):
-            return f"{entry['metric']} is {here:.6g} in metrics, but {value:.6g} in its entry"
-        ends = entry.get("ci95")
-        if ends is not None and "estimator" not in entry and not _holds(ends, value):
-            return f"{entry['metric']} is {value:.6g}, outside its own interval {_pair(ends)}"
-    return None
-
-
 def _kind(name: str, entry: Entry) -> _Kind:
     return _cached_kind(name, tuple(entry), entry.get("tool") == "rb-convert")
 

@@ -1,12 +1,10 @@
-"""Strict reading and writing of JSON Lines: a line that is no record is reported, never guessed. jsonlines
-reads and writes the lines, with orjson as its loads and dumps. orjson accepts duplicate keys and integers
-beyond 64 bits silently. A line that it would not write back byte for byte may contain these, so the standard
-library parses it again. Lines that rbtools wrote never need that.
+"""Strict reading and writing of JSON Lines: a line that is no record is reported, never guessed. orjson
+accepts duplicate keys and integers beyond 64 bits silently. A line that it would not write back byte for byte
+may contain these, so the standard library parses it again. Lines that rbtools wrote never need that.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections import Counter
@@ -61,11 +59,6 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
         record: Any = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise BadLine(_why_not_json(text, error, whole)) from None
-    return _checked(record, text)
-
-
-def _checked(record: object, text: bytes) -> dict[str, Any]:
-    """The record that was read from a line. Raises BadLine if it is no record."""
     if not isinstance(record, dict):
         raise BadLine(f"is {_kind(record)}, not a JSON object. Expected one JSON object per line.")
     if not _says_all(record, text):
@@ -220,82 +213,30 @@ def _kind(value: object) -> str:
 def lines(stream: Iterable[bytes], source: str = STDIN) -> Iterator[Line]:
     """Yield every line that is not blank, with its record or its problem.
 
-    A byte order mark, CRLF and a missing last newline are fine. A stream of binary data, such as a file of
-    weights, is one bad line. Of a document over several lines all are bad, so that none is lost.
+    A byte order mark, CRLF and a missing last newline are fine. A stream that begins with binary data, such
+    as a file of weights, is one bad line: line by line it would give thousands of errors. A line that begins
+    like a JSON object is not binary data. Of a document over several lines all are bad, so that none is lost.
     """
-    import jsonlines  # imported here so that --help is fast
-
-    current = _Current(texts(stream))
-    reader = jsonlines.Reader(current, loads=orjson.loads)
-    first, over_lines = True, False
-    with contextlib.suppress(EOFError):
-        while True:
-            try:
-                record: Any = reader.read(allow_none=True)
-            except jsonlines.InvalidLineError:
-                record = _INVALID
-            number, raw, _ = current.line
-            text = raw.strip()
-            if text.startswith(_BOM):  # jsonlines removes it from every line; only the first may have one
-                record = _INVALID
-            try:
-                whole = raw.endswith(b"\n")
-                valid = parse(text, whole=whole) if record is _INVALID else _checked(record, text)
-                over_lines = False
-                yield Line(source, number, text, valid, None)
-            except BadLine as wrong:
-                problem, continues = str(wrong), over_lines
-                if first and whole and text in (b"{", b"["):
-                    problem, over_lines = _over_lines(text), True
-                yield Line(source, number, text, None, problem, continues=continues)
-            first = False
-    number, raw, readable = current.line
-    if not readable:
-        text = raw.strip()
-        yield Line(source, number, text[:_SHOWN], None, _not_text(text, source))
-
-
-_INVALID = object()
-
-
-class _Current:
-    """The lines of a stream for jsonlines; keeps the last one with its number."""
-
-    def __init__(self, numbered: Iterator[tuple[int, bytes, bool]]) -> None:
-        self.numbered = numbered
-        self.line = (0, b"", True)
-
-    def __iter__(self) -> Iterator[bytes]:
-        for line in self.numbered:
-            self.line = line
-            if not line[2]:
-                return
-            yield line[1]
-
-
-def texts(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield (number, line, True) for every line that is not blank, without a byte order mark.
-
-    If the stream begins with binary data, the third is False and nothing follows: line by line, a file of
-    weights would give thousands of errors. A line that begins like a JSON object is not binary data.
-    """
-    judged = 0
+    judged, over_lines, first = 0, False, True
     for number, raw in enumerate(stream, start=1):
-        if number == 1 and raw.startswith(_BOM):
-            raw = raw[len(_BOM) :]
-        if number == 1 and not_utf8(raw, ""):
-            yield number, raw, False
-            return
-        if not (text := raw.strip()):
+        text = (raw.removeprefix(_BOM) if number == 1 else raw).strip()
+        if not text:
             continue
-        if judged < _BEGINNING:
-            if _OBJECT.match(text):
-                judged = _BEGINNING
-            elif _NO_TEXT.search(text[: _BEGINNING - judged]):
-                yield number, raw, False
-                return
-            judged += len(raw)
-        yield number, raw, True
+        if _OBJECT.match(text):
+            judged = _BEGINNING
+        if (number == 1 and not_utf8(text, "")) or _NO_TEXT.search(text[: max(_BEGINNING - judged, 0)]):
+            yield Line(source, number, text[:_SHOWN], None, _not_text(text, source))
+            return
+        judged += len(raw)
+        whole, record, problem, continues = raw.endswith(b"\n"), None, None, over_lines
+        try:
+            record, over_lines, continues = parse(text, whole=whole), False, False
+        except BadLine as wrong:
+            problem = str(wrong)
+            if first and whole and text in (b"{", b"["):
+                problem, over_lines = _over_lines(text), True
+        yield Line(source, number, text, record, problem, continues=continues)
+        first = False
 
 
 def _not_text(text: bytes, source: str) -> str:
@@ -344,6 +285,4 @@ def read(path: str | Path) -> Iterator[dict[str, Any]]:
 
 def write(records: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
     """Write records to a binary stream, one per line."""
-    import jsonlines
-
-    jsonlines.Writer(stream, dumps=dumps).write_all(records)
+    stream.writelines(dumps(record) + b"\n" for record in records)

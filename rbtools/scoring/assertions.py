@@ -43,39 +43,17 @@ class Assertion:
         A record that lacks the metric, or (unless `point`) its interval, does not meet it. A field of the
         record, such as arch.params, is exact.
         """
-        if self.relative:
-            return self._relative_problem(record, reference or {})
-        name = self.value.text
+        comparison = record.get("paired") or {}
+        if self.relative and comparison and "metrics" not in comparison:
+            return None  # the reference itself
         try:
-            value = self.value.number(record)
+            if self.point:
+                return self._of_value(record, reference)
+            what, value, ends = self._compared(comparison) if self.relative else self._measured(record)
         except RbError as wrong:
-            return f"{self.text} does not hold: {wrong}"
-        if value is None:
-            return f"{self.text} does not hold: the record has no {name}."
-        # Only metrics have a sampling error; fields of the record are exact.
-        metrics = record.get("metrics") or {}
-        is_measured = any(expr.is_glob(used) or used in metrics for used in self.value.names)
-        if self.point or not is_measured:
-            held = _HOLDS[self.sign](value, self.limit)
-            return None if held else f"{self.text} does not hold: {name} is {value:.6g}."
-        entry = results.last_entry(record, name)
-        intervals = (ends for field, ends in entry.items() if schema.is_interval(field))
-        ends = next((ends for ends in intervals if isinstance(ends, list) and len(ends) == 2), None)
-        mean = means.interval(record, self.value) if ends is None else None
-        ends = [*mean] if mean else ends
+            return str(wrong)
         if ends is None:
-            return (
-                f"{self.text} cannot be told: {name} is {value:.6g}, without an interval. 'point:{self.text}'"
-                " compares the value itself."
-            )
-        if mean is None and not math.isclose(value, entry.get("value") or 0.0, rel_tol=1e-6, abs_tol=1e-9):
-            return (
-                f"{self.text} cannot be told: {name} is {value:.6g} in metrics, but"
-                f" {entry.get('value')} in its entry in evals."
-            )
-        return self._judged(f"{name} is", value, ends)
-
-    def _judged(self, what: str, value: float, ends: Sequence[float]) -> str | None:
+            return self._of_value(record, reference)
         side, end = ("lower", ends[0]) if self.sign in (">=", ">") else ("upper", ends[1])
         if _HOLDS[self.sign](end, self.limit):
             return None
@@ -84,28 +62,64 @@ class Assertion:
             f" {side} end of the interval counts."
         )
 
-    def _relative_problem(self, record: Mapping[str, Any], reference: Mapping[str, Any]) -> str | None:
-        """The problem of a condition on the difference to the reference, by its paired interval."""
-        name, comparison = self.value.text, record.get("paired") or {}
-        if comparison and "metrics" not in comparison:
-            return None  # the reference itself
-        if self.point:
-            try:
-                value, other = (self.value.number(one) for one in (record, reference))
-            except RbError as wrong:
-                return f"{self.text} does not hold: {wrong}"
-            if value is None or other is None:
-                return f"{self.text} does not hold: the record or the reference has no {name}."
-            held = _HOLDS[self.sign](value, other + self.limit)
-            said = f"{name} is {value:.6g}, the reference's {other:.6g}"
-            return None if held else f"{self.text} does not hold: {said}."
+    def _of_value(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None) -> str | None:
+        """The problem by the values themselves. Raises RbError without them."""
+        name, value = self.value.text, self._value(record)
+        if not self.relative:
+            held = _HOLDS[self.sign](value, self.limit)
+            return None if held else f"{self.text} does not hold: {name} is {value:.6g}."
+        other = self._value(reference or {})
+        held = _HOLDS[self.sign](value, other + self.limit)
+        said = f"{name} is {value:.6g}, the reference's {other:.6g}"
+        return None if held else f"{self.text} does not hold: {said}."
+
+    def _value(self, record: Mapping[str, Any]) -> float:
+        try:
+            value = self.value.number(record)
+        except RbError as wrong:
+            raise RbError(f"{self.text} does not hold: {wrong}") from None
+        if value is None:
+            whose = "the record or the reference" if self.relative else "the record"
+            raise RbError(f"{self.text} does not hold: {whose} has no {self.value.text}.")
+        return value
+
+    def _measured(self, record: Mapping[str, Any]) -> tuple[str, float, Sequence[float] | None]:
+        """What it is in words, the value and its interval; None for a value that is exact. Raises RbError."""
+        name, value = self.value.text, self._value(record)
+        # Only metrics have a sampling error; fields of the record are exact.
+        metrics = record.get("metrics") or {}
+        if not any(expr.is_glob(used) or used in metrics for used in self.value.names):
+            return name, value, None
+        entry = results.last_entry(record, name)
+        intervals = (ends for field, ends in entry.items() if schema.is_interval(field))
+        ends: Sequence[float] | None = next(
+            (ends for ends in intervals if isinstance(ends, list) and len(ends) == 2), None
+        )
+        if ends is not None and not math.isclose(
+            value, entry.get("value") or 0.0, rel_tol=1e-6, abs_tol=1e-9
+        ):
+            raise RbError(
+                f"{self.text} cannot be told: {name} is {value:.6g} in metrics, but"
+                f" {entry.get('value')} in its entry in evals."
+            )
+        ends = ends or means.interval(record, self.value)
+        if ends is None:
+            raise RbError(
+                f"{self.text} cannot be told: {name} is {value:.6g}, without an interval. 'point:{self.text}'"
+                " compares the value itself."
+            )
+        return f"{name} is", value, ends
+
+    def _compared(self, comparison: Mapping[str, Any]) -> tuple[str, float, Sequence[float]]:
+        """The difference to the reference in words, as a number, and its paired interval. Raises RbError."""
+        name = self.value.text
         found = comparison.get("metrics", {}).get(name)
         if found is None:
-            return (
+            raise RbError(
                 f"{self.text} cannot be told: the record has no {name} with answers of single images."
                 f" 'point:{self.text}' compares the values themselves."
             )
-        return self._judged(f"{name} minus the reference's is", found["difference"], found["ci95"])
+        return f"{name} minus the reference's is", found["difference"], found["ci95"]
 
 
 def assertion(text: str, option: str = "--assert", *, point: bool = False) -> Assertion:
@@ -142,19 +156,6 @@ class Verdict(NamedTuple):
     record: str
     assertion: str
     problem: str | None
-
-
-def verdicts(
-    records: Sequence[tuple[str, Mapping[str, Any]]],
-    assertions: Sequence[Assertion],
-    reference: Mapping[str, Any] | None = None,
-) -> list[Verdict]:
-    """The verdict on each named record and each assertion; reference: the record of --paired."""
-    return [
-        Verdict(name, one.text, one.problem(record, reference))
-        for name, record in records
-        for one in assertions
-    ]
 
 
 def to_junit(verdicts: Sequence[Verdict], suite: str = "rb-rank") -> str:

@@ -1,9 +1,8 @@
-"""The numbers of a stream of records, a column for each metric: a million records fit in memory."""
+"""The numbers of records, a column for each metric, expression or field."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rbtools.errors import RbError, UsageError, near
@@ -15,78 +14,50 @@ ABSENT = float("nan")
 class Columns:
     """Columns with one place per record; NaN where a record has no such number.
 
-    All metrics that records have are columns, and so are the `items` that are expressions over them
-    (`mean(fgsm.*)`) or fields of the record (`arch.params`), which are computed as records come.
+    `metrics` are those of the records, in order of first occurrence.
     """
 
-    def __init__(self, items: Iterable[str] = ()) -> None:
-        self.count = 0
-        self._numbers: dict[str, array[float]] = {}
-        self._computed: dict[str, expr.Expression] = {}
+    def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self.records = records
+        some = ((name for name, v in (r.get("metrics") or {}).items() if v is not None) for r in records)
+        self.metrics = list(dict.fromkeys(name for names in some for name in names))
+        self._columns: dict[str, list[float]] = {}
         self._wrong: dict[str, RbError] = {}
-        self._no_number: dict[str, RbError] = {}
-        self._names: dict[str, None] = {}
-        for item in items:
-            if expr.is_bare(item) and expr.is_glob(item):
-                continue
-            try:
-                self._computed[item] = expr.compile(item)
-            except RbError as wrong:  # a metric may have any name, so this is decided when there are records
-                self._wrong[item] = wrong
 
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Add the numbers of the next record."""
+    def column(self, item: str) -> list[float]:
+        """The numbers of a metric, an expression (`mean(fgsm.*)`) or a field (`arch.params`)."""
+        if item not in self._columns:
+            value = expr.Expression(item, any_name=True)
+            self._columns[item] = [self._number(value, record) for record in self.records]
+        return self._columns[item]
+
+    def _number(self, value: expr.Expression, record: Mapping[str, Any]) -> float:
         metrics = record.get("metrics") or {}
-        for name, value in metrics.items():
-            if value is not None:
-                self._append(name, value)
-                if name not in self._names:
-                    self._names[name] = None
-        for name, computed in self._computed.items():
-            if name not in metrics:
-                try:
-                    value = computed.number(record)
-                # missing in this record; `resolve` raises an error if all records lack it
-                except RbError as wrong:
-                    self._no_number.setdefault(name, wrong)
-                    continue
-                if value is not None:
-                    self._append(name, value)
-        self.count += 1
-
-    def _append(self, name: str, value: float) -> None:
-        column = self._numbers.get(name)
-        if column is None or len(column) != self.count:
-            column = self.column(name)
-        column.append(value)
-
-    def column(self, name: str) -> array[float]:
-        """A column's numbers, with NaN for each record so far that has none."""
-        column = self._numbers.setdefault(name, array("d"))
-        column.extend(array("d", [ABSENT]) * (self.count - len(column)))
-        return column
-
-    @property
-    def metrics(self) -> list[str]:
-        """The metrics of the records, in order of first occurrence."""
-        return list(self._names)
+        try:
+            number = metrics[value.text] if value.text in metrics else value.number(record)
+        except RbError as wrong:  # `resolve` raises it if no record has a number
+            self._wrong.setdefault(value.text, wrong)
+            number = None
+        return ABSENT if number is None else float(number)
 
     def resolve(self, item: str) -> list[str]:
         """The columns of an item: itself, or all metrics that a glob matches. Raises UsageError if no record
         has it, or has a number there.
         """
-        if item in self._names:
+        if item in self.metrics:
             return [item]
-        if item in self._wrong:
-            raise UsageError(str(self._wrong[item]))
-        names = expr.expand(item, self._names) if expr.is_bare(item) else []
-        if not names and item in self._numbers:
-            return [item]
-        if not names and item in self._no_number:
-            raise UsageError(str(self._no_number[item]))
-        if not names:
-            raise unknown(item, self._names)
-        return names
+        if expr.is_bare(item) and (names := expr.expand(item, self.metrics)):
+            return names
+        if not (expr.is_bare(item) and expr.is_glob(item)):
+            try:
+                expr.compile(item)
+            except RbError as wrong:
+                raise UsageError(str(wrong)) from None
+            if any(number == number for number in self.column(item)):
+                return [item]
+            if item in self._wrong:
+                raise UsageError(str(self._wrong[item]))
+        raise unknown(item, self.metrics)
 
 
 def unknown(name: str, known: Iterable[str]) -> UsageError:

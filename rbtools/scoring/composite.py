@@ -1,198 +1,241 @@
-"""The composite score of a stream of records: its terms, its groups, its warnings and its entries."""
+"""The composite score: chosen metrics, each scaled to [0, 1] over the compared records, averaged.
+
+PRBench figure 6.
+"""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from math import fsum, isfinite
+from typing import Any, NamedTuple
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, UsageError, near
 from rbtools.records import expr
-from rbtools.scoring import minmax
 from rbtools.scoring.columns import Columns, unknown
-from rbtools.scoring.groups import Grouping
-from rbtools.scoring.plan import ScorePreset, TermSpec, presets, together
+from rbtools.scoring.groups import grouped
+from rbtools.scoring.terms import ScorePreset, Term, check, presets, together
 
-NO_PRESET = ScorePreset(())
+MISSING = ("refuse", "renormalise", "worst")
+Range = tuple[float, float]
+
+
+class Scored(NamedTuple):
+    """A record's score in [0, 1], and the contribution of each term.
+
+    The contributions are in the terms' order and sum to the score. A missing metric contributes None; a
+    record that has none of the metrics has score None.
+    """
+
+    score: float | None
+    contributions: list[float | None]
+
+
+def scores(
+    columns: Sequence[Sequence[float | None]],
+    terms: Sequence[Term],
+    missing: str = "refuse",
+    ranges: Sequence[Sequence[float] | None] | None = None,
+) -> list[Scored]:
+    """Score every record: sum of weight * n over sum of weights, n = (v - min) / (max - min).
+
+    n becomes 1 - n where less is better, and .5 for all where all are equal. columns: one for each term;
+    values may be negative, None (or NaN) is a missing one. ranges: minimum and maximum of each term, by
+    default those of its column. `missing`: what to do with a record that lacks a metric: "refuse" raises
+    RbError, "renormalise" scores it by the metrics it has, "worst" gives it n = 0.
+    """
+    check(terms)
+    if missing not in MISSING:
+        raise UsageError(
+            f"--missing is '{missing}'.{near(missing, MISSING)} Choose from: {', '.join(MISSING)}."
+        )
+    if missing == "refuse":
+        _refuse(columns, terms)
+    ends = [range_of(column) for column in columns] if ranges is None else ranges
+    every = fsum(term.weight for term in terms)
+    filler = 0.0 if missing == "worst" else None
+    scaled = [
+        _weighted(column, term.of(term.metric), pair, filler)
+        for column, term, pair in zip(columns, terms, ends, strict=True)
+    ]
+    rows = []
+    for parts in zip(*scaled, strict=True):
+        known = [part for part in parts if part is not None]
+        weights = [term.weight for part, term in zip(parts, terms, strict=True) if part is not None]
+        total = every if len(known) == len(parts) else fsum(weights)
+        contributions = [None if part is None else part / total for part in parts]
+        rows.append(Scored(fsum(known) / total if known else None, contributions))
+    return rows
+
+
+def range_of(column: Sequence[float | None]) -> Range | None:
+    """The smallest and the largest number of a column; None if it has none."""
+    present = [value for value in column if value is not None and value == value]
+    return (min(present), max(present)) if present else None
+
+
+def _refuse(columns: Sequence[Sequence[float | None]], terms: Sequence[Term]) -> None:
+    """Raise RbError if a record lacks a metric."""
+    for column, term in zip(columns, terms, strict=True):
+        places = [place for place, value in enumerate(column, start=1) if value is None or value != value]
+        if places:
+            raise RbError(
+                f"{len(places)} of {len(column)} records have no '{term.metric}' (the first is record"
+                f" {places[0]}). Evaluate them, or say --missing renormalise (score them by the metrics they"
+                " have) or --missing worst (count it as the lowest)."
+            )
+
+
+def _weighted(
+    values: Sequence[float | None], term: Term, ends: Sequence[float] | None, filler: float | None
+) -> list[float | None]:
+    """weight * n of each value, `filler` for the missing ones. n is rounded first: never above 1."""
+    least, most = ends or (0.0, 0.0)
+    span, worst = most - least, least if term.higher else most
+    if not isfinite(span):
+        raise RbError(f"'{term.metric}' runs from {least:g} to {most:g}, too far to scale. Is it a metric?")
+    return [
+        filler
+        if value is None or value != value
+        else (abs(value - worst) / span if span else 0.5) * term.weight
+        for value in values
+    ]
 
 
 class Composite:
-    """Collects records, then gives an entry for each: its score and the contribution of each term.
+    """The composite score of some records.
 
-    asked: the requested terms; if empty, all metrics that every record has. preset: one of `plan.presets`,
+    asked: the requested terms; if empty, all metrics that every record has. preset: one of `terms.presets`,
     whose terms `asked` extends or overrides. within: fields; records are scaled within groups that agree in
-    them. missing: see `minmax.composite`.
+    them. missing: see `scores`. `warn` gets warnings: several data sets scaled together, metrics that are
+    equal everywhere. `terms` are those that it decided on. Raises RbError if records lack a requested metric.
     """
 
     def __init__(
         self,
-        asked: Sequence[TermSpec] = (),
+        records: Sequence[Mapping[str, Any]],
+        asked: Sequence[Term] = (),
         *,
         preset: str | None = None,
         within: Sequence[str] = (),
         missing: str = "refuse",
+        warn: Callable[[str], None] = lambda message: None,
     ) -> None:
-        self._preset_name, self._preset = preset, presets()[preset] if preset else NO_PRESET
-        self.asked = together(self._preset.asked, asked)
-        self.missing = missing
-        self._grouping = Grouping(within)
-        self._others = [name for names in self._preset.on.values() for name in names.values()]
-        self._columns = Columns([*(spec.item for spec in self.asked), *self._others])
-        self._variants = ["", *self._preset.on]
-        # For each record the data set whose metric names it has, 0 for the usual ones.
-        self._variant = array("b")
-        self._datasets: dict[str, None] = {}
-        self.terms: list[minmax.Term] = []
-        self._numbers: list[array[float]] = []
-
-    @property
-    def count(self) -> int:
-        """How many records were added."""
-        return self._columns.count
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Add the next record."""
-        self._columns.add(record)
-        self._grouping.add(record)
-        dataset = str(record.get("dataset"))
-        if "dataset" in record:
-            self._datasets[dataset] = None
-        if self._preset.on:
-            self._variant.append(self._variants.index(dataset) if dataset in self._preset.on else 0)
-
-    def settle(self, warn: Callable[[str], None]) -> None:
-        """Decide on `terms` once all records are added. Raises RbError if records lack a requested metric.
-
-        `warn` gets warnings: several data sets scaled together, metrics that are equal everywhere.
-        """
-        self._grouping.check("--within", self.count)
-        self.terms = self._named(warn) if self.asked else self._common()
+        self.records, self.missing, self._preset_name, self._warn = records, missing, preset, warn
+        self._preset = presets()[preset] if preset else ScorePreset()
+        self._groups = grouped(records, within, "--within")
+        self._columns = Columns(records)
+        wanted = together(self._preset.terms, asked)
+        self.terms = self._named(wanted) if wanted else self._common()
         self._numbers = [self._column(term.metric) for term in self.terms]
-        if self.missing == "refuse":
-            minmax.check_complete(self._numbers, self.terms)
-        self._look_at(warn)
+        if missing == "refuse":
+            _refuse(self._numbers, self.terms)
+        self._look_at()
 
-    def entries(self) -> Iterator[dict[str, Any]]:
-        """The entries of all records in order, made lazily; call `settle` first."""
-        listed = [self._listed(variant) for variant in self._variants]
-        ranges = self._ranges()
+    def entries(self) -> list[dict[str, Any]]:
+        """The entries of all records in order."""
         about = {"preset": self._preset_name} if self._preset_name else {}
-        for place, scored in enumerate(self._scored(self._numbers, self.terms)):
-            terms = listed[self._variant[place]] if self._preset.on else listed[0]
-            names = [term["metric"] for term in terms]
+        entries = []
+        for place, (scored, ranges) in enumerate(self._scored(self._numbers, self.terms)):
+            names = [self._name(term.metric, self.records[place]) for term in self.terms]
+            terms = [
+                {"metric": name, "weight": term.weight, "higher": term.higher}
+                for name, term in zip(names, self.terms, strict=True)
+            ]
             entry: dict[str, Any] = {"tool": "rb-score", "metric": "score", "value": scored.score, **about}
             entry |= {"terms": terms, "contributions": dict(zip(names, scored.contributions, strict=True))}
-            entry |= {"missing": self.missing, **self._grouping.described(place)}
+            entry |= {"missing": self.missing, **self._groups.described(place)}
             if scored.score is None:
                 entry["reason"] = "the record has none of the metrics"
-            yield {**entry, "ranges": dict(zip(names, ranges[place], strict=True))}
-
-    def _ranges(self) -> list[list[list[float] | None]]:
-        """For each record the smallest and largest value of each term among the compared ones."""
-        every = self._grouping.places() if self._grouping.names else [range(self.count)]
-        ranges: list[list[list[float] | None]] = [[]] * self.count
-        for places in every:
-            own: list[list[float] | None] = []
-            for column in self._numbers:
-                present = [column[place] for place in places if column[place] == column[place]]
-                own.append([min(present), max(present)] if present else None)
-            for place in places:
-                ranges[place] = own
-        return ranges
+            entries.append({**entry, "ranges": dict(zip(names, ranges, strict=True))})
+        return entries
 
     def weighed(self, weights: Sequence[float]) -> list[float | None]:
-        """The scores of all records under other weights of `terms`, 0 or more; call `settle` first.
+        """The scores of all records under other weights of `terms`, 0 or more.
 
         A term of weight 0 is left out. Raises UsageError if no weight is above 0.
         """
         places = [place for place, weight in enumerate(weights) if weight]
-        terms = [replace(self.terms[place], weight=weights[place]) for place in places]
-        return [scored.score for scored in self._scored([self._numbers[place] for place in places], terms)]
+        terms = [self.terms[place]._replace(weight=weights[place]) for place in places]
+        return [scored.score for scored, _ in self._scored([self._numbers[place] for place in places], terms)]
 
-    def _scored(self, columns: list[array[float]], terms: Sequence[minmax.Term]) -> Iterator[minmax.Scored]:
-        minmax.check_terms(terms)
-        if not self._grouping.names:
-            yield from minmax.composite(columns, terms, self.missing)
-            return
-        scores: list[Any] = [None] * self.count
-        for places in self._grouping.places():
-            part = [array("d", [column[place] for place in places]) for column in columns]
-            for place, scored in zip(places, minmax.composite(part, terms, self.missing), strict=True):
-                scores[place] = scored
-        yield from scores
+    def _scored(
+        self, columns: Sequence[Sequence[float]], terms: Sequence[Term]
+    ) -> list[tuple[Scored, list[list[float] | None]]]:
+        """The score of each record, and the ranges of the terms in its group."""
+        found: list[Any] = [None] * len(self.records)
+        for places in self._groups.places.values():
+            own = [[column[place] for place in places] for column in columns]
+            ends = [pair and list(pair) for pair in map(range_of, own)]
+            for place, scored in zip(places, scores(own, terms, self.missing, ends), strict=True):
+                found[place] = scored, ends
+        return found
 
-    def _listed(self, variant: str) -> list[dict[str, Any]]:
-        names = self._preset.on.get(variant, {})
-        return [
-            {"metric": names.get(term.metric, term.metric), "weight": term.weight, "higher": term.higher}
-            for term in self.terms
-        ]
+    def _name(self, metric: str, record: Mapping[str, Any]) -> str:
+        """The name that a metric of the preset has on the record's data set."""
+        return self._preset.on.get(str(record.get("dataset")), {}).get(metric, metric)
 
-    def _column(self, name: str) -> array[float]:
-        """A column, including numbers that some data sets have under another name."""
-        column = self._columns.column(name)
-        for number, dataset in enumerate(self._variants):
-            other = self._preset.on.get(dataset, {}).get(name)
-            if other is not None:
-                pairs = zip(column, self._columns.column(other), self._variant, strict=True)
-                column = array("d", [new if v == number else old for old, new, v in pairs])
-        return column
+    def _column(self, metric: str) -> list[float]:
+        names = [self._name(metric, record) for record in self.records]
+        return [self._columns.column(name)[place] for place, name in enumerate(names)]
 
-    def _named(self, warn: Callable[[str], None]) -> list[minmax.Term]:
+    def _named(self, wanted: Sequence[Term]) -> list[Term]:
         """The requested terms, with each glob replaced by the metrics that it matches."""
-        items = [name.item for name in self.asked]
-        terms = []
-        for item, settings in self.asked:
-            if item in (name.item for name in self._preset.asked):
-                self._check_preset(item, warn)
+        items = [term.metric for term in wanted]
+        terms: list[Term] = []
+        for term in wanted:
+            item = term.metric
+            if item in (own.metric for own in self._preset.terms):
+                self._check_preset(item)
                 names = [item]
             else:
                 names = self._columns.resolve(item)
             # a metric that is also listed by name has its own weight
             if expr.is_bare(item) and expr.is_glob(item):
                 names = [name for name in names if name not in items and name != "score"]
-            terms += [minmax.term(name + settings) for name in names]
+            terms += map(term.of, names)
         return terms
 
-    def _check_preset(self, item: str, warn: Callable[[str], None]) -> None:
+    def _check_preset(self, item: str) -> None:
         metrics = self._columns.metrics
         if item in metrics or any(names.get(item) in metrics for names in self._preset.on.values()):
             return
         if self.missing == "refuse":
             raise unknown(item, metrics)
-        warn(f"no record has '{item}', a metric of the preset.")
+        self._warn(f"no record has '{item}', a metric of the preset.")
 
-    def _common(self) -> list[minmax.Term]:
+    def _common(self) -> list[Term]:
         columns = self._columns
         names = [name for name in columns.metrics if name != "score"]
         shared = [name for name in names if not any(v != v for v in columns.column(name))]
         if not shared:
             listed = ", ".join(columns.metrics[:12]) or "none at all"
             raise RbError(
-                f"There is no metric that all {self.count} records have (they have: {listed})."
+                f"There is no metric that all {len(self.records)} records have (they have: {listed})."
                 " Evaluate them alike, or name metrics with --metric and say --missing renormalise."
             )
-        return [minmax.term(name) for name in shared]
+        return [Term(name).of(name) for name in shared]
 
-    def _look_at(self, warn: Callable[[str], None]) -> None:
-        if len(self._datasets) > 1 and "dataset" not in self._grouping.names:
+    def _look_at(self) -> None:
+        """Warn of what makes scores hard to compare."""
+        warn, count, within = self._warn, len(self.records), self._groups.names
+        datasets = dict.fromkeys(str(record["dataset"]) for record in self.records if "dataset" in record)
+        if len(datasets) > 1 and "dataset" not in within:
             warn(
-                f"the records are of {len(self._datasets)} data sets ({', '.join(self._datasets)}), scaled"
+                f"the records are of {len(datasets)} data sets ({', '.join(datasets)}), scaled"
                 " together. --within dataset scales each by itself."
             )
-        alone = self._grouping.alone()
-        if alone:
-            warn(f"{alone} records have nothing to be compared with --within their group: they score .5.")
-        if self._grouping.names:
+        if within:
+            if alone := sum(len(places) == 1 for places in self._groups.places.values()):
+                warn(f"{alone} records have nothing to be compared with --within their group: they score .5.")
             return
-        if self.count == 1:
+        if count == 1:
             warn("one record has nothing to be compared with: it scores .5, whatever its metrics are.")
             return
-        if self.count == 2 and any(column[0] != column[1] for column in self._numbers):
+        if count == 2 and any(column[0] != column[1] for column in self._numbers):
             warn("min-max of two records is 1 for the better and 0 for the other, however near they are.")
         for term, column in zip(self.terms, self._numbers, strict=True):
-            present = [value for value in column if value == value]
-            if present and min(present) == max(present):
-                value = f"{term.metric} ({present[0]:g})"
-                warn(f"all records have the same {value}: it tells nothing, and gives .5.")
+            ends = range_of(column)
+            if ends is not None and ends[0] == ends[1]:
+                warn(
+                    f"all records have the same {term.metric} ({ends[0]:g}): it tells nothing, and gives .5."
+                )

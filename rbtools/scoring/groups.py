@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rbtools.errors import UsageError
@@ -11,75 +12,74 @@ from rbtools.records import expr
 Key = tuple[Any, ...]
 
 
-def fields(names: Iterable[str]) -> list[Callable[[Mapping[str, Any]], Any]]:
-    """Functions of a record that look up these fields (`arch.index`, `dataset`), or compute expressions.
+def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
+    """A function of a record that looks up a field (`arch.index`, `dataset`), or computes an expression.
 
-    Each returns a hashable value, and raises RbError if the record has no such field.
+    It returns a hashable value, and raises MissingName if the record has no such field.
+    """
+    compiled = expr.compile(name)
+
+    def value(record: Mapping[str, Any]) -> Any:
+        found = compiled(record)
+        return repr(found) if isinstance(found, list | dict) else found
+
+    return value
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Records that agree in the fields `names`. keys: each record's values there, None where it lacks one.
+
+    places: the records of each group by their places, groups in order of first occurrence. lacking: how many
+    records lack a field.
     """
 
-    def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
-        compiled = expr.compile(name)
-        return lambda record: _hashable(compiled(record))
-
-    return [field(name) for name in names]
-
-
-def _hashable(value: object) -> Any:
-    return repr(value) if isinstance(value, list | dict) else value
-
-
-class Grouping:
-    """Groups the records of a stream that agree in the fields `names`.
-
-    A record that lacks a field agrees with the others that lack it: its value there is None.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = list(names)
-        self._fields = [expr.compile(name) for name in names]
-        self._places: dict[Key, list[int]] = {}
-        self._keys: list[Key] = []
-        self.lacking: dict[str, int] = {}
-        self._reasons: dict[str, expr.MissingName] = {}
-
-    def add(self, record: Mapping[str, Any]) -> Key:
-        """Add the next record, and return its values of the fields."""
-        if not self.names:
-            return ()
-        values = []
-        for name, field in zip(self.names, self._fields, strict=True):
-            try:
-                values.append(_hashable(field(record)))
-            except expr.MissingName as reason:
-                values.append(None)
-                self.lacking[name] = self.lacking.get(name, 0) + 1
-                self._reasons[name] = reason
-        key = tuple(values)
-        self._places.setdefault(key, []).append(len(self._keys))
-        self._keys.append(key)
-        return key
-
-    def check(self, option: str, count: int) -> None:
-        """Raise UsageError for a field that none of `count` records has."""
-        for name, lacking in self.lacking.items():
-            if lacking == count:
-                raise UsageError(f"{option}: no record has '{name}'.{self._reasons[name].hint}")
-
-    def places(self) -> list[list[int]]:
-        """The records of each group, by their places in the stream, groups in order of first occurrence."""
-        return list(self._places.values())
-
-    def keys(self) -> list[Key]:
-        """The values of the fields of each group, in the same order."""
-        return list(self._places)
-
-    def alone(self) -> int:
-        """How many groups have only one record."""
-        return sum(len(places) == 1 for places in self._places.values())
+    names: list[str]
+    keys: list[Key]
+    places: dict[Key, list[int]]
+    lacking: dict[str, int]
 
     def described(self, place: int) -> dict[str, Any]:
         """The fields of an entry that describe a record's group: `within` and `compared`."""
         if not self.names:
             return {}
-        key = self._keys[place]
-        return {"within": dict(zip(self.names, key, strict=True)), "compared": len(self._places[key])}
+        key = self.keys[place]
+        return {"within": dict(zip(self.names, key, strict=True)), "compared": len(self.places[key])}
+
+
+def grouped(records: Sequence[Mapping[str, Any]], names: Sequence[str], option: str) -> Groups:
+    """The groups of records that agree in some fields; without fields one of all records.
+
+    Records that lack a field agree there. Raises UsageError, which names the option, for a field that none of
+    the records has.
+    """
+    columns: list[list[Any]] = []
+    lacking: dict[str, int] = {}
+    for name in names:
+        look_up, reason = field(name), None
+        column: list[Any] = []
+        for record in records:
+            try:
+                column.append(look_up(record))
+            except expr.MissingName as missing:
+                column.append(None)
+                lacking[name], reason = lacking.get(name, 0) + 1, missing
+        if reason is not None and lacking[name] == len(records):
+            raise UsageError(f"{option}: no record has '{name}'.{reason.hint}")
+        columns.append(column)
+    keys = list(zip(*columns, strict=True)) if names else [()] * len(records)
+    places: dict[Key, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    return Groups(list(names), keys, places, lacking)
+
+
+def in_order(keys: Sequence[Key]) -> list[Key]:
+    """Keys in the order of their values: None first, then numbers, then texts."""
+
+    def order(value: object) -> tuple[int, Any]:
+        if value is None:
+            return 0, 0
+        return (1, value) if isinstance(value, int | float) else (2, str(value))
+
+    return sorted(keys, key=lambda key: [order(value) for value in key])

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 from rbtools.errors import RbError, UsageError
 from rbtools.lazy import np
 from rbtools.records import expr
-from rbtools.scoring import same_model
 from rbtools.scoring.columns import Columns, unknown
-from rbtools.scoring.groups import fields
+from rbtools.scoring.groups import Key, field
 
-Key = tuple[Any, ...]
+Record = Mapping[str, Any]
 
 
 class Numbers(NamedTuple):
@@ -23,100 +22,84 @@ class Numbers(NamedTuple):
 
 
 class JoinedSets:
-    """Records of one set or of several; those of several are joined by the fields `on`.
+    """Records of one set, or of several that are joined by the fields `on`.
 
-    With several sets, columns are called LABEL:METRIC. Of two records of a set with the same key (with one
-    set: of one model, unless `merge` is false), the last counts; `duplicates` counts the others, `without`
-    the records that lack a field of the key. `datasets` has the data sets of sets that mix several.
+    With `on`, columns are called LABEL:METRIC, and of two records of a set with the same key the last counts;
+    `duplicates` counts the others, `without` the records that lack a field of the key (`reason`).
     """
 
-    def __init__(self, items: Iterable[str], on: Sequence[str] = (), *, merge: bool = True) -> None:
-        self.merge = merge
-        self.on_names = list(on)
-        self.on = fields(on)
-        parts = (part for item in items for part in (item, item.rpartition(":")[2]) if part)
-        self._items = dict.fromkeys(parts)
-        self._sets: dict[str, Columns] = {}
-        self._places: dict[str, dict[Key, int]] = {}
-        self._origin: dict[str, tuple[str, str]] = {}  # (set, name in that set) of a column
-        self._datasets: dict[str, dict[str, None]] = {}
+    def __init__(self, sets: Mapping[str, Sequence[Record]], on: Sequence[str]) -> None:
+        self.on = list(on)
         self.duplicates = self.without = 0
         self.reason: RbError | None = None
-
-    def add(self, label: str, record: Mapping[str, Any]) -> None:
-        """Add a record to the set of that label."""
-        try:
-            key = tuple(field(record) for field in self.on)
-        except RbError as reason:
-            self.without += 1
-            self.reason = self.reason or reason
-            return
-        if label not in self._sets:
-            self._sets[label], self._places[label], self._datasets[label] = Columns(self._items), {}, {}
-        columns, places = self._sets[label], self._places[label]
-        if not self.on:
-            key = (same_model.model(record) if self.merge else columns.count,)
-        self.duplicates += key in places
-        places[key] = columns.count
-        columns.add(record)
-        if "dataset" in record:
-            self._datasets[label][str(record["dataset"])] = None
+        look_up = [field(name) for name in on]
+        self._rows: dict[str, dict[Key, Record]] = {}
+        for label, records in sets.items():
+            rows: dict[Key, Record] = {}
+            for place, record in enumerate(records):
+                try:
+                    key = tuple(value(record) for value in look_up) if on else (place,)
+                except RbError as reason:
+                    self.without += 1
+                    self.reason = self.reason or reason
+                    continue
+                self.duplicates += key in rows
+                rows[key] = record
+            if rows:
+                self._rows[label] = rows
+        self._columns = {label: Columns(list(rows.values())) for label, rows in self._rows.items()}
+        self._origin: dict[str, tuple[str, str]] = {}  # (set, name in that set) of a column
 
     @property
     def labels(self) -> list[str]:
-        """The sets, in order of first occurrence."""
-        return list(self._sets)
+        """The sets that have records to join, in order."""
+        return list(self._rows)
 
     @property
     def datasets(self) -> list[str]:
         """The data sets of the sets that have several."""
-        mixed = [some for some in self._datasets.values() if len(some) > 1]
-        return list(dict.fromkeys(name for some in mixed for name in some))
+        of_sets = [
+            dict.fromkeys(str(record["dataset"]) for record in rows.values() if "dataset" in record)
+            for rows in self._rows.values()
+        ]
+        return list(dict.fromkeys(name for names in of_sets if len(names) > 1 for name in names))
 
     def resolve(self, items: Iterable[str]) -> list[str]:
         """The columns of these items: of all sets, or with LABEL: in front, of the sets that it matches.
 
         Raises UsageError for an item that no record has.
         """
-        names: dict[str, None] = {}
-        for item in items:
-            names.update(dict.fromkeys(self._resolved(item)))
-        return list(names)
+        return list(dict.fromkeys(name for item in items for name in self._resolved(item)))
 
     def _resolved(self, item: str) -> list[str]:
         if not self.on:
             here = {
-                name: (label, name) for label, columns in self._sets.items() for name in columns.resolve(item)
+                name: (label, name) for label in self._rows for name in self._columns[label].resolve(item)
             }
             self._origin |= here
             return list(here)
         label, colon, bare = item.rpartition(":")
-        chosen = expr.expand(label, self._sets) if colon else self.labels
+        chosen = expr.expand(label, self._rows) if colon else self.labels
         if not chosen:
-            raise UsageError(f"No result set is called '{label}'. There are: {', '.join(self._sets)}.")
+            raise UsageError(f"No result set is called '{label}'. There are: {', '.join(self._rows)}.")
         names: list[str] = []
         for other in chosen:
             try:
-                here = {f"{other}:{name}": (other, name) for name in self._sets[other].resolve(bare)}
+                here = {f"{other}:{name}": (other, name) for name in self._columns[other].resolve(bare)}
             except UsageError:  # another set may have the metric
                 continue
             self._origin |= here
             names += here
         if not names:
-            raise unknown(bare, dict.fromkeys(name for other in chosen for name in self._sets[other].metrics))
+            raise unknown(bare, dict.fromkeys(name for one in chosen for name in self._columns[one].metrics))
         return names
 
     def numbers(self, names: Sequence[str]) -> Numbers:
         """These columns, named as by `resolve`, joined."""
-        keys = dict.fromkeys(key for places in self._places.values() for key in places)
-        rows = {key: row for row, key in enumerate(keys)}
-        values = np.full((len(rows), len(names)), np.nan)
-        at = {
-            label: np.array([[rows[key], place] for key, place in places.items()])
-            for label, places in self._places.items()
-        }
-        for column, name in enumerate(names):
+        keys = list(dict.fromkeys(key for rows in self._rows.values() for key in rows))
+        values = np.full((len(keys), len(names)), np.nan)
+        for place, name in enumerate(names):
             label, metric = self._origin[name]
-            column_values = np.frombuffer(self._sets[label].column(metric))
-            values[at[label][:, 0], column] = column_values[at[label][:, 1]]
+            numbers = dict(zip(self._rows[label], self._columns[label].column(metric), strict=True))
+            values[:, place] = [numbers.get(key, np.nan) for key in keys]
         return Numbers(list(names), values)

@@ -77,7 +77,7 @@ def images(record: Record) -> dict[str, int]:
     return counts
 
 
-def averaged_images(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
+def mixed_images(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
     """The least and the most images of each metric whose values in these records are of different numbers."""
     counts: dict[str, set[int]] = {}
     for record in records:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
@@ -21,6 +22,7 @@ class _MemberAnswers(NamedTuple):
     each member. examples: the digests of the lists of images, as far as known.
     """
 
+    members: Sequence[Record]
     right: np.ndarray
     images: dict[str, Any]
     examples: set[str]
@@ -30,113 +32,99 @@ class _MemberAnswers(NamedTuple):
         return float(self.right.mean())
 
 
-class PairedComparison:
-    """Compares records with a reference, one after the other.
+def compare(
+    reference: Sequence[Record],
+    others: Sequence[tuple[str, Sequence[Record]]],
+    counted: Counted,
+    draws: bootstrap.BootstrapDraws,
+    needed: Sequence[str] = (),
+    *,
+    raw: bool = False,
+    warn: Callable[[str], None] = lambda message: None,
+) -> tuple[list[dict[str, dict[str, Any]]], int]:
+    """Compare records, or means of members, with a reference.
 
-    reference: the members of the reference, one or those of a mean. counted: which images count in an entry's
-    value. draws: for means over several members. needed: the metrics of
-    which answers of other images are an error. Raises RbError if the reference lacks answers of those.
+    reference: its members, one or those of a mean. others: names and members. counted: which images count in
+    an entry's value. draws: for means over several members. needed: the metrics whose answers have to be of
+    the reference's images: `warn` gets a record where they are not, which has no comparison. Returns for each
+    record the comparison of each metric, with p by Holm's correction and with `raw` also p_raw, and how many
+    records lack answers of the needed metrics. Raises RbError if the reference lacks them.
     """
+    measure = partial(_measured, counted=counted)
+    found = {name: measure(reference, name) for name in reference[0].get("metrics") or {}}
+    known = {name: one for name, one in found.items() if one is not None}
+    needed = [name for name in needed if metric_name.is_share(name) or name in known]
+    for name in [*needed, *([] if known else ["any metric"])]:
+        if name not in known:
+            raise RbError(_why_not(name, results.last_entry(reference[0], name)))
+    measured: list[dict[str, _MemberAnswers]] = []
+    lacking = 0
+    for name, members in others:
+        row = {metric: one for metric in known if (one := measure(members, metric)) is not None}
+        differ = {metric: why for metric, one in row.items() if (why := _difference(one, known[metric]))}
+        if wrong := next((metric for metric in differ if metric in needed), None):
+            warn(f"{wrong} of {name} and of the reference is of different images: {differ[wrong]}.")
+            row = {}
+        row = {metric: one for metric, one in row.items() if metric not in differ}
+        lacking += not wrong and not (row and all(metric in row for metric in needed))
+        measured.append(row)
+    rows: list[dict[str, dict[str, Any]]] = [{} for _ in measured]
+    for metric, theirs in known.items():
+        places = [place for place, row in enumerate(measured) if metric in row]
+        ours = [measured[place][metric] for place in places]
+        compared = _compared(metric, ours, theirs, draws)
+        corrected = paired.holm(np.array([one["p"] for one in compared])).tolist()
+        for place, fields, p in zip(places, compared, corrected, strict=True):
+            rows[place][metric] = {**fields, "p": p, **({"p_raw": fields["p"]} if raw else {})}
+    return rows, lacking
 
-    def __init__(
-        self,
-        reference: Sequence[Record],
-        counted: Counted,
-        draws: bootstrap.BootstrapDraws,
-        needed: Sequence[str] = (),
-    ) -> None:
-        self._reference, self._counted, self._draws = list(reference), counted, draws
-        found = {name: self._measured(reference, name) for name in reference[0].get("metrics") or {}}
-        self._of_reference = {name: one for name, one in found.items() if one is not None}
-        self._needed = [name for name in needed if metric_name.is_share(name) or name in self._of_reference]
-        for name in [*self._needed, *([] if self._of_reference else ["any metric"])]:
-            if name not in self._of_reference:
-                raise RbError(_why_not(name, results.last_entry(reference[0], name)))
-        self._rows: list[dict[str, dict[str, Any]]] = []
-        self._changed: dict[str, list[tuple[int, int, int, int]]] = {}
-        self._drawn: dict[str, np.ndarray] = {}
 
-    def _measured(self, members: Sequence[Record], name: str) -> _MemberAnswers | None:
-        """What the members have of a metric; None if one lacks its answers, or theirs are of other images."""
-        every, about, examples = [], [], set()
-        for member in members:
-            entry = results.last_entry(member, name)
-            known = self._counted(member, entry) if entry.get("value") is not None else None
-            if known is None:
-                return None
-            every.append(known.right)
-            about.append(
-                {"dataset": member.get("dataset")} | {key: entry.get(key) for key in _IMAGES if key in entry}
-            )
-            examples |= {known.examples} - {""}
-        if len(examples) > 1 or any(one != about[0] for one in about):
+def _measured(members: Sequence[Record], name: str, counted: Counted) -> _MemberAnswers | None:
+    """What the members have of a metric; None if one lacks its answers, or theirs are of other images."""
+    every, about, examples = [], [], set()
+    for member in members:
+        entry = results.last_entry(member, name)
+        known = counted(member, entry) if entry.get("value") is not None else None
+        if known is None:
             return None
-        return _MemberAnswers(np.stack(every), about[0], examples)
+        every.append(known.right)
+        fields = {key: entry.get(key) for key in _IMAGES if key in entry}
+        about.append({"dataset": member.get("dataset")} | fields)
+        examples |= {known.examples} - {""}
+    if len(examples) > 1 or any(one != about[0] for one in about):
+        return None
+    return _MemberAnswers(members, np.stack(every), about[0], examples)
 
-    def add(self, name: str, members: Sequence[Record]) -> bool:
-        """Compare the next record, or mean of members. Return whether the needed metrics have answers.
 
-        Raises RbError, which names the record, where these are of other images: it has no comparison.
-        """
-        row: dict[str, dict[str, Any]] = {}
-        for metric, reference in self._of_reference.items():
-            ours = self._measured(members, metric)
-            if ours is None:
-                continue
-            if differs := _difference(ours, reference):
-                if metric in self._needed:
-                    self._rows.append({})
-                    raise RbError(
-                        f"{metric} of {name} and of the reference is of different images: {differs}."
-                    )
-                continue
-            row[metric] = self._compared(metric, ours, reference, members)
-        self._rows.append(row)
-        return bool(row) and all(metric in row for metric in self._needed)
+def _compared(
+    metric: str, every: Sequence[_MemberAnswers], reference: _MemberAnswers, draws: bootstrap.BootstrapDraws
+) -> list[dict[str, Any]]:
+    """The comparisons of a metric: single records by the images that changed, means by draws."""
 
-    def _compared(
-        self, metric: str, ours: _MemberAnswers, reference: _MemberAnswers, members: Sequence[Record]
-    ) -> dict[str, Any]:
-        images = ours.right.shape[1]
-        if len(ours.right) == len(reference.right) == 1:
-            counts = paired.changed(ours.right[0], reference.right[0])
-            self._changed.setdefault(metric, []).append((len(self._rows), *counts, images))
-            return {"images": images, "changed": list(counts)}
-        if metric not in self._drawn:
-            self._drawn[metric] = self._draws_of(metric, self._reference, "reference")
-        drawn = np.concatenate([self._draws_of(metric, members, "members"), self._drawn[metric]])
-        rows = [range(len(members)), range(len(members), len(drawn))]
-        means, between, freedom = bootstrap.over_members(drawn, rows, np.zeros(len(drawn), bool), 0)
-        found = paired.of_means(ours.value - reference.value, means[0] - means[1], between, freedom)
-        return {**found._asdict(), "images": images}
-
-    def _draws_of(self, metric: str, members: Sequence[Record], whose: str) -> np.ndarray:
+    def drawn(one: _MemberAnswers, whose: str) -> np.ndarray:
         """Draws (M, B) of the members, for the same other test images."""
-        return np.stack([self._draws.number(member, metric, whose) for member in members])
+        return np.stack([draws.number(member, metric, whose) for member in one.members])
 
-    def results(self, *, raw: bool = False) -> list[dict[str, dict[str, Any]]]:
-        """For each record the comparison of each metric; p is Holm's, and with `raw` p_raw McNemar's."""
-        for metric, counts in self._changed.items():
-            places, gained, lost, images = np.array(counts).T
-            low, high = paired.interval(gained, lost, images)
-            p = paired.mcnemar(gained, lost)
-            every = zip(
-                places,
-                ((gained - lost) / images).tolist(),
-                low.tolist(),
-                high.tolist(),
-                p.tolist(),
-                strict=True,
-            )
-            for place, difference, least, most, chance in every:
-                found = paired.Comparison(difference, (least, most), chance)
-                self._rows[place][metric] = {**found._asdict(), **self._rows[place][metric]}
-        for metric in self._of_reference:
-            rows = [row[metric] for row in self._rows if metric in row]
-            corrected = paired.holm(np.array([row["p"] for row in rows])).tolist()
-            for row, p in zip(rows, corrected, strict=True):
-                row |= {"p": p, "p_raw": row["p"]} if raw else {"p": p}
-        return self._rows
+    single = [len(ours.right) == len(reference.right) == 1 for ours in every]
+    counts = [paired.changed(ours.right[0], reference.right[0]) for ours in every]
+    images = [ours.right.shape[1] for ours in every]
+    gained, lost, of = np.array([*zip(*counts, strict=True), images]).reshape(3, len(every))
+    low, high = paired.interval(gained, lost, of) if any(single) else (of, of)
+    p = paired.mcnemar(gained, lost)
+    theirs = None if all(single) else drawn(reference, "reference")
+    found = []
+    for at, ours in enumerate(every):
+        if theirs is None or single[at]:
+            difference, ends = (gained[at] - lost[at]) / of[at], (low[at].item(), high[at].item())
+            one = paired.Comparison(difference.item(), ends, p[at].item())
+            found.append({**one._asdict(), "images": images[at], "changed": list(counts[at])})
+            continue
+        both = np.concatenate([drawn(ours, "members"), theirs])
+        rows = [range(len(ours.right)), range(len(ours.right), len(both))]
+        means, between, freedom = bootstrap.over_members(both, rows, np.zeros(len(both), bool), 0)
+        one = paired.of_means(ours.value - reference.value, means[0] - means[1], between, freedom)
+        found.append({**one._asdict(), "images": images[at]})
+    return found
 
 
 def _why_not(name: str, entry: Mapping[str, Any]) -> str:

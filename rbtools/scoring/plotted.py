@@ -8,7 +8,7 @@ from typing import Any
 from rbtools.errors import unknown
 from rbtools.lazy import np
 from rbtools.records import expr
-from rbtools.scoring import correlate, plan, rank_order
+from rbtools.scoring import correlate, rank_order, terms
 from rbtools.scoring.columns import ABSENT
 from rbtools.scoring.composite import Composite
 
@@ -41,24 +41,17 @@ def composite(
     within: str | None = None,
     missing: str = "refuse",
 ) -> Composite:
-    """The settled composite score of these records, with the options of rb-score.
+    """The composite score of these records, with the options of rb-score.
 
     Raises RbError like rb-score: for a record that lacks a metric, and a metric that no record has.
     """
-    if preset is not None and preset not in plan.presets():
-        raise unknown("preset", preset, plan.presets())
-    result = Composite(
-        plan.asked(metric) if metric is not None else [],
-        preset=preset,
-        within=expr.items(within or ""),
-        missing=missing,
-    )
-    for record in records:
-        result.add(record)
-    result.settle(lambda message: None)  # the figure's title contains the warning
-    return result
+    if preset is not None and preset not in terms.presets():
+        raise unknown("preset", preset, terms.presets())
+    asked = [] if metric is None else terms.asked(metric)  # the figure's title has the warnings
+    return Composite(list(records), asked, preset=preset, within=expr.items(within or ""), missing=missing)
 
 
 def preset_metrics(preset: str) -> list[str]:
     """The metrics of a preset of rb-score, under their usual names."""
-    return [spec.item for spec in plan.presets()[preset].asked] if preset in plan.presets() else []
+    presets = terms.presets()
+    return [term.metric for term in presets[preset].terms] if preset in presets else []

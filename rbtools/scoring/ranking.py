@@ -1,204 +1,116 @@
-"""Rankings of streams: records of one model are merged, and groups are ranked separately."""
+"""What is ranked: one record of each model, means over records, and the values that decide."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from rbtools.errors import RbError, UsageError, near
-from rbtools.records import dumps, expr, parse_again
+from rbtools.records import expr, metric_name
 from rbtools.scoring import merge, rank_order, same_model
-from rbtools.scoring.groups import Grouping, Key
+from rbtools.scoring.groups import grouped
 
-Read = tuple[bytes, dict[str, Any]]
-SPARE = 5000  # additional entries to keep, since some of the first may be replaced
+Record = dict[str, Any]
 
 
-class Standing(NamedTuple):
-    """A line, which takes a fifth of its record's memory, and the values that it is ranked by. points: the
-    numbers of the Pareto front. group: the group that it is ranked in.
+@dataclass(eq=False)
+class Contender:
+    """A record that is ranked.
+
+    members: the records behind it, itself or those that it averages; parts: what it averages, which may be
+    means over seeds themselves. values: what it is ranked by, None for missing ones; points: the numbers of
+    the Pareto front. paired: its comparison with a reference; marks: all fields beside its rank.
     """
 
-    text: bytes
-    values: tuple[Any, ...]
-    points: tuple[Any, ...]
-    group: Key
+    record: Record
+    members: list[Record]
+    parts: list[Record] = field(default_factory=list)
+    values: tuple[Any, ...] = ()
+    points: tuple[Any, ...] = ()
+    paired: Record | None = None
+    marks: Record = field(default_factory=dict)
+
+    @classmethod
+    def mean(cls, parts: Sequence[Contender], about: Mapping[str, Any]) -> Contender:
+        """The mean of contenders: see `merge.merged`."""
+        records = [part.record for part in parts]
+        members = [member for part in parts for member in part.members]
+        return cls(merge.merged(records, about), members, records)
 
 
-class Latest:
-    """The entries of a stream, one for each model; `duplicates` counts the others.
-
-    `unite` merges a model's entry with the next; without it the last counts. With `top`, only entries that
-    can be among the first of their group are kept in memory: `lost` counts those whose model's earlier entry
-    was dropped.
-    """
-
-    def __init__(
-        self,
-        higher: Sequence[bool],
-        top: int | None = None,
-        unite: Callable[[Standing, Standing], Standing] | None = None,
-    ) -> None:
-        self._higher, self._top, self._unite = higher, top, unite
-        self._limit = None if top is None else 4 * (top + SPARE)
-        self._entries: dict[int, Standing] = {}
-        self._seen: set[int] = set()
-        self._floor: dict[Key, Any] = {}  # for each group the value that an entry must exceed to be kept
-        self._dropped: dict[Key, Any] = {}  # the best dropped entry of each group
-        self.duplicates = self.lost = 0
-
-    def add(self, model: int, entry: Standing) -> None:
-        """Add an entry; an earlier one of the same model is merged into it.
-
-        An entry without a value to rank by, such as another evaluation's (rb-store ls), is left out if its
-        model's earlier entry was dropped.
-        """
-        if model in self._seen:
-            self.duplicates += 1
-            old = self._entries.pop(model, None)
-            if old is not None and self._unite is not None:
-                entry = self._unite(old, entry)
-            elif old is None:
-                self.lost += 1
-                if entry.values and all(value is None for value in entry.values):
-                    return
-        else:
-            self._seen.add(model)
-        if entry.group in self._floor and (cost := self._cost(entry)) >= self._floor[entry.group]:
-            self._drop(entry.group, cost)
-            return
-        self._entries[model] = entry
-        if self._limit is not None and len(self._entries) > self._limit:
-            self._prune()
-
-    def _cost(self, entry: Standing) -> rank_order.Cost:
-        return rank_order.costs(entry.values, self._higher)
-
-    def _drop(self, group: Key, cost: rank_order.Cost) -> None:
-        self._dropped[group] = min(cost, self._dropped.get(group, cost))
-
-    def _prune(self) -> None:
-        assert self._top is not None
-        groups: dict[Key, list[tuple[rank_order.Cost, int]]] = {}
-        for model, entry in self._entries.items():
-            groups.setdefault(entry.group, []).append((self._cost(entry), model))
-        for group, costs in groups.items():
-            ordered = sorted(costs, key=lambda pair: pair[0])
-            for cost, model in ordered[self._top + SPARE :]:
-                self._drop(group, cost)
-                del self._entries[model]
-                self._floor[group] = ordered[self._top + SPARE - 1][0]
-        self._limit = max(4 * (self._top + SPARE), 2 * len(self._entries))
-
-    def entry(self, model: int) -> Standing:
-        """The entry of a model that was not dropped."""
-        return self._entries[model]
-
-    def entries(self) -> dict[Key, list[Standing]]:
-        """The entries of each group. Groups are sorted by their values if these can be ordered."""
-        groups: dict[Key, list[Standing]] = {}
-        for entry in self._entries.values():
-            groups.setdefault(entry.group, []).append(entry)
-        return {key: groups[key] for key in sorted_keys(groups)}
-
-    def ranked(self) -> list[list[rank_order.Ranked]]:
-        """The first `top` of each group, ranked; in input order without a sort key."""
-        groups = []
-        for group, entries in self.entries().items():
-            if not self._higher:
-                groups.append([rank_order.Ranked(None, None, entry) for entry in entries])
-                continue
-            ranked = rank_order.rank(entries, lambda entry: entry.values, higher=self._higher)[: self._top]
-            lost = self._dropped.get(group)
-            if lost is not None and (len(ranked) < (self._top or 0) or self._cost(ranked[-1].record) > lost):
-                raise RbError(
-                    f"More than {SPARE} of the first records are of the same models as later ones, which"
-                    " count: the records after them were dropped. Leave out --top, or rank each file by"
-                    " itself."
-                )
-            groups.append(ranked)
-        return groups
-
-
-def sorted_keys(keys: Iterable[Key]) -> list[Key]:
-    """Keys in the order of their values: None first, then numbers, then texts."""
-
-    def order(value: object) -> tuple[int, Any]:
-        if value is None:
-            return 0, 0
-        return (1, value) if isinstance(value, int | float) else (2, str(value))
-
-    return sorted(keys, key=lambda key: [order(value) for value in key])
-
-
-def one_of_each_model(records: Iterable[Read], unions: merge.Unions, *, weights: bool = False) -> list[bytes]:
-    """The text of one record of each model; `unions` merges the others, and counts them.
+def one_of_each_model(
+    records: Iterable[Record], unions: merge.Unions, *, weights: bool = False
+) -> dict[int, Record]:
+    """One record of each model, by its digest, in the order in which the models came first; `unions` merges
+    the others into it, and counts them.
 
     `weights`: merge only records that name their checkpoint. Rows of a table may not describe their models
     well enough to distinguish them.
     """
-    latest: dict[int, bytes] = {}
-    for text, record in records:
+    models: dict[int, Record] = {}
+    for record in records:
         alone = weights and "checkpoint" not in record
-        model = -1 - len(latest) if alone else same_model.model(record)
-        if (old := latest.get(model)) is not None:
-            text = dumps(unions.of(parse_again(old), record))
-        latest[model] = text
-    return list(latest.values())
+        model = -1 - len(models) if alone else same_model.model(record)
+        models[model] = unions.of(models[model], record) if model in models else record
+    return models
 
 
-class Merged(NamedTuple):
-    """A merged record, and the records that it was made of."""
-
-    record: dict[str, Any]
-    members: list[dict[str, Any]]
-
-    @classmethod
-    def of(cls, texts: Sequence[bytes], about: Mapping[str, Any]) -> Merged:
-        members = [parse_again(text) for text in texts]
-        return cls(merge.merged(members, about), members)
-
-
-def averaged(texts: Iterable[bytes], over: Sequence[str]) -> list[Merged]:
-    """Merge records that differ only in the fields `over` (such as `seed`): see `merge.merged`.
+def averaged(contenders: Sequence[Contender], over: Sequence[str]) -> list[Contender]:
+    """Means of those that differ only in the fields `over` (such as `seed`).
 
     Raises UsageError for a field that no record has.
     """
-    groups: dict[int, list[bytes]] = {}
-    unknown = dict.fromkeys(over)
-    for text in texts:
-        record = parse_again(text)
-        unknown = {name: None for name in unknown if not same_model.has(record, name)}
-        groups.setdefault(same_model.without(record, over), []).append(text)
-    if groups and unknown:
-        name = next(iter(unknown))
-        hint = near(name, same_model.SHORT) or expr.MissingName(name, record).hint
-        raise UsageError(f"--aggregate: no record has '{name}'.{hint}")
-    return [Merged.of(texts, {"over": list(over)}) for texts in groups.values()]
+    for name in over if contenders else ():
+        if not any(same_model.has(one.record, name) for one in contenders):
+            hint = near(name, same_model.SHORT) or expr.MissingName(name, contenders[-1].record).hint
+            raise UsageError(f"--aggregate: no record has '{name}'.{hint}")
+    groups: dict[int, list[Contender]] = {}
+    for one in contenders:
+        groups.setdefault(same_model.without(one.record, over), []).append(one)
+    return [Contender.mean(group, {"over": list(over)}) for group in groups.values()]
 
 
-def grouped(
-    texts: Iterable[bytes], fields: Sequence[str], option: str = "group"
-) -> tuple[list[Merged], dict[str, int]]:
-    """Merge records that agree in `fields`; also returns how many records lack each field.
+def averaged_by(
+    contenders: Sequence[Contender], names: Sequence[str], option: str
+) -> tuple[list[Contender], dict[str, int]]:
+    """Means of those that agree in the fields `names`; also how many records lack each field.
 
     Raises UsageError, which names the `option`, for a field that no record has.
     """
-    texts = list(texts)
-    grouping = Grouping(fields)
-    for text in texts:
-        grouping.add(parse_again(text))
-    grouping.check(option, len(texts))
-    merged = []
-    for key, places in zip(grouping.keys(), grouping.places(), strict=True):
-        about = {"group": dict(zip(fields, key, strict=True))}
-        merged.append(Merged.of([texts[place] for place in places], about))
-    return merged, grouping.lacking
+    groups = grouped([one.record for one in contenders], names, option)
+    means = [
+        Contender.mean([contenders[place] for place in places], {"group": dict(zip(names, key, strict=True))})
+        for key, places in groups.places.items()
+    ]
+    return means, groups.lacking
 
 
-def marked_front(groups: Sequence[Sequence[rank_order.Ranked]], higher: Sequence[bool]) -> list[list[bool]]:
-    """For each ranked entry of each group whether it is on the Pareto front of its group."""
-    return [rank_order.front([entry.record.points for entry in group], higher) for group in groups]
+def values(
+    records: Sequence[Record], keys: Sequence[rank_order.SortKey], option: str
+) -> list[tuple[Any, ...]]:
+    """What each record is ranked by; None for missing values.
+
+    Raises UsageError if no record has a value: that is a wrong name, not a missing result.
+    """
+    columns = []
+    for key in keys:
+        value, column = expr.Expression(key.text, any_name=True), []
+        reason: tuple[RbError, Record] | None = None
+        for record in records:
+            try:
+                column.append(value(record))
+            except RbError as wrong:
+                column.append(None)
+                reason = reason or (wrong, record)
+        if reason is not None and all(one is None for one in column):
+            why, lacking = reason
+            if isinstance(why, expr.MissingName):
+                known = dict.fromkeys(metric_name.names(records))
+                raise UsageError(str(expr.MissingName(why.name, {**lacking, "metrics": known})))
+            raise UsageError(f"{option}: {why}")
+        columns.append(column)
+    return list(zip(*columns, strict=True)) if keys else [()] * len(records)
 
 
 def marked_bands(
@@ -206,64 +118,10 @@ def marked_bands(
 ) -> list[int | None]:
     """The band of each ranked entry; an entry without a value has none, one without an interval counts as
     exact."""
-    values = {
+    known = {
         place: ends[place] or (entry.value, entry.value)
         for place, entry in enumerate(ranked)
         if entry.value is not None
     }
-    bands = dict(zip(values, rank_order.bands([*values.values()], higher), strict=True))
+    bands = dict(zip(known, rank_order.bands([*known.values()], higher), strict=True))
     return [bands.get(place) for place in range(len(ranked))]
-
-
-class RankValues:
-    """The values that records are ranked by, and the error for records that have none."""
-
-    def __init__(self, keys: Sequence[rank_order.SortKey]) -> None:
-        self.keys = list(keys)
-        self._get: list[Callable[[Any], Any]] = [_getter(sort_key.text) for sort_key in keys]
-        self.count = 0
-        self.lacking = [0] * len(keys)
-        self.names: dict[str, None] = {}
-        self._reasons: dict[int, tuple[RbError, dict[str, Any]]] = {}
-
-    @property
-    def missing(self) -> int:
-        """How many records lack the first value."""
-        return self.lacking[0] if self.lacking else 0
-
-    def of(self, record: dict[str, Any]) -> tuple[Any, ...]:
-        """The values of a record; None for missing ones."""
-        self.count += 1
-        values: list[Any] = []
-        for place, get in enumerate(self._get):
-            try:
-                values.append(get(record))
-            except RbError as reason:
-                values.append(None)
-                self._reasons.setdefault(place, (reason, record))
-            self.lacking[place] += values[-1] is None
-        if None in values:
-            self.names.update(dict.fromkeys(record.get("metrics", {})))
-        return tuple(values)
-
-    def forget(self, values: Sequence[Any]) -> None:
-        """Undo the count of a record that was merged into another."""
-        self.count -= 1
-        for place, value in enumerate(values):
-            self.lacking[place] -= value is None
-
-    def check(self, option: str) -> None:
-        """Raise UsageError if no record has a value: that is a wrong name, not a missing result."""
-        for place, (reason, record) in self._reasons.items():
-            if self.lacking[place] < self.count:
-                continue
-            if isinstance(reason, expr.MissingName):
-                raise UsageError(str(expr.MissingName(reason.name, {**record, "metrics": self.names})))
-            raise UsageError(f"{option}: {reason}")
-
-
-def _getter(text: str) -> Callable[[Any], Any]:
-    try:
-        return expr.compile(text)
-    except RbError:  # a metric may have any name
-        return lambda record: (record.get("metrics") or {}).get(text)

@@ -56,12 +56,7 @@ def without(record: Mapping[str, Any], over: Sequence[str]) -> int:
 
 def has(record: Mapping[str, Any], field: str) -> bool:
     """Whether the record has a field of that name, as `without` would leave it out."""
-    place: Any = record
-    for name in SHORT.get(field, field).split("."):
-        if not isinstance(place, Mapping) or name not in place:
-            return False
-        place = place[name]
-    return True
+    return without(record, [field]) != without(record, [])
 
 
 def _drop(place: dict[str, Any], path: list[str]) -> None:

@@ -8,7 +8,7 @@ most the smallest of the parts' values, which `min(...)` gives.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
@@ -18,7 +18,7 @@ from rbtools.records import answers, expr, metric_name, results, schema
 
 Record = Mapping[str, Any]
 FUNCTIONS = frozenset({"union", "union.common"})  # of expressions
-_MOST_STEPS = 200_000  # of the search for the smallest set
+_MOST_SECONDS = 10.0  # of the search for the smallest set
 
 
 class Union(NamedTuple):
@@ -137,7 +137,7 @@ def entry(record: Record, expression: expr.Expression, *, explain: bool = False)
     survived = whole.survived
     n, right = len(survived), int(survived.sum())
     first = results.last_entry(record, whole.names[0])
-    images = {name: first[name] for name in schema.of_images() - {"n"} if name in first}
+    images = {name: first[name] for name in sorted(schema.of_images() - {"n"}) if name in first}
     return {
         **images,
         "n": n,
@@ -186,12 +186,11 @@ def explained(whole: Union) -> dict[str, Any]:
     """
     broken = ~whole.right
     alone = broken & (broken.sum(0) == 1)
-    order = gains(broken)
-    smallest, proven = smallest_set(broken, [part for part, gain in order if gain])
+    smallest, proven = smallest_set(broken)
     return {
         "broken": dict(zip(whole.names, broken.sum(1).tolist(), strict=True)),
         "only": dict(zip(whole.names, alone.sum(1).tolist(), strict=True)),
-        "gain": [[whole.names[part], gain] for part, gain in order],
+        "gain": [[whole.names[part], gain] for part, gain in gains(broken)],
         "smallest": [whole.names[part] for part in smallest],
         **({} if proven else {"proven": False}),
     }
@@ -212,39 +211,24 @@ def gains(broken: np.ndarray) -> list[tuple[int, int]]:
     return order
 
 
-def smallest_set(broken: np.ndarray, greedy: Sequence[int]) -> tuple[list[int], bool]:
+def smallest_set(broken: np.ndarray) -> tuple[list[int], bool]:
     """The fewest parts that break what all of them break, and whether that is proven.
 
-    broken: bool (P, N). greedy: parts that do so, perhaps more than are needed. A search of increasing depth:
-    an image that the fewest parts break has to be broken by one of them.
+    broken: bool (P, N). An integer program: each kind of image that a part breaks is broken by a chosen part.
     """
-    images = {
-        sum(1 << int(part) for part in np.flatnonzero(column)) for column in np.unique(broken, axis=1).T
-    }
-    needed = [
-        one for one in images - {0} if not any(other != one and other & ~one == 0 for other in images - {0})
-    ]
-    needed.sort(key=lambda parts: (parts.bit_count(), parts))
-    steps = 0
+    from scipy.optimize import LinearConstraint, milp
 
-    def search(chosen: int, left: list[int], depth: int) -> int | None:
-        nonlocal steps
-        steps += 1
-        if not left:
-            return chosen
-        if depth == 0 or steps > _MOST_STEPS:
-            return None
-        for part in _bits(left[0]):
-            found = search(chosen | 1 << part, [one for one in left if not one >> part & 1], depth - 1)
-            if found is not None:
-                return found
-        return None
-
-    for size in range(len(greedy)):
-        if (found := search(0, needed, size)) is not None:
-            return list(_bits(found)), steps <= _MOST_STEPS
-    return sorted(greedy), steps <= _MOST_STEPS
-
-
-def _bits(number: int) -> Iterator[int]:
-    return (place for place in range(number.bit_length()) if number >> place & 1)
+    images = np.unique(broken[:, broken.any(0)], axis=1).T
+    if not len(images):
+        return [], True
+    parts = len(broken)
+    found = milp(
+        np.ones(parts),
+        integrality=np.ones(parts),
+        bounds=(0, 1),
+        constraints=LinearConstraint(images.astype(float), 1),
+        options={"time_limit": _MOST_SECONDS},
+    )
+    if found.x is None:
+        return np.flatnonzero(broken.any(1)).tolist(), False
+    return np.flatnonzero(found.x > 0.5).tolist(), found.status == 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rbtools.cli import tables
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import counted
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps, expr
-from rbtools.scoring import metric_words, render, table
+from rbtools.scoring import metric_words, table
 
 if TYPE_CHECKING:
     from rbtools.search.outcome import Searched
@@ -96,13 +97,7 @@ def write(
     if not records:
         return
     built, key = as_table(done, records, shown)
-    if form == "table":
-        from rbtools.cli.tables import draw
-
-        text = draw(built, key, output.width(), terminal=output.is_terminal())
-    else:
-        text = render.RENDERERS[form](built)
-    output.line(text.rstrip("\n").encode())
+    tables.write(built, key, form, output)
 
 
 def as_table(done: Searched, records: list[Record], shown: str | None) -> tuple[table.Table, str]:
@@ -146,7 +141,7 @@ def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
             )
     headings = [table.Heading("runs", True), table.Heading("search", False)]
     headings += [table.Heading(title, True, words=metric_words.heading(title)) for title in (key, *others)]
-    return table.Table(headings, rows, [])
+    return table.Table(headings, rows)
 
 
 def _mean(values: Record | None) -> table.TableCell:

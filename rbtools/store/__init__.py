@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from rbtools.store.content_store import Store, canonical, digest, object_name
+from rbtools.store.checksum import canonical, digest
+from rbtools.store.content_store import Store, object_name
 
 __all__ = ["Store", "canonical", "digest", "object_name"]

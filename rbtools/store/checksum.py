@@ -9,6 +9,7 @@ inodes or without times of change, such as some network file systems and FAT.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -45,37 +46,42 @@ def digest(description: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(description)).hexdigest()
 
 
-def sealed(data: bytes, key: str = "") -> bytes:
-    """Data with a checksum at the end. With a key, the checksum covers the key too, for files that do not
-    contain it."""
-    return data + _mark(data, key)
+class DamagedFile(Exception):
+    """What is wrong with a stored file, in words."""
 
 
-def unsealed(data: bytes, key: str = "") -> bytes | None:
-    """The data without their checksum; None if it does not fit the data with that key."""
+def sealed(body: bytes, key: str = "") -> bytes:
+    """A file's content with its checksum as the last line. With a key, the checksum covers the key too, for
+    files that do not contain it."""
+    return body + _mark(body, key)
+
+
+def content(kind: str, name: str, data: bytes) -> Any:
+    """What a stored file of this name holds: the bytes of outcomes and states, the fields of all others.
+
+    Raises DamagedFile if the checksum does not fit the data, or the data are not those of that name.
+    """
+    keyless = kind in ("outcomes", "state")
     body, mark = data[:-66], data[-66:]
-    return body if mark == _mark(body, key) else None
+    if mark != _mark(body, name if keyless else ""):
+        raise DamagedFile("its content does not fit its checksum")
+    if keyless:
+        return body
+    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        for loads in (orjson.loads, json.loads):  # only the latter keeps integers beyond 64 bits: seeds
+            fields = loads(body)
+            if name == (digest(fields["what"]) if kind == "results" else hash_of_text(fields["key"])):
+                return fields
+    raise DamagedFile("what it describes does not fit its name")
 
 
-def _mark(data: bytes, key: str = "") -> bytes:
-    total = hashlib.sha256(key.encode())
-    total.update(data)
-    return b"\n" + total.hexdigest().encode() + b"\n"
+def _mark(body: bytes, key: str) -> bytes:
+    return b"\n" + hashlib.sha256(key.encode() + body).hexdigest().encode() + b"\n"
 
 
-def described(data: bytes, key: str) -> dict[str, Any] | None:
-    """Parse the content of a result's file; None if it is damaged or no result of that key."""
-    body = unsealed(data)
-    if body is None:
-        return None
-    for loads in (orjson.loads, json.loads):  # only the latter keeps integers beyond 64 bits, such as seeds
-        try:
-            result = loads(body)
-            if digest(result["what"]) == key:
-                return dict(result)
-        except (ValueError, LookupError, TypeError, RecursionError):
-            return None
-    return None
+def hash_of_text(text: str) -> str:
+    """SHA-256 of a text, also of file names that are not valid Unicode, in hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def hash_of_file(path: str | os.PathLike[str]) -> str:

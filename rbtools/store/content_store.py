@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,25 +32,22 @@ import orjson
 from rbtools.errors import RbError
 from rbtools.plain_files import NoPlainFile, is_plain, read_plain
 from rbtools.store import checksum, lease
-from rbtools.store.checksum import as_json, canonical, described, digest, hash_of_file, sealed, unsealed
+from rbtools.store.checksum import (
+    DamagedFile,
+    as_json,
+    canonical,
+    content,
+    hash_of_file,
+    hash_of_text,
+    sealed,
+)
 from rbtools.store.files import check_writable, write_whole
 
-__all__ = [
-    "FORMAT",
-    "KINDS",
-    "Store",
-    "canonical",
-    "digest",
-    "hash_of_file",
-    "object_name",
-    "sealed",
-    "unsealed",
-]
-
 FORMAT = 1
-KINDS = ("objects", "results", "outcomes", "state")
+KINDS = ("results", "outcomes", "objects", "state", "cache", "leases")
 FILE = "file:"
-MARKER = canonical({"format": FORMAT, "what": "rbtools store"})
+_MARKER = canonical({"format": FORMAT, "what": "rbtools store"})
+_FOLDER, _NAME = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{64}")
 
 
 class Store:
@@ -71,13 +69,11 @@ class Store:
         self._checked = False
         self._own: set[tuple[str, str]] = set()  # with `force`: the files that this object has written
 
+    # --- units of work --------------------------------------------------------------------------------
+
     def result(self, key: str) -> Any | None:
         """The finished result of that key, or None."""
-        data = self._unforced("results", key)
-        value = None if data is None else (described(data, key) or {}).get("value")
-        if data is not None and value is None:
-            self._found_damaged("results", key)
-        return value
+        return (self._finished("results", key) or {}).get("value")
 
     def keep_result(
         self, key: str, what: Mapping[str, Any], value: object, about: Mapping[str, Any] | None = None
@@ -87,34 +83,46 @@ class Store:
         `about` has further information that is not in the key, such as names, for `rb-store ls`.
         """
         result = {"what": what, "value": value, **({} if about is None else {"about": about})}
-        self._try_to_write("results", key, sealed(as_json(result)))
+        self._keep("results", key, sealed(as_json(result)))
 
     def outcomes(self, key: str) -> bytes | None:
         """The stored outcomes per example, or None."""
-        return self._unsealed("outcomes", key)
+        return self._finished("outcomes", key)
 
     def keep_outcomes(self, key: str, data: bytes) -> None:
         """Store outcomes per example."""
-        self._try_to_write("outcomes", key, sealed(data, key))
+        self._keep("outcomes", key, sealed(data, key))
 
     def state(self, key: str) -> bytes | None:
         """The state of an interrupted training or a part of an evaluation, or None."""
-        return self._unsealed("state", key)
+        return self._finished("state", key)
 
     def keep_state(self, key: str, data: bytes) -> None:
         """Store the state of an unfinished training."""
-        self._try_to_write("state", key, sealed(data, key))
+        self._keep("state", key, sealed(data, key))
 
     def keep_part(self, key: str, data: bytes) -> None:
         """Store a part of an evaluation among the states. A power cut may lose it."""
-        self._try_to_write("state", key, sealed(data, key), sync=False)
+        self._keep("state", key, sealed(data, key), sync=False)
 
     def drop_state(self, key: str) -> None:
         """Remove the state of a training, or the part of an evaluation, that is now finished."""
-        path = self.path("state", key)
-        if path is not None:
+        if path := self.path("state", key):
             with contextlib.suppress(OSError):
                 path.unlink()
+
+    def _finished(self, kind: str, key: str) -> Any | None:
+        """What may be used in place of the work of that key."""
+        return None if self.force and (kind, key) not in self._own else self.read(kind, key)
+
+    def _keep(self, kind: str, name: str, data: bytes, *, sync: bool = True) -> None:
+        """Write a file that can be computed again: on a full disk the result must still be output."""
+        try:
+            self._write(kind, name, data, sync=sync)
+        except RbError as error:
+            self.trouble = str(error)
+
+    # --- checkpoints ----------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
         """Raise RbError if a checkpoint could not be stored; a training checks this before it starts."""
@@ -124,13 +132,12 @@ class Store:
 
     def keep_object(self, data: bytes) -> str:
         """Store a checkpoint; return its name, "sha256:" and the hash of its bytes."""
-        name = object_name(data).removeprefix("sha256:")
-        path = self.path("objects", name)
-        if path is None:
-            raise RbError("A training needs a store for its checkpoint. Leave out --store none.")
-        if not (is_plain(path) and self.file_hash(path) == f"sha256:{name}"):
-            self._write("objects", name, data)
-        return f"sha256:{name}"
+        name = object_name(data)
+        if self.folder is None:
+            self.check_writable()
+        elif not self.has_object(name):
+            self._write("objects", name.removeprefix("sha256:"), data)
+        return name
 
     def object(self, name: str) -> Path:
         """The file of a checkpoint named "sha256:...".
@@ -145,7 +152,7 @@ class Store:
                 " with --store (or RB_STORE), or train it again with rb-train."
             )
         if self.file_hash(path) != name:
-            self._found_damaged("objects", path.name)
+            self._found_damaged(path)
             raise RbError(
                 f"The checkpoint {path} is damaged: its content does not fit its name. Train it again with"
                 " rb-train (the damaged file is then replaced)."
@@ -159,6 +166,8 @@ class Store:
         except RbError:
             return False
         return True
+
+    # --- the cache: texts that are quick to look up, by texts -----------------------------------------
 
     def file_hash(self, path: str | os.PathLike[str]) -> str:
         """ "sha256:..." of a file's bytes, read once for each path and stamp that is settled."""
@@ -176,16 +185,17 @@ class Store:
 
     def get(self, key: str) -> str | None:
         """A cached text (hashes of files and data sets, classes of examples), or None."""
-        text = _utf8(key)
-        data = self._read(self.path("cache", hashlib.sha256(text).hexdigest()))
-        body = None if data is None else unsealed(data)
-        return None if body is None else _cached(body, text.decode())
+        value = (self.read("cache", hash_of_text(key)) or {}).get("value")
+        return value if isinstance(value, str) else None
 
     def put(self, key: str, value: str) -> None:
         """Cache a text. A store that cannot be written has no cache; that is no error."""
-        data = sealed(orjson.dumps({"key": _utf8(key).decode(), "value": value}))
+        text = key.encode("utf-8", "backslashreplace").decode()
         with contextlib.suppress(RbError):
-            self._write("cache", hashlib.sha256(_utf8(key)).hexdigest(), data, sync=False)
+            data = sealed(orjson.dumps({"key": text, "value": value}))
+            self._write("cache", hash_of_text(key), data, sync=False)
+
+    # --- claims ---------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def claimed(
@@ -203,6 +213,8 @@ class Store:
             if held is not None:
                 held.release()
 
+    # --- files ----------------------------------------------------------------------------------------
+
     def path(self, kind: str, name: str) -> Path | None:
         """The path of a file of that kind and name, existing or not; None without a store."""
         # Folders of two digits: 100,000 results are some 400 files in each of 256 folders.
@@ -211,66 +223,53 @@ class Store:
         self.check()
         return self.folder.joinpath(kind, name[:2], name)
 
-    def files(self, kind: str) -> Iterator[Path]:
-        """All files of one kind, in the order of their names."""
+    def files(self, kind: str, beginning: str = "") -> Iterator[Path]:
+        """The files of one kind whose names begin so, in the order of their names."""
+        return (path for path, own in self.walk(kind, beginning) if own)
+
+    def walk(self, kind: str, beginning: str = "") -> Iterator[tuple[Path, bool]]:
+        """All that lies where files of one kind are, and whether it has the name of one: temporary files and
+        files of the user's have not.
+
+        No link to a folder is followed: it may lead to files of the user's, and files of a store are removed.
+        """
         if self.folder is None:
             return
         self.check()
-        for folder in sorted(self.folder.glob(f"{kind}/??")):
-            yield from sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        for folder in _listed(self.folder / kind):
+            if not _FOLDER.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
+                yield folder, False
+            elif folder.name.startswith(beginning[:2]):
+                for path in _listed(folder):
+                    if path.name.startswith(beginning):
+                        yield path, _NAME.fullmatch(path.name) is not None
 
-    def _unforced(self, kind: str, name: str) -> bytes | None:
-        """A file that may be used in place of the work, as it is stored."""
-        return None if self.force and (kind, name) not in self._own else self._read(self.path(kind, name))
-
-    def _unsealed(self, kind: str, key: str) -> bytes | None:
-        """The content of a file that may be used in place of the work, and that was written for that key."""
-        data = self._unforced(kind, key)
-        body = None if data is None else unsealed(data, key)
-        if data is not None and body is None:
-            self._found_damaged(kind, key)
-        return body
-
-    def _found_damaged(self, kind: str, name: str) -> None:
+    def read(self, kind: str, name: str) -> Any | None:
+        """What a file holds (`checksum.content`); None if it is absent, or damaged and written again."""
         path = self.path(kind, name)
-        if path is not None and path not in self.damaged:  # read it several times before it is replaced
-            self.damaged.append(path)
-
-    def _read(self, path: Path | None) -> bytes | None:
-        """The bytes of a file; None if it is absent, or something else is in its place."""
-        try:
-            return None if path is None else read_plain(path, follow=False)
-        except (FileNotFoundError, NotADirectoryError, NoPlainFile):
+        data = None if path is None else _bytes(path)
+        if path is None or data is None:
             return None
-        except OSError as error:
-            raise RbError(
-                f"Cannot read {path}: {error.strerror}. Check the store's permissions, or name another"
-                " with --store."
-            ) from error
-
-    def _try_to_write(self, kind: str, name: str, data: bytes, *, sync: bool = True) -> None:
-        """Write a file that can be computed again: on a full disk the result must still be output."""
         try:
-            self._write(kind, name, data, sync=sync)
-        except RbError as error:
-            self.trouble = str(error)
+            return content(kind, name, data)
+        except DamagedFile:
+            self._found_damaged(path)
+            return None
+
+    def _found_damaged(self, path: Path) -> None:
+        if path not in self.damaged:  # read it several times before it is replaced
+            self.damaged.append(path)
 
     def _write(self, kind: str, name: str, data: bytes, *, sync: bool = True) -> None:
         path = self.path(kind, name)
         if path is None or self.folder is None:
             return
-        self.mark()
+        marker = self.folder / "format.json"
+        if not marker.exists():
+            write_whole(marker, _MARKER)
         write_whole(path, data, sync=sync)
         if self.force:
             self._own.add((kind, name))
-
-    def mark(self) -> None:
-        """Write the format of this folder, if that is missing."""
-        if self.folder is None:
-            return
-        marker = self.folder / "format.json"
-        if not marker.exists():
-            write_whole(marker, MARKER)
 
     def check(self) -> None:
         """Raise RbError if the folder is a store of another format, or no folder."""
@@ -278,7 +277,7 @@ class Store:
             return
         if self.folder.exists() and not self.folder.is_dir():
             raise RbError(f"The store {self.folder} is a file. Name a folder with --store (or RB_STORE).")
-        data = self._read(self.folder / "format.json")
+        data = _bytes(self.folder / "format.json")
         try:
             version = FORMAT if data is None else orjson.loads(data)["format"]
         except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -289,6 +288,23 @@ class Store:
                 " rbtools that wrote it, or name another folder with --store."
             )
         self._checked = True
+
+    def existing(self) -> Path:
+        """The folder of a store that is there. Raises RbError if there is none."""
+        if self.folder is None:
+            raise RbError("No store is named. Name one with --store (or RB_STORE).")
+        if not self.folder.exists():
+            raise RbError(
+                f"There is no store {self.folder}. The tools make it when they keep their first result; name"
+                " another with --store (or RB_STORE)."
+            )
+        self.check()
+        if not (self.folder / "format.json").exists() and any(self.folder.iterdir()):
+            raise RbError(
+                f"The folder {self.folder} is no store: it has no format.json. Name another with --store (or"
+                " RB_STORE)."
+            )
+        return self.folder
 
 
 def object_name(data: bytes) -> str:
@@ -304,26 +320,21 @@ def _file_key(path: str | os.PathLike[str]) -> tuple[str, bool]:
     return f"{FILE}{text}:{absolute}", settled
 
 
-def is_current(key: str) -> bool:
-    """Whether a key of the cache can still be used: not if its file is gone or has changed."""
-    if not key.startswith(FILE):
-        return True
+def _listed(folder: Path) -> list[Path]:
     try:
-        return _file_key(key.removeprefix(FILE).partition(":")[2])[0] == key
-    except (OSError, ValueError):
-        return False
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
 
 
-def _cached(body: bytes, key: str) -> str | None:
-    """The text in a file of the cache; None where it is that of another key, or has none."""
+def _bytes(path: Path) -> bytes | None:
+    """The bytes of a file; None if it is absent, or something else is in its place."""
     try:
-        entry = orjson.loads(body)
-        value = entry["value"] if entry["key"] == key else None
-    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return read_plain(path, follow=False)
+    except (FileNotFoundError, NotADirectoryError, NoPlainFile):
         return None
-    return value if isinstance(value, str) else None
-
-
-def _utf8(text: str) -> bytes:
-    """A text as bytes, also with file names that are not valid Unicode."""
-    return text.encode("utf-8", "backslashreplace")
+    except OSError as error:
+        raise RbError(
+            f"Cannot read {path}: {error.strerror}. Check the store's permissions, or name another with"
+            " --store."
+        ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -39,11 +40,8 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
     # The name includes the process, so that the file can be removed when that process has ended.
     aside = f"{path.parent}/{ASIDE}{lease.label()}-{uuid.uuid4().hex}"
     try:
-        stream = _opened(aside)
-    except OSError as error:
-        raise cannot_write(path, error, hint) from error
-    try:
-        with stream:
+        os.makedirs(path.parent, exist_ok=True)
+        with open(aside, "xb") as stream:
             yield stream
             stream.flush()
             if sync:
@@ -116,14 +114,11 @@ def check_folder_of(path: Path) -> None:
 
 def check_writable(folder: Path) -> None:
     """Raise RbError if a file in this folder cannot be written; to be called before any work."""
-    aside = f"{folder}/{ASIDE}{lease.label()}-{uuid.uuid4().hex}"
     try:
-        with _opened(aside) as stream:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as stream:
             stream.write(b"\0")
-        os.unlink(aside)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(aside)
         raise cannot_write(folder, error) from error
 
 
@@ -135,14 +130,6 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _opened(aside: str) -> IO[bytes]:
-    try:
-        return open(aside, "xb")
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(aside), exist_ok=True)
-        return open(aside, "xb")
 
 
 def is_abandoned(path: Path, now: float) -> bool:

@@ -3,217 +3,144 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import orjson
-
 from rbtools.errors import RbError
-from rbtools.plain_files import read_plain
+from rbtools.plain_files import NoPlainFile, is_plain, read_plain
 from rbtools.store import files, lease, listing
-from rbtools.store.checksum import described, digest, hash_of_file, unsealed
-from rbtools.store.content_store import KINDS, Store, is_current
-from rbtools.store.listing import FOLDERS
+from rbtools.store.checksum import DamagedFile, content, digest, hash_of_file
+from rbtools.store.content_store import FILE, KINDS, Store
 
-CHECKED = (*KINDS, "cache")
 FOREIGN = "it is no file of a store"
 STALE_STATE_SECONDS = 30 * 24 * 3600.0
 _LEFT_BEHIND = (files.ASIDE, ".stale-", ".now-")
 
 
 class Checked(NamedTuple):
-    """A file, and its problem, None if it has none."""
+    """A file, and its problem in words, None if it has none."""
 
     kind: str
-    path: str
+    path: Path
     problem: str | None
 
 
 def verify(store: Store) -> Iterator[Checked]:
     """Check every stored file. Nothing is taken from the cache: each is read and hashed."""
-    for kind in CHECKED:
-        for path in listing.foreign(store, kind):
-            yield Checked(kind, path, FOREIGN)
-        for path in listing.paths(store, kind):
+    store.existing()
+    for kind in KINDS:
+        for path, own in store.walk(kind) if kind != "leases" else ():
+            if path.name.startswith("."):
+                continue
             try:
-                wrong = problem(kind, path)
-                if wrong and kind == "objects":
-                    with contextlib.suppress(OSError):
-                        store.hash_now(path)  # this also replaces the cached hash
-                yield Checked(kind, path, wrong)
+                problem = _problem(store, kind, path) if own and is_plain(path) else FOREIGN
             except FileNotFoundError:  # finished and removed meanwhile
                 continue
+            except OSError as error:
+                problem = f"it cannot be read ({error.strerror})"
+            yield Checked(kind, path, problem)
 
 
-def problem(kind: str, path: str) -> str | None:
-    """The problem of a file of that kind, in words.
-
-    Raises FileNotFoundError if it does not exist.
-    """
-    name = os.path.basename(path)
-    if not listing.is_name(name) or os.path.islink(path):
-        return FOREIGN
+def _problem(store: Store, kind: str, path: Path) -> str | None:
+    """The problem of a file of that kind. Raises OSError."""
+    if kind == "objects":
+        if hash_of_file(path) == path.name:
+            return None
+        store.hash_now(path)  # this also replaces the cached hash
+        return "its content does not fit its name"
     try:
-        if kind == "objects":
-            return None if hash_of_file(path) == name else "its content does not fit its name"
-        status = os.stat(path)
-        data = listing.read(path, status.st_size)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        return f"it cannot be read ({error.strerror})"
-    body = unsealed(data, name if kind in ("outcomes", "state") else "")
-    if body is None:
-        return "its content does not fit its checksum"
-    try:
-        fits = _fits(kind, name, data, status.st_mtime, body)
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        fits = False
-    return None if fits else "what it describes does not fit its name"
-
-
-def _fits(kind: str, name: str, data: bytes, time: float, body: bytes) -> bool:
-    """Whether the description in an undamaged file has the hash that is its name."""
-    if kind == "cache":
-        return hashlib.sha256(orjson.loads(body)["key"].encode()).hexdigest() == name
-    if kind != "results":
-        return True  # the checksum of outcomes and states also covers their key
-    result = described(data, name)
-    if result is None or listing.record(name, data, time) is None:
-        return False
-    of = result.get("about", {}).get("of")
-    return of is None or digest(of) in (name, result["what"].get("outcomes"))
+        fields = content(kind, path.name, read_plain(path, follow=False))
+        if kind == "results":
+            listing.record(path, fields)
+            of = fields.get("about", {}).get("of")
+            if of is not None and digest(of) not in (path.name, fields["what"].get("outcomes")):
+                raise DamagedFile("what it describes does not fit its name")
+    except DamagedFile as wrong:
+        return str(wrong)
+    return None
 
 
 class Garbage(NamedTuple):
     """A file that can be removed, and its size."""
 
     kind: str
-    path: str
+    path: Path
     bytes: int
 
 
 class Cleared(NamedTuple):
-    """The files that can be removed, and the leases of work in progress, whose files are kept."""
+    """The files that were removed, and the leases of work in progress, whose files are kept."""
 
     garbage: list[Garbage]
-    live: list[str]
+    live: list[Path]
 
 
-def find(store: Store, *, keep_metrics: bool = False) -> Cleared:
-    """Find the files that can be removed: leases of ended processes, half-written files, states of abandoned
-    trainings.
+def clear(store: Store, *, keep_metrics: bool = False, dry_run: bool = False) -> Cleared:
+    """Remove leases of ended processes, half-written files, and states of finished or abandoned trainings.
 
-    With `keep_metrics` also checkpoints, states of trainings, and hashes of files that are gone or have
-    changed; results and outcomes of single examples remain. While any process holds a lease, checkpoints
-    stay: one may be about to be evaluated.
+    With `keep_metrics` also checkpoints, states of trainings, and cached hashes of files; results and
+    outcomes of single examples remain. While any process holds a lease, checkpoints stay: one may be about
+    to be evaluated. With `dry_run` nothing is removed. Raises RbError for a file that cannot be.
     """
-    listing.existing(store)
+    store.existing()
     # Checkpoints are listed before leases: one made meanwhile has a lease, or is not in the list.
-    objects = list(_own(store, "objects")) if keep_metrics else []
-    dead, live = _leases(store)
-    leased = {os.path.basename(path) for path in live}
-    garbage = [*dead, *_asides(store), *_states(store, leased, keep_metrics)]
-    if keep_metrics:
-        garbage += _cache(store)
-        garbage += [unused for path in objects if not live for unused in _garbage("objects", path)]
+    objects = list(store.files("objects")) if keep_metrics else []
+    live = [path for path in store.files("leases") if _is_live(path)]
+    garbage = []
+    for kind, path in _unused(store, keep_metrics, [] if live else objects):
+        if not is_plain(path):  # the user's, or removed meanwhile
+            continue
+        try:
+            found = Garbage(kind, path, os.lstat(path).st_size)
+            if not dry_run and kind != "leases":
+                path.unlink()
+            if dry_run or kind != "leases" or lease.take_away(path):
+                garbage.append(found)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise RbError(
+                f"Cannot remove {path}: {error.strerror}. Check the store's permissions."
+            ) from error
     return Cleared(garbage, live)
 
 
-def remove(store: Store, garbage: Garbage) -> bool:
-    """Remove a file; False if another process uses it or has removed it. Raises RbError."""
-    path = Path(garbage.path)
-    try:
-        if garbage.kind == "leases":
-            return lease.take_away(path)
-        if garbage.kind == "state" and _in_progress(store, path.name):
-            return False
-        path.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise RbError(f"Cannot remove {path}: {error.strerror}. Check the store's permissions.") from error
-    return True
-
-
-def _garbage(kind: str, path: str) -> Iterator[Garbage]:
-    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-        yield Garbage(kind, path, os.lstat(path).st_size)
-
-
-def _own(store: Store, kind: str) -> Iterator[str]:
-    """The files of one kind that have the names of a store: others may be the user's."""
-    return (path for path in listing.paths(store, kind) if listing.is_name(os.path.basename(path)))
-
-
-def _leases(store: Store) -> tuple[list[Garbage], list[str]]:
-    dead: list[Garbage] = []
-    live: list[str] = []
-    for path in _own(store, "leases"):
-        with contextlib.suppress(OSError):  # gone meanwhile, or no plain file
-            if lease.is_alive(Path(path)):
-                live.append(path)
-            else:
-                dead += _garbage("leases", path)
-    return dead, live
-
-
-def _in_progress(store: Store, key: str) -> bool:
-    path = store.path("leases", key)
-    try:
-        return path is not None and lease.is_alive(path)
-    except FileNotFoundError:
-        return False
-
-
-def _asides(store: Store) -> Iterator[Garbage]:
-    """Temporary files of processes that ended before renaming or reading them."""
+def _unused(store: Store, keep_metrics: bool, objects: list[Path]) -> Iterator[tuple[str, Path]]:
+    """The files to remove and their kinds, each looked at just before it is removed."""
+    yield from (("leases", path) for path in store.files("leases") if not _is_live(path))
     now = time.time()
-    base = listing.existing(store)
-    for kind in FOLDERS:
-        for folder, _, names in os.walk(os.path.join(base, kind)):
-            for name in names:
-                path = Path(folder, name)
-                with contextlib.suppress(FileNotFoundError):
-                    if name.startswith(_LEFT_BEHIND) and files.is_abandoned(path, now):
-                        yield from _garbage("aside", str(path))
+    for kind in KINDS:
+        for path, _ in store.walk(kind):
+            with contextlib.suppress(FileNotFoundError):
+                if path.name.startswith(_LEFT_BEHIND) and files.is_abandoned(path, now):
+                    yield "aside", path
+    for path in store.files("state"):
+        claim = store.path("leases", path.name)
+        with contextlib.suppress(FileNotFoundError):
+            if claim is not None and not _is_live(claim) and (keep_metrics or _is_stale(store, path, now)):
+                yield "state", path
+    for path in store.files("cache") if keep_metrics else ():
+        cached = store.read("cache", path.name)
+        if cached is None or cached["key"].startswith(FILE):
+            yield "cache", path
+    yield from (("objects", path) for path in objects)
 
 
-def _states(store: Store, live: set[str], all_of_them: bool) -> Iterator[Garbage]:
-    """States of trainings that are finished, damaged, or have not changed for a month."""
-    for path in _own(store, "state"):
-        with contextlib.suppress(OSError):
-            key = os.path.basename(path)
-            if key not in live and (all_of_them or _is_stale(store, key, path)):
-                yield from _garbage("state", path)
-
-
-def _is_stale(store: Store, key: str, path: str) -> bool:
-    if time.time() - os.stat(path).st_mtime > STALE_STATE_SECONDS:
-        return True
-    if unsealed(read_plain(path, follow=False), key) is None:
-        return True
-    done = store.result(key)
-    return isinstance(done, dict) and store.has_object(str(done.get("checkpoint", "")))
-
-
-def _cache(store: Store) -> Iterator[Garbage]:
-    """Hashes of files that are gone or have changed, and damaged entries."""
-    for path in _own(store, "cache"):
-        with contextlib.suppress(OSError):
-            if not _may_be_asked_for(read_plain(path, follow=False)):
-                yield from _garbage("cache", path)
-
-
-def _may_be_asked_for(data: bytes) -> bool:
-    body = unsealed(data)
-    if body is None:
-        return False
+def _is_live(path: Path) -> bool:
     try:
-        return is_current(str(orjson.loads(body)["key"]))
-    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return lease.is_alive(path)
+    except (FileNotFoundError, NoPlainFile):
         return False
+    except OSError:  # whose it is cannot be read
+        return True
+
+
+def _is_stale(store: Store, state: Path, now: float) -> bool:
+    """Whether the state of a training is finished, damaged, or has not changed for a month."""
+    if now - state.stat().st_mtime > STALE_STATE_SECONDS or store.read("state", state.name) is None:
+        return True
+    done = store.result(state.name)
+    return isinstance(done, dict) and store.has_object(str(done.get("checkpoint", "")))

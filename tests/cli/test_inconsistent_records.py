@@ -60,14 +60,6 @@ def test_many_are_counted(tool: str) -> None:
     assert "warning: and 3 more inconsistent records; rb-verify --inconsistent names them.\n" in result.stderr
 
 
-def test_later_records_are_judged_by_a_glance_which_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Inconsistent, "IN_FULL", 1)
-    late = named({**HONEST, "metrics": {**HONEST["metrics"], "acc": 0.1}}, 3)
-    result = invoke(rank.main, ["--by", "acc"], HONEST, named(FALSE[-1], 2), late)
-    assert "net3 is inconsistent: acc is 0.1 in metrics" in result.stderr and "net2" not in result.stderr
-    assert "2 further records compared with themselves by a glance only" in result.stderr
-
-
 def test_metrics_without_an_entry_are_one_line_in_all() -> None:
     some = [named({**HONEST, "metrics": {**HONEST["metrics"], "mine": 1.0}}, number) for number in range(9)]
     result = invoke(rank.main, ["--by", "acc"], *some)

@@ -388,17 +388,6 @@ def test_a_difference_of_more_images_counts() -> None:
     assert json.loads(run(["--by", "ge"], [many, few]).stdout)["metrics"] == {"ge": 0.25}
 
 
-def test_a_part_whose_first_part_was_let_go_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rbtools.scoring.ranking.SPARE", 0)
-    some = [net(f"n{i}", 0, acc=0.9 - i / 100) for i in range(9)]
-    result = run(["--by", "acc", "--top", "1"], [*some, net("n8", 0, acc=0.95)])
-    assert json.loads(result.stdout)["arch"]["name"] == "n8"
-    assert result.stderr == ONE.format("1 record") + (
-        "rb-rank: warning: for 1 record of these, --top had already dropped the earlier one, which does not"
-        " count. Without --top nothing is dropped.\n"
-    )
-
-
 SEEDS = [
     net(name, 0, method, seed, acc=acc, pgd=pgd)
     for name, method, seed, acc, pgd in (

@@ -225,7 +225,7 @@ def test_metrics_stay_found_and_weights_are_trained_again_where_they_are_needed(
 
 
 def test_while_somebody_works_checkpoints_stay(attacked: dict[str, Record]) -> None:
-    with store().claimed(["ab" * 32], lambda: False, lambda: None):
+    with store().claimed("ab" * 32, lambda: False, lambda: None):
         result = run("gc", "--keep-metrics")
     assert result.exit_code == 0 and len(list(store().files("objects"))) == 2
     assert "rb-store: warning: 1 piece of work in progress: checkpoints were kept." in result.stderr
@@ -261,7 +261,7 @@ def test_a_store_that_cannot_be_written_can_be_read(
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(files, "_opened", refuse)
+    monkeypatch.setattr(files, "open", refuse, raising=False)
     monkeypatch.setattr(Path, "unlink", refuse)
     assert [run(*words).exit_code for words in (["ls"], ["du"], ["verify"], ["gc", "--dry-run"])] == [0] * 4
     assert run("gc", "--keep-metrics", "--dry-run").exit_code == 0

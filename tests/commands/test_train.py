@@ -279,10 +279,9 @@ def kept_seconds(state: Path) -> list[float]:
 
     import torch
 
-    from rbtools.store.content_store import unsealed
+    from rbtools.store.checksum import content
 
-    data = unsealed(state.read_bytes(), state.name)
-    assert data is not None
+    data = content("state", state.name, state.read_bytes())
     found: list[float] = torch.load(io.BytesIO(data), weights_only=True)["history"]["seconds"]
     return found
 

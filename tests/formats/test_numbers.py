@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbtools.formats.numbers import NoNumber, NotFinite, distance, number, plain, printed
+from rbtools.errors import RbError
+from rbtools.formats.numbers import NoNumber, NotFinite, number, plain, printed
+from rbtools.papers.formats.robustbench import distance
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_distances_are_on_the_scale_of_pixels(raw: Any, norm: str, eps: float) -
 
 @pytest.mark.parametrize("raw", [None, "-1", "near"])
 def test_no_distance_is_said(raw: Any) -> None:
-    with pytest.raises(NoNumber):
+    with pytest.raises(RbError):
         distance(raw, "linf")
 
 

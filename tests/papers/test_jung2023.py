@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rbtools.errors import RbError
 from rbtools.formats import FORMATS, ConversionReport, Published
-from rbtools.formats.base import dumps
 from rbtools.papers.formats.jung2023 import JungResult
+from rbtools.papers.formats.published_json import dumps
 from rbtools.spaces import nasbench201
 from tests.formats import reading
 

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 
 from rbtools.errors import RbError
 from rbtools.plots import PLOTS, style, weightings, words
-from rbtools.scoring import plan, plotted
+from rbtools.scoring import plotted, terms
 from rbtools.spaces import nasbench201
 
 Records = list[dict[str, Any]]
@@ -76,7 +76,7 @@ def test_every_row_and_column_of_a_heat_map_has_a_name_in_a_paper_s_column(width
 
 
 def test_the_six_weightings_of_prbench_are_boxes_of_the_scores() -> None:
-    names = [spec.item for spec in plan.presets()["prbench"].asked]
+    names = [term.metric for term in terms.presets()["prbench"].terms]
     some = [trained(method, **{name: float(n) for name in names}) for n, method in enumerate(("erm", "pgd"))]
     figure = drawn("box", some, preset="prbench", weightings="prbench")
     assert [axes.get_title().replace("\n", " ") for axes in figure.axes] == [*weightings.PRESETS["prbench"]]

@@ -17,7 +17,7 @@ from rbtools.measures import MEASURES
 from rbtools.pages import page_columns
 from rbtools.plots import PLOTS, base, box, layout, style, weightings, words
 from rbtools.scoring import plotted
-from rbtools.scoring.plan import presets
+from rbtools.scoring.terms import presets
 from rbtools.spaces import nasbench201
 from tests.runner import entry, model
 
@@ -236,7 +236,7 @@ def test_bars_are_the_scores_of_a_preset_with_its_names_on_each_data_set() -> No
     some = []
     for dataset, names in (("cifar10", {}), ("mnist", preset.on["mnist"])):
         for number in (1, 2):
-            values = {names.get(one.item, one.item): float(number) for one in preset.asked}
+            values = {names.get(one.metric, one.metric): float(number) for one in preset.terms}
             some.append(named(f"{dataset}{number}", dataset=dataset, metrics=values))
     axes = drawn("bars", some, preset="prbench", within="dataset").axes[0]
     assert axes.get_xlabel() == "composite score of 7 metrics (1 is best)"

@@ -63,7 +63,6 @@ def rules(record: Record) -> set[tuple[str, str]]:
 
 def test_an_honest_record_has_no_finding() -> None:
     assert consistency.findings(HONEST) == []
-    assert consistency.first_contradiction(HONEST) is None
     assert consistency.without_checksum(HONEST) == []
 
 
@@ -184,7 +183,6 @@ def test_published_numbers_are_judged_up_to_their_rounding() -> None:
 def test_records_of_others_are_read(what: str) -> None:
     record = {**HONEST, what: None if what != "checksums" else 3}
     consistency.findings(record)
-    consistency.first_contradiction(record)
     consistency.findings(
         {**record, "evals": [{"metric": "x", "value": 1, "n": "many", "eps": [1], "attack": 3}]}
     )

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rbtools.errors import RbError, UsageError
-from rbtools.records import checksums, dumps
-from rbtools.scoring import merge, rank_order, ranking, same_model
+from rbtools.records import checksums
+from rbtools.scoring import groups, merge, rank_order, same_model
 from rbtools.scoring.rank_order import bands, front
 
 Record = dict[str, Any]
@@ -118,43 +118,9 @@ def test_merged_records_have_means_deviations_and_what_they_agree_in() -> None:
     }
 
 
-def entry(value: float, group: str = "") -> ranking.Standing:
-    return ranking.Standing(dumps({"v": value}), (value,), (), (group,))
-
-
-def test_the_last_of_a_model_counts() -> None:
-    latest = ranking.Latest([True])
-    for model, value in ((1, 0.5), (2, 0.75), (1, 0.25), (3, 0.5)):
-        latest.add(model, entry(value))
-    (group,) = latest.ranked()
-    assert [(one.rank, one.value) for one in group] == [(1, 0.75), (2, 0.5), (3, 0.25)]
-    assert latest.duplicates == 1
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_top_of_a_stream_with_models_that_come_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranking, "SPARE", 4)
-    chance = random.Random(seed)
-    stream = [(chance.randrange(150), chance.random(), chance.choice("ab")) for _ in range(300)]
-    group_of = {model: group for model, _, group in stream}
-    last = {model: (value, group_of[model]) for model, value, _ in stream}
-    latest = ranking.Latest([True], top=2)
-    for model, value, _ in stream:
-        latest.add(model, entry(value, group_of[model]))
-    assert len(latest._entries) <= 4 * 6
-    assert latest.duplicates == 300 - len(last)
-    expected = [sorted((v for v, g in last.values() if g == group), reverse=True)[:2] for group in "ab"]
-    try:
-        found = [[one.value for one in group] for group in latest.ranked()]
-    except RbError as error:
-        assert "Leave out --top" in str(error)
-    else:
-        assert found == expected
-
-
 def test_keys_of_groups_stand_in_their_order() -> None:
     keys = [("b",), (10,), (None,), (9,), ("a",)]
-    assert ranking.sorted_keys(keys) == [(None,), (9,), (10,), ("a",), ("b",)]
+    assert groups.in_order(keys) == [(None,), (9,), (10,), ("a",), ("b",)]
 
 
 def test_a_front_of_two_numbers() -> None:

@@ -66,7 +66,7 @@ def test_the_smallest_set_is_found_where_taking_the_largest_first_needs_more() -
     broken[2, 3:] = True
     order = [part for part, gain in union.gains(broken) if gain]
     assert order == [0, 1, 2]
-    assert union.smallest_set(broken, order) == ([1, 2], True)
+    assert union.smallest_set(broken) == ([1, 2], True)
 
 
 def test_a_union_is_a_metric_with_its_interval_and_answers() -> None:

@@ -194,15 +194,15 @@ def nobody_waits() -> None:
     raise AssertionError("there is nothing to wait for")
 
 
-def test_leases_are_held_inside_and_given_back_after_an_error() -> None:
+def test_a_lease_is_held_inside_and_given_back_after_an_error() -> None:
     store = Store("rb-store")
-    with pytest.raises(ZeroDivisionError), store.claimed(KEYS, lambda: False, nobody_waits) as ours:
-        assert ours and sorted(path.name for path in store.files("leases")) == sorted(KEYS)
+    with pytest.raises(ZeroDivisionError), store.claimed(KEYS[0], lambda: False, nobody_waits):
+        assert [path.name for path in store.files("leases")] == [KEYS[0]]
         raise ZeroDivisionError
     assert not list(store.files("leases"))
 
 
-def test_work_that_others_finish_while_we_wait_is_not_ours() -> None:
+def test_work_that_others_finish_while_we_wait_is_not_waited_for() -> None:
     store, waited = Store("rb-store"), 0
     theirs = lease.claim(store.path("leases", KEYS[1]) or Path())
     assert theirs is not None
@@ -213,46 +213,26 @@ def test_work_that_others_finish_while_we_wait_is_not_ours() -> None:
         if waited == 2:
             store.keep_result(KEYS[1], UNITS[1], "theirs")
 
-    with store.claimed(KEYS, lambda: store.result(KEYS[1]) is not None, check_cancelled) as ours:
-        assert not ours and waited == 2
+    with store.claimed(KEYS[1], lambda: store.result(KEYS[1]) is not None, check_cancelled):
+        assert waited == 2
     theirs.release()
     assert not list(store.files("leases"))
 
 
-def test_work_that_others_finish_just_before_the_lease_is_ours_is_not_done_again() -> None:
-    store, answers = Store("rb-store"), iter([False, True])
-    with store.claimed(KEYS[:1], lambda: next(answers), nobody_waits) as ours:
-        assert not ours
-
-
-def test_who_stops_waiting_gives_back_what_it_had() -> None:
-    store = Store("rb-store")
-    theirs = lease.claim(store.path("leases", max(KEYS)) or Path())
-    assert theirs is not None
-
-    def gone() -> None:
-        assert len(list(store.files("leases"))) == 3
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), store.claimed(KEYS, lambda: False, gone):
-        pass
-    assert [path.name for path in store.files("leases")] == [max(KEYS)]
-    theirs.release()
-
-
 def test_each_unit_is_computed_once_by_processes_that_share_a_store() -> None:
     code = (
+        "from rbtools.execution.once import once\n"
+        "from rbtools.execution.run import Run\n"
         "from rbtools.store import digest\n"
-        "store = Store('rb-store')\n"
+        "run = Run.of(store=Store('rb-store'))\n"
         "for number in range(12):\n"
         "    key = digest({'unit': number})\n"
-        "    done = lambda: store.result(key) is not None\n"
-        "    if not done():\n"
-        "        with store.claimed([key], done, lambda: None) as ours:\n"
-        "            if ours:\n"
-        "                time.sleep(0.005)\n"
-        "                print(number, flush=True)\n"
-        "                store.keep_result(key, {'unit': number}, number)\n"
+        "    def compute():\n"
+        "        time.sleep(0.005)\n"
+        "        print(number, flush=True)\n"
+        "        run.store.keep_result(key, {'unit': number}, number)\n"
+        "        return number\n"
+        "    once(run, key, lambda: run.store.result(key), compute, title='unit', unit='unit')\n"
     )
     others = [process(code) for _ in range(3)]
     computed = []

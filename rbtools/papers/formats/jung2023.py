@@ -21,22 +21,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.formats import numbers
-from rbtools.formats.base import (
-    Bad,
-    Broken,
-    Document,
-    Published,
-    Record,
-    Unit,
-    an_object,
-    dumps,
-    file_name,
-    own_part,
-    parsed,
-)
+from rbtools.formats.base import Bad, Broken, Document, Published, Record, Unit, own_part
 from rbtools.formats.conversion_report import ConversionReport
-from rbtools.formats.naming import cell, class_of, dataset_name
+from rbtools.formats.naming import dataset_name
 from rbtools.formats.rows import MetricValues, PublishedRow
+from rbtools.papers.formats.published_json import an_object, cell, class_of, dumps, file_name, parsed
 from rbtools.plain_files import LARGEST_LIST, read_plain
 from rbtools.records import metric_name
 from rbtools.spaces import nasbench201

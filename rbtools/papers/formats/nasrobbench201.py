@@ -15,10 +15,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.formats import numbers
-from rbtools.formats.base import Bad, Document, Published, Record, Unit, as_text, dumps, own_part, parsed
+from rbtools.formats.base import Bad, Document, Published, Record, Unit, as_text, own_part
 from rbtools.formats.conversion_report import ConversionReport
-from rbtools.formats.naming import cell, class_of, dataset_name
+from rbtools.formats.naming import dataset_name
 from rbtools.formats.rows import MetricValues, PublishedRow
+from rbtools.papers.formats.published_json import cell, class_of, dumps, parsed
 from rbtools.records import metric_name
 from rbtools.registry import param
 

@@ -9,23 +9,11 @@ from typing import Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.formats import numbers
-from rbtools.formats.base import (
-    Bad,
-    Document,
-    Published,
-    Record,
-    Unit,
-    an_object,
-    as_text,
-    dumps,
-    latest,
-    own_part,
-    parsed,
-    text_field,
-)
+from rbtools.formats.base import Bad, Document, Published, Record, Unit, as_text, own_part
 from rbtools.formats.conversion_report import ConversionReport
-from rbtools.formats.naming import NameMap, described
+from rbtools.formats.naming import described
 from rbtools.formats.rows import DIFFERENCE, MetricValues, PublishedRow
+from rbtools.papers.formats.published_json import NameMap, an_object, dumps, latest, parsed, text_field
 from rbtools.records import metric_name
 from rbtools.registry import param
 

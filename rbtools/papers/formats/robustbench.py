@@ -11,24 +11,19 @@ from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError, unknown
 from rbtools.formats import numbers
-from rbtools.formats.base import (
-    Bad,
-    Broken,
-    Document,
-    Published,
-    Record,
-    Unit,
+from rbtools.formats.base import Bad, Broken, Document, Published, Record, Unit, own_part
+from rbtools.formats.conversion_report import ConversionReport
+from rbtools.formats.naming import dataset_name, described
+from rbtools.formats.rows import MetricValues, PublishedRow
+from rbtools.papers.formats.published_json import (
     an_object,
     dumps,
     file_name,
     latest,
-    own_part,
     parsed,
     text_field,
+    zoo_name,
 )
-from rbtools.formats.conversion_report import ConversionReport
-from rbtools.formats.naming import dataset_name, described, zoo_name
-from rbtools.formats.rows import MetricValues, PublishedRow
 from rbtools.plain_files import LARGEST_LIST, plain
 from rbtools.records import metric_name
 from rbtools.registry import param
@@ -224,14 +219,23 @@ def _threat_of(values: MetricValues) -> str:
     )
 
 
+_FRACTION = re.compile(r"\s*\d+(\.\d+)?\s*/\s*\d+(\.\d+)?\s*")
+
+
 def distance(raw: object, norm: str) -> float:
-    """A distance as RobustBench writes it. Raises RbError."""
+    """A distance as RobustBench writes it, in pixel units of [0, 1]: "8/255" and 0.031 unchanged, L-infinity
+    8 as 8/255. Raises RbError."""
     try:
-        return numbers.distance(raw, norm)
+        read = numbers.number(raw)
+        if read is None or read.value < 0:
+            raise numbers.NoNumber(f"the distance is {raw!r}")
     except numbers.NoNumber as wrong:
         raise RbError(
             f'The file\'s "eps" cannot be read: {wrong}. Expected a text such as "8/255".'
         ) from None
+    written_out = isinstance(raw, str) and _FRACTION.fullmatch(raw)
+    whole = norm == "linf" and not written_out and read.value >= 1
+    return float(read.value) / 255 if whole else float(read.value)
 
 
 def attack_metric(stem: str, eps: float, norm: str) -> str:

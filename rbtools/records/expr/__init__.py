@@ -36,11 +36,12 @@ from rbtools.records.expr.names import (
     Record,
     expand,
     is_glob,
+    lookup,
     metrics_of,
     nearest,
     select,
 )
-from rbtools.records.expr.nodes import Builder
+from rbtools.records.expr.nodes import Builder, Node
 from rbtools.records.expr.syntax import is_bare, items, tokens
 from rbtools.records.expr.values import NoValue, kind
 
@@ -63,15 +64,24 @@ class Expression:
     """A parsed expression; call it with a record.
 
     `text`: as it was written; `names`: the names and globs in it, each once, in order; `functions`: what it
-    calls.
+    calls. With `any_name` a text that does not parse is the name of a metric, which may be any; else it
+    raises RbError.
     """
 
-    def __init__(self, text: str) -> None:
-        built = Builder(text)
+    def __init__(self, text: str, *, any_name: bool = False) -> None:
         self.text = text
-        self._node = built.node
-        self.names: tuple[str, ...] = tuple(built.names)
-        self.functions: frozenset[str] = frozenset(built.functions)
+        try:
+            built = Builder(text)
+        except RbError:
+            if not any_name:
+                raise
+            self._node: Node = lambda record: lookup(record, text)
+            self.names: tuple[str, ...] = (text,)
+            self.functions: frozenset[str] = frozenset()
+        else:
+            self._node = built.node
+            self.names = tuple(built.names)
+            self.functions = frozenset(built.functions)
 
     def __call__(self, record: Record) -> Any:
         """The value for this record. A union that is among its metrics is not computed again.

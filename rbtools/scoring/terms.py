@@ -1,0 +1,120 @@
+"""The terms of a composite score: metrics on the command line, a file of weights, presets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import NamedTuple
+
+from rbtools.errors import UsageError, near
+from rbtools.records import expr
+from rbtools.records.metric_name import higher_is_better
+from rbtools.registry import gathered
+
+
+class Term(NamedTuple):
+    """A metric, a glob or an expression, its weight, and whether more of it is better; None: as the metric
+    itself says."""
+
+    metric: str
+    weight: float = 1.0
+    higher: bool | None = None
+
+    def of(self, metric: str) -> Term:
+        """This term for one of the metrics that it stands for, with its direction."""
+        return Term(metric, self.weight, higher_is_better(metric) if self.higher is None else self.higher)
+
+
+@dataclass(frozen=True)
+class ScorePreset:
+    """A published composite. `on` has other names of its metrics on some data sets."""
+
+    terms: tuple[Term, ...] = ()
+    on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def presets() -> dict[str, ScorePreset]:
+    """The registered presets by name."""
+    return gathered("score-presets")
+
+
+def term(text: str) -> Term:
+    """Parse `NAME[:WEIGHT][:lower|higher]`.
+
+    Raises UsageError for a weight that is no number, not finite or not positive.
+    """
+    metric, *rest = text.split(":")
+    weight, higher = 1.0, None
+    for part in rest:
+        if part in ("lower", "higher"):
+            higher = part == "higher"
+            continue
+        try:
+            weight = float(part)
+        except ValueError:
+            raise UsageError(
+                f"'{part}' in the metric '{text}' is neither a weight nor a direction."
+                f"{near(part, ('lower', 'higher'))} Write NAME, NAME:2, NAME:lower or NAME:2:lower."
+            ) from None
+    chosen = Term(metric.strip(), weight, higher)
+    check([chosen])
+    return chosen
+
+
+def check(terms: Sequence[Term]) -> None:
+    """Raise UsageError if there is no term, a duplicate metric, or a weight that is not positive."""
+    if not terms:
+        raise UsageError("A score needs at least one metric. Name them, for example --metric acc,pgd20.8.")
+    seen: set[str] = set()
+    for term in terms:
+        if not term.metric:
+            raise UsageError("A metric of the score has no name. Write NAME, NAME:2 or NAME:lower.")
+        if term.metric in seen:
+            raise UsageError(
+                f"The score has '{term.metric}' twice. Give it once, with a weight: {term.metric}:2."
+            )
+        if not (isfinite(term.weight) and term.weight > 0):
+            raise UsageError(
+                f"The weight of '{term.metric}' is {term.weight:g}. It must be above 0;"
+                " to reverse a metric write :lower, to leave it out do not name it."
+            )
+        seen.add(term.metric)
+
+
+def asked(text: str) -> list[Term]:
+    """The terms of a list such as `acc, pgd20.8:2, mean(ge.*):lower`.
+
+    Raises UsageError for an invalid weight or direction, and for a duplicate metric.
+    """
+    terms = [term(item) for item in expr.items(text)]
+    check(terms)
+    return terms
+
+
+def weighted(content: object, source: str) -> list[Term]:
+    """The terms of a file of weights: metric or expression -> weight, `lower`, `higher` or both (`2:lower`).
+
+    content: as YAML or JSON reads it. Raises UsageError, naming the file, for anything else.
+    """
+    if not isinstance(content, Mapping) or not content:
+        raise UsageError(
+            f"{source} holds no weights. Expected a mapping of metrics to weights, such as 'acc: 2'."
+        )
+    terms = []
+    for item, weight in content.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float | str) or not isinstance(item, str):
+            raise UsageError(
+                f"{source} gives '{item}' the weight {weight!r}. Expected a number, lower, higher, or both as"
+                " in 2:lower."
+            )
+        try:
+            terms.append(term(f"{item.strip()}:{weight}"))
+        except UsageError as wrong:
+            raise UsageError(f"{source}: {wrong}") from None
+    return terms
+
+
+def together(*lists: Iterable[Term]) -> list[Term]:
+    """The terms of several lists; of equal items, the last one counts."""
+    return list({term.metric: term for terms in lists for term in terms}.values())
