@@ -330,7 +330,7 @@ def corrupted(
         title="corruptions",
         specs=specs,
         along=(Clean(detail=detail),),
-        summary=partial(corruption_means, specs, reference),
+        summary=partial(corruption_means, reference),
     )
 
 
@@ -349,8 +349,8 @@ def mean_over(
 
 
 def corruption_means(
-    specs: Sequence[Any],
     reference: sums.Reference | None,
+    specs: Sequence[Any],
     entries: Sequence[Entry],
     along: Sequence[Entry],
     rows: RowsOf | None,
@@ -364,7 +364,8 @@ def corruption_means(
         if rows is None:
             return None
         asked = [(part["corruption"], part["severity"]) for part in parts]
-        return mean_over({place: places[place].correct(rows(places[place])) for place in asked}, parts)
+        counted = {place: places[place].counts(rows(places[place])) for place in asked}
+        return mean_over({place: bits for place, bits in counted.items() if bits is not None}, parts)
 
     acc = next((entry for entry in along if metric_name.without_split(entry["metric"]) == "acc"), None)
     return sums.summary(entries, acc, CORRUPTIONS.all, reference, interval)

@@ -68,9 +68,7 @@ class Smoothed(Spec):
             "kind": "certificate",
             "certificate": method.name,
             "version": method.version,
-            "sigma": method.sigma,
-            "samples": method.samples,
-            "select": method.select,
+            **{name: getattr(method, name) for name in ("sigma", "samples", "select")},
             **decided,
             **self.rule(),
         }
@@ -94,10 +92,7 @@ class Smoothed(Spec):
             "classifier": "smoothed",
             "definition": DEFINITION,
             "norm": method.norm,
-            "sigma": method.sigma,
-            "alpha": method.alpha,
-            "samples": method.samples,
-            "select": method.select,
+            **{name: getattr(method, name) for name in ("sigma", "alpha", "samples", "select")},
             **self.rule(),
             "eps": self.eps,
         }

@@ -129,7 +129,7 @@ class SpecQuestion(Question):
             while spec.needs:
                 (spec,) = spec.needs
                 along += [] if spec in (*specs, *along) else [spec]
-        means = partial(corruption_means, specs, None) if isinstance(specs[0], Corrupted) else None
+        means = partial(corruption_means, None) if isinstance(specs[0], Corrupted) else None
         return Evaluation(title="verification", specs=tuple(specs), along=tuple(along), summary=means)
 
     def measure(self, record: Record, run: Run) -> Record:
