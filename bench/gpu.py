@@ -520,7 +520,7 @@ def pr(bench: Bench) -> None:
 
     sizes, network = bench.sizes, bench.network()
     images, labels = tensors(bench, "test", sizes.pr)
-    task = noisy(NOISES.build("uniform"), (0.1,), Estimator(), samples=sizes.samples)
+    task = noisy(NOISES.build("uniform"), (0.1,), Estimator(rho=()), samples=sizes.samples)
     took, entry = ours(bench, network, (images, labels), task)
     share = plain_pr(network, images, labels, sizes.samples)
     reference = seconds(lambda: plain_pr(network, images, labels, sizes.samples), bench.device)
@@ -602,7 +602,7 @@ def profile(bench: Bench) -> None:
 
     network = bench.network()
     data = tensors(bench, "test", bench.sizes.attacked)
-    noise = noisy(NOISES.build("uniform"), (0.1,), Estimator(), samples=bench.sizes.samples)
+    noise = noisy(NOISES.build("uniform"), (0.1,), Estimator(rho=()), samples=bench.sizes.samples)
     tasks = {"PGD-20": ATTACKS.build("pgd", eps=8 / 255), "PR": noise}
     for name, own in (
         ("apgd-ce", {}),

@@ -16,6 +16,7 @@ from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key,
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, intervals
 from rbtools.records import metric_name
+from rbtools.records.results import is_number
 from rbtools.scoring import corruptions as sums
 
 if TYPE_CHECKING:
@@ -245,9 +246,13 @@ class Attacked(Accuracy):
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
         if "eps" not in entry or metric_name.of_other_network(entry["metric"]):
             return None
-        method = rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient)
-        ladder = tuple(entry.get("ladder") or ())
-        return None if method is None else cls(method=method, ladder=ladder, **kept_of(entry))
+        method, ladder = (
+            rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient),
+            entry.get("ladder", []),
+        )
+        if method is None or not isinstance(ladder, list) or not all(map(is_number, ladder)):
+            return None
+        return cls(method=method, ladder=tuple(ladder), **kept_of(entry))
 
 
 def attacked(
@@ -325,7 +330,7 @@ def corrupted(
         title="corruptions",
         specs=specs,
         along=(Clean(detail=detail),),
-        summary=partial(corruption_means, specs, reference),
+        summary=partial(corruption_means, reference),
     )
 
 
@@ -344,8 +349,8 @@ def mean_over(
 
 
 def corruption_means(
-    specs: Sequence[Any],
     reference: sums.Reference | None,
+    specs: Sequence[Any],
     entries: Sequence[Entry],
     along: Sequence[Entry],
     rows: RowsOf | None,
@@ -359,7 +364,8 @@ def corruption_means(
         if rows is None:
             return None
         asked = [(part["corruption"], part["severity"]) for part in parts]
-        return mean_over({place: places[place].correct(rows(places[place])) for place in asked}, parts)
+        counted = {place: places[place].counts(rows(places[place])) for place in asked}
+        return mean_over({place: bits for place, bits in counted.items() if bits is not None}, parts)
 
     acc = next((entry for entry in along if metric_name.without_split(entry["metric"]) == "acc"), None)
     return sums.summary(entries, acc, CORRUPTIONS.all, reference, interval)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.evaluation.accuracy import Attacked, Clean, Corrupted
 from rbtools.evaluation.base import default_chunk_size
 from rbtools.evaluation.probabilistic import Noisy
-from rbtools.evaluation.spec import Entry, Evaluation, RowsOf
+from rbtools.evaluation.spec import Evaluation
 from rbtools.lazy import torch
 
 LOOKED = 3  # version of what passes find of a model, for the keys of both
@@ -100,14 +98,5 @@ def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
     specs, along = (
         tuple(replace(spec, draws=draws) for spec in part) for part in (evaluation.specs, evaluation.along)
     )
-    summary = None if evaluation.summary is None else partial(_without_rows, evaluation.summary)
     title = f"{evaluation.title}, {draws} draws"
-    return replace(evaluation, title=title, specs=specs, along=along, summary=summary)
-
-
-def _without_rows(
-    summary: Any, entries: Sequence[Entry], along: Sequence[Entry], rows: RowsOf | None
-) -> list[Entry]:
-    """The summary without intervals over images."""
-    made: list[Entry] = summary(entries, along, None)
-    return made
+    return replace(evaluation, title=title, specs=specs, along=along)

@@ -17,6 +17,7 @@ from rbtools.evaluation.spec import Entry, Evaluation, Spec, rebuilt
 from rbtools.lazy import np
 from rbtools.probabilistic import smoothing
 from rbtools.records import metric_name
+from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +41,7 @@ class Smoothed(Spec):
     """
 
     method: Smooth
-    eps: float
+    eps: float = param(0.0, "The radius, in L2 on [0, 1].", check="non-negative")
     each_image: bool = False
     radii: tuple[float, ...] = field(default=(), compare=False)
 
@@ -67,9 +68,7 @@ class Smoothed(Spec):
             "kind": "certificate",
             "certificate": method.name,
             "version": method.version,
-            "sigma": method.sigma,
-            "samples": method.samples,
-            "select": method.select,
+            **{name: getattr(method, name) for name in ("sigma", "samples", "select")},
             **decided,
             **self.rule(),
         }
@@ -93,10 +92,7 @@ class Smoothed(Spec):
             "classifier": "smoothed",
             "definition": DEFINITION,
             "norm": method.norm,
-            "sigma": method.sigma,
-            "alpha": method.alpha,
-            "samples": method.samples,
-            "select": method.select,
+            **{name: getattr(method, name) for name in ("sigma", "alpha", "samples", "select")},
             **self.rule(),
             "eps": self.eps,
         }

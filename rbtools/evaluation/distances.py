@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Self
 
 from rbtools.attacks.curve import SEARCHES, UNBOUNDED, CurveAttack
@@ -14,6 +13,7 @@ from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key, rebuilt
 from rbtools.lazy import np, torch
 from rbtools.records import metric_name, schema
+from rbtools.registry import param
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _DIGITS = 6
@@ -32,7 +32,7 @@ class Nearest(Spec):
     """
 
     method: Any
-    eps: float | None = None
+    eps: float | None = param(None, "The distance, on [0, 1].", check="non-negative")
     farthest: float = field(default=0.0, compare=False)
 
     @property
@@ -121,13 +121,14 @@ def _summary(distances: np.ndarray, farthest: float) -> dict[str, Any]:
 def optimality(
     specs: Sequence[Nearest], entries: Sequence[Entry], along: Sequence[Entry], rows: RowsOf | None
 ) -> list[Entry]:
-    """The local optimality of several attacks, of which specs are the median distances.
+    """The local optimality of several attacks.
 
     Cina et al. 2024 (AttackBench, arXiv:2404.19460): 1 - (a - b) / (c - b), where a is the area under the
     attack's curve of accuracy over eps up to the largest of the smallest distances, b the area under the
     curve of the smallest distance of each example, and c that of an attack that finds nothing. An attack with
     1 is as good as all attacks together.
     """
+    specs = [spec for spec in specs if spec.eps is None]
     best = ",".join(spec.method.name for spec in specs)
     by_name = {entry["metric"]: entry for entry in entries}
     values: list[float | None] = [0.0] * len(specs)
@@ -165,11 +166,9 @@ def nearest(searches: Sequence[Any], eps: Sequence[float]) -> Evaluation:
     specs: list[Nearest] = []
     for method in searches:
         specs += [Nearest(method=method, eps=one) for one in (*eps, None)]
-    specs = Nearest.joined(specs)
-    medians = tuple(spec for spec in specs if spec.eps is None)
     return Evaluation(
         title=", ".join(method.stem for method in searches),
-        specs=tuple(specs),
+        specs=tuple(Nearest.joined(specs)),
         along=(Clean(),),
-        summary=partial(optimality, medians) if len(medians) > 1 else None,
+        summary=optimality if len(searches) > 1 else None,
     )

@@ -15,6 +15,8 @@ from rbtools.lazy import np, torch
 from rbtools.probabilistic import NOISES, estimate, sequential
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.records import metric_name
+from rbtools.records.results import is_number
+from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,12 +38,12 @@ class Noisy(Spec):
     """
 
     noise: Noise
-    gamma: float
-    samples: int = 100
-    rho: float | None = None
-    denominator: str = "correct"
-    passes: str = "at-least"
-    confidence: float = 0.95
+    gamma: float = param(0.1, "The radius, on [0, 1].", check="non-negative")
+    samples: int = param(100, "Noisy copies of each image.", check="positive")
+    rho: float | None = param(None, "The tolerated failure rate.", check="fraction")
+    denominator: str = param("correct", "Which images count.", choices=("correct", "all"))
+    passes: str = param("at-least", "PR >= 1 - rho, or above it.", choices=("at-least", "above"))
+    confidence: float = param(0.95, "Of the interval.", bounds="(0, 1)")
 
     @property
     def searches(self) -> bool:
@@ -134,7 +136,7 @@ class Noisy(Spec):
         if "gamma" not in entry or "particles" in entry or ("stopping" in entry) != issubclass(cls, Decided):
             return None
         noise = rebuilt(NOISES, entry.get("noise"), entry, lenient=lenient)
-        named = {name: entry[name] for name in ("samples", "denominator") if name in entry}
+        named: Entry = {name: entry[name] for name in ("samples", "denominator") if name in entry}
         if noise is None or (len(named) < 2 and not lenient):
             return None
         above = str(entry.get("criterion", "")).startswith("PR > ")
@@ -164,8 +166,8 @@ class Decided(Noisy):
     draws, and for each of these rates 1, 0 or -1 (undecided).
     """
 
-    rho: float = field()
-    adaptive: bool
+    rho: float = param(0.1, "The tolerated failure rate.", check="fraction")
+    adaptive: bool = False
     rates: tuple[float, ...] = field(default=(), compare=False)
 
     @property
@@ -214,8 +216,9 @@ class Decided(Noisy):
 
     @classmethod
     def rule_of(cls, entry: Mapping[str, Any]) -> Entry:
-        adaptive = str(entry["stopping"]).startswith("sequential")
-        return {"adaptive": adaptive, **({"confidence": round(1 - entry["error"], 12)} if adaptive else {})}
+        adaptive, error = str(entry["stopping"]).startswith("sequential"), entry.get("error")
+        sure = {"confidence": round(1 - error, 12)} if adaptive and is_number(error) else {}
+        return {"adaptive": adaptive, **sure}
 
 
 def noisy(

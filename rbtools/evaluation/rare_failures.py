@@ -13,6 +13,8 @@ from rbtools.evaluation.spec import Entry, Evaluation, Spec, confidence_of, meth
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import NOISES, estimate, splitting
 from rbtools.records import metric_name
+from rbtools.records.results import is_number
+from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +28,7 @@ class RareFailure(Spec):
     its failure probability in each run."""
 
     noise: Noise
-    gamma: float
+    gamma: float = param(0.1, "The radius, on [0, 1].", check="positive")
     split: splitting.Splitting
     confidence: float = 0.95
 
@@ -96,7 +98,8 @@ class RareFailure(Spec):
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
         noise = rebuilt(NOISES, entry.get("noise"), entry, lenient=lenient)
         named = {f.name: entry[f.name] for f in fields(splitting.Splitting) if f.name in entry}
-        if noise is None or "particles" not in named or "gamma" not in entry:
+        whole = "particles" in named and "gamma" in entry and all(map(is_number, named.values()))
+        if noise is None or not whole:
             return None
         return cls(
             noise=noise,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 # The rows (n,) or (n, R) of a spec that was measured.
 RowsOf = Callable[["Spec"], "np.ndarray"]
+Summary = Callable[[Sequence[Any], Sequence[Entry], Sequence[Entry], RowsOf | None], list[Entry]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,18 @@ class Spec:
     question follow from them. `from_entry` gives the spec of an entry; fields that no entry says do not count
     in comparisons. Several specs may read the same rows (those with the same `column`).
     """
+
+    def __post_init__(self) -> None:
+        """Check the fields that are options (`registry.param`). Raises RbError."""
+        for field in dataclasses.fields(self):
+            value, label = getattr(self, field.name), f"{field.name} of {type(self).__name__}"
+            if "help" not in field.metadata or (value is None and field.default is None):
+                continue
+            registry.plain(field, value, label)
+            registry.check_number(field, value, label)
+            choices = field.metadata["choices"]
+            if choices and value not in choices:
+                raise RbError(f"{label} is {value!r}. Choose from: {', '.join(choices)}.")
 
     @property
     def random(self) -> bool:
@@ -123,14 +136,14 @@ class Evaluation:
     """Specs that are measured together.
 
     title: a few words for the progress line; specs: those that are asked for, in the order of their entries;
-    along: those that are measured in passing; summary: makes further entries from those of specs and of
-    along, and the rows. save: a folder for the adversarial images; png: as PNGs, too.
+    along: those that are measured in passing; summary: makes further entries from the specs, their entries,
+    those of along, and the rows. save: a folder for the adversarial images; png: as PNGs, too.
     """
 
     title: str
     specs: tuple[Any, ...]
     along: tuple[Any, ...] = ()
-    summary: Callable[[Sequence[Entry], Sequence[Entry], RowsOf | None], list[Entry]] | None = None
+    summary: Summary | None = None
     save: str | None = None
     png: bool = False
 
@@ -143,7 +156,7 @@ class Evaluation:
         self, entries: Sequence[Entry], along: Sequence[Entry], rows: RowsOf | None = None
     ) -> list[Entry]:
         """Entries computed from those of the specs; rows: None before the work."""
-        return [] if self.summary is None else self.summary(entries, along, rows)
+        return [] if self.summary is None else self.summary(self.specs, entries, along, rows)
 
 
 def by_column(specs: Sequence[Spec]) -> list[tuple[Any, ...]]:

@@ -53,19 +53,21 @@ class MaskingChecklist:
         )
 
 
-def run_gradient_masking(record: dict[str, Any], task: MaskingChecklist, run: Run) -> dict[str, Any]:
+def run_gradient_masking(record: dict[str, Any], checklist: MaskingChecklist, run: Run) -> dict[str, Any]:
     """The record with the accuracies that the tests compare, and `obfuscation.failed`: how many fail."""
     inputs = resolve_inputs(record, run)
     look = randomness.found(inputs)
     if look.randomised and run.settings.draws > 1:
         draws = run.settings.draws
         randomness.tell(inputs, draws)
-        methods = {name: getattr(task, name) for name in ("pgd", "fgsm", "square", "noise")}
+        methods = {name: getattr(checklist, name) for name in ("pgd", "fgsm", "square", "noise")}
         means = {name: replace(method, eot=draws) for name, method in methods.items()}
-        task = replace(task, draws=draws, **means)
-    evaluation = task.evaluation()
+        checklist = replace(checklist, draws=draws, **means)
+    evaluation = checklist.evaluation()
     expected = evaluate_record.expected_entries(inputs, evaluation)
-    evaluate_record.check_entries(inputs.record, [*expected, _checklist_entry(task, expected[0], run)], run)
+    evaluate_record.check_entries(
+        inputs.record, [*expected, _checklist_entry(checklist, expected[0], run)], run
+    )
     record, (requested, along, rows) = evaluate_record.measured_entries(inputs, evaluation)
     for entry in along:
         record = results.add_implicit(record, entry)
@@ -74,15 +76,15 @@ def run_gradient_masking(record: dict[str, Any], task: MaskingChecklist, run: Ru
     missed = float((pgd.correct(rows(pgd, again=True)) & ~noise.correct(rows(noise, again=True))).mean())
     values = {entry["metric"]: entry["value"] for entry in requested}
     errors = {entry["metric"]: entry.get("draws_error", 0.0) for entry in requested}
-    tests = list(_tests(task, values, errors, missed, run.selection.split))
+    tests = list(_tests(checklist, values, errors, missed, run.selection.split))
     failed = [test for test in tests if not test["holds"]]
     for test in failed:
         run.report.notify(f"obfuscation check {test['test']} fails: {test['says']}.")
-    entry = _checklist_entry(task, requested[0], run) | {"value": len(failed), "tests": tests}
+    entry = _checklist_entry(checklist, requested[0], run) | {"value": len(failed), "tests": tests}
     return results.add(record, entry, replace=run.replace)
 
 
-def _checklist_entry(task: MaskingChecklist, first: Mapping[str, Any], run: Run) -> dict[str, Any]:
+def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """The checklist's own entry without its results; shared fields come from the `first` of the others."""
     shared = ("n", "split", "seed", "draws", "defend", "backward")
     shared_costs = ("device", "precision", "environment", "prepared")
@@ -90,12 +92,12 @@ def _checklist_entry(task: MaskingChecklist, first: Mapping[str, Any], run: Run)
         **run.labels,
         "metric": metric_name.split_name(METRIC, run.selection.split),
         **{key: first[key] for key in (*shared, *shared_costs) if key in first},
-        "eps": task.eps,
+        "eps": checklist.eps,
     }
 
 
 def _tests(
-    task: MaskingChecklist,
+    checklist: MaskingChecklist,
     value: Mapping[str, float],
     error: Mapping[str, float],
     missed: float,
@@ -113,18 +115,18 @@ def _tests(
     def noise(*metrics: str) -> float:
         return 2 * math.hypot(*(error[metric] for metric in metrics))
 
-    pgd = named(task.pgd, task.eps)
-    fgsm, square = named(task.fgsm, task.eps), named(task.square, task.eps)
-    ladder = [named(task.pgd, eps) for eps in task.distances]
+    pgd = named(checklist.pgd, checklist.eps)
+    fgsm, square = named(checklist.fgsm, checklist.eps), named(checklist.square, checklist.eps)
+    ladder = [named(checklist.pgd, eps) for eps in checklist.distances]
     steps = list(itertools.pairwise(ladder))
     rises = [(value[later] - value[sooner], noise(sooner, later)) for sooner, later in steps]
     steepest, chance = max(rises, key=lambda rise: rise[0] - rise[1], default=(0.0, 0.0))
     return [
         _test("a", f"{fgsm} >= {pgd}", value[fgsm] - value[pgd], noise(fgsm, pgd)),
         _test("b", f"{square} >= {pgd}", value[square] - value[pgd], noise(square, pgd)),
-        _test("c", f"{ladder[-1]} is 0", -value[ladder[-1]], _RARE if task.draws else 0),
+        _test("c", f"{ladder[-1]} is 0", -value[ladder[-1]], _RARE if checklist.draws else 0),
         _test("d", f"PGD's accuracy never rises with the distance ({', '.join(ladder)})", -steepest, chance),
-        _test("e", "random points break nothing that PGD leaves", -missed, _RARE if task.draws else 0),
+        _test("e", "random points break nothing that PGD leaves", -missed, _RARE if checklist.draws else 0),
     ]
 
 

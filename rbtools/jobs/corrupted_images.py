@@ -193,7 +193,7 @@ def _means(
     data: Data,
 ) -> list[Entry]:
     """Entries of the means and of mCE, named for the split."""
-    made = corruption_means(specs, reference, entries, along, rows)
+    made = corruption_means(reference, specs, entries, along, rows)
     return [{**entry, "metric": metric_name.split_name(entry["metric"], data.split)} for entry in made]
 
 

@@ -47,28 +47,28 @@ LARGE_DETAIL = 16384  # bytes of JSON; larger details of an evaluation stay in t
 NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could not be prepared for searches."
 
 
-def run_task(record: dict[str, Any], task: Evaluation, run: Run) -> dict[str, Any]:
-    """The record with the results of the task.
+def run_task(record: dict[str, Any], evaluation: Evaluation, run: Run) -> dict[str, Any]:
+    """The record with the results of the evaluation.
 
     Raises RbError where the model or the data are not available, or the record has a result of that name
     with another protocol.
     """
     inputs = resolve_inputs(record, run)
-    task = randomness.judged(inputs, task)
+    evaluation = randomness.judged(inputs, evaluation)
     among = inputs.data.about.present
-    if among and type(task.specs[0]) is Clean and not task.specs[0].draws:
-        task = replace(task, specs=(Clean(among=among), *task.specs))
-    check_entries(inputs.record, expected_entries(inputs, task), run)
-    record, measured = measured_entries(inputs, task)
+    if among and type(evaluation.specs[0]) is Clean and not evaluation.specs[0].draws:
+        evaluation = replace(evaluation, specs=(Clean(among=among), *evaluation.specs))
+    check_entries(inputs.record, expected_entries(inputs, evaluation), run)
+    record, measured = measured_entries(inputs, evaluation)
     for entry in measured.along:
         record = results.add_implicit(record, entry)
-    report_grid(inputs, task)
+    report_grid(inputs, evaluation)
     return add_entries(record, measured.entries, run)
 
 
-def report_grid(inputs: Inputs, task: Evaluation) -> None:
+def report_grid(inputs: Inputs, evaluation: Evaluation) -> None:
     """Print how much accuracy the grid of an attack gives back, where the store has the result without it."""
-    for spec in task.specs:
+    for spec in evaluation.specs:
         if type(spec) is not Attacked or spec.draws or spec.method.grid == "none":
             continue
         real = replace(spec, method=replace(spec.method, grid="none"))
@@ -85,9 +85,9 @@ def report_grid(inputs: Inputs, task: Evaluation) -> None:
             )
 
 
-def measured_entries(inputs: Inputs, task: Evaluation) -> tuple[dict[str, Any], Results]:
+def measured_entries(inputs: Inputs, evaluation: Evaluation) -> tuple[dict[str, Any], Results]:
     """The record with its data, and the results of the evaluation. Prints their warnings."""
-    measured = task_entries(inputs, task)
+    measured = task_entries(inputs, evaluation)
     every = [*measured.entries, *measured.along]
     model_checks.report_checks(inputs.record, every, inputs.run)
     report_warnings(measured.entries, inputs.run)
@@ -152,22 +152,22 @@ def _renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
     return [{**entries[0], "metric": run.name_as}]
 
 
-def expected_entries(inputs: Inputs, task: Evaluation) -> Entries:
-    """The entries of the task as far as they are known before the computation: without results.
+def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
+    """The entries of the evaluation as far as they are known before the computation: without results.
 
     Fields that only the computation determines are results.LATER: the number of correct images, a loss that
     may replace another, whether the attack can run on the fast model.
     """
     nothing = {"value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
     entries = []
-    for spec in task.specs:
+    for spec in evaluation.specs:
         precise = _arithmetic(spec, inputs.run)["precision"] == "fp32"
         common = {"precision": "fp32" if precise else results.LATER, **_common(spec, inputs)}
         entry = {"metric": spec.name(), **spec.settings()}
         number = results.LATER if entry.get("denominator") == "correct" else inputs.n
         loss = {"loss": results.LATER} if "loss" in entry else {}
         entries.append({**entry, "n": number, **nothing, **loss, **common})
-    entries += task.summarize(entries, [])
+    entries += evaluation.summarize(entries, [])
     return [_named_entry(entry, inputs) for entry in entries]
 
 
@@ -202,20 +202,20 @@ class Results(NamedTuple):
     rows: Callable[..., np.ndarray]
 
 
-def task_entries(inputs: Inputs, task: Evaluation) -> Results:
+def task_entries(inputs: Inputs, evaluation: Evaluation) -> Results:
     """The entries of an evaluation on the split, from the store or computed."""
     run = inputs.run
-    units = _cache_units(inputs, task)
+    units = _cache_units(inputs, evaluation)
     save = None
-    if task.save is not None:
-        keys = {unit.spec: unit.entries_key for unit in units if unit.spec in task.specs}
-        save = files_to_save(task.save, keys, inputs.record["arch"], task.png)
+    if evaluation.save is not None:
+        keys = {unit.spec: unit.entries_key for unit in units if unit.spec in evaluation.specs}
+        save = files_to_save(evaluation.save, keys, inputs.record["arch"], evaluation.png)
     known: dict[str, Outcomes] = {}
     computed = [None if save else _stored_entries(run, unit) for unit in units]
     if None not in computed:
         run.store.found += 1
     else:
-        known = _compute(inputs, task, units, computed, save)
+        known = _compute(inputs, evaluation, units, computed, save)
         run.store.computed += 1
     found: dict[Spec, Entry] = {}
     for unit, entries in zip(units, computed, strict=True):
@@ -227,11 +227,11 @@ def task_entries(inputs: Inputs, task: Evaluation) -> Results:
         if keys[spec] not in known:
             known[keys[spec]] = Outcomes(run.store, keys[spec])
         if again and len(known[keys[spec]]) < inputs.n:
-            known.update(_compute(inputs, task, units, [None] * len(units), None))
+            known.update(_compute(inputs, evaluation, units, [None] * len(units), None))
         return known[keys[spec]].values(inputs.n)
 
-    requested, along = ([found[spec] for spec in part] for part in (task.specs, task.along))
-    requested += task.summarize(requested, along, rows)
+    requested, along = ([found[spec] for spec in part] for part in (evaluation.specs, evaluation.along))
+    requested += evaluation.summarize(requested, along, rows)
     entries, along = ([_named_entry(entry, inputs) for entry in part] for part in (requested, along))
     return Results(entries, along, rows)
 
@@ -246,8 +246,8 @@ def inputs_fields(inputs: Inputs) -> dict[str, Any]:
     return {"version": VERSION, **inputs.fields}
 
 
-def _cache_units(inputs: Inputs, task: Evaluation) -> list[_CacheUnit]:
-    return [_cache_unit(inputs, specs) for specs in by_column(task.every)]
+def _cache_units(inputs: Inputs, evaluation: Evaluation) -> list[_CacheUnit]:
+    return [_cache_unit(inputs, specs) for specs in by_column(evaluation.every)]
 
 
 def _stored_entries(run: Run, unit: _CacheUnit) -> Entries | None:
@@ -354,7 +354,7 @@ def _arithmetic(spec: Spec, run: Run) -> dict[str, Any]:
 
 def _compute(
     inputs: Inputs,
-    task: Evaluation,
+    evaluation: Evaluation,
     units: Sequence[_CacheUnit],
     computed: list[Any],
     save: ImageFiles | None,
@@ -374,15 +374,15 @@ def _compute(
     if run.plan is not None:
         size = together(specs, resources.kind(run), inputs.data.about.shape)
         keys = digest({"tiles of": [units[i].entries_key for i in missing]})
-        run.plan.lacks(keys, task.title, len(missing_tiles(outcomes, n, size)))
+        run.plan.lacks(keys, evaluation.title, len(missing_tiles(outcomes, n, size)))
     checked = any(map(_is_checked, specs))
     checks = None
     if any(len(stored) < n for stored in outcomes):
-        checks = _measure(inputs, task.title, specs, outcomes, save, checked)
+        checks = _measure(inputs, evaluation.title, specs, outcomes, save, checked)
     elif checked and "checkpoint_file" in inputs.record:
         # An earlier run of more images left the outcomes. The file may be gone since.
         with contextlib.suppress(RbError):
-            checks = _measure(inputs, task.title, specs, outcomes, save, checked)
+            checks = _measure(inputs, evaluation.title, specs, outcomes, save, checked)
     labels = resolve.names(inputs.record, inputs.data)
     for i, stored in zip(missing, outcomes, strict=True):
         unit = units[i]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
+from rbtools.errors import RbError
 from rbtools.evaluation.accuracy import Accuracy, Attacked, Clean, Corrupted, corruption_means
 from rbtools.evaluation.certified import Smoothed
 from rbtools.evaluation.distances import Nearest
@@ -54,8 +56,11 @@ class Unsayable(Exception):
 def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
     """The spec that has this entry, whose metric is without a split; None for an entry that is of no spec, or
     lacks settings. lenient: missing settings are the defaults, as in published numbers."""
-    found = (cls.from_entry(entry, lenient=lenient) for cls in SPECS)
-    return next((spec for spec in found if spec is not None), None)
+    for cls in SPECS:
+        with contextlib.suppress(RbError):  # a setting out of its range
+            if (spec := cls.from_entry(entry, lenient=lenient)) is not None:
+                return spec
+    return None
 
 
 # --- questions ------------------------------------------------------------------------------------
@@ -124,7 +129,7 @@ class SpecQuestion(Question):
             while spec.needs:
                 (spec,) = spec.needs
                 along += [] if spec in (*specs, *along) else [spec]
-        means = partial(corruption_means, specs, None) if isinstance(specs[0], Corrupted) else None
+        means = partial(corruption_means, None) if isinstance(specs[0], Corrupted) else None
         return Evaluation(title="verification", specs=tuple(specs), along=tuple(along), summary=means)
 
     def measure(self, record: Record, run: Run) -> Record:
@@ -249,10 +254,8 @@ def question_of(
     """
     name, beside = str(entry["metric"]), beside or {}
     parts = metric_name.parse(name)
-    for value in entry.values():
-        if isinstance(value, bytes):  # a damaged line
-            raise Unsayable("a setting in the record is no number and no text.")
-    if entry.get("measure") in MEASURES and entry["measure"] != "bound":
+    measure = entry.get("measure")
+    if isinstance(measure, str) and measure in MEASURES and measure != "bound":
         return _measured(entry)
     if metric_name.without_split(name) == attack_tasks.METRIC:
         return _checked(entry, beside)
@@ -266,12 +269,17 @@ def question_of(
     counts = _counts(entry, beside)
     if counts is None and not lenient:
         raise Unsayable("The record does not say how many images rb-pr was given.")
+    counts = counts or [None] * (1 + difference)
+    if len(counts) != 1 + difference or not all(n is None or type(n) is int for n in counts):
+        raise Unsayable(f"The record says only in part how this was measured: {name}.")
+    if not parts.is_gap:
+        counts = counts[::-1]  # those of a generalisation error are of train and of test
+    under = {**under, "n": counts[0]}
     if isinstance(entry.get("two_phase"), Mapping):
-        return _two_phase(entry, specs[0], {**under, "n": (counts or [None])[0]})
-    if not difference:
-        return SpecQuestion(specs=specs, under={**under, "n": (counts or [None])[0]})
-    n, n_train = (counts or [None, None]) if parts.is_gap else (counts or [None, None])[::-1]
-    return GapQuestion(specs=specs, under={**under, "n": n}, n_train=n_train)
+        return _two_phase(entry, specs[0], under)
+    if difference:
+        return GapQuestion(specs=specs, under=under, n_train=counts[1])
+    return SpecQuestion(specs=specs, under=under)
 
 
 def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[Any, ...]:
@@ -293,7 +301,7 @@ def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[
     if lenient:
         several = [{**_named(metric_name.parse(one["metric"])), **one} for one in several]
     specs: list[Any] = [spec_of(one, lenient=lenient) if lenient or "n" in one else None for one in several]
-    if None not in specs:
+    if specs and None not in specs:
         return tuple(replace(spec, draws=0) if isinstance(spec, Accuracy) else spec for spec in specs)
     if "transfer" in parts.prefixes and "source" in entry:
         raise Unsayable(
@@ -313,7 +321,7 @@ def _under(entry: Entry, *, searched: bool = True, difference: bool = False) -> 
         under["precision"] = entry["precision"]
     stages, backward = entry.get("defend"), entry.get("backward")
     if isinstance(stages, str):
-        hows = set(backward) if isinstance(backward, list) else set()
+        hows = {str(one) for one in backward} if isinstance(backward, list) else set()
         how = next(iter(hows)) if len(hows) == 1 and hows <= {"none", "identity", "own"} else None
         under |= {"defend": stages, "backward": how}
     for name, value in under.items():
@@ -345,9 +353,11 @@ def _counts(entry: Entry, beside: Mapping[str, Entry]) -> list[Any] | None:
 
 def _two_phase(entry: Entry, spec: Attacked, under: Mapping[str, Any]) -> TwoPhaseQuestion:
     about, method = entry["two_phase"], spec.method
-    sampled, goal = about.get("sampled"), about.get("goal")
+    sampled, goal, steps = (about.get(name) for name in ("sampled", "goal", "screen_steps"))
+    if type(sampled) is not int or not (goal is None or is_number(goal)) or type(steps) is not int:
+        raise Unsayable(f"The record says only in part how this was measured: {entry['metric']}.")
     size = None if sampled == about.get("survivors") or goal is not None else sampled
-    screen = screened_attack.screen_of(method, about.get("screen_steps") or 20)
+    screen = screened_attack.screen_of(method, steps)
     return TwoPhaseQuestion(request=TwoPhaseRequest(method, (method.eps,), screen, size, goal), under=under)
 
 

@@ -60,16 +60,16 @@ def _looked(inputs: Inputs) -> Randomness:
     return found
 
 
-def judged(inputs: Inputs, task: Evaluation) -> Evaluation:
+def judged(inputs: Inputs, evaluation: Evaluation) -> Evaluation:
     """The evaluation, with verdicts that are means over draws where the model is randomised.
 
     Raises RbError for one that has no such verdict, and as `found` does.
     """
     look, draws = found(inputs), inputs.run.settings.draws
     if not look.randomised or draws == 1:
-        return task
-    changed = by_draws(task, draws)
-    if changed is not task:  # of rb-pr each noisy copy has a pass of its own
+        return evaluation
+    changed = by_draws(evaluation, draws)
+    if changed is not evaluation:  # of rb-pr each noisy copy has a pass of its own
         tell(inputs, eot_of(changed))
     return changed
 

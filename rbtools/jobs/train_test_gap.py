@@ -29,8 +29,10 @@ from rbtools.trainer.validation import trained_on
 Entries = list[dict[str, Any]]
 
 
-def ge(record: dict[str, Any], task: Evaluation, run: Run, n_train: int | None = None) -> dict[str, Any]:
-    """Return the record with `ge.NAME` = train - test for every number of the task.
+def ge(
+    record: dict[str, Any], evaluation: Evaluation, run: Run, n_train: int | None = None
+) -> dict[str, Any]:
+    """Return the record with `ge.NAME` = train - test for every number of the evaluation.
 
     Both sides are added too (`NAME` and `train.NAME`); training images are not augmented. The interval of a
     difference of accuracies is Newcombe's; other intervals are combined by square-and-add. Gaps of losses and
@@ -41,16 +43,16 @@ def ge(record: dict[str, Any], task: Evaluation, run: Run, n_train: int | None =
     """
     with _both_splits():
         test = resolve_inputs(record, run.changed(split="test"))
-        task = randomness.judged(test, task)
+        evaluation = randomness.judged(test, evaluation)
         record = test.record
         of_test, of_train = _images(test, run)
         train = test.on("train", n=n_train or run.selection.n, indices=of_train)
         sides = {"test": test.on("test", indices=of_test), "train": train}
-    expected_train, expected_test = (expected_entries(sides[side], task) for side in ("train", "test"))
+    expected_train, expected_test = (expected_entries(sides[side], evaluation) for side in ("train", "test"))
     check_entries(record, _gaps(expected_train, expected_test), run)
     if run.plan is not None:
-        run.plan.each([partial(task_entries, inputs, task) for inputs in sides.values()])
-    entries = {side: task_entries(inputs, task) for side, inputs in sides.items()}
+        run.plan.each([partial(task_entries, inputs, evaluation) for inputs in sides.values()])
+    entries = {side: task_entries(inputs, evaluation) for side, inputs in sides.items()}
     (on_test, clean_test, _), (on_train, clean_train, _) = entries["test"], entries["train"]
     model_checks.report_checks(record, [*on_test, *clean_test], run)
     record = randomness.marked(test.record_with_data(), test)

@@ -105,6 +105,8 @@ class Transferred(Attacked):
         sources, models = (_listed(entry.get(name)) for name in ("source", "source_model"))
         if len(models) != len(sources) or not all(isinstance(model, Mapping) for model in models):
             return None
+        if not all(isinstance(source, str) for source in sources):
+            return None
         method = rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient)
         if method is None or not metric_name.of_other_network(entry["metric"]):
             return None

@@ -4,11 +4,12 @@ From these tables derive: whether two entries are comparable (`results.protocol`
 merged records, of means over corruptions and of generalisation errors, what the leaderboard page stores once
 for many records, and the lists in rb-record(5) and rb-entry(5).
 
-A result, a cost or a label is named in two places: here, and where it is produced. A protocol field that
-does not follow from the fields of the result's key is added to the key, too (`Spec.column`), else the
-store gives entries without it. Earlier records and stores lack a new protocol field. Entries that differ in
-it are refused (`results.refuse`) and not compared (rb-verify). So leave the field out of key and entry at the
-value of all earlier results, as `registry.param` does for an `optional` option.
+A result, a cost or a label is named in two places: here, and where it is produced. What a spec sets is
+protocol, and what it finds is not (tests/evaluation/test_keys.py holds it). A protocol field that does not
+follow from the fields of the result's key is added to the key, too (`Spec.column`), else the store gives
+entries without it. Earlier records and stores lack a new protocol field. Entries that differ in it are
+refused (`results.refuse`) and not compared (rb-verify). So leave the field out of key and entry at the value
+of all earlier results, as `registry.param` does for an `optional` option.
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import json
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from click.testing import Result
 
+import rbtools
 from rbtools.commands.verify import main
 from rbtools.execution.run import Run
 from rbtools.jobs import evaluate_record
@@ -30,8 +32,6 @@ def verdicts(result: Result) -> dict[str, str]:
 @pytest.fixture
 def measured(known: dict[str, Record]) -> Record:
     """A record with results of several tools, of a network whose behaviour is known."""
-    import rbtools
-
     record = rbtools.attack(known["erm"], "pgd", eps=[8, 16], steps=3, n=60)
     record = rbtools.pr(record, gamma=0.1, rho=0.05, samples=5, n=60)
     record = rbtools.corrupt(record, "contrast", severity=2, n=60)
@@ -103,9 +103,31 @@ def test_a_claim_of_another_attack_cannot_be_told(measured: Record) -> None:
     assert "does not say how" in reason or "only in part" in reason
 
 
-def test_a_result_under_a_name_of_the_users_own(known: dict[str, Record]) -> None:
-    import rbtools
+KINDS: dict[str, Callable[[Record], Record]] = {
+    "gap": lambda record: rbtools.ge(record, "attack", "pgd", eps=8, steps=2, n=20, n_train=30),
+    "gap of means": lambda record: rbtools.ge(record, "corrupt", "contrast", severity="1-5", n=20),
+    "gap of pr": lambda record: rbtools.ge(record, "pr", gamma=0.1, samples=3, n=20),
+    "gap of losses": lambda record: rbtools.ge(record, "loss", "pgd", eps=8, steps=2, n=20),
+    "ladder": lambda record: rbtools.attack(record, "pgd", eps=[2, 8, 16], steps=2, ladder=True, n=20),
+    "train": lambda record: rbtools.attack(record, "fgsm", eps=8, n=20, split="train"),
+    "curve": lambda record: rbtools.curve(record, eps=[0, 8, 16], queries=40, n=10),
+    "decided": lambda record: rbtools.pr(record, gamma=0.2, rho=[0.1, 0.2], samples=9, only="probacc", n=20),
+    "adaptive": lambda record: rbtools.pr(record, gamma=0.2, rho=0.3, samples=60, sampling="adaptive", n=20),
+    "rare": lambda record: rbtools.pr(record, gamma=0.2, sampling="rare", particles=20, moves=1, runs=2, n=2),
+    "certified": lambda record: rbtools.certify(record, "smooth", eps=[0, 0.1], samples=200, select=9, n=5),
+    "certified list": lambda record: rbtools.certify(
+        record, "smooth", eps=[0, 0.1, 0.25], samples=200, select=9, n=5, adaptive=True, detail=True
+    ),
+}
 
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_each_tool_writes_is_measured_again(kind: str, known: dict[str, Record]) -> None:
+    told = verdicts(run([], KINDS[kind](known["erm"])))
+    assert told.pop("seconds_per_epoch") == "cannot be told" and set(told.values()) == {"match"}, told
+
+
+def test_a_result_under_a_name_of_the_users_own(known: dict[str, Record]) -> None:
     record = rbtools.attack(known["erm"], "pgd", eps=16, steps=3, n=30)
     record = rbtools.attack(record, "pgd", eps=16, steps=3, restarts=2, n=30, **{"as": "mine"})
     assert {verdicts(run([], record))[name] for name in ("mine", "pgd3.16")} == {"match"}
@@ -127,8 +149,6 @@ def test_a_record_without_a_checkpoint(measured: Record) -> None:
 
 def test_distances_are_in_the_unit_of_the_attack(known: dict[str, Record]) -> None:
     """--step-size of PGD is in 1/255, and that of FMN has no unit."""
-    import rbtools
-
     told = verdicts(run([], rbtools.attack(known["erm"], "fmn", eps=8, n=20, steps=20)))
     assert told.pop("seconds_per_epoch") == "cannot be told" and set(told.values()) == {"match"}
 
@@ -157,8 +177,6 @@ def edited(record: Record, metric: str, **fields: Any) -> Record:
 
 
 def test_measures_are_measured_again(known: dict[str, Record]) -> None:
-    import rbtools
-
     record = rbtools.measure(known["erm"], "naswot,margin,synflow", batches=2, batch_size=10, on="auto")
     record = rbtools.measure(record, "hessian", wrt="both", batches=1, batch_size=5, probes=2, seed=3)
     told = verdicts(run([], record))
@@ -171,8 +189,6 @@ def test_measures_are_measured_again(known: dict[str, Record]) -> None:
 
 
 def test_a_measure_of_fresh_weights_needs_no_checkpoint(known: dict[str, Record]) -> None:
-    import rbtools
-
     bare = {name: value for name, value in known["erm"].items() if name in ("arch", "dataset", "schema")}
     record = rbtools.measure(bare, "synflow")
     assert verdicts(run([], record)) == {"synflow": "match"}
@@ -180,8 +196,6 @@ def test_a_measure_of_fresh_weights_needs_no_checkpoint(known: dict[str, Record]
 
 
 def test_the_checklist_is_tested_again(known: dict[str, Record]) -> None:
-    import rbtools
-
     record = rbtools.check(known["erm"], eps=16, steps=3, queries=20, samples=3, n=20)
     told = json.loads(run([], record).stdout)["verify"]["entries"]
     assert {one["verdict"] for one in told.values()} == {"match", "cannot be told"}
@@ -193,8 +207,6 @@ def test_the_checklist_is_tested_again(known: dict[str, Record]) -> None:
 
 
 def test_a_transfer_is_measured_again_from_the_model_that_its_entry_names(known: dict[str, Record]) -> None:
-    import rbtools
-
     record = rbtools.attack(known["erm"], "transfer", from_=known["pgd"], eps=[16], steps=3, n=40)
     (entry,) = [one for one in record["evals"] if one["metric"].startswith("transfer")]
     assert entry["source"] == known["pgd"]["checkpoint"] and "arch" in entry["source_model"]
@@ -209,8 +221,6 @@ def test_a_transfer_is_measured_again_from_the_model_that_its_entry_names(known:
 
 
 def test_a_transfer_from_several_models_is_measured_again(trained: dict[str, Record]) -> None:
-    import rbtools
-
     how: dict[str, Any] = {"attack": "mi-fgsm", "eps": 32, "steps": 2, "n": 40}
     record = rbtools.transfer(trained["erm"], [trained["pgd"], trained["erm"]], **how)
     (entry,) = [one for one in record["evals"] if one["metric"].startswith("transfer")]
@@ -225,8 +235,6 @@ def test_a_transfer_from_several_models_is_measured_again(trained: dict[str, Rec
 
 
 def test_a_score_is_recomputed_from_its_ranges(measured: Record) -> None:
-    import rbtools
-
     other = copy.deepcopy(measured)
     other["checkpoint"] = "sha256:" + "0" * 64
     other["metrics"] = {name: value / 2 for name, value in measured["metrics"].items()}
@@ -241,8 +249,6 @@ def test_a_score_is_recomputed_from_its_ranges(measured: Record) -> None:
 
 
 def test_an_estimate_of_two_phases_is_measured_again(known: dict[str, Record]) -> None:
-    import rbtools
-
     record = rbtools.attack(known["erm"], "pgd", eps=[8], steps=3, n=60, two_phase=10, screen_steps=2)
     (entry,) = [one for one in record["evals"] if "two_phase" in one]
     assert verdicts(run([], record))[entry["metric"]] == "match"
@@ -287,8 +293,6 @@ def test_old_records_are_told_apart(measured: Record) -> None:
 
 
 def test_workers_measure_too(trained: dict[str, Record]) -> None:
-    import rbtools
-
     record = rbtools.attack(trained["erm"], "fgsm", n=30)
     result = run(["--jobs", "2"], record)
     assert result.exit_code == 0, result.stderr

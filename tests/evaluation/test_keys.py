@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator
@@ -24,11 +25,11 @@ from rbtools.evaluation.rare_failures import RareFailure
 from rbtools.evaluation.robust_loss import PARTS, RobustLoss
 from rbtools.evaluation.spec import Spec
 from rbtools.jobs.corrupted_images import Archived
-from rbtools.jobs.questions import spec_of
+from rbtools.jobs.questions import Unsayable, question_of, spec_of
 from rbtools.jobs.transfer import Transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.splitting import Splitting
-from rbtools.records import consistency, dumps
+from rbtools.records import consistency, dumps, schema
 
 EPS = 8 / 255
 
@@ -141,6 +142,25 @@ def test_an_entry_gives_its_spec_back(name: str) -> None:
         found = spec_of(entry)
         assert type(found) is type(other), entry
         assert in_an_entry(found) == in_an_entry(other), entry
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_settings_are_the_protocol_and_findings_are_results(name: str) -> None:
+    spec = MADE[name]
+    settings = set(spec.settings())
+    found = entry_of(spec).keys() - settings - {"metric", "n"}
+    assert {field for field in settings if schema.role(field) != "protocol"} <= {"source_model"}
+    assert {field for field in found if schema.role(field) == "protocol"} == set()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_damaged_setting_has_a_question_or_a_reason(name: str) -> None:
+    entry = {**entry_of(MADE[name]), "seed": 0, "split": "test"}
+    for field in entry.keys() - {"metric"}:
+        for wrong in ({}, [], [{}], "x", -1, None, True, 1.5):
+            with contextlib.suppress(Unsayable):
+                question = question_of({**entry, field: wrong}, {}, lenient=name.endswith("draws"))
+                hash(getattr(question, "specs", ()))
 
 
 def test_an_entry_of_a_class_of_the_users_gives_its_spec_back(
