@@ -39,11 +39,11 @@ from rbtools.evaluation.rare_failures import rare_failures
 from rbtools.evaluation.robust_loss import robust_loss
 from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution.run import Run
-from rbtools.jobs.attack_tasks import MaskingChecklist, run_gradient_masking
-from rbtools.jobs.corrupted_images import run_archive
+from rbtools.jobs.attack_tasks import MaskingChecklist
+from rbtools.jobs.corrupted_images import ArchiveJob
 from rbtools.jobs.evaluate_record import run_task
-from rbtools.jobs.measurement import MeasureRequest, measure, perturbing
-from rbtools.jobs.screened_attack import TwoPhaseRequest, run_two_phase, screen_of
+from rbtools.jobs.measurement import MeasureJob, measure, perturbing
+from rbtools.jobs.screened_attack import TwoPhaseJob, screen_of
 from rbtools.jobs.transfer import transferred
 from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
@@ -464,12 +464,12 @@ def _archive(record: Record) -> Record:
     Path("archive").mkdir()
     np.save("archive/fog.npy", images)
     np.save("archive/labels.npy", clean.labels.repeat(5).numpy())
-    return run_archive(record, Path("archive"), ("fog",), (1, 5), None, run_on("cuda"))
+    return ArchiveJob(Path("archive"), ("fog",), (1, 5))(record, run_on("cuda"))
 
 
 def _two_phase(record: Record) -> Record:
-    request = TwoPhaseRequest(PGD2, (2 / 255,), screen_of(PGD2, 1), 3)
-    return run_two_phase(record, request, run_on("cuda"))
+    request = TwoPhaseJob(PGD2, (2 / 255,), screen_of(PGD2, 1), 3)
+    return request(record, run_on("cuda"))
 
 
 def _task(task: Evaluation, **options: Any) -> Callable[[Record], Record]:
@@ -481,7 +481,7 @@ def _checklist(record: Record) -> Record:
     checklist = MaskingChecklist(
         eps=8 / 255, pgd=PGD2, fgsm=ATTACKS.build("fgsm"), square=square, noise=noise
     )
-    return run_gradient_masking(record, checklist, run_on("cuda"))
+    return checklist(record, run_on("cuda"))
 
 
 EVALUATIONS: dict[str, Callable[[Record], Record]] = {
@@ -567,7 +567,7 @@ def test_a_noise_is_drawn_on_the_device_without_a_wait(name: str, norm: str) -> 
 @pytest.mark.parametrize("name", MEASURES)
 def test_a_measure_runs_on_the_device(name: str, record: Record) -> None:
     own = {"bound": {"paper": "robbench"}}.get(name, {})
-    request = MeasureRequest(
+    request = MeasureJob(
         (MEASURES.build(name, **own),), perturbing(("pgd",), (8 / 255,), 2, None), batches=1, batch_size=4
     )
     with PretendDevice():
@@ -857,7 +857,7 @@ def test_a_batch_more_of_a_measure_waits_no_more_than_its_budget(
 
     def measured(run: Run) -> None:
         assert run.selection.n is not None
-        request = MeasureRequest((chosen,), attack, batches=run.selection.n // 4, batch_size=4)
+        request = MeasureJob((chosen,), attack, batches=run.selection.n // 4, batch_size=4)
         measure(record, request, run.changed(n=None, batch=None))
 
     waits = waits_of_a_batch(measured, 4, monkeypatch)

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rbtools import jobs
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.evaluation import accuracy
@@ -28,6 +27,8 @@ from rbtools.execution.engine import Job
 from rbtools.execution.processes import Processes
 from rbtools.execution.run import Run
 from rbtools.jobs import evaluate_record
+from rbtools.jobs.evaluate_record import EvaluateJob
+from rbtools.jobs.train_test_gap import GapJob
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.spaces import sized
@@ -173,7 +174,7 @@ def test_neither_order_nor_shard_nor_an_empty_store_matters(
 
     def ask(record: dict[str, Any], run: Run) -> dict[str, Any]:
         run = run.changed(n=record["n"])
-        work: Any = jobs.TrainTestGapJob(QUESTIONS[name], 40) if gap else jobs.EvaluateJob(QUESTIONS[name])
+        work: Any = GapJob((QUESTIONS[name],), 40) if gap else EvaluateJob((QUESTIONS[name],))
         done: dict[str, Any] = work(record, run)
         return done
 
@@ -216,7 +217,7 @@ def test_workers_give_the_records_of_one_process(
     names = ["fgsm", "pr", "corrupt"]
     wanted = [evaluate_record.run_task(trained[1], QUESTIONS[name], plain) for name in names]
     run = fresh(trained[0], tmp_path / "pooled", n=40, jobs=2, batch=7)
-    works = [jobs.EvaluateJob(QUESTIONS[name]) for name in names]
+    works = [EvaluateJob((QUESTIONS[name],)) for name in names]
     assert timeless(pooled(works, [trained[1]], run)) == timeless(wanted)
 
 
@@ -238,6 +239,6 @@ def test_a_training_in_a_worker_gives_the_same_weights(uninterrupted: dict[str, 
     run = Run.of(tool="test", store=Store(tmp_path / "store"), jobs=2)
     how = recipe.Recipe(epochs=3, batch_size=256, augment=("crop", "flip"))
     record = {"arch": sized("nasbench201", channels=2, cells=1).arch(1462), "dataset": "digits"}
-    (done,) = pooled([jobs.TrainJob(METHODS.build("erm"), how, 0)], [record], run)
+    (done,) = pooled([train_model.TrainJob(METHODS.build("erm"), how, 0)], [record], run)
     assert done["checkpoint"] == uninterrupted["erm"]
     assert json.dumps(done)

@@ -52,7 +52,7 @@ def filter_records(
         if start is None:
             if run.selection.dataset is not None and run.placement.engine == LOCAL:
                 check_here(
-                    run, dict.fromkeys(split for function in functions for split in function.splits(run))
+                    run, dict.fromkeys(split for function in functions for split in function.reads(run))
                 )
         elif source.shard is not None:
             run = _sharing_images(source, run)

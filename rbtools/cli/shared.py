@@ -95,9 +95,9 @@ def filter_records(
 
 def evaluate(source: RecordSource, work: CommandContext, task: Evaluation) -> Status:
     """Evaluate every record's model, or the one of `--checkpoint`."""
-    from rbtools.jobs import EvaluateJob
+    from rbtools.jobs.evaluate_record import EvaluateJob
 
-    return filter_models(source, work, EvaluateJob(task))
+    return filter_models(source, work, EvaluateJob((task,)))
 
 
 def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) -> Status:

@@ -149,8 +149,7 @@ def _two_phase(
     screen_steps: int,
 ) -> shared.Status:
     """Estimate the accuracy from a sample of the images that cheap attacks leave."""
-    from rbtools.jobs import TwoPhaseJob
-    from rbtools.jobs.screened_attack import TwoPhaseRequest, screen_of
+    from rbtools.jobs.screened_attack import TwoPhaseJob, screen_of
 
     if size is not None and goal is not None:
         raise UsageError("Both --two-phase and --precision-goal are given. Fix the size, or the goal.")
@@ -164,8 +163,8 @@ def _two_phase(
             " Give --two-phase all."
         )
     number = int(size) if size not in (None, "all") else None
-    request = TwoPhaseRequest(method, distances, screen_of(method, screen_steps), number, goal)
-    return shared.filter_models(source, work, TwoPhaseJob(request))
+    job = TwoPhaseJob(method, distances, screen_of(method, screen_steps), number, goal)
+    return shared.filter_models(source, work, job)
 
 
 @shared.command()
@@ -213,7 +212,7 @@ def preset(
     """
     from rbtools.attacks import presets
     from rbtools.evaluation.accuracy import attacked
-    from rbtools.jobs import EvaluateAllJob
+    from rbtools.jobs.evaluate_record import EvaluateJob
 
     given = None if eps is None else parse_units.distances(eps, "linf", work.screen.warn)
     try:
@@ -224,7 +223,7 @@ def preset(
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
     questions = tuple(attacked(method, part.eps) for method, part in zip(methods, parts, strict=True))
-    return shared.filter_models(source, work, EvaluateAllJob(questions))
+    return shared.filter_models(source, work, EvaluateJob(questions))
 
 
 @shared.command()
@@ -248,7 +247,6 @@ def check(
     Examples:
       rb-attack check --eps 8 --n 100 trained.jsonl
     """
-    from rbtools.jobs import GradientMaskingJob
     from rbtools.jobs.attack_tasks import MaskingChecklist
 
     distances = parse_units.distances(eps, "linf", work.screen.warn)
@@ -261,7 +259,7 @@ def check(
         square=ATTACKS.build("square", queries=queries),
         noise=ATTACKS.build("noise", samples=samples),
     )
-    return shared.filter_models(source, work, GradientMaskingJob(question))
+    return shared.filter_models(source, work, question)
 
 
 @shared.command()

@@ -68,7 +68,7 @@ def main(
       rb-corrupt fog,contrast --from digits-c trained.jsonl
     """
     from rbtools.evaluation.accuracy import corrupted
-    from rbtools.jobs import ArchiveJob
+    from rbtools.jobs.corrupted_images import ArchiveJob
 
     severities = parse_units.severities(severity)
     chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)

@@ -33,9 +33,9 @@ def _ge(
     n_train: int | None,
     *more: Evaluation,
 ) -> shared.Status:
-    from rbtools.jobs import TrainTestGapJob
+    from rbtools.jobs.train_test_gap import GapJob
 
-    return shared.filter_models(source, work, TrainTestGapJob(task, n_train, more))
+    return shared.filter_models(source, work, GapJob((task, *more), n_train))
 
 
 @shared.group

@@ -12,7 +12,7 @@ from rbtools.measures import MEASURES
 from rbtools.registry import gathered, param
 
 if TYPE_CHECKING:
-    from rbtools.jobs.measurement import MeasureRequest
+    from rbtools.jobs.measurement import MeasureJob
 
 
 @dataclass(frozen=True)
@@ -88,24 +88,21 @@ def main(
       rb-measure jacobian,hessian --on both --split train,test --batch-size 20 --probes 2 trained.jsonl
       rb-measure wci --preset rice2020 --batch-size 50 --probes 2 trained.jsonl
     """
-    from rbtools.jobs import MeasureJob
 
-    return shared.filter_models(
-        source, work, MeasureJob(_request(measures, params, options, work.screen.warn))
-    )
+    return shared.filter_models(source, work, _request(measures, params, options, work.screen.warn))
 
 
 def _request(
     names: list[str], params: dict[str, Any], options: MeasureOptions, warn: Callable[[str], object]
-) -> MeasureRequest:
+) -> MeasureJob:
     """The request that these options make. Raises UsageError."""
-    from rbtools.jobs.measurement import MeasureRequest, perturbing
+    from rbtools.jobs.measurement import MeasureJob, perturbing
 
     options, params = shared.with_preset("measure-presets", options, params)
     norm = options.attack_norm
     distances = parse_units.distances(options.eps, "l2" if norm == "sphere" else norm, warn)
     step = parse_units.distance(options.step_size, "--step-size", warn)
-    return MeasureRequest(
+    return MeasureJob(
         measures=tuple(shared.build(MEASURES, name, params, warn) for name in names),
         attacks=perturbing(options.attack.split(","), distances, options.attack_steps, step, norm),
         eps=distances,

@@ -205,12 +205,11 @@ def main(
       rb-pr --sampling rare --runs 2 --gamma 0.15 --n 2 trained.jsonl
       rb-pr --gamma 0.1 --samples 20 --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
     """
-    from rbtools.jobs import EvaluateAllJob, EvaluateJob
+    from rbtools.jobs.evaluate_record import EvaluateJob
 
     options, params = shared.with_preset("pr-presets", options, params)
     tasks = options.tasks(params)
-    job = EvaluateJob(tasks[0]) if len(tasks) == 1 else EvaluateAllJob(tasks)
-    status = shared.done(shared.filter_models(source, work, job))
+    status = shared.done(shared.filter_models(source, work, EvaluateJob(tasks)))
     options.say_undecided(work)
     return status
 

@@ -62,7 +62,7 @@ def main(
       rb-train --method pgd --dataset imagefolder:photos --batch-size 16 --seed 0,1 --epochs 1 models.jsonl
       rb-arch --sample 1 --cells 1 | rb-train --preset prbench --method mart --epochs 1
     """
-    from rbtools.jobs import TrainJob
+    from rbtools.trainer.train_model import TrainJob
 
     if work.run.store.folder is None:
         raise UsageError(

@@ -19,7 +19,7 @@ from rbtools.records import Line, dumps
 from rbtools.scoring import remeasured
 
 if TYPE_CHECKING:
-    from rbtools.jobs import EvidenceJob
+    from rbtools.jobs.evidence import EvidenceJob
     from rbtools.jobs.verification import VerifyJob
 
 
@@ -84,7 +84,7 @@ def main(
       rb-verify --n 50 --sample 3 trained.jsonl
       rb-attack pgd --steps 5 --n 50 --save-adv adv trained.jsonl | rb-verify --adv adv
     """
-    from rbtools.jobs import EvidenceJob
+    from rbtools.jobs.evidence import EvidenceJob
     from rbtools.jobs.verification import ConsistencyJob, VerifyJob
 
     heard = _Verdicts(work.screen)

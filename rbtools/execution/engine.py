@@ -34,7 +34,7 @@ class JobFunction:
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
         raise NotImplementedError
 
-    def splits(self, run: Run) -> tuple[str, ...]:
+    def reads(self, run: Run) -> tuple[str, ...]:
         """The splits of the data set of `--dataset` that the work reads, whichever record it gets."""
         return ()
 

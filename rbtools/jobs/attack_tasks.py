@@ -12,7 +12,7 @@ from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
-from rbtools.jobs import evaluate_record, randomness
+from rbtools.jobs import SplitJob, evaluate_record, randomness
 from rbtools.records import metric_name, results
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _RARE = 0.01  # of a randomised model: the share of images that a decision by dr
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskingChecklist:
+class MaskingChecklist(SplitJob):
     """FGSM, PGD from this eps up to the whole range, Square and random points, on the same images.
 
     draws: of a randomised model, for each verdict.
@@ -52,36 +52,35 @@ class MaskingChecklist:
             along=(Clean(draws=self.draws),),
         )
 
-
-def run_gradient_masking(record: dict[str, Any], checklist: MaskingChecklist, run: Run) -> dict[str, Any]:
-    """The record with the accuracies that the tests compare, and `obfuscation.failed`: how many fail."""
-    inputs = resolve_inputs(record, run)
-    look = randomness.found(inputs)
-    if look.randomised and run.settings.draws > 1:
-        draws = run.settings.draws
-        randomness.tell(inputs, draws)
-        methods = {name: getattr(checklist, name) for name in ("pgd", "fgsm", "square", "noise")}
-        means = {name: replace(method, eot=draws) for name, method in methods.items()}
-        checklist = replace(checklist, draws=draws, **means)
-    evaluation = checklist.evaluation()
-    expected = evaluate_record.expected_entries(inputs, evaluation)
-    evaluate_record.check_entries(
-        inputs.record, [*expected, _checklist_entry(checklist, expected[0], run)], run
-    )
-    record, (requested, along, rows) = evaluate_record.measured_entries(inputs, evaluation)
-    for entry in along:
-        record = results.add_implicit(record, entry)
-    record = evaluate_record.add_entries(record, requested, run)
-    pgd, noise = evaluation.specs[0], evaluation.specs[-1]
-    missed = float((pgd.correct(rows(pgd, again=True)) & ~noise.correct(rows(noise, again=True))).mean())
-    values = {entry["metric"]: entry["value"] for entry in requested}
-    errors = {entry["metric"]: entry.get("draws_error", 0.0) for entry in requested}
-    tests = list(_tests(checklist, values, errors, missed, run.selection.split))
-    failed = [test for test in tests if not test["holds"]]
-    for test in failed:
-        run.report.notify(f"obfuscation check {test['test']} fails: {test['says']}.")
-    entry = _checklist_entry(checklist, requested[0], run) | {"value": len(failed), "tests": tests}
-    return results.add(record, entry, replace=run.replace)
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        """The record with the accuracies that the tests compare, and `obfuscation.failed`: how many fail."""
+        inputs = resolve_inputs(record, run)
+        checklist, look = self, randomness.found(inputs)
+        if look.randomised and run.settings.draws > 1:
+            draws = run.settings.draws
+            randomness.tell(inputs, draws)
+            methods = {name: getattr(checklist, name) for name in ("pgd", "fgsm", "square", "noise")}
+            means = {name: replace(method, eot=draws) for name, method in methods.items()}
+            checklist = replace(self, draws=draws, **means)
+        evaluation = checklist.evaluation()
+        expected = evaluate_record.expected_entries(inputs, evaluation)
+        evaluate_record.check_entries(
+            inputs.record, [*expected, _checklist_entry(checklist, expected[0], run)], run
+        )
+        record, (requested, along, rows) = evaluate_record.measured_entries(inputs, evaluation)
+        for entry in along:
+            record = results.add_implicit(record, entry)
+        record = evaluate_record.add_entries(record, requested, run)
+        pgd, noise = evaluation.specs[0], evaluation.specs[-1]
+        missed = float((pgd.correct(rows(pgd, again=True)) & ~noise.correct(rows(noise, again=True))).mean())
+        values = {entry["metric"]: entry["value"] for entry in requested}
+        errors = {entry["metric"]: entry.get("draws_error", 0.0) for entry in requested}
+        tests = list(_tests(checklist, values, errors, missed, run.selection.split))
+        failed = [test for test in tests if not test["holds"]]
+        for test in failed:
+            run.report.notify(f"obfuscation check {test['test']} fails: {test['says']}.")
+        entry = _checklist_entry(checklist, requested[0], run) | {"value": len(failed), "tests": tests}
+        return results.add(record, entry, replace=run.replace)
 
 
 def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run: Run) -> dict[str, Any]:

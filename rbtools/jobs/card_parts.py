@@ -19,8 +19,9 @@ from rbtools.evaluation.distances import nearest
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.engine import JobFunction
-from rbtools.jobs import EvaluateAllJob, EvaluateJob, GradientMaskingJob, TrainTestGapJob
 from rbtools.jobs.attack_tasks import MaskingChecklist
+from rbtools.jobs.evaluate_record import EvaluateJob
+from rbtools.jobs.train_test_gap import GapJob
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 
@@ -73,7 +74,7 @@ def parts(eps: float) -> dict[str, CardPart]:
             "norms",
             "worst case over norms",
             (worst,),
-            lambda sure: EvaluateAllJob(norms),
+            lambda sure: EvaluateJob(norms),
             union=worst,
         ),
         CardPart("curve", "curve over eps", (_metrics(curve)[_QUARTERS],), _evaluate(curve)),
@@ -82,27 +83,27 @@ def parts(eps: float) -> dict[str, CardPart]:
             "pr",
             "probabilistic robustness",
             tuple(name for name in of_noise if not name.startswith("pr-all.")),
-            lambda sure: EvaluateJob(_noise(sure)),
+            lambda sure: EvaluateJob((_noise(sure),)),
             paired=tuple(name for name in of_noise if name.startswith("pr-all.")),
         ),
         CardPart(
             "gap",
             "generalisation gap",
             ("ge.acc", f"ge.{of_pgd}"),
-            lambda sure: TrainTestGapJob(clean(), None, (attacked(pgd, (eps,)),)),
+            lambda sure: GapJob((clean(), attacked(pgd, (eps,)))),
         ),
         CardPart(
             "masking",
             "masked gradients",
             tuple(_metrics(attacked(square, (eps,)))),
-            lambda sure: GradientMaskingJob(masking),
+            lambda sure: masking,
         ),
     )
     return {part.name: part for part in known}
 
 
 def _evaluate(task: Evaluation) -> Jobs:
-    return lambda sure: EvaluateJob(task)
+    return lambda sure: EvaluateJob((task,))
 
 
 def _noise(sure: float) -> Evaluation:

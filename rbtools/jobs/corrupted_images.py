@@ -23,6 +23,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation.accuracy import Accuracy, Clean, corruption_means, kept_of
 from rbtools.evaluation.spec import Entry, Evaluation
 from rbtools.execution import device, resources
+from rbtools.execution.engine import JobFunction
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import ArchiveDataset, Data, data_of
@@ -128,60 +129,64 @@ def files(folder: Path, names: Sequence[str]) -> list[Path]:
     return wanted[1:]
 
 
-def run_archive(
-    record: dict[str, Any],
-    folder: Path,
-    names: Sequence[str],
-    severities: tuple[int, ...],
-    reference: sums.Reference | None,
-    run: Run,
-    detail: bool = False,
-) -> dict[str, Any]:
-    """Add accuracies on the files of an archive to the record, one file after the other.
+@dataclass(frozen=True)
+class ArchiveJob(JobFunction):
+    """Accuracies on the files of an archive, one file after the other.
 
     Every file is checked before the first is evaluated. A file is hashed immediately before its images are
     evaluated, so that its pages are still cached and the disk reads it once. Raises RbError where a file does
     not belong to the record's data set.
     """
-    inputs = resolve_inputs(record, run)
-    data = inputs.data
-    has_clean = not isinstance(data, ArchiveDataset)
-    if not has_clean:
-        run.report.notify(
-            f"the clean images of {data.name} are missing: no clean accuracy, and no relative mCE."
+
+    divided = True
+    folder: Path
+    names: tuple[str, ...]
+    severities: tuple[int, ...]
+    reference: sums.Reference | None = None
+    detail: bool = False
+
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        inputs = resolve_inputs(record, run)
+        data = inputs.data
+        has_clean = not isinstance(data, ArchiveDataset)
+        if not has_clean:
+            run.report.notify(
+                f"the clean images of {data.name} are missing: no clean accuracy, and no relative mCE."
+            )
+        paths = files(self.folder, self.names)
+        for path in paths:
+            _check_images(path, data)
+        _check_labels(self.folder / "labels.npy", data)
+        size = data.about.sizes[data.split]  # of the whole split, without the selection of --n
+        unread = [
+            archived(path, "", self.severities, size, clean=False, detail=self.detail) for path in paths
+        ]
+        randomness.judged(inputs, unread[0])  # raises for a randomised model and for one that adapts
+        expected = [entry for one in unread for entry in evaluate_record.expected_entries(inputs, one)]
+        specs = tuple(spec for one in unread for spec in one.specs)
+        expected += _means(specs, self.reference, expected, [], None, data)
+        evaluate_record.check_entries(
+            inputs.record, [{**entry, "archive": results.LATER} for entry in expected], run
         )
-    paths = files(folder, names)
-    for path in paths:
-        _check_images(path, data)
-    _check_labels(folder / "labels.npy", data)
-    size = data.about.sizes[data.split]  # of the whole split, without the selection of --n
-    unread = [archived(path, "", severities, size, clean=False, detail=detail) for path in paths]
-    randomness.judged(inputs, unread[0])  # raises for a randomised model and for one that adapts
-    expected = [entry for one in unread for entry in evaluate_record.expected_entries(inputs, one)]
-    specs = tuple(spec for one in unread for spec in one.specs)
-    expected += _means(specs, reference, expected, [], None, data)
-    evaluate_record.check_entries(
-        inputs.record, [{**entry, "archive": results.LATER} for entry in expected], run
-    )
-    computed_before, found_before = run.store.computed, run.store.found
-    entries: list[Entry] = []
-    along: list[Entry] = []
-    known: dict[tuple[str, int], np.ndarray] = {}
-    for path in paths:
-        content, first = run.store.file_hash(path), has_clean and not along
-        one = archived(path, content, severities, size, clean=first, detail=detail)
-        of_file, clean, rows = evaluate_record.task_entries(inputs, one)
-        entries, along = entries + of_file, along + clean
-        known |= {(spec.corruption, spec.severity): rows(spec) for spec in one.specs}
-    anything = run.store.computed > computed_before  # count a record once, not once per file
-    run.store.computed, run.store.found = computed_before + anything, found_before + (not anything)
-    entries += _means(
-        specs, reference, entries, along, lambda spec: known[spec.corruption, spec.severity], data
-    )
-    record = evaluate_record.with_classes(inputs.record_with_data(), inputs, [*entries, *along])
-    for entry in along:
-        record = results.add_implicit(record, entry)
-    return evaluate_record.add_entries(record, entries, run)
+        computed_before, found_before = run.store.computed, run.store.found
+        entries: list[Entry] = []
+        along: list[Entry] = []
+        known: dict[tuple[str, int], np.ndarray] = {}
+        for path in paths:
+            content, first = run.store.file_hash(path), has_clean and not along
+            one = archived(path, content, self.severities, size, clean=first, detail=self.detail)
+            of_file, clean, rows = evaluate_record.task_entries(inputs, one)
+            entries, along = entries + of_file, along + clean
+            known |= {(spec.corruption, spec.severity): rows(spec) for spec in one.specs}
+        anything = run.store.computed > computed_before  # count a record once, not once per file
+        run.store.computed, run.store.found = computed_before + anything, found_before + (not anything)
+        entries += _means(
+            specs, self.reference, entries, along, lambda spec: known[spec.corruption, spec.severity], data
+        )
+        record = evaluate_record.with_classes(inputs.record_with_data(), inputs, [*entries, *along])
+        for entry in along:
+            record = results.add_implicit(record, entry)
+        return evaluate_record.add_entries(record, entries, run)
 
 
 def _means(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,9 +27,9 @@ from rbtools.execution import precision, resources
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
-from rbtools.inputs.data import named_data
+from rbtools.inputs.data import beside, named_data
 from rbtools.inputs.resolve import Inputs
-from rbtools.jobs import randomness, tile_calls
+from rbtools.jobs import SplitJob, randomness, tile_calls
 from rbtools.jobs.save_images import ImageFiles, files_to_save, saving
 from rbtools.records import answers, dumps, metric_name, results
 from rbtools.rng import seed_fields
@@ -45,6 +45,20 @@ Entries = list[Entry]
 POSTPROCESSING = 2  # version of the computation of entries from outcomes
 LARGE_DETAIL = 16384  # bytes of JSON; larger details of an evaluation stay in the store
 NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could not be prepared for searches."
+
+
+@dataclass(frozen=True)
+class EvaluateJob(SplitJob):
+    """Some evaluations of the record's model, one after another."""
+
+    evaluations: tuple[Evaluation, ...]
+
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        if run.plan is not None and len(self.evaluations) > 1:
+            run.plan.each([partial(run_task, record, one, run) for one in self.evaluations])
+        for one in self.evaluations:
+            record = beside(record, run_task(record, one, run))
+        return record
 
 
 def run_task(record: dict[str, Any], evaluation: Evaluation, run: Run) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,6 +21,7 @@ from rbtools.datasets import npy
 from rbtools.defences import stages
 from rbtools.errors import RbError, shown
 from rbtools.execution import device
+from rbtools.execution.engine import JobFunction
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import Inputs
@@ -43,49 +45,54 @@ class _Refuted(Exception):
     """The images do not show what is claimed; the text says why."""
 
 
-def verify_evidence(
-    record: dict[str, Any],
-    path: str,
-    run: Run,
-    weights: str | None = None,
-    hints: CheckpointHints | None = None,
-) -> dict[str, Any]:
-    """The record with the verdict, under `verify`, on the claims of a file of adversarial images, or of those
-    of its model in a folder.
+@dataclass(frozen=True)
+class EvidenceJob(JobFunction):
+    """The verdict, under `verify`, on the claims of a file of adversarial images, or of those of the record's
+    model in a folder.
 
     Every image has to be inside the ball and the box, and as many of them as the claim says have to be
     misclassified by this checkpoint, in one forward pass; then the accuracy is at most `measured`, whatever
     the attack was. A file that does not show what it claims is refused: `verdict` is differs, and `reason`
-    says why. `weights`: the file of the record's checkpoint, which `hints` describe where the record names
-    none. Raises RbError for a file that is none, and for a record whose model or data are missing.
+    says why. file: of the record's weights, which `hints` describe where the record names none. Raises
+    RbError for a file that is none, and for a record whose model or data are missing.
     """
-    entries: dict[str, Any] = {}
-    folder = os.path.isdir(path)
-    names = [name for name in sorted(os.listdir(path)) if name.endswith(".npz")] if folder else []
-    for one in [os.path.join(path, name) for name in names] if folder else [path]:
-        saved = claim_of(one)
-        if "indices" in saved:
+
+    path: str
+    file: str | None = None
+    hints: CheckpointHints | None = None
+
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        path, entries = self.path, dict[str, Any]()
+        folder = os.path.isdir(path)
+        names = [name for name in sorted(os.listdir(path)) if name.endswith(".npz")] if folder else []
+        for one in [os.path.join(path, name) for name in names] if folder else [path]:
+            saved = claim_of(one)
+            if "indices" in saved:
+                raise RbError(
+                    f"{one} is of chosen images (--indices), of which it has only a hash. Save images of the"
+                    " split, or of its first --n."
+                )
+            metric = saved.get("metric")
+            known = [entry for entry in record.get("evals") or () if entry.get("metric") == metric]
+            claim = known[-1] if known else saved
+            try:
+                with_weights = record if self.file is None else with_file(record, self.file, run, self.hints)
+                inputs = resolve_inputs(
+                    with_weights, _with_stages(run, saved), str(saved.get("split", "test"))
+                )
+            except OtherCheckpoint as other:
+                verdict = {"verdict": "differs", "claimed": claim.get("value"), "reason": str(other)}
+            else:
+                if folder and saved.get("checkpoint") != inputs.checkpoint:
+                    continue  # of another model
+                verdict = _verdict(inputs, one, saved, claim)
+            if str(metric) not in entries or verdict["verdict"] == "match":  # others may be of fewer images
+                entries[str(metric)] = verdict
+        if not entries:
             raise RbError(
-                f"{one} is of chosen images (--indices), of which it has only a hash. Save images of the"
-                " split, or of its first --n."
+                f"{path} has no images of this model. Expected those of rb-attack --save-adv {path}."
             )
-        metric = saved.get("metric")
-        known = [entry for entry in record.get("evals") or () if entry.get("metric") == metric]
-        claim = known[-1] if known else saved
-        try:
-            with_weights = record if weights is None else with_file(record, weights, run, hints)
-            inputs = resolve_inputs(with_weights, _with_stages(run, saved), str(saved.get("split", "test")))
-        except OtherCheckpoint as other:
-            verdict = {"verdict": "differs", "claimed": claim.get("value"), "reason": str(other)}
-        else:
-            if folder and saved.get("checkpoint") != inputs.checkpoint:
-                continue  # of another model
-            verdict = _verdict(inputs, one, saved, claim)
-        if str(metric) not in entries or verdict["verdict"] == "match":  # others may be of fewer images
-            entries[str(metric)] = verdict
-    if not entries:
-        raise RbError(f"{path} has no images of this model. Expected those of rb-attack --save-adv {path}.")
-    return {**record, "verify": {**consistency.summary(record), "entries": entries}}
+        return {**record, "verify": {**consistency.summary(record), "entries": entries}}
 
 
 def _with_stages(run: Run, saved: Mapping[str, Any]) -> Run:

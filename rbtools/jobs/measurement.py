@@ -20,7 +20,7 @@ from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import Data, InMemory, data_of, named_data
-from rbtools.jobs import measure_batches
+from rbtools.jobs import SplitJob, measure_batches
 from rbtools.jobs.evaluate_record import add_entries
 from rbtools.jobs.measure_batches import MeasureItem, arch_of
 from rbtools.probabilistic import intervals
@@ -39,7 +39,7 @@ BY_GRADIENT = ("fgsm", "pgd")  # the attacks that perturb batches
 
 
 @dataclass(frozen=True)
-class MeasureRequest:
+class MeasureJob(SplitJob):
     """The measures to compute, and on which weights and images.
 
     attacks: those that make perturbed batches, each with its eps; `eps`: for measures with their own eps.
@@ -67,6 +67,9 @@ class MeasureRequest:
             f"--batchnorm {self.batchnorm} has no effect on {names}: defined with running statistics, or"
             " without any. Leave it out, or measure ntk, naswot, nasi, snip, grad_norm or jacobian."
         )
+
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        return measure(record, self, run)
 
 
 def perturbing(
@@ -99,7 +102,7 @@ def perturbing(
     return tuple(attacks)
 
 
-def measure(record: dict[str, Any], request: MeasureRequest, run: Run) -> dict[str, Any]:
+def measure(record: dict[str, Any], request: MeasureJob, run: Run) -> dict[str, Any]:
     """The record with the requested measures.
 
     Raises RbError where a measure needs a checkpoint and there is none, a model cannot be built, or a
@@ -127,7 +130,7 @@ def measure(record: dict[str, Any], request: MeasureRequest, run: Run) -> dict[s
     return add_entries(first.record_with_data(), list(entries.values()), run)
 
 
-def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], request: MeasureRequest, run: Run) -> None:
+def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], request: MeasureJob, run: Run) -> None:
     """Raise RbError before the computation where the record has a requested number, computed differently.
 
     The names of a measure's numbers are known only afterwards, so that the record's own entries are compared.
@@ -160,7 +163,7 @@ def _shown(entry: dict[str, Any], record: dict[str, Any], job: MeasureItem, run:
 # --- the jobs of a request -------------------------------------------------------------------------
 
 
-def _jobs(record: dict[str, Any], request: MeasureRequest, run: Run) -> list[MeasureItem]:
+def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[MeasureItem]:
     """Every measure on each of its weights and splits under every attack. RbError without a checkpoint."""
     jobs = []
     for measure in request.measures:
@@ -184,14 +187,14 @@ def _jobs(record: dict[str, Any], request: MeasureRequest, run: Run) -> list[Mea
     return jobs
 
 
-def _statistics(measure: Measure, on: str, request: MeasureRequest) -> str:
+def _statistics(measure: Measure, on: str, request: MeasureJob) -> str:
     """Which statistics BatchNorm takes in a measure on these weights."""
     if measure.batchnorm is None:
         return "running"
     return str(request.batchnorm or (measure.batchnorm if on == "init" else "running"))
 
 
-def _weights(record: dict[str, Any], measure: Measure, request: MeasureRequest, run: Run) -> tuple[str, ...]:
+def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run: Run) -> tuple[str, ...]:
     """The weights that are measured: "init", "trained" or both; of a module in memory, its own."""
     if isinstance(record, InMemory):
         return ("trained",)
@@ -229,7 +232,7 @@ def _data(record: dict[str, Any], run: Run, split: str, on: str) -> Data:
     )
 
 
-def _what(record: dict[str, Any], job: MeasureItem, request: MeasureRequest, run: Run) -> dict[str, Any]:
+def _what(record: dict[str, Any], job: MeasureItem, request: MeasureJob, run: Run) -> dict[str, Any]:
     """The key fields: everything that determines the result."""
     about = job.data.about
     fields: dict[str, Any] = {
@@ -263,7 +266,7 @@ def _what(record: dict[str, Any], job: MeasureItem, request: MeasureRequest, run
 
 def _compute(
     record: dict[str, Any],
-    request: MeasureRequest,
+    request: MeasureJob,
     run: Run,
     jobs: Sequence[tuple[MeasureItem, dict[str, Any], str]],
     results: list[Any],
@@ -294,7 +297,7 @@ def _compute(
         results[place] = results[place] or run.store.result(jobs[place][2])
 
 
-def _entry(job: MeasureItem, value: Value, request: MeasureRequest, run: Run) -> dict[str, Any]:
+def _entry(job: MeasureItem, value: Value, request: MeasureJob, run: Run) -> dict[str, Any]:
     """The entry of one number: its name, its settings, its value, and its standard error."""
     before, after = _around(job, value.clean)
     name = ".".join([*before, *([value.name] if value.name else []), *after])
@@ -312,7 +315,7 @@ def _finite(value: object) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _made(job: MeasureItem, value: str, clean: bool, request: MeasureRequest, run: Run) -> dict[str, Any]:
+def _made(job: MeasureItem, value: str, clean: bool, request: MeasureJob, run: Run) -> dict[str, Any]:
     """The settings of the number of this name; `clean`: without the attack."""
     entry: dict[str, Any] = {"measure": job.measure.name, **job.measure.settings(value)}
     if job.measure.weights != "none":

@@ -23,7 +23,7 @@ from rbtools.execution.engine import Unfinished
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import InMemory
-from rbtools.jobs import _SplitJob, evaluate_record
+from rbtools.jobs import SplitJob, evaluate_record
 from rbtools.jobs.card_intervals import LookIntervals, confidence, sizes, values_of
 from rbtools.jobs.card_parts import CardPart, parts
 from rbtools.lazy import np, special, torch
@@ -53,10 +53,9 @@ class CardRequest:
 
 
 @dataclass(frozen=True)
-class CardJob(_SplitJob):
+class CardJob(SplitJob):
     """Make the card of the record's model."""
 
-    divided = True
     request: CardRequest
 
     def __call__(self, record: Record, run: Run) -> Record:

@@ -22,8 +22,8 @@ from rbtools.execution.run import Run
 from rbtools.jobs import attack_tasks, evaluate_record, measurement, screened_attack, train_test_gap
 from rbtools.jobs.attack_tasks import MaskingChecklist
 from rbtools.jobs.corrupted_images import Archived
-from rbtools.jobs.measurement import MeasureRequest
-from rbtools.jobs.screened_attack import TwoPhaseRequest
+from rbtools.jobs.measurement import MeasureJob
+from rbtools.jobs.screened_attack import TwoPhaseJob
 from rbtools.jobs.transfer import Transferred
 from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
@@ -156,7 +156,7 @@ class GapQuestion(SpecQuestion):
 class TwoPhaseQuestion(Question):
     """An accuracy estimated from a sample of the images that cheap attacks leave."""
 
-    request: TwoPhaseRequest
+    request: TwoPhaseJob
 
     def name(self) -> str | None:
         method = self.request.method
@@ -164,7 +164,7 @@ class TwoPhaseQuestion(Question):
         return metric_name.split_name(name, self.under.get("split", "test"))
 
     def measure(self, record: Record, run: Run) -> Record:
-        return screened_attack.run_two_phase(record, self.request, self.placed(run))
+        return self.request(record, self.placed(run))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,7 @@ class ChecklistQuestion(Question):
     checklist: MaskingChecklist
 
     def measure(self, record: Record, run: Run) -> Record:
-        return attack_tasks.run_gradient_masking(record, self.checklist, self.placed(run))
+        return self.checklist(record, self.placed(run))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +204,7 @@ class MeasureQuestion(Question):
         eps, norm = distances or (8 / 255,), str(self.attack.get("norm", "linf"))
         attack = {"attack": "pgd", "steps": 10, "step_size": None, **self.attack}
         cls = MEASURES.load(self.measure_name)
-        request = MeasureRequest(
+        request = MeasureJob(
             measures=(MEASURES.build(self.measure_name, **self._options(cls)),),
             attacks=measurement.perturbing(
                 [attack["attack"]], eps, attack["steps"], attack["step_size"], norm
@@ -212,7 +212,7 @@ class MeasureQuestion(Question):
             eps=eps,
             **self.about,
         )
-        return measurement.measure(record, request, self.placed(run))
+        return request(record, self.placed(run))
 
     def _options(self, cls: Any) -> dict[str, Any]:
         """The measure's own options: what the entries state, and what the names of their numbers ask for."""
@@ -358,7 +358,7 @@ def _two_phase(entry: Entry, spec: Attacked, under: Mapping[str, Any]) -> TwoPha
         raise Unsayable(f"The record says only in part how this was measured: {entry['metric']}.")
     size = None if sampled == about.get("survivors") or goal is not None else sampled
     screen = screened_attack.screen_of(method, steps)
-    return TwoPhaseQuestion(request=TwoPhaseRequest(method, (method.eps,), screen, size, goal), under=under)
+    return TwoPhaseQuestion(request=TwoPhaseJob(method, (method.eps,), screen, size, goal), under=under)
 
 
 def _checked(entry: Entry, beside: Mapping[str, Entry]) -> ChecklistQuestion:

@@ -28,7 +28,7 @@ from rbtools.evaluation.probabilistic import margin
 from rbtools.evaluation.spec import Entry, Evaluation, Spec
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
-from rbtools.jobs import evaluate_record, randomness
+from rbtools.jobs import SplitJob, evaluate_record, randomness
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import two_phase
 from rbtools.records import answers, dumps, results
@@ -100,7 +100,7 @@ class Screened(Spec):
 
 
 @dataclass(frozen=True)
-class TwoPhaseRequest:
+class TwoPhaseJob(SplitJob):
     """The attack at each eps, the attacks of its screen, and how many images the attack itself gets.
 
     size: that number, None for all that the screen leaves. goal: in place of a size, half the length of the
@@ -113,29 +113,28 @@ class TwoPhaseRequest:
     size: int | None = None
     goal: float | None = None
 
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        """The record with the estimated accuracy under the screen and the attack together, at each eps.
 
-def run_two_phase(record: dict[str, Any], request: TwoPhaseRequest, run: Run) -> dict[str, Any]:
-    """The record with the estimated accuracy under the screen and the attack together, at each eps.
-
-    Raises RbError as `evaluate_record.run_task` does.
-    """
-    inputs = resolve_inputs(record, run)
-    if randomness.found(inputs).randomised:
-        raise RbError("--two-phase has no verdict by rates, and this model is randomised: leave it out.")
-    estimates = [TwoPhaseEvaluation(inputs, request, eps) for eps in request.eps]
-    expected = [estimate.expected() for estimate in estimates]
-    evaluate_record.check_entries(inputs.record, expected, run)
-    if run.plan is not None:
-        run.plan.each([call for estimate in estimates for call in estimate.calls()])
-    record = inputs.record
-    entries = []
-    for estimate in estimates:
-        record, estimate.screened = evaluate_record.measured_entries(inputs, estimate.screening)
-        for entry in estimate.screened.along:
-            record = results.add_implicit(record, entry)
-        entries.append(_finer(record, estimate.entry(), run))
-    evaluate_record.report_warnings(entries, run)
-    return evaluate_record.add_entries(record, entries, run)
+        Raises RbError as `evaluate_record.run_task` does.
+        """
+        inputs = resolve_inputs(record, run)
+        if randomness.found(inputs).randomised:
+            raise RbError("--two-phase has no verdict by rates, and this model is randomised: leave it out.")
+        estimates = [TwoPhaseEvaluation(inputs, self, eps) for eps in self.eps]
+        expected = [estimate.expected() for estimate in estimates]
+        evaluate_record.check_entries(inputs.record, expected, run)
+        if run.plan is not None:
+            run.plan.each([call for estimate in estimates for call in estimate.calls()])
+        record = inputs.record
+        entries = []
+        for estimate in estimates:
+            record, estimate.screened = evaluate_record.measured_entries(inputs, estimate.screening)
+            for entry in estimate.screened.along:
+                record = results.add_implicit(record, entry)
+            entries.append(_finer(record, estimate.entry(), run))
+        evaluate_record.report_warnings(entries, run)
+        return evaluate_record.add_entries(record, entries, run)
 
 
 def _finer(record: dict[str, Any], entry: Entry, run: Run) -> Entry:
@@ -156,7 +155,7 @@ def _finer(record: dict[str, Any], entry: Entry, run: Run) -> Entry:
 class TwoPhaseEvaluation:
     """The two phases at one eps."""
 
-    def __init__(self, inputs: Inputs, request: TwoPhaseRequest, eps: float) -> None:
+    def __init__(self, inputs: Inputs, request: TwoPhaseJob, eps: float) -> None:
         self.inputs, self.request = inputs, request
         self.method = replace(request.method, eps=eps)
         self.attacks: list[Attack] = [replace(attack, eps=eps) for attack in request.screen]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.resolve import Inputs
-from rbtools.jobs import randomness
+from rbtools.jobs import SplitJob, randomness
 from rbtools.jobs.evaluate_record import (
     add_entries,
     check_entries,
@@ -27,6 +28,24 @@ from rbtools.records import metric_name, results, schema
 from rbtools.trainer.validation import trained_on
 
 Entries = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class GapJob(SplitJob):
+    """The gap of each evaluation. n_train: as in `ge`."""
+
+    evaluations: tuple[Evaluation, ...]
+    n_train: int | None = None
+
+    def reads(self, run: Run) -> tuple[str, ...]:
+        return ("test", "train")
+
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        if run.plan is not None and len(self.evaluations) > 1:
+            run.plan.each([partial(ge, record, one, run, self.n_train) for one in self.evaluations])
+        for one in self.evaluations:
+            record = ge(record, one, run, self.n_train)
+        return record
 
 
 def ge(

@@ -22,7 +22,7 @@ from rbtools.search.search_report import print_result, print_summary, write
 
 if TYPE_CHECKING:
     from rbtools.execution.run import Run
-    from rbtools.jobs.measurement import MeasureRequest
+    from rbtools.jobs.measurement import MeasureJob
     from rbtools.search.driver import Algorithm, Rules
     from rbtools.search.objective import SearchObjective
     from rbtools.search.outcome import Searched
@@ -165,12 +165,11 @@ class SearchCommand:
     def measured(self, metric: str) -> int:
         """Search by the measure of --measure, on freshly initialised networks."""
         from rbtools.execution.engine import Job, engine_for
-        from rbtools.jobs import MeasureJob
 
         if self.options.live is not None or self.options.time_limit is not None:
             raise UsageError("Both --measure and --live say how to evaluate. Give one of them.")
         wanted = self._objectives(self.options.objective or (metric,))
-        job = MeasureJob(request_of(metric, self.screen.warn))
+        job = request_of(metric, self.screen.warn)
         with engine_for([job], self.run) as engine:  # its workers run for the whole search
 
             def measure(records: list[Record]) -> list[Record]:
@@ -328,12 +327,12 @@ class SearchCommand:
         return self.status
 
 
-def request_of(metric: str, warn: Callable[[str], object]) -> MeasureRequest:
+def request_of(metric: str, warn: Callable[[str], object]) -> MeasureJob:
     """The request to rb-measure that gives this metric, with defaults for what the name leaves out.
 
     Raises UsageError for a name that begins with no measure.
     """
-    from rbtools.jobs.measurement import BY_GRADIENT, MeasureRequest, perturbing
+    from rbtools.jobs.measurement import BY_GRADIENT, MeasureJob, perturbing
 
     parts = metric_name.parse(metric)
     name, *words = parts.words
@@ -349,7 +348,7 @@ def request_of(metric: str, warn: Callable[[str], object]) -> MeasureRequest:
         named = [word for word in words if word in (field.metadata.get("choices") or ())]
         params |= {field.name: named[0]} if named else {}
     distances = parse_units.distances(f"{eps}/255", "linf", warn)  # in a name the number is unambiguous
-    return MeasureRequest(
+    return MeasureJob(
         measures=(shared.build(MEASURES, name, params),),
         attacks=perturbing([attack], distances, STEPS, None),
         eps=distances,

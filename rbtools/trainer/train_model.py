@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools import datasets, registry, spaces
 from rbtools.errors import RbError
 from rbtools.execution import cores, device, precision, resources
+from rbtools.execution.engine import JobFunction
 from rbtools.execution.once import once
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
@@ -53,6 +54,21 @@ class TrainingTask(NamedTuple):
     def name(self) -> str:
         """The architecture's name, for messages."""
         return str(self.arch.get("name", "The network"))
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainJob(JobFunction):
+    """Train the record's architecture with one method and seed."""
+
+    method: Any
+    recipe: Recipe
+    seed: int
+
+    def reads(self, run: Run) -> tuple[str, ...]:
+        return ("train",)
+
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        return train(record, self.method, self.recipe, run.changed(seed=self.seed))
 
 
 def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> dict[str, Any]:

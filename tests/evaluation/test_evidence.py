@@ -47,7 +47,7 @@ def judge(record: Record, path: str | Path | None = None) -> Record:
 
 def verified(record: Record, path: str | Path | None = None) -> Record:
     settings = Run.of(tool="rb-verify", store=Store("rb-store"), device="cpu", threads=1)
-    summary: Record = evidence.verify_evidence(record, str(path or file()), settings)["verify"]
+    summary: Record = evidence.EvidenceJob(str(path or file()))(record, settings)["verify"]
     return summary
 
 

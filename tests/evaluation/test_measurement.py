@@ -18,7 +18,7 @@ from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.jobs import measure_batches
-from rbtools.jobs.measurement import MeasureRequest, measure, perturbing
+from rbtools.jobs.measurement import MeasureJob, measure, perturbing
 from rbtools.measures import MEASURES
 from rbtools.records import results
 from rbtools.store import Store
@@ -40,10 +40,10 @@ def run_in(force: bool = False, **own: Any) -> Run:
     return Run.of(tool="rb-measure", store=Store("rb-store", force=force), device="cpu", threads=1, **own)
 
 
-def asked(*names: str, **own: Any) -> MeasureRequest:
+def asked(*names: str, **own: Any) -> MeasureJob:
     made = tuple(MEASURES.build(name, **SMALL.get(name, {})) for name in names)
     attacks = perturbing(("pgd",), (8 / 255,), 2, None)
-    return MeasureRequest(made, attacks, **{"batches": 2, "batch_size": 6, **own})
+    return MeasureJob(made, attacks, **{"batches": 2, "batch_size": 6, **own})
 
 
 def entries(record: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rbtools.errors import RbError, UsageError
 from rbtools.execution.run import Run
-from rbtools.jobs.measurement import MeasureRequest, measure, perturbing
+from rbtools.jobs.measurement import MeasureJob, measure, perturbing
 from rbtools.measures import MEASURES, batchnorm, derivatives, kernel
 from rbtools.measures.base import MeasureBatch, measured
 from rbtools.rng.draws import Draws
@@ -142,9 +142,9 @@ def test_the_exact_jacobian_of_an_image_is_refused_where_images_depend_on_each_o
         measured(MEASURES.build("jacobian", exact=True), used("batch"), [batch])
 
 
-def asked(*names: str, **own: Any) -> MeasureRequest:
+def asked(*names: str, **own: Any) -> MeasureJob:
     made = tuple(MEASURES.build(name) for name in names)
-    return MeasureRequest(
+    return MeasureJob(
         made, perturbing(("pgd",), (8 / 255,), 2, None), **{"batches": 1, "batch_size": 8, **own}
     )
 
