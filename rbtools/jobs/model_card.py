@@ -331,9 +331,9 @@ def _values(card: Card, part: str, metric: str) -> np.ndarray | None:
         return found
     (state,) = (one for one in card.states if one.part.name == part)
     inputs = card.inputs.on(card.inputs.data.split, n=state.n)
-    task = card.job(state).task
-    (spec,) = (spec for spec in task.specs if spec.name() == metric)
-    shares: np.ndarray = evaluate_record.task_entries(inputs, task).rows(spec, again=True) / spec.samples
+    (noise,) = card.job(state).evaluations
+    (spec,) = (spec for spec in noise.specs if spec.name() == metric)
+    shares: np.ndarray = evaluate_record.task_entries(inputs, noise).rows(spec, again=True) / spec.samples
     return shares
 
 
