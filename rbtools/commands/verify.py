@@ -52,13 +52,13 @@ def main(
 ) -> shared.Status:
     """Measure again what records claim, and compare.
 
-    Every entry of "evals" is measured again by the tool that it names, with the settings that it names, and
-    the result is compared: match, differs (by how much, with the test and its p-value), or cannot be told,
-    and why. Scores and expressions are computed again from the record's metrics. With --n each is measured on
-    a random part of its images, chosen by --seed. Random numbers belong to the image, so a true accuracy
-    differs only by the choice of images and by rounding. Rounding may change 0.2 % of the images, 1 % under a
-    search or noise, and a tenth of that with the device, precision and environment of the entry. Stored
-    results are not used.
+    Every entry of "evals" is measured again with the settings that it names, and the result is compared:
+    match, differs (by how much, with the test and its p-value), or cannot be told, and why. Scores and
+    expressions are computed again from the record's metrics. With --n each is measured on a random part
+    of its images, chosen by --seed. Random numbers belong to the image, so a true accuracy differs only
+    by the choice of images and by rounding. Rounding may change 0.2 % of the images, 1 % under a search
+    or noise, and a tenth of that with the device, precision and environment of the entry. Stored results
+    are not used.
 
     With and without a network the numbers of a record are compared with each other: values outside their
     intervals, value times n no whole number, metrics without entries and entries without metrics, entries
