@@ -312,7 +312,7 @@ def _matches(imports: re.Pattern[str], file: Path) -> bool:
 
 
 # What a test calls that starts another process, or runs in a browser or on Ray.
-_STARTERS = {"subprocess", "multiprocessing", "pty", "LocalExecutor", "RayExecutor", "ForkServer", "chromium"}
+_STARTERS = {"subprocess", "multiprocessing", "pty", "Processes", "RayEngine", "chromium"}
 _STARTERS |= {"browser"}
 _JOBS = re.compile(r"--jobs|--engine|torchrun")
 

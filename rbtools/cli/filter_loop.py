@@ -140,10 +140,11 @@ class Loop:
                 return
             window = Window(self, WINDOW_PER_JOB * engine.capacity)
             try:
-                if engine.in_process or record is not None:
+                divided = record is not None and any(function.divided for function in self.functions)
+                if engine.in_process or divided:
                     self._process_here(engine, window, record)
                 else:
-                    self._process_ahead(engine, window)
+                    self._process_ahead(engine, window, record)
             except (KeyboardInterrupt, Terminated):
                 with contextlib.suppress(Stop, ReaderGone):
                     window.flush()
@@ -190,14 +191,18 @@ class Loop:
         """The number of results, once it is known."""
         return self.ahead.count if self.ahead is not None and self.ahead.ended else None
 
-    def _process_ahead(self, engine: Engine, window: Window) -> None:
+    def _process_ahead(self, engine: Engine, window: Window, record: dict[str, Any] | None) -> None:
         """Read in a thread while the engine's workers run jobs."""
-        ahead = self._read_ahead(engine.wake)
-        engine.status = lambda said: self._status(said.text, said.call, window, not ahead.ended)
-        ahead.begin()
-        while ahead.left or window.waiting:
+        ahead = self._read_ahead(engine.wake) if record is None else None
+        engine.status = lambda said: self._status(said.text, said.call, window, record is None)
+        if ahead is not None:
+            ahead.begin()
+        else:
+            for place, job in self._jobs(window, record):
+                window.submit(place, job, engine)
+        while (ahead is not None and ahead.left) or window.waiting:
             engine.wait()
-            while window.room and (line := ahead.take()) is not None:
+            while ahead is not None and window.room and (line := ahead.take()) is not None:
                 for place, job in window.take_in(line):
                     window.submit(place, job, engine)
             window.finish_ready()

@@ -86,8 +86,8 @@ _stream_options = (
         default=None,
         metavar="I/N",
         help="Only every N-th result, from the I-th on (1/4 to 4/4), or with --checkpoint its share of the"
-        " images; auto: the shard of this Slurm task. I/N:places writes a line in place of each result of"
-        " another shard, so that the files of all shards can be joined line by line.",
+        " tiles (batches); auto: the shard of this Slurm task. I/N:places writes a line in place of each"
+        " result of another shard, so that the files of all shards can be joined line by line.",
     ),
     click.option("--in-place", is_flag=True, help="Write the records back into the one FILE given."),
 )
@@ -244,7 +244,7 @@ _store_options = (
     click.option(
         "--dry-run",
         is_flag=True,
-        help="Compute nothing; report what would be, how much the store has, and about how long it takes.",
+        help="Compute nothing; report what would be, and how much the store has.",
     ),
 )
 
@@ -324,8 +324,8 @@ _machine_options = (
         "--threads",
         type=click.IntRange(1),
         default=None,
-        help="CPU threads of one model.  [default: 1 for nasbench201, else OMP_NUM_THREADS, else as many as"
-        " are measured to pay; at most the cores, which jobs share]",
+        help="CPU threads of one model.  [default: 1 for nasbench201, else OMP_NUM_THREADS, else all"
+        " cores, which jobs share]",
     ),
     *_data_options,
     allow_code_option,

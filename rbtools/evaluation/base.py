@@ -221,12 +221,11 @@ class Outcomes:
     run loses at most the last seconds. `totals` are sums over the examples and over all runs that computed
     them: seconds, passes and other counts; `devices` are the devices used, `fast_steps` the steps that made
     the fast model, `environments` the values of `device.environment`, "" if unknown. With `anew`
-    stored outcomes are ignored, and stay in the store unless these are of more examples. `least`: fewer
-    outcomes are not kept.
+    stored outcomes are ignored, and stay in the store unless these are of more examples.
     """
 
-    def __init__(self, store: Store, key: str, *, anew: bool = False, least: int = 0) -> None:
-        self._store, self.key, self._least = store, key, least
+    def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:
+        self._store, self.key = store, key
         stored = store.outcomes(key)
         self.totals: dict[str, float] = {}
         self.devices: list[str] = []
@@ -266,7 +265,7 @@ class Outcomes:
 
     def keep(self) -> None:
         """Write the outcomes to the store if there are new ones."""
-        if self._values is not None and len(self) > self._kept and len(self) >= self._least:
+        if self._values is not None and len(self) > self._kept:
             data = encoded(self._values, self.totals, self.devices, self.fast_steps, self.environments)
             self._store.keep_outcomes(self.key, data)
             self._kept, self._written = len(self), time.monotonic()

@@ -286,6 +286,8 @@ def measure_all(
             evaluator.prefetch(tile)
             yield tile, evaluator.measure(tile, progress.inside, save)
 
+    # Parts in the store have no images.
+    store = store if save is None else Store(None)
     complete(outcomes, n, evaluator.size, measured, progress, store=store, shard=shard)
 
 

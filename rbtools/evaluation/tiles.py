@@ -95,7 +95,7 @@ def complete(
 
     def missing() -> Iterator[Tile]:
         for tile in order:
-            if (parts := _stored(store, tile.keys(outcomes))) is not None:
+            if (parts := stored_parts(store, tile.keys(outcomes))) is not None:
                 take(tile, parts, kept=True)
             elif of > 1 and (others := _finished(store, outcomes, tiles)) is not None:
                 outcomes[:] = others
@@ -124,12 +124,12 @@ def complete(
     finally:
         for unsaved in outcomes:
             unsaved.keep()
-        if not left:
+        if not left and store.trouble is None:
             for key in stored:
                 store.drop_state(key)
 
 
-def _stored(store: Store, keys: Mapping[int, str]) -> Parts | None:
+def stored_parts(store: Store, keys: Mapping[int, str]) -> Parts | None:
     """The parts of a tile; None where one is missing or damaged."""
     parts: dict[int, TilePart] = {}
     for i, key in keys.items():

@@ -56,7 +56,7 @@ class DryRun:
     def _counts(self) -> dict[tuple[str, str], int]:
         """How many are missing, by what computes them and unit."""
         counts: dict[tuple[str, str], int] = {}
-        for title, number, unit in self.missing.values():
+        for title, number, unit in filter(lambda one: one.number, self.missing.values()):
             counts[title, unit] = counts.get((title, unit), 0) + number
         return counts
 

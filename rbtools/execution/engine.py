@@ -232,25 +232,34 @@ class Engine:
             else:
                 self.run.report.event(message)
 
-    def map(self, calls: Iterable[Call]) -> Iterator[tuple[int, JobReport]]:
-        """The number of each call and its report, as they are done; meanwhile `wait`. The next call is taken
-        when there is room for it."""
+    def map(
+        self, calls: Iterable[Call], check: Callable[[], None] = discard
+    ) -> Iterator[tuple[int, JobReport]]:
+        """The number of each call and its report, as they are done; meanwhile `wait`, and `check`, which
+        raises when the work should stop. The next call is taken when there is room for it.
+        """
         flying: dict[Future[JobReport], int] = {}
+        most = 1 if self.in_process else _AHEAD * self.capacity
         waiting: Iterator[tuple[int, Call]] | None = iter(enumerate(calls))
-        while waiting is not None or flying:
-            while waiting is not None and len(flying) < (1 if self.in_process else _AHEAD * self.capacity):
-                number, call = next(waiting, (0, None))
-                if call is None:
-                    waiting = None
-                    break
-                future = self.submit(call)
-                flying[future] = number
-                future.add_done_callback(self.wake)
-            done = [future for future in flying if future.done()]
-            for future in done:
-                yield flying.pop(future), future.result()
-            if flying and not done:
-                self.wait()
+        try:
+            while waiting is not None or flying:
+                while waiting is not None and len(flying) < most:
+                    number, call = next(waiting, (0, None))
+                    if call is None:
+                        waiting = None
+                        break
+                    future = self.submit(call)
+                    flying[future] = number
+                    future.add_done_callback(self.wake)
+                done = [future for future in flying if future.done()]
+                for future in done:
+                    yield flying.pop(future), future.result()
+                if flying and not done:
+                    self.wait()
+                    check()
+        finally:  # nobody waits for the others
+            for future in flying:
+                future.cancel()
 
 
 class InProcess(Engine):

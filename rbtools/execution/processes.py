@@ -80,6 +80,8 @@ class Processes(Engine):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         worker: Worker | None = None
         while (task := self._tasks.get()) is not None and not self._ending.is_set():
+            if task.tries == 1 and not task.future.set_running_or_notify_cancel():
+                continue
             try:
                 worker = worker or self._start(number)
                 if worker is None:
@@ -99,6 +101,11 @@ class Processes(Engine):
                 worker = None
                 if not self._ending.is_set():
                     self._died(process, task)
+            except Exception as error:  # of pickle, which takes no lambda, say
+                connection.close()
+                worker = None
+                problem = f"The work cannot be sent to another process: {error}. Use --jobs 1."
+                task.future.set_result(JobReport(problem=problem))
 
     def _start(self, number: int) -> Worker | None:
         """The connection to a new worker, and its process; None if the engine is ending."""
@@ -121,7 +128,7 @@ class Processes(Engine):
         ending = _ending_in_words(process.exitcode)
         if task.tries < TRIES:
             self._tasks.put(task._replace(tries=task.tries + 1))
-            self.post(Warned(f"A worker {ending}; its record is tried again."))
+            self.post(Warned(f"A worker {ending}; its work is tried again."))
             return
         problem = (
             f"The worker process {ending}, {TRIES} times. If memory ran out, use fewer --jobs"

@@ -1,8 +1,8 @@
 """The engine on a Ray cluster: every call is a Ray task, on a node that sees the driver's store.
 
-Ray decides where a task runs, and tries one that was lost with its node again; it then starts from what the
-first try left in the store. A worker recognises the store by a file that the driver has in it during the run:
-no other folder of that name has that file.
+Ray decides where a task runs, and tries one that was lost with its node again; a job then starts from what
+its first try left in the store. A worker recognises the store by a lease that the driver holds in it during
+the run: no other folder of that name has that file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import pickle
 import signal
 import socket
 import time
-import uuid
 from collections import deque
 from concurrent.futures import Future
 from functools import lru_cache
@@ -23,8 +22,6 @@ from rbtools import __version__
 from rbtools.execution import ray_cluster, resources
 from rbtools.execution.engine import Call, Engine, JobReport, run_job
 from rbtools.execution.run import Run
-from rbtools.store.checksum import digest
-from rbtools.store.files import write_whole
 
 TRIES = 3  # a node may be lost for other reasons than the record: one more than for local workers
 _SECONDS_TO_STOP = 1.0
@@ -33,8 +30,8 @@ _SECONDS_WHEN_DONE = 60.0  # on a busy machine
 
 
 class RunSpec(NamedTuple):
-    """The common part of all tasks. `folder`: the base of relative paths; `mark`: the name of a file in the
-    driver's store."""
+    """The common part of all tasks. `folder`: the base of relative paths; `mark`: the name of a lease in
+    the driver's store."""
 
     run: Run
     folder: str
@@ -55,21 +52,20 @@ class RayEngine(Engine):
         self._waiting: deque[tuple[Call, Future[JobReport]]] = deque()
         # Tasks that run, by their references, which may not be dropped while Ray shuts down.
         self._running: dict[Any, Future[JobReport]] = {}
-        self._mark: str | None = None
         self._membership = ray_cluster.Membership(run.placement.address)
-        self._hush = contextlib.ExitStack()
+        self._held = contextlib.ExitStack()
 
     def __enter__(self) -> RayEngine:
         # Ray prints long reports on its nodes even without log_to_driver; our notices have one line.
-        nowhere = self._hush.enter_context(open(os.devnull, "w"))
-        self._hush.enter_context(contextlib.redirect_stdout(nowhere))
+        nowhere = self._held.enter_context(open(os.devnull, "w"))
+        self._held.enter_context(contextlib.redirect_stdout(nowhere))
         try:
             ray = self._ray = self._membership.join()
             self._share = ray_cluster.share(ray, self.run)
             self.capacity = self.run.placement.jobs or self._share.capacity
             self.run = self.run.changed(device=self._share.device)
-            self._mark = _marked(self.run)
-            spec = RunSpec(self.run.changed(jobs=1), os.getcwd(), self._mark)
+            mark = self._held.enter_context(self.run.store.working())
+            spec = RunSpec(self.run.changed(jobs=1), os.getcwd(), mark)
             self._spec, self._serve = ray.put(pickle.dumps(spec)), ray.remote(serve)
         except BaseException:
             self.__exit__(True)
@@ -84,9 +80,7 @@ class RayEngine(Engine):
         while any(not future.done() for future in self._running.values()) and time.monotonic() < end:
             time.sleep(0.02)
         self._membership.leave(self, _SECONDS_WHEN_INTERRUPTED if any(error) else _SECONDS_WHEN_DONE)
-        if self._mark is not None:
-            self.run.store.drop_state(self._mark)
-        self._hush.close()
+        self._held.close()
 
     def submit(self, call: Call) -> Future[JobReport]:
         """Submit a call; Ray starts it as soon as there is room for it."""
@@ -105,6 +99,8 @@ class RayEngine(Engine):
             del self._running[ref]
         while self._waiting and len(self._running) < (self.run.placement.jobs or 1 << 30):
             call, future = self._waiting.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
             threads = resources.threads_for(self.run, call.arch, self._share.threads)
             task = self._serve.options(
                 num_cpus=threads, num_gpus=self._share.gpus, max_retries=TRIES - 1, name=self.run.tool
@@ -126,18 +122,6 @@ def _report(done: Future[JobReport]) -> JobReport:
             problem=f"A Ray worker could not do the work: {text}. Is the same rbtools on all nodes? If memory"
             " ran out, use more --threads (fewer tasks a node) or a smaller --batch (rb-train: --batch-size)."
         )
-
-
-def _marked(run: Run) -> str | None:
-    """The name of a file that workers recognise the store by; None where it cannot be written."""
-    name = digest({"kind": "ray", "run": uuid.uuid4().hex})
-    path = run.store.path("state", name)
-    try:
-        if path is not None:
-            write_whole(path, b"")
-    except Exception:
-        return None
-    return name if path is not None else None
 
 
 # --- in the worker ----------------------------------------------------------------------------------
@@ -179,7 +163,7 @@ def sees(run: Run, mark: str | None) -> bool:
         return True
     if mark is None:
         return False
-    path = run.store.folder / "state" / mark[:2] / mark
+    path = run.store.folder / "leases" / mark[:2] / mark
     # A network file system may cache that a file is missing: opening the folder refreshes that.
     with contextlib.suppress(OSError):
         os.listdir(path.parent)

@@ -39,7 +39,7 @@ Jobs = Callable[[float], JobFunction]  # of the confidence
 class CardPart:
     """One part of a card.
 
-    headlines: the metrics that stand for it. job: for a run and the confidence of a look. paired: the metrics
+    headlines: the metrics that stand for it. job: for the confidence of a look. paired: the metrics
     by which two models are compared, where they are not the headlines. union: the expression of the part's
     own metric.
     """

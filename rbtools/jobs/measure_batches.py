@@ -17,7 +17,7 @@ from rbtools.evaluation.base import CHUNK
 from rbtools.evaluation.fast_model import CountingModel
 from rbtools.execution import device, resources
 from rbtools.execution.device import out_of_memory
-from rbtools.execution.engine import Call, InProcess
+from rbtools.execution.engine import Call
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import Data, InMemory
@@ -115,41 +115,69 @@ def shared(work: Request, keys: Sequence[str]) -> Iterator[tuple[int, list[Value
         tile: digest({"part of": keys[tile.place], "begin": tile.examples.start, "end": tile.examples.stop})
         for tile in tiles
     }
+    # Of equal batches all items are measured together, since they share attacks.
+    together: dict[Any, list[MeasureTile]] = {}
+    for tile in tiles:
+        together.setdefault((_shared(items[tile.place]), tile.batch, tile.examples), []).append(tile)
+    groups = list(together.values())
     number, of = run.placement.shard
-    own = tiles[number - 1 :: of]
+    own = groups[number - 1 :: of]
     results: dict[MeasureTile, TileResult] = {}
-    taken: list[MeasureTile] = []
-    sent, arch = pickle.dumps(work), work.record.get("arch")
 
-    def calls() -> Iterator[Call]:
-        for tile in [*own, *(tile for tile in reversed(tiles) if tile not in own)]:
-            if (known := _stored(store.state(names[tile]))) is not None:
-                results[tile] = known
-            elif of > 1 and all(store.result(key) is not None for key in keys):
+    def missing() -> Iterator[list[MeasureTile]]:
+        for group in [*own, *(group for group in reversed(groups) if group not in own)]:
+            if of > 1 and all(store.result(key) is not None for key in keys):
                 return
-            else:
-                taken.append(tile)
-                yield MeasureCall(arch, sent, tile)
+            for tile in group:
+                if (known := _stored(store.state(names[tile]))) is not None:
+                    results[tile] = known
+            if left := [tile for tile in group if tile not in results]:
+                yield left
 
-    engine = InProcess(run) if run.pool is None else run.pool
-    for place, report in engine.map(calls()):
-        results[taken[place]] = report.value(run)
-        store.keep_part(names[taken[place]], json.dumps(results[taken[place]]).encode())
+    with store.working():
+        for group, found in (_here if run.pool is None else _by_workers)(work, missing()):
+            for tile, result in zip(group, found, strict=True):
+                results[tile] = result
+                store.keep_part(names[tile], json.dumps(result).encode())
     if len(results) == len(tiles):
         yield from _joined(items, {tile: results[tile] for tile in tiles})
-        for name in names.values():
-            store.drop_state(name)
+    for name in names.values():
+        store.drop_state(name)
+
+
+Groups = Iterator[list["MeasureTile"]]
+Found = Iterator[tuple[list["MeasureTile"], list["TileResult"]]]
+
+
+def _here(work: Request, groups: Groups) -> Found:
+    with work.opened() as measuring:
+        for group in groups:
+            yield group, [measuring.computed(tile, work.items[tile.place]) for tile in group]
+
+
+def _by_workers(work: Request, groups: Groups) -> Found:
+    run, sent, arch = work.run, pickle.dumps(work), work.record.get("arch")
+    taken: list[list[MeasureTile]] = []
+
+    def calls() -> Iterator[Call]:
+        for group in groups:
+            taken.append(group)
+            yield MeasureCall(arch, sent, group)
+
+    for number, report in run.pool.map(calls(), run.report.check_cancelled):
+        yield taken[number], report.value(run)
 
 
 @dataclass(frozen=True)
 class MeasureCall(Call):
-    """The result of a tile, in a worker, which keeps the networks of the last request. sent: it, pickled."""
+    """The results of tiles of one batch, in a worker, which keeps the networks of the last request. sent: it,
+    pickled."""
 
     arch: Any
     sent: bytes
-    tile: MeasureTile
+    tiles: list[MeasureTile]
 
-    def __call__(self, run: Run) -> TileResult:
+    def __call__(self, run: Run) -> list[TileResult]:
         global _open
         if _open is None or _open[0] != self.sent:
             _open = None  # its memory is free before the next network is loaded
@@ -160,7 +188,7 @@ class MeasureCall(Call):
         _, items, measuring = _open
         with device.taken(run, resources.threads_for(run, self.arch)):
             measuring.run = replace(measuring.run, report=run.report)
-            return measuring.computed(self.tile, items[self.tile.place])
+            return [measuring.computed(tile, items[tile.place]) for tile in self.tiles]
 
 
 _open: tuple[bytes, Sequence[MeasureItem], Measuring] | None = None

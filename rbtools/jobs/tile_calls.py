@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
@@ -17,7 +17,7 @@ from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.by_draws import Randomness
 from rbtools.evaluation.evaluate import Evaluator, Examples, StatusLine, measure_all, together
 from rbtools.evaluation.spec import Spec
-from rbtools.evaluation.tiles import Tile, complete
+from rbtools.evaluation.tiles import Tile, complete, stored_parts
 from rbtools.execution import device, precision, resources
 from rbtools.execution.engine import Call
 from rbtools.execution.run import Run
@@ -75,8 +75,9 @@ def measure(
     """
     inputs, run = evaluation.inputs, evaluation.inputs.run
     if run.pool is not None and saving is None:
-        return _by_workers(evaluation, outcomes, checked)
-    with evaluation.opened() as evaluator, contextlib.ExitStack() as stack:
+        with run.store.working():
+            return _by_workers(evaluation, outcomes, checked)
+    with run.store.working(), evaluation.opened() as evaluator, contextlib.ExitStack() as stack:
         checks = evaluation.checks(evaluator) if checked else None
         save = None if saving is None else stack.enter_context(saving())
         with run.report.clock.stage(evaluation.title):
@@ -89,22 +90,32 @@ def _by_workers(
     evaluation: RecordEvaluation, outcomes: list[Outcomes], checked: bool
 ) -> dict[str, Any] | None:
     """As `measure`, by the workers of the engine."""
-    inputs, run, specs = evaluation.inputs, evaluation.inputs.run, evaluation.specs
-    arch, sent = inputs.record.get("arch"), pickle.dumps(evaluation)
+    inputs, specs = evaluation.inputs, evaluation.specs
+    # Resolved here, as for the keys: another machine might choose another precision.
+    run = inputs.run.changed(precision=precision.resolve(inputs.run))
+    arch, shard = inputs.record.get("arch"), run.placement.shard
+    sent = pickle.dumps(replace(evaluation, inputs=replace(inputs, run=run)))
     size = together(specs, resources.kind(run), inputs.data.about.shape)
-    checks = run.pool.submit(CheckCall(arch, sent)) if checked else None
     others = any(spec.needs for spec in specs)
+    checks: list[Any] = []
 
     def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, Any]]:
         taken: list[Tile] = []
 
         def calls() -> Iterator[Call]:
+            if checked:
+                yield CheckCall(arch, sent)
             for tile in tiles:
                 taken.append(tile)
-                yield TileCall(arch, sent, tile if others else tile._replace(known={}), size)
+                keys = tile.keys(outcomes) if shard[1] > 1 else {}
+                yield TileCall(arch, sent, tile if others else tile._replace(known={}), size, keys)
 
-        for number, report in run.pool.map(calls()):
-            yield taken[number], report.value(run)
+        for number, report in run.pool.map(calls(), run.report.check_cancelled):
+            result = report.value(run)
+            if checked and not number:
+                checks.append(result)
+            else:
+                yield taken[number - checked], result
 
     with run.report.clock.stage(evaluation.title):
         complete(
@@ -114,9 +125,9 @@ def _by_workers(
             measured,
             StatusLine(evaluation.title, inputs.n, specs, outcomes, run.settings.seed, run.report),
             store=run.store,
-            shard=run.placement.shard,
+            shard=shard,
         )
-    return None if checks is None else checks.result().value(run)
+    return checks[0] if checks else None
 
 
 # --- in a worker ------------------------------------------------------------------------------------
@@ -133,28 +144,19 @@ class _OfEvaluation(Call):
     def opened(self, run: Run) -> Iterator[tuple[RecordEvaluation, Evaluator]]:
         """The evaluation and its network, which stays loaded for the next call."""
         global _open
-        if _open is None or _open.sent != self.sent:
+        evaluation: RecordEvaluation = pickle.loads(self.sent)
+        there = replace(evaluation.inputs.run, placement=run.placement, report=run.report)
+        evaluation = replace(evaluation, inputs=replace(evaluation.inputs, run=there))
+        if _open is None or _open[0] != self.sent:
             _open = None  # its memory is free before the next network is loaded
-            evaluation: RecordEvaluation = pickle.loads(self.sent)
-            there = replace(evaluation.inputs.run, placement=run.placement, report=run.report)
-            evaluation = replace(evaluation, inputs=replace(evaluation.inputs, run=there))
             with evaluation.opened() as evaluator:
-                _open = _Open(self.sent, evaluation, evaluator)
-        inputs = _open.evaluation.inputs
-        with device.taken(run, inputs.threads()):
-            _open.evaluator.report = run.report
-            yield _open.evaluation, _open.evaluator
+                _open = self.sent, evaluator
+        with device.taken(run, evaluation.inputs.threads()):
+            _open[1].report = run.report
+            yield evaluation, _open[1]
 
 
-class _Open(NamedTuple):
-    """The evaluation that a worker measured last."""
-
-    sent: bytes
-    evaluation: RecordEvaluation
-    evaluator: Evaluator
-
-
-_open: _Open | None = None
+_open: tuple[bytes, Evaluator] | None = None  # what a worker measured last
 
 
 @dataclass(frozen=True)
@@ -168,12 +170,17 @@ class CheckCall(_OfEvaluation):
 
 @dataclass(frozen=True)
 class TileCall(_OfEvaluation):
-    """Measure a tile. size: of the tiles, which follows from the kind of device."""
+    """Measure a tile. size: of the tiles, which follows from the kind of device; keys: of its parts, which
+    another shard may have stored since.
+    """
 
     tile: Tile
     size: int
+    keys: Mapping[int, str]
 
     def __call__(self, run: Run) -> Any:
+        if self.keys and (parts := stored_parts(run.store, self.keys)) is not None:
+            return parts
         with self.opened(run) as (evaluation, evaluator):
             if evaluator.size != self.size:
                 raise RbError(

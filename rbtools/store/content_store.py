@@ -8,7 +8,7 @@ layout under the store's folder, every file written whole, two hexadecimal digit
     results/ab/abcd...     {"what": description, "value": result, "about": words}, named by the key
     outcomes/ab/abcd...    what an evaluation found per example, named by the key
     state/ab/abcd...       a training, or a part of an evaluation, that is not finished, named by the key
-    leases/ab/abcd...      who trains or searches just now: safe to delete when nobody does
+    leases/ab/abcd...      who works just now: safe to delete when nobody does
     cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path and stamp (`checksum`),
                            classes of lists of examples: safe to delete
 
@@ -23,6 +23,7 @@ import contextlib
 import hashlib
 import os
 import re
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,20 @@ class Store:
                 held.release()
 
     # --- files ----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[str | None]:
+        """Show by a lease that this process works with what the store has, so that `gc` leaves it; its name,
+        None where there is none."""
+        name = checksum.digest({"work": uuid.uuid4().hex})
+        path, held = self.path("leases", name), None
+        with contextlib.suppress(OSError):
+            held = None if path is None else lease.claim(path)
+        try:
+            yield None if held is None else name
+        finally:
+            if held is not None:
+                held.release()
 
     def path(self, kind: str, name: str) -> Path | None:
         """The path of a file of that kind and name, existing or not; None without a store."""

@@ -81,16 +81,17 @@ class Cleared(NamedTuple):
 def clear(store: Store, *, keep_metrics: bool = False, dry_run: bool = False) -> Cleared:
     """Remove leases of ended processes, half-written files, and states of finished or abandoned trainings.
 
-    With `keep_metrics` also checkpoints, states of trainings, and cached hashes of files; results and
-    outcomes of single examples remain. While any process holds a lease, checkpoints stay: one may be about
-    to be evaluated. With `dry_run` nothing is removed. Raises RbError for a file that cannot be.
+    With `keep_metrics` also checkpoints, states of trainings, parts of evaluations, and cached hashes of
+    files; results and outcomes of single examples remain. While any process holds a lease, checkpoints,
+    states and parts stay: one may be about to be used. With `dry_run` nothing is removed. Raises RbError for
+    a file that cannot be.
     """
     store.existing()
     # Checkpoints are listed before leases: one made meanwhile has a lease, or is not in the list.
     objects = list(store.files("objects")) if keep_metrics else []
     live = [path for path in store.files("leases") if _is_live(path)]
     garbage = []
-    for kind, path in _unused(store, keep_metrics, [] if live else objects):
+    for kind, path in _unused(store, keep_metrics, bool(live), objects):
         if not is_plain(path):  # the user's, or removed meanwhile
             continue
         try:
@@ -108,7 +109,9 @@ def clear(store: Store, *, keep_metrics: bool = False, dry_run: bool = False) ->
     return Cleared(garbage, live)
 
 
-def _unused(store: Store, keep_metrics: bool, objects: list[Path]) -> Iterator[tuple[str, Path]]:
+def _unused(
+    store: Store, keep_metrics: bool, working: bool, objects: list[Path]
+) -> Iterator[tuple[str, Path]]:
     """The files to remove and their kinds, each looked at just before it is removed."""
     yield from (("leases", path) for path in store.files("leases") if not _is_live(path))
     now = time.time()
@@ -120,13 +123,14 @@ def _unused(store: Store, keep_metrics: bool, objects: list[Path]) -> Iterator[t
     for path in store.files("state"):
         claim = store.path("leases", path.name)
         with contextlib.suppress(FileNotFoundError):
-            if claim is not None and not _is_live(claim) and (keep_metrics or _is_stale(store, path, now)):
+            unwanted = keep_metrics and not working
+            if claim is not None and not _is_live(claim) and (unwanted or _is_stale(store, path, now)):
                 yield "state", path
     for path in store.files("cache") if keep_metrics else ():
         cached = store.read("cache", path.name)
         if cached is None or cached["key"].startswith(FILE):
             yield "cache", path
-    yield from (("objects", path) for path in objects)
+    yield from (("objects", path) for path in objects if not working)
 
 
 def _is_live(path: Path) -> bool:

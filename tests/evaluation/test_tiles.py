@@ -15,7 +15,7 @@ import pytest
 
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation import accuracy, base, tiles
+from rbtools.evaluation import accuracy, base
 from rbtools.evaluation.base import Outcomes, TilePart
 from rbtools.evaluation.evaluate import Evaluator
 from rbtools.evaluation.probabilistic import noisy
@@ -174,6 +174,46 @@ def test_a_killed_run_loses_what_was_under_way(
     assert not list(Store(shared).files("state"))
 
 
+def test_saved_images_are_of_all_tiles_beside_parts_of_a_killed_run(
+    trained: dict[str, Record], stores: tuple[str, str], computed: list[int], tmp_path: Path
+) -> None:
+    _, shared = stores
+    run = run_in(shared)
+    with pytest.raises(Killed), OneByOne(run) as engine:
+        engine.last = 3
+        run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
+    assert list(Store(shared).files("state"))
+    attack = ATTACKS.build("pgd", steps=2)
+    run_task(trained["erm"], accuracy.attacked(attack, (8 / 255,), save=str(tmp_path / "saved")), run)
+    (file,) = (tmp_path / "saved").glob("*.npz")
+    with np.load(file) as saved:
+        assert len(saved["images"]) == len(saved["ids"]) == 355
+
+
+def test_a_worker_takes_the_parts_that_another_shard_has_stored_since(
+    trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
+) -> None:
+    """All tiles are handed to the workers at once; before they begin, the other shard stores its own."""
+    alone, shared = stores
+    expected = run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
+    computed.clear()
+    other = run_in(shared, shard=(2, 2))
+
+    class Late(Backwards):
+        def wait(self) -> None:
+            if not computed:
+                with pytest.raises(Killed), OneByOne(other) as killed:
+                    killed.last = 3
+                    run_task(trained["erm"], TASKS["pgd"](), other.changed(pool=killed))
+            super().wait()
+
+    run = run_in(shared, shard=(1, 2))
+    with Late(run) as engine:
+        result = run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
+    assert timeless(result) == timeless(expected) and len(computed) == 6
+    assert not list(Store(shared).files("state"))
+
+
 def test_shards_share_the_tiles(
     trained: dict[str, Record], stores: tuple[str, str], computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,23 +256,18 @@ def test_more_images_or_another_eps_go_on_from_what_is_there(
 
 
 def test_a_damaged_part_is_computed_again(
-    trained: dict[str, Record], stores: tuple[str, str], computed: list[int], monkeypatch: pytest.MonkeyPatch
+    trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
 ) -> None:
     alone, shared = stores
     run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
-    with monkeypatch.context() as patch:
-        patch.setattr(tiles, "_stored", lambda store, keys: None)
-        patch.setattr(Outcomes, "extend", lambda *arguments: None)  # and nothing is joined
-        patch.setattr(Store, "drop_state", lambda *arguments: None)
-        patch.setattr(Store, "keep_result", lambda *arguments: None)
-        with pytest.raises(Exception):  # noqa: B017
-            run_task(trained["erm"], TASKS["pgd"](), run_in(shared, shard=(1, 2)))
-    parts = list(Store(shared).files("state"))
-    assert parts
-    parts[0].write_bytes(b"cut off")
     computed.clear()
-    run_task(trained["erm"], TASKS["pgd"](), run_in(shared))
-    assert len(computed) == 1
+    run = run_in(shared)
+    with pytest.raises(Killed), OneByOne(run) as engine:
+        engine.last = 3
+        run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
+    next(iter(Store(shared).files("state"))).write_bytes(b"cut off")
+    run_task(trained["erm"], TASKS["pgd"](), run)
+    assert len(computed) == 6 + 1
     assert outcomes(shared) == outcomes(alone)
 
 

@@ -152,7 +152,7 @@ def test_a_killed_worker_costs_its_record_one_retry(start: Start) -> None:
     process = start({"name": "a"}, {"name": "victim", "deaths": 1}, {"name": "b"})
     found, said = ended(process)
     assert process.returncode == 0 and names(found) == ["a", "victim", "b"]
-    assert "warning: A worker was killed by signal 9 (SIGKILL); its record is tried again." in said
+    assert "warning: A worker was killed by signal 9 (SIGKILL); its work is tried again." in said
     assert [name for name, _ in log()].count("victim") == 2
 
 
@@ -173,6 +173,32 @@ def test_where_no_process_can_be_started_the_record_says_so(monkeypatch: pytest.
     with Processes(Run.of(tool="test", jobs=2)) as engine:
         ((_, report),) = engine.map([Job(JobFunction(), {})])
     assert "Resource temporarily unavailable. Use fewer --jobs." in (report.problem or "")
+
+
+def test_work_that_cannot_be_sent_says_so_and_the_next_one_is_done() -> None:
+    class Local(JobFunction):
+        def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+            return record
+
+    with Processes(Run.of(tool="test", jobs=2)) as engine:
+        found = dict(engine.map([Job(Local(), {}), Job(JobFunction(), {})]))
+    assert "cannot be sent to another process" in (found[0].problem or "")
+    assert "NotImplementedError" in (found[1].problem or "")
+
+
+def test_calls_that_nobody_waits_for_are_not_done() -> None:
+    with Processes(Run.of(tool="test", jobs=1)) as engine:
+        next(iter(engine.map([Job(JobFunction(), {})] * 4)))
+        while any(task is not None for task in _queued(engine)):
+            time.sleep(0.01)
+
+
+def _queued(engine: Processes) -> list[Any]:
+    """What no worker has taken yet."""
+    left = []
+    while not engine._tasks.empty():
+        left.append(engine._tasks.get())
+    return [task for task in left if not task.future.cancelled()]
 
 
 @linux

@@ -166,7 +166,7 @@ def test_every_task_is_finished_once_and_failures_are_reported(ray: FakeRay) -> 
     assert done[1].problem == "This cannot be done." and done[1].trace is None
     assert "ValueError: oops (in code of yours: " in str(done[2].problem)
     assert ray.joined and ray.left.wait(PATIENCE)
-    assert not list(Path("rb-store").glob("state/*/*"))
+    assert not list(Path("rb-store").glob("leases/*/*"))
 
 
 def test_a_worker_that_ignores_ctrl_c_works_in_any_thread(ray: FakeRay) -> None:
@@ -234,7 +234,7 @@ def test_no_reference_is_dropped_while_ray_shuts_down(ray: FakeRay, monkeypatch:
 
 def test_the_very_store_is_told_from_another_of_its_name() -> None:
     run = run_with()
-    path = run.store.path("state", "ab" * 32)
+    path = run.store.path("leases", "ab" * 32)
     assert path is not None
     assert not ray_engine.sees(run, "ab" * 32)
     path.parent.mkdir(parents=True)
