@@ -196,7 +196,7 @@ def rebuilt(
 
     Of a field that follows from others (`derived` of the class) an entry says what it amounts to: such a
     field is left to the others where it does. lenient: settings that the entry lacks are the defaults.
-    given: fields in place of the entry's.
+    given: fields in place of the entry's. Raises RbError for a setting that the method refuses.
     """
     cls = methods.of_name(name)
     if cls is None:
@@ -207,13 +207,19 @@ def rebuilt(
     if not lenient and any(not (f.metadata.get("optional") or f.default is None) for f in missing):
         return None
     derived: frozenset[str] = getattr(cls, "derived", frozenset())
+    refused: RbError | None = None
     for without in dict.fromkeys((derived, frozenset())):
         values = {fields[public].name: value for public, value in said.items() if public not in without}
         try:
             made = cls(**values, **given)
-        except (RbError, TypeError, ValueError):
+        except RbError as wrong:
+            refused = wrong
+            continue
+        except (TypeError, ValueError):
             continue
         found = made.said() if without else registry.config(made)
         if all(found.get(public) == value for public, value in said.items()):
             return made
+    if refused is not None:
+        raise refused
     return None

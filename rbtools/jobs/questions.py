@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,11 +54,19 @@ class Unsayable(Exception):
 
 def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
     """The spec that has this entry, whose metric is without a split; None for an entry that is of no spec, or
-    lacks settings. lenient: missing settings are the defaults, as in published numbers."""
+    lacks settings. lenient: missing settings are the defaults, as in published numbers. Raises RbError for a
+    setting that a method refuses."""
+    refused: RbError | None = None
     for cls in SPECS:
-        with contextlib.suppress(RbError):  # a setting out of its range
-            if (spec := cls.from_entry(entry, lenient=lenient)) is not None:
-                return spec
+        try:
+            spec = cls.from_entry(entry, lenient=lenient)
+        except RbError as wrong:
+            refused = refused or wrong
+            continue
+        if spec is not None:
+            return spec
+    if refused is not None:
+        raise refused
     return None
 
 
@@ -270,7 +277,7 @@ def question_of(
     if counts is None and not lenient:
         raise Unsayable("The record does not say how many images rb-pr was given.")
     counts = counts or [None] * (1 + difference)
-    if len(counts) != 1 + difference or not all(n is None or type(n) is int for n in counts):
+    if len(counts) != 1 + difference or not all(n is None or (type(n) is int and n > 0) for n in counts):
         raise Unsayable(f"The record says only in part how this was measured: {name}.")
     if not parts.is_gap:
         counts = counts[::-1]  # those of a generalisation error are of train and of test
@@ -300,7 +307,12 @@ def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[
         several = [entry]
     if lenient:
         several = [{**_named(metric_name.parse(one["metric"])), **one} for one in several]
-    specs: list[Any] = [spec_of(one, lenient=lenient) if lenient or "n" in one else None for one in several]
+    try:
+        specs: list[Any] = [
+            spec_of(one, lenient=lenient) if lenient or "n" in one else None for one in several
+        ]
+    except RbError as wrong:
+        raise Unsayable(str(wrong)) from None
     if specs and None not in specs:
         return tuple(replace(spec, draws=0) if isinstance(spec, Accuracy) else spec for spec in specs)
     if "transfer" in parts.prefixes and "source" in entry:
@@ -325,8 +337,11 @@ def _under(entry: Entry, *, searched: bool = True, difference: bool = False) -> 
         how = next(iter(hows)) if len(hows) == 1 and hows <= {"none", "identity", "own"} else None
         under |= {"defend": stages, "backward": how}
     for name, value in under.items():
-        if value is not None and not isinstance(value, str | int):
-            raise Unsayable(f"a setting in the record is no number and no text: {name}.")
+        whole = name in ("seed", "draws")
+        if value is not None and not (type(value) is int and value >= 0 if whole else isinstance(value, str)):
+            raise Unsayable(
+                f"the {name} of the entry is {value!r}, which is no {'number' if whole else 'text'}."
+            )
     return {name: value for name, value in under.items() if value is not None}
 
 

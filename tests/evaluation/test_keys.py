@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -206,3 +207,22 @@ def test_fields_are_varied_at_all() -> None:
     assert all(list(varied(MADE[name])) for name in ("attack pgd", "distance", "loss", "rare uniform"))
     shown = [one.settings() for one in varied(MADE["attack pgd"])]
     assert len([one for one in shown if one != MADE["attack pgd"].settings()]) >= 5
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("n", -1, "only in part"),
+        ("n", 0, "only in part"),
+        ("split", 3, "the split of the entry is 3, which is no text"),
+        ("seed", "x", "the seed of the entry is 'x', which is no whole number"),
+        ("seed", -1, "the seed of the entry is -1"),
+        ("steps", -1, "steps of PGD is -1"),
+        ("norm", "x", "norm"),
+    ],
+)
+def test_a_damaged_setting_is_named(field: str, value: object, said: str) -> None:
+    spec = Attacked(method=ATTACKS.build("pgd", steps=2, eps=8 / 255))
+    entry = {**entry_of(spec), "n": 20, "split": "test", "seed": 0, field: value}
+    with pytest.raises(Unsayable, match=re.escape(said)):
+        question_of(entry)
