@@ -16,6 +16,7 @@ from rbtools.execution import device
 from rbtools.execution.engine import Call
 from rbtools.execution.run import Run
 from rbtools.inputs.resolve import Inputs
+from rbtools.lazy import torch
 from rbtools.models import RUNS_CODE
 from rbtools.records import dumps
 from rbtools.store import digest
@@ -51,12 +52,13 @@ def _found(inputs: Inputs) -> Randomness:
 
 
 def _looked(inputs: Inputs) -> Randomness:
-    """A look at the model, by a worker where there are some."""
-    run, look = inputs.run, LookCall(inputs.record.get("arch"), inputs)
+    """A look at the model, by a worker where there are some; the others get ready meanwhile."""
+    run, arch = inputs.run, inputs.record.get("arch")
+    look = LookCall(arch, inputs)
     if run.pool is None:
         return look(run)
-    ((_, report),) = run.pool.map([look])
-    found: Randomness = report.value(run)
+    reports = dict(run.pool.map([look, *[ReadyCall(arch)] * (run.pool.capacity - 1)]))
+    found: Randomness = reports[0].value(run)
     return found
 
 
@@ -83,6 +85,16 @@ def tell(inputs: Inputs, eot: int | None) -> None:
 def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
     """The record, with `randomised` where its model is."""
     return {**record, "randomised": True} if found(inputs).randomised else record
+
+
+@dataclass(frozen=True)
+class ReadyCall(Call):
+    """Import torch, which takes seconds."""
+
+    arch: Any
+
+    def __call__(self, run: Run) -> None:
+        torch.nn  # noqa: B018
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,8 @@ def _arch(identity: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
 def usage(store: Store) -> list[dict[str, Any]]:
     """The size of a store: files, their bytes and their bytes on the disk, for each kind and in total.
 
-    `aside` are temporary files, being written or left behind by a dead process.
+    `aside` are temporary files, being written or left behind by a dead process. Folders that are not of a
+    store do not count.
     """
     store.existing()
     counts = {kind: [0, 0, 0] for kind in (*KINDS, "aside")}

@@ -72,7 +72,8 @@ class Garbage(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """The files that were removed, and the leases of work in progress, whose files are kept."""
+    """The files that were removed, or in a dry run would be, and the leases of work in progress, whose files
+    are kept."""
 
     garbage: list[Garbage]
     live: list[Path]
