@@ -12,7 +12,6 @@ again where it is there.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import os
 import platform
@@ -20,7 +19,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +41,11 @@ LOOKUPS = 2000
 
 
 class Known(Store):
-    """A store that knows every outcome already, and has nobody to share work with."""
+    """A store that knows every outcome already."""
 
     def outcomes(self, key: str) -> bytes:
         right = np.random.default_rng(int(key[:8], 16)).random(TEST_IMAGES) < 0.9
         return encoded(right.astype(np.int32), {"seconds": 0.25}, ["cpu"])
-
-    @contextlib.contextmanager
-    def claimed(self, keys: Sequence[str], done: Callable[[], bool], *_: Any) -> Iterator[bool]:
-        yield True
 
 
 def models(count: int) -> Iterator[dict[str, Any]]:
