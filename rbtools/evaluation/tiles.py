@@ -86,7 +86,7 @@ def complete(
     number, of = shard
     tiles = missing_tiles(outcomes, n, size)
     mine = tiles[number - 1 :: of]
-    order = [*mine, *(tile for tile in reversed(tiles) if tile not in mine)]
+    others = [tile for place, tile in enumerate(tiles) if place % of != number - 1]
     left = deque(tiles)  # those that are not appended yet
     done: dict[range, Parts] = {}
     # What a killed run had appended may still be there as parts.
@@ -94,11 +94,11 @@ def complete(
     stored = [_key(one, begin, begin + size) for begin in appended for one in outcomes]
 
     def missing() -> Iterator[Tile]:
-        for tile in order:
+        for tile in [*mine, *reversed(others)]:
             if (parts := stored_parts(store, tile.keys(outcomes))) is not None:
                 take(tile, parts, kept=True)
-            elif of > 1 and (others := _finished(store, outcomes, tiles)) is not None:
-                outcomes[:] = others
+            elif of > 1 and (joined := _finished(store, outcomes, tiles)) is not None:
+                outcomes[:] = joined
                 left.clear()
                 return
             else:

@@ -122,10 +122,11 @@ def shared(work: Request, keys: Sequence[str]) -> Iterator[tuple[int, list[Value
     groups = list(together.values())
     number, of = run.placement.shard
     own = groups[number - 1 :: of]
+    others = [group for place, group in enumerate(groups) if place % of != number - 1]
     results: dict[MeasureTile, TileResult] = {}
 
     def missing() -> Iterator[list[MeasureTile]]:
-        for group in [*own, *(group for group in reversed(groups) if group not in own)]:
+        for group in [*own, *reversed(others)]:
             if of > 1 and all(store.result(key) is not None for key in keys):
                 return
             for tile in group:
@@ -181,7 +182,7 @@ class MeasureCall(Call):
         global _open
         if _open is None or _open[0] != self.sent:
             _open = None  # its memory is free before the next network is loaded
-            work: Request = pickle.loads(self.sent)
+            work: Request = pickle.loads(self.sent)  # trusted: the driver of this run pickled it
             there = replace(work.run, placement=run.placement, report=run.report)
             with replace(work, run=there).opened() as measuring:
                 _open = self.sent, work.items, measuring
