@@ -21,13 +21,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rbtools.check_input import outside_inference
-from rbtools.cli import keywords, streams
 from rbtools.cli import options as tool_options
+from rbtools.cli import python_calls, streams
 from rbtools.cli.build_context import CommandContext
-from rbtools.cli.click_commands import Command
-from rbtools.cli.keywords import as_typed
+from rbtools.cli.declare import Tool
+from rbtools.cli.python_calls import as_typed
 from rbtools.cli.streams import MemoryStreams
-from rbtools.cli.tools import params_of
 from rbtools.errors import RbError, UsageError
 from rbtools.records.lines import check_shape
 from rbtools.report import progress_of
@@ -46,7 +45,7 @@ def _tool(name: str, *words: str) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         own = inspect.signature(function)
-        options = {param.name: param for param in keywords.parameters(name, words)}
+        options = {param.name: param for param in python_calls.parameters(name, words)}
         *first, rest = own.parameters.values()
         for place, param in enumerate(first):
             if param.name in options and param.default is not param.empty:
@@ -54,7 +53,7 @@ def _tool(name: str, *words: str) -> Callable[[F], F]:
         others = [param for key, param in options.items() if key not in own.parameters]
         parameters = [*sorted([*first, *others], key=lambda param: param.kind), rest]
         function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        function.__doc__ = f"{inspect.getdoc(function)}\n\nOptions:\n{keywords.explained(name, words)}"
+        function.__doc__ = f"{inspect.getdoc(function)}\n\nOptions:\n{python_calls.explained(name, words)}"
         return function
 
     return decorate
@@ -71,7 +70,7 @@ def arch(
         sizes = {name: options[name] for name in ("channels", "cells", "width", "depth") if name in options}
         named = [which] if isinstance(which, (int, str)) else which
         options["index"] = [sized(space or "nasbench201", **sizes).find(str(name)) for name in named]
-    return keywords.call("arch", (), {"space": space, **options}, MemoryStreams())
+    return python_calls.call("arch", (), {"space": space, **options}, MemoryStreams())
 
 
 @_tool("attack")
@@ -145,8 +144,8 @@ def convert(
     """The records of a published file or folder; see rb-convert. With `records`, these are written there
     first."""
     if records is not None:
-        keywords.call("convert", [format], {"target": path, **options}, MemoryStreams(records))
-    return keywords.call("convert", [format, os.fspath(path)], options, MemoryStreams())
+        python_calls.call("convert", [format], {"target": path, **options}, MemoryStreams(records))
+    return python_calls.call("convert", [format, os.fspath(path)], options, MemoryStreams())
 
 
 @_tool("corrupt")
@@ -184,7 +183,7 @@ def plot(records: Any, kind: Any, **options: object) -> Any:
     if isinstance(records, str):
         records, kind = kind, records
     memory = MemoryStreams(records)
-    keywords.call("plot", [kind], {"output": "", **options}, memory)
+    python_calls.call("plot", [kind], {"output": "", **options}, memory)
     return memory.result
 
 
@@ -225,7 +224,7 @@ def measure(
 
 @_tool("train")
 def train(record: Given, method: str | None = None, **options: Any) -> Any:
-    """The record with a trained checkpoint; see rb-train. Recipe and method options are keywords.
+    """The record with a trained checkpoint; see rb-train. Recipe and method options are python_calls.
 
     A module with `data=` is trained in place: see `rbtools.fit`, whose result is returned.
     """
@@ -269,7 +268,7 @@ def corr(
     if len(records) > 1 and not options.get("on"):
         raise UsageError("Several result sets are joined by fields. Name them, such as on='arch.index'.")
     sets = {f"{name}.jsonl": some for name, some in records.items()}
-    return keywords.call("corr", list(sets), options, MemoryStreams(files=sets))
+    return python_calls.call("corr", list(sets), options, MemoryStreams(files=sets))
 
 
 @_tool("search")
@@ -303,7 +302,7 @@ def load(record: Given, **options: object) -> nn.Module:
     """
     _check_record(record)
     memory = MemoryStreams([record])
-    keywords.call(_LOAD, (), options, memory)
+    python_calls.call(_LOAD, (), options, memory)
     network: nn.Module = memory.result
     return network
 
@@ -328,7 +327,7 @@ def _load(work: CommandContext) -> None:
         memory.result = checkpoints.resolve_inputs(record, run).load_model(place)
 
 
-_LOAD = Command("rbtools.load", params=params_of(_load), callback=_load)
+_LOAD = Tool("rbtools.load", _load)
 
 
 @outside_inference
@@ -337,7 +336,7 @@ def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], reco
     record, options = _in_memory(record, options)
     _check_record(record)
     with progress_of(options.pop("progress", None)) as progress:
-        written = keywords.call(tool, words, options, MemoryStreams([record], progress=progress))
+        written = python_calls.call(tool, words, options, MemoryStreams([record], progress=progress))
     if len(written) != 1:
         raise RbError(f"rb-{tool} makes {len(written)} records of it. Call the function once for each.")
     return written[0]
@@ -351,7 +350,7 @@ def _of_records(
     for record in records:
         if not isinstance(record, Mapping):
             _check_record(record)
-    return keywords.call(tool, words, options, MemoryStreams(records))
+    return python_calls.call(tool, words, options, MemoryStreams(records))
 
 
 def _in_memory(given: Given, options: Mapping[str, Any]) -> tuple[Given, dict[str, Any]]:

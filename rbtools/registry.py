@@ -25,6 +25,7 @@ from rbtools.errors import RbError, UsageError, near, shown, unknown
 from rbtools.plain_files import read_plain
 
 OWN = "python:"  # prefix of a user's own class: python:MODULE:CLASS
+REQUIRED = dataclasses.MISSING  # the default of a field without one
 MOST = 2**63 - 1  # the largest whole number in a record
 
 
@@ -42,6 +43,8 @@ def param(
     bounds: str | None = None,
     typed: object = None,
     flags: tuple[str, ...] = (),
+    variable: str | None = None,
+    positional: bool = False,
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
@@ -51,7 +54,9 @@ def param(
     at its default: results that were stored before the option was added remain valid. `elsewhere` is a common
     other name, for a hint. `bounds` are the bounds of a number in the help, such as "[1, inf)" or "(0, 1)".
     `typed` is the default on the command line, if it is not the field's own. `flags` replaces the option's
-    flags: without it they are --NAME, and --no-NAME too for a bool.
+    flags: without it they are --NAME, and --no-NAME too for a bool. `variable` of the environment overrides
+    the default. A `positional` field is typed without a flag. A field whose default is REQUIRED has to be
+    given.
     """
     metadata = {
         "help": help,
@@ -65,6 +70,8 @@ def param(
         "bounds": bounds,
         "typed": typed,
         "flags": flags,
+        "variable": variable,
+        "positional": positional,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -393,12 +400,12 @@ def check_number(field: dataclasses.Field[Any], value: Any, label: str) -> None:
     if abs(value) > MOST and isinstance(value, int):
         raise RbError(f"{label} is {value}, which is too large. Expected {MOST} at most.")
     rule, bounds = field.metadata.get("check"), field.metadata.get("bounds")
-    holds, words = RULES[rule] if rule else _within(bounds) if bounds else (None, "")
+    holds, words = RULES[rule] if rule else within(bounds) if bounds else (None, "")
     if holds is not None and not holds(value):
         raise RbError(f"{label} is {value:g}. It must be {words}.")
 
 
-def _within(bounds: str) -> tuple[Callable[[float], bool], str]:
+def within(bounds: str) -> tuple[Callable[[float], bool], str]:
     """The rule of bounds such as [1, inf) or (0, 1), and its words."""
     least, most = map(float, bounds[1:-1].split(","))
     low, high = (operator.gt, operator.ge)[bounds[0] == "["], (operator.lt, operator.le)[bounds[-1] == "]"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from rbtools.cli import command_line, events, streams
+from rbtools.cli import calls, command_line, events, streams
+from rbtools.cli.run_options import RunOptions
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
@@ -27,114 +26,97 @@ class CommandContext:
         return CommandContext(self.run.changed(**options), self.screen)
 
 
-def terminal(quiet: bool, verbose: bool, log: str | None) -> Terminal:
-    """The terminal that the messages of the running tool go to."""
-    tool = click.get_current_context().find_root().info_name or "rbtools"
+def terminal(quiet: bool, verbose: bool, log: str | None, config: str | None = None) -> Terminal:
+    """The terminal that the messages of the running tool go to; the configuration is read before."""
+    tool = calls.current().tool
     return streams.of_command().terminal(tool, quiet, verbose, events.opened(log, tool))
 
 
-def build_context(
-    quiet: bool,
-    verbose: bool,
-    log: str | None,
-    store: str,
-    force: bool,
-    dry_run: bool,
-    jobs: str | None,
-    jobs_per_gpu: int | None,
-    threads: int | None,
-    device: str,
-    engine: str,
-    prepare: str = "fold",
-    defend: str | None = None,
-    backward: str | None = None,
-    **fields: object,
-) -> CommandContext:
-    """The run that the options describe, checked once, before the first record.
+# The options that a run has under the same name.
+_SAME = frozenset(
+    "address unordered threads device dataset data_dir download class_map classes allow_code seed precision"
+    " draws split weights member n indices batch name_as".split()
+)
+
+
+def build_context(**values: Any) -> CommandContext:
+    """The run that options describe, checked once, before the first record. `values` are those of RunOptions
+    that the tool has; the run has its own defaults for others.
 
     Raises UsageError for options that contradict each other, and for a data set, weights, a store or a file
-    that is not available. `fields`: further fields of Run.
+    that is not available.
     """
     from rbtools.execution import resources
     from rbtools.execution.run import Run
     from rbtools.store import Store
 
-    screen = terminal(quiet, verbose, log)
-    resources.check(threads, device)
-    if fields.get("address") is not None and engine != "ray":
+    given = RunOptions(**values)
+    screen = terminal(given.quiet, given.verbose, given.log)
+    resources.check(given.threads, given.device)
+    if given.address is not None and given.engine != "ray":
         raise UsageError("--ray-address is of a Ray cluster. Add --engine ray.")
-    processes = resources.jobs(jobs, threads, jobs_per_gpu, device, engine)
-    finished = Store(None if store == "none" else store, force=force)
-    if dry_run:
-        from rbtools.execution.dry_run import DryRun
-
-        fields["plan"] = DryRun(finished)
-        engine, processes = LOCAL, 1
-    if defend is not None:
-        fields["defend"] = _stages(defend, backward, bool(fields.get("allow_code")))
-    elif backward is not None:
-        raise UsageError("--backward is of stages. Name some: --defend jpeg:75.")
+    processes = resources.jobs(given.jobs, given.threads, given.jobs_per_gpu, given.device, given.engine)
+    store = Store(None if given.store == "none" else given.store, force=given.force)
     run = Run.of(
         tool=screen.tool,
-        store=finished,
+        store=store,
         command=command_line.label(),
         jobs=processes,
-        jobs_per_gpu=jobs_per_gpu or 1,
-        threads=threads,
-        device=device,
-        engine=engine,
-        prepare=prepare != "none",
-        replace=force,
+        jobs_per_gpu=given.jobs_per_gpu or 1,
+        engine=given.engine,
+        prepare=given.prepare != "none",
+        replace=given.force,
         progress=screen.status,
         notify=screen.once,
         event=screen.tell,
-        **fields,
+        defend=_stages(given),
+        **{name: value for name, value in values.items() if name in _SAME},
     )
+    if given.dry_run:
+        from rbtools.execution.dry_run import DryRun
+
+        run = run.changed(plan=DryRun(store), engine=LOCAL, jobs=1)
     try:
-        finished.check()
-        if run.selection.dataset is not None:
-            from rbtools import datasets
-
-            datasets.source(
-                run.selection.dataset,
-                run.selection.data_dir,
-                run.selection.class_map,
-                allow_code=run.selection.allow_code,
-            )
-        if isinstance(run.selection.indices, str):
-            from rbtools.datasets import indices
-
-            indices.check(run.selection.indices)
-        if run.selection.weights is not None:
-            from rbtools.inputs import published_weights
-
-            published_weights.check(run.selection.weights)
+        store.check()
+        _check_files(given)
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
-    if run.selection.class_map is not None and not os.path.isfile(run.selection.class_map):
-        raise UsageError(f"The class map {run.selection.class_map} does not exist. Expected a file.")
     return CommandContext(run, screen)
 
 
-def _stages(text: str, backward: str | None, allow_code: bool) -> Any:
-    """The stages of --defend. Raises UsageError."""
+def _check_files(given: RunOptions) -> None:
+    """Raise RbError for a data set, a list of images, weights or a class map that is not there."""
+    if given.dataset is not None:
+        from rbtools import datasets
+
+        datasets.source(given.dataset, given.data_dir, given.class_map, allow_code=given.allow_code)
+    if given.indices is not None:
+        from rbtools.datasets import indices
+
+        indices.check(given.indices)
+    if given.weights is not None:
+        from rbtools.inputs import published_weights
+
+        published_weights.check(given.weights)
+    if given.class_map is not None and not os.path.isfile(given.class_map):
+        raise UsageError(f"The class map {given.class_map} does not exist. Expected a file.")
+
+
+def _stages(given: RunOptions) -> Any:
+    """The stages of --defend, None without. Raises UsageError."""
+    if given.defend is None:
+        if given.backward is not None:
+            raise UsageError("--backward is of stages. Name some: --defend jpeg:75.")
+        return None
     from rbtools.defences import stages
 
     try:
-        return stages.Stages(stages.parse(text, allow_code=allow_code), backward)  # type: ignore[arg-type]
+        named = stages.parse(given.defend, allow_code=given.allow_code)
+        return stages.Stages(named, given.backward)  # type: ignore[arg-type]
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
 
 
-def alone(**fields: object) -> CommandContext:
+def alone(**values: Any) -> CommandContext:
     """A run in this process that reads images and computes nothing."""
-    return build_context(
-        force=False,
-        dry_run=False,
-        device="cpu",
-        jobs=None,
-        jobs_per_gpu=1,
-        threads=None,
-        engine=LOCAL,
-        **{"store": "none", **fields},  # type: ignore[arg-type]
-    )
+    return build_context(device="cpu", store="none", **values)

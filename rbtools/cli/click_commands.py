@@ -4,6 +4,7 @@ whose fields are their options.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import os
@@ -16,11 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from rbtools import __version__, registry
 from rbtools.cli import command_line, config, events, exit_status, option_groups
+from rbtools.cli.calls import ToolCall, under_way
+from rbtools.cli.declare import Tool
 from rbtools.cli.method_options import for_people, legible, method_options
-from rbtools.cli.tools import CONTEXT, params_of
+from rbtools.cli.method_options import rendered as rendered_option
+from rbtools.cli.streams import Streams
+from rbtools.cli.tools import CONTEXT
 from rbtools.errors import RbError, unknown
 
 
@@ -90,7 +96,8 @@ class _Main:
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, after a look at its numbers."""
-        for param in self.get_params(ctx):  # JSON cannot hold NaN, infinity, integers beyond 64 bits
+        params = self.get_params(ctx)
+        for param in params:  # JSON cannot hold NaN, infinity, integers beyond 64 bits
             value = ctx.params.get(param.name or "")
             if isinstance(value, int) and abs(value) > registry.MOST:
                 raise click.BadParameter(
@@ -98,7 +105,17 @@ class _Main:
                 )
             if isinstance(value, float) and not math.isfinite(value):
                 raise click.BadParameter(f"{value} is no finite number.", ctx, param)
-        return super().invoke(ctx)  # type: ignore[misc]
+        flags = {str(param.name): param.opts[0] for param in params}
+        sources = {name: ctx.get_parameter_source(name) for name in flags}
+        root = ctx.find_root()
+        call = ToolCall(
+            root.info_name or "rbtools",
+            {name: flags[name] for name, source in sources.items() if source is ParameterSource.COMMANDLINE},
+            [name for name, source in sources.items() if source is ParameterSource.DEFAULT_MAP],
+            root.find_object(Streams),
+        )
+        with under_way(call):
+            return super().invoke(ctx)  # type: ignore[misc]
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """The first paragraph: click would end it after "(Goodfellow et al."."""
@@ -200,19 +217,20 @@ class Group(_Main, click.Group):
 
 
 class Chooser(Group):
-    """A command whose subcommands are the names in a registry.
+    """A command whose subcommands are the names in a registry, and those that its tool adds to them.
 
-    With `many`, a name may be a list (`fog,frost`, or `all`): the callback gets the list, and the command has
-    the options of all of them. `add_command` adds commands to the registry's names; `--NAME VALUE` in front
-    of all else is the same as the command NAME.
+    `--NAME VALUE` in front of all else is the same as the added command NAME.
     """
 
+    tool: Tool
     registry: registry.Registry
-    work: Callable[..., int]
-    many = False
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return self.registry.kind
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.registry, *(["all"] if self.many else []), *self.commands]
+        return self.tool.listed
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         for name in self.commands:
@@ -229,15 +247,13 @@ class Chooser(Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         if name in self.commands:
             return self.commands[name]
-        names = self._names(name)
+        names = self.tool.names(name)
         classes = [self.registry.load(item) for item in names]
-        help_text = for_people(classes[0]) if len(names) == 1 else f"Every one of: {', '.join(names)}."
-        choice = {self._dest(): names if self.many else names[0]}
         command = Command(
             name,
-            params=[*method_options(classes), *params_of(self.work)],
-            callback=_with_params(self.work, choice, classes),
-            help=help_text,
+            params=[*method_options(classes), *map(rendered_option, self.tool.options)],
+            callback=lambda **values: self.tool.chosen(names, values, classes),
+            help=for_people(classes[0]) if len(names) == 1 else f"Every one of: {', '.join(names)}.",
             context_settings=CONTEXT,
         )
         command.classes = classes
@@ -249,38 +265,26 @@ class Chooser(Group):
         name = args[0]
         if name.startswith("-"):
             return super().resolve_command(ctx, args)
-        other = next((item for item in self._names(name) if not self.registry.knows(item)), None)
+        other = next((item for item in self.tool.names(name) if not self.registry.knows(item)), None)
         if name not in self.commands and other is not None:
             raise click.UsageError(str(unknown(self.kind, other, self.list_commands(ctx))), ctx)
-        _need_allow_code(self._names(name), args, ctx)
+        _need_allow_code(self.tool.names(name), args, ctx)
         try:
             return name, self.get_command(ctx, name), args[1:]
         except RbError as wrong:
             raise click.UsageError(str(wrong), ctx) from None
 
-    def _names(self, text: str) -> list[str]:
-        if not self.many:
-            return [text]
-        if "all" in text.split(","):
-            return list(self.registry.all)
-        return list(dict.fromkeys(filter(None, text.split(","))))
-
-    def _dest(self) -> str:
-        return self.registry.kind.replace(" ", "_") + ("s" if self.many else "")
-
 
 class OptionChooser(_Main, click.Command):
     """A command where one option (`--method trades`) chooses classes, whose fields are further options.
 
-    `covers` names an option that sets all of the command's own options (`--preset`): if it is on the command
-    line, a file's settings of them are ignored.
+    If the option that sets all of the command's own options (`--preset`) is on the command line, a file's
+    settings of them are ignored.
     """
 
-    covers: str | None = None
-
+    tool: Tool
     registry: registry.Registry
     option: str
-    choose: Callable[[Sequence[str]], str]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named: list[str] = []
@@ -297,7 +301,7 @@ class OptionChooser(_Main, click.Command):
         names = [name for name in (part.strip() for part in named) if name]
         _need_allow_code(names, args, ctx)
         try:
-            default = self.choose([*args, *said])
+            default = self.tool.default([*args, *said])
             ctx.meta["rbtools.named"] = {name: self.registry.load(name) for name in names}
             ctx.meta["rbtools.classes"] = [self.registry.load(name) for name in names or [default]]
         except RbError as wrong:
@@ -308,22 +312,10 @@ class OptionChooser(_Main, click.Command):
             self._refuse_choices(ctx)
             return rest
         except click.NoSuchOption as wrong:
-            for cls in ctx.meta["rbtools.classes"]:
-                for field in registry.options(cls):
-                    if wrong.option_name == f"--{field.metadata['elsewhere']}":
-                        raise click.UsageError(
-                            f"No option '{wrong.option_name}' for {self.option} {cls.name}: here that is"
-                            f" --{registry.public_name(field)}. {field.metadata['help']}",
-                            ctx,
-                        ) from None
-            having = [name for name in self.registry if wrong.option_name in self._flags(name)]
-            if not having:
-                raise
-            raise click.UsageError(
-                f"Option '{wrong.option_name}' belongs to {self.option} {' and '.join(having)}, but"
-                f" {self.option} is {','.join(names) or default}.",
-                ctx,
-            ) from None
+            params = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+            flags = [flag for one in params for flag in [*one.opts, *one.secondary_opts]]
+            classes = ctx.meta["rbtools.classes"]
+            raise click.UsageError(self.tool.no_such_option(wrong.option_name, classes, flags), ctx) from None
 
     def _refuse_choices(self, ctx: click.Context) -> None:
         """Refuse `rb-train trades`: it names no file, but a choice."""
@@ -332,11 +324,6 @@ class OptionChooser(_Main, click.Command):
                 raise click.UsageError(
                     f"'{word}' is a {self.registry.kind}. Write {self.option} {word}.", ctx
                 )
-
-    def _flags(self, name: str) -> list[str]:
-        """The options of a choice."""
-        options = method_options([self.registry.load(name)])
-        return [flag for option in options for flag in [*option.opts, *option.secondary_opts]]
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's own help, and that of each chosen class; of these --help has the first paragraphs."""
@@ -349,82 +336,60 @@ class OptionChooser(_Main, click.Command):
                 formatter.write_text("\n\n".join(paragraphs[: None if option_groups.every(ctx) else 2]))
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        classes = ctx.meta.get("rbtools.classes") or [self.registry.load(self.choose(()))]
+        classes = ctx.meta.get("rbtools.classes") or [self.registry.load(self.tool.default(()))]
         return legible([*method_options(classes), *super().get_params(ctx)])
 
-    def invoke(self, ctx: click.Context) -> Any:
-        fields = {option.name for option in method_options(ctx.meta["rbtools.classes"])}
-        given = {name: ctx.params.pop(str(name)) for name in fields}
-        ctx.params["params"] = {name: value for name, value in given.items() if value is not None}
-        return super().invoke(ctx)
+
+def _callback(tool: Tool) -> Callable[..., Any]:
+    """What click calls with the values of the options."""
+    if tool.by is None:
+        return lambda **values: tool.run(values)
+    return lambda **values: tool.chosen((), values, click.get_current_context().meta["rbtools.classes"])
 
 
-def _with_params(
-    work: Callable[..., int], choice: dict[str, Any], classes: Sequence[type]
-) -> Callable[..., int]:
-    fields = [str(option.name) for option in method_options(classes)]
-
-    def callback(**kwargs: object) -> int:
-        given = {name: kwargs.pop(name) for name in fields}
-        chosen = {name: value for name, value in given.items() if value is not None}
-        return work(**choice, params=chosen, **kwargs)
-
-    return callback
-
-
-C = typing.TypeVar("C", bound=click.Command)
-F = typing.TypeVar("F", bound=Callable[..., Any])
+def _listed(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    """Print a line for each command: the first sentence of its help, and the one that says what it needs."""
+    if not value or ctx.resilient_parsing:
+        return
+    group = typing.cast(click.Group, ctx.command)
+    names = group.list_commands(ctx)
+    for name in names:
+        command = group.get_command(ctx, name)
+        first, *others = inspect.cleandoc(command.help or "" if command else "").split("\n\n")
+        needs = [paragraph for paragraph in others if paragraph.startswith("Needs ")]
+        shows = " ".join(first.split()).partition(". ")[0].removesuffix(".")
+        click.echo(" ".join([f"{name:{max(map(len, names))}}  {shows}.", *needs]).replace("\n", " "))
+    ctx.exit()
 
 
-def version_option(command: C) -> C:
-    """Add --version, with the same text in every tool."""
+_LIST = click.Option(
+    ["--list"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_listed,
+    help="Print a line for each plot, what it shows and what it needs, and exit.",
+)
+
+
+@functools.cache
+def rendered(tool: Tool) -> click.Command:
+    """The tool as a command of click."""
+    common: dict[str, Any] = {"context_settings": CONTEXT, "help": tool.help}
+    if tool.holds_only or (tool.registry is not None and tool.by is None):
+        group = (Chooser if tool.registry is not None else Group)(tool.name, no_args_is_help=False, **common)
+        group.commands = {name: rendered(one) for name, one in tool.commands.items()}
+        command: Any = group
+    else:
+        params = [*map(rendered_option, tool.options)]
+        kind = Command if tool.by is None else OptionChooser
+        command = kind(tool.name, params=params, callback=_callback(tool), **common)
+    if tool.registry is not None:
+        command.tool, command.registry, command.option = tool, tool.registry, tool.by
+    if tool.lists:
+        command.params.append(_LIST)
     return click.version_option(
         __version__,
         message="%(prog)s (rbtools) %(version)s",
         help="Show the version and exit; with -v those of Python, torch and the packages in use.",
     )(command)
-
-
-def command(
-    *,
-    choose: registry.Registry | None = None,
-    many: bool = False,
-    option: str | None = None,
-    default: str | Callable[[Sequence[str]], str] = "",
-) -> Callable[[F], click.Command]:
-    """Make a command. With `choose`, a registry's names are its subcommands (`many`: lists of them); with
-    `option` as well, the option of that name chooses among them; `default` is the choice without that option,
-    or a function that gets it from the words of the command line.
-    """
-
-    def decorate(function: F) -> click.Command:
-        name = _tool_name(function)
-        common: dict[str, Any] = {"context_settings": CONTEXT, "help": function.__doc__}
-        params = params_of(function)
-        if choose is None:
-            return version_option(Command(name, params=params, callback=function, **common))
-        if option is None:
-            chooser = Chooser(name, no_args_is_help=False, **common)
-            chooser.registry, chooser.many, chooser.work = choose, many, function
-            chooser.kind = choose.kind
-            return version_option(chooser)
-        by_option = OptionChooser(name, params=params, callback=function, **common)
-        by_option.registry, by_option.option = choose, option
-        by_option.choose = default if callable(default) else lambda words: default
-        return version_option(by_option)
-
-    return decorate
-
-
-def _tool_name(function: Callable[..., Any]) -> str:
-    """rb-attack for a function in attack.py. The name comes from the file, since `python -m` renames the
-    module."""
-    return "rb-" + Path(inspect.unwrap(function).__code__.co_filename).stem
-
-
-def group(function: Callable[..., Any]) -> click.Group:
-    """Make a command that only holds other commands."""
-    name = _tool_name(function)
-    return version_option(
-        Group(name, callback=function, help=function.__doc__, context_settings=CONTEXT, no_args_is_help=False)
-    )

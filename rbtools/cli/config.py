@@ -32,8 +32,11 @@ _META = "rbtools.config"
 _DEEPEST = 50  # levels of YAML, which PyYAML reads by recursion
 FORBIDDEN = ("allow-code", "live", "config", "help", "version")
 _PATHS = ("FILE", "DIR", "PATH")
-SHARED: set[str] = set()
-"""The long options that mean the same in every tool, which `all` may set; cli/options.py adds them."""
+SHARED = frozenset(  # the long options that mean the same in every tool, which `all` may set
+    "allow-code allow-empty batch class-map classes config data-dir dataset device download dry-run engine"
+    " errors force in-place indices jobs jobs-per-gpu log n precision prepare quiet ray-address seed shard"
+    " split store threads unordered verbose".split()
+)
 
 
 def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequence[str]) -> None:
@@ -74,7 +77,7 @@ def settings(ctx: click.Context, arguments: Sequence[str]) -> dict[str, Any]:
 
 def covers(command: click.Command, arguments: Sequence[str]) -> bool:
     """Whether the command line has the option that sets all of the tool's own options (--preset)."""
-    option = getattr(command, "covers", None)
+    option = getattr(getattr(command, "tool", None), "covers", None)
     return option is not None and any(word.partition("=")[0] == option for word in arguments)
 
 

@@ -16,9 +16,10 @@ from typing import TypeGuard
 
 import click
 
+from rbtools.cli.declare import no_such_option
 from rbtools.cli.output import ReaderGone, Stop, Terminated
 from rbtools.cli.terminal import Terminal
-from rbtools.errors import NoRecords, RbError, near, near_option, of_network, of_own_code
+from rbtools.errors import NoRecords, RbError, near, of_network, of_own_code
 
 DONE, FAILED, USAGE, EMPTY, INTERRUPTED, GONE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 
@@ -86,9 +87,10 @@ def _what_is_kept(command: click.Command) -> str:
 
 def _stores(command: click.Command) -> bool:
     """Whether the command, or one that it holds, keeps its work in the store."""
-    params = [*command.params, *getattr(getattr(command, "work", None), "__click_params__", ())]
+    tool = getattr(command, "tool", None)
     held = command.commands.values() if isinstance(command, click.Group) else ()
-    return any(param.name == "force" for param in params) or any(map(_stores, held))
+    own = any(one.name == "force" for one in [*command.params, *(tool.options if tool else ())])
+    return own or any(map(_stores, held))
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -125,15 +127,12 @@ _PLAINER = (  # plainer words for click's messages on invalid values
 
 def sentence(wrong: click.ClickException) -> str:
     if isinstance(wrong, click.NoSuchOption):
-        text = f"No such option '{wrong.option_name}'."
         if wrong.ctx is None:
-            return text
+            return f"No such option '{wrong.option_name}'."
         params = wrong.ctx.command.get_params(wrong.ctx)
         options = [one for one in params if isinstance(one, click.Option) and not one.hidden]
         flags = [flag for one in options for flag in [*one.opts, *one.secondary_opts]]
-        if wrong.option_name in ("-o", "--out", "--output"):
-            return f"{text} Records and tables go to standard output: write > FILE at the end of the line."
-        return text + near_option(wrong.option_name, flags)
+        return no_such_option(wrong.option_name, flags)
     text = " ".join(wrong.format_message().split())
     for pattern, words in _PLAINER:
         text = re.sub(pattern, words, text)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import re
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from rbtools import registry
+from rbtools.cli import declare
+from rbtools.cli.declare import Option
 
 
 def for_people(cls: type) -> str:
@@ -39,92 +39,42 @@ def _as_typed(match: re.Match[str]) -> str:
     return match[1]
 
 
-_hints = functools.cache(typing.get_type_hints)
+def method_options(classes: Sequence[type]) -> list[click.Parameter]:
+    """The options for the fields of these classes; see `declare.method_options`."""
+    options = declare.method_options(classes).values()
+    return [rendered(one, default=None, help=_help(one.field)) for one in options]
 
 
-def method_options(classes: Sequence[type]) -> list[click.Option]:
-    """The options for the fields of these classes; a field that several share is one option.
-
-    Their value is None if they are not given, so that the class's own default holds.
-    """
-    options: dict[str, click.Option] = {}
-    for cls in classes:
-        hints = _hints(cls)
-        for field in registry.options(cls):
-            if field.name not in options:
-                hint = hints[field.name]
-                options[field.name] = click.Option(
-                    _names(field, hint), default=None, help=_help(field), **_type(field, hint)
-                )
-    return list(options.values())
-
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def spec_options(
-    cls: type,
-    defaults: Mapping[str, object],
-    shared: Mapping[str, Decorator],
-) -> list[Decorator]:
-    """Decorators for the fields of a dataclass that is a command's own options, with their defaults.
-
-    `defaults` replaces defaults of fields; `shared` has the options of fields that are no `param`.
-    """
-    hints = _hints(cls)
-    decorators = []
-    for field in dataclasses.fields(cls):
-        if field.name in shared:
-            decorators.append(shared[field.name])
-        elif "help" in field.metadata:
-            typed = field.metadata["typed"]
-            default = defaults.get(field.name, field.default if typed is None else typed)
-            settings = _type(field, hints[field.name])
-            if typing.get_origin(hints[field.name]) is tuple and typed is None:
-                settings |= {"multiple": True}
-            decorators.append(
-                click.option(
-                    *_names(field, hints[field.name]),
-                    default=default,
-                    help=field.metadata["help"],
-                    **settings,
-                )
-            )
-    return decorators
-
-
-def _kind(hint: object) -> type:
-    kinds: list[type] = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
-    return kinds[0]
-
-
-def _names(field: dataclasses.Field[Any], hint: object) -> list[str]:
-    """The name of the value, and the flags that it is typed with."""
-    flag = "--" + registry.public_name(field).replace("_", "-")
-    switch = [f"{flag}/--no-{flag[2:]}"] if _kind(hint) is bool else [flag]
-    return [field.name, *(field.metadata["flags"] or switch)]
-
-
-def _type(field: dataclasses.Field[Any], hint: object) -> dict[str, Any]:
-    """The type of an option's value, and its placeholder in the help."""
-    kind, metadata = _kind(hint), field.metadata
-    if kind is bool:
-        return {"is_flag": True}
-    if metadata["unit"]:
-        return {"type": str, "metavar": "DISTANCE"}
-    given: Any = kind if kind in (int, float) and not isinstance(metadata["typed"], str) else str
-    if metadata["choices"] and not metadata["metavar"]:
-        given = click.Choice(metadata["choices"])
-    elif metadata["bounds"]:
-        given = _range(metadata["bounds"], kind)
-    return {"type": given, "metavar": metadata["metavar"]}
+def rendered(option: Option, **settings: Any) -> click.Parameter:
+    """The option as click has it. `settings` replace those of click."""
+    metadata, required = option.field.metadata, option.default is registry.REQUIRED
+    settings = {"default": None if required else option.default, "metavar": metadata["metavar"], **settings}
+    if not option.flags:
+        return click.Argument([option.name], nargs=-1 if option.multiple else 1, **settings)
+    flags = [f"{option.flags[0]}/{option.off[0]}"] if option.off else option.flags
+    if option.kind is bool:
+        settings["is_flag"] = True
+    elif metadata["unit"]:
+        settings["metavar"] = "DISTANCE"
+    elif metadata["choices"] and not metadata["metavar"]:
+        settings["type"] = click.Choice(metadata["choices"])
+    else:
+        settings["type"] = _range(metadata["bounds"], option.kind) if metadata["bounds"] else option.kind
+    return click.Option(
+        [option.name, *flags],
+        **{"help": metadata["help"], **settings},
+        multiple=option.multiple,
+        required=required,
+        envvar=metadata["variable"],
+        show_envvar=metadata["variable"] is not None,
+    )
 
 
 def _range(bounds: str, kind: type) -> click.ParamType:
     """`[0, 1)` as click has it."""
-    least, most = (None if "inf" in end else int(end) for end in bounds[1:-1].split(","))
     if kind is int:
-        return click.IntRange(least, most)
+        return click.IntRange(*(None if "inf" in end else int(end) for end in bounds[1:-1].split(",")))
+    least, most = (None if "inf" in end else float(end) for end in bounds[1:-1].split(","))
     open_top = bounds[-1] == ")" and most is not None
     return click.FloatRange(least, most, min_open=bounds[0] == "(", max_open=open_top)
 

@@ -7,13 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import click
-from click.core import ParameterSource
-
 from rbtools import registry
-from rbtools.cli import streams
+from rbtools.cli import calls, streams
 from rbtools.cli.build_context import CommandContext
-from rbtools.cli.click_commands import command, group
+from rbtools.cli.declare import command, group, takes
 from rbtools.cli.exit_status import DONE, FAILED
 from rbtools.cli.source import RecordSource, bad_line_record, file_path, opened_output, read_all
 from rbtools.cli.terminal import Terminal
@@ -43,6 +40,7 @@ __all__ = [
     "group",
     "opened_output",
     "read_all",
+    "takes",
     "with_preset",
 ]
 
@@ -60,12 +58,8 @@ def with_preset(group: str, options: _Options, params: dict[str, Any]) -> tuple[
     unknown name."""
     if options.preset is None:
         return options, params
-    preset, source = registry.preset(group, options.preset), click.get_current_context().get_parameter_source
-    fresh = {
-        name: value
-        for name, value in preset.options.items()
-        if source(name) is not ParameterSource.COMMANDLINE
-    }
+    preset, given = registry.preset(group, options.preset), calls.current().given
+    fresh = {name: value for name, value in preset.options.items() if name not in given}
     changed: _Options = dataclasses.replace(options, **fresh)  # type: ignore[type-var]
     return changed, {**preset.params, **params}
 

@@ -5,29 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import click
-
 from rbtools.cli import shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError, shown
 from rbtools.records import Line, consistency, expr
+from rbtools.registry import param
 from rbtools.scoring import render
 from rbtools.scoring.merge import Unions
 from rbtools.scoring.ranking import one_of_each_model
 
 FORMATS = ("jsonl", "table", *render.RENDERERS)
-where_option = click.option(
-    "--where", default=None, metavar="EXPR", help="Only records for which this holds: 'acc > 0.8'."
-)
-
-
-form_option = click.option(
-    "--format",
-    "form",
-    default=None,
-    type=click.Choice(FORMATS),
-    help="How to write.  [default: table on a terminal, else jsonl]",
+where_param = param(None, "Only records for which this holds: 'acc > 0.8'.", metavar="EXPR")
+form_param = param(
+    None,
+    "How to write.  [default: table on a terminal, else jsonl]",
+    choices=FORMATS,
+    flags=("--format",),
 )
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TextIO
 
-import click
 import orjson
 
 from rbtools.cli.output import RecordWriter, Stop
@@ -20,6 +19,7 @@ from rbtools.errors import NoRecords, UsageError
 from rbtools.execution import resources
 from rbtools.plain_files import streamed
 from rbtools.records import Line, can_be_retried, lines
+from rbtools.registry import param
 
 _PLACES = ":places"
 
@@ -33,15 +33,49 @@ class RecordSource:
     input without a line is no error.
     """
 
-    files: tuple[str, ...] = ()
-    errors: str = "pass"
-    merge: bool = True
-    allow_empty: bool = False
-    in_place: bool = False
-    shard: str | None = None
-    checkpoint: str | None = None
-    arch: str | None = None
-    normalize: str | None = None
+    files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
+    errors: str = param(
+        "pass",
+        "At a bad line or a record that failed: pass it on, process it again where it failed before"
+        " (retry), or stop.",
+        metavar="[pass|retry|stop]",
+    )
+    merge: bool = param(
+        True,
+        "Merge records of the same model; of a metric that several have, the value of more images counts.",
+    )
+    allow_empty: bool = param(
+        False, "End with status 0, not 3, where no records come in.", flags=("--allow-empty",)
+    )
+    in_place: bool = param(False, "Write the records back into the one FILE given.", flags=("--in-place",))
+    shard: str | None = param(
+        None,
+        "Only every N-th result, from the I-th on (1/4 to 4/4), or with --checkpoint its share of the tiles"
+        " (batches); auto: the shard of this Slurm task. I/N:places writes a line in place of each result of"
+        " another shard, so that the files of all shards can be joined line by line.",
+        metavar="I/N",
+    )
+    checkpoint: str | None = param(
+        None,
+        "Evaluate this checkpoint; no records are read. Published weights have names: "
+        " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS]; --download fetches them.",
+        metavar="FILE",
+    )
+    arch: str | None = param(
+        None,
+        "Its architecture: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME,"
+        " repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION; preactresnet18:shortcut=input for a"
+        " variant.  [default: recognised in the file]",
+        metavar="NAME",
+    )
+    normalize: str | None = param(
+        None,
+        "Its normalisation, if the file has none: numbers such as 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10,"
+        " imagenet ..., or per-image.  [default: the published ones are tried on 256 images, else asked"
+        " for; none for python:]",
+        metavar="MEAN STD|none|NAME",
+    )
+    takes_checkpoint: bool = False  # whether the tool has --checkpoint
     adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is no record
     table: Callable[[dict[str, Any], int], str] | None = (
         None  # the table of a record for a terminal of this width
@@ -146,8 +180,7 @@ class RecordSource:
 
     def _what_to_give(self) -> str:
         ways = "Pipe records in (rb-arch --unique --sample 3 | ...), or name a file of records"
-        context = click.get_current_context(silent=True)  # there is none in the thread that reads ahead
-        if context and any(param.name == "checkpoint" for param in context.command.params):
+        if self.takes_checkpoint:
             return f"{ways}, or evaluate one model with --checkpoint FILE."
         return f"{ways}."
 

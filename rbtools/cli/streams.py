@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import click
-
+from rbtools.cli import calls
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.source import RecordSource, file_path
 from rbtools.cli.terminal import Terminal
@@ -32,9 +31,9 @@ class Streams:
         """Where the command writes its records."""
         return RecordWriter()
 
-    def source(self, **options: object) -> RecordSource:
-        """The records that the command works on; options are the fields of RecordSource."""
-        return RecordSource(**options)  # type: ignore[arg-type]
+    def source(self, source: RecordSource) -> RecordSource:
+        """The records that the command works on, from where they come."""
+        return source
 
     def terminal(self, tool: str, quiet: bool, verbose: bool, log: Log | None) -> Terminal:
         """Where the messages of the command go."""
@@ -86,9 +85,9 @@ class MemoryStreams(Streams):
     def writer(self) -> RecordWriter:
         return _MemoryWriter(self.lines)
 
-    def source(self, **options: object) -> RecordSource:
+    def source(self, source: RecordSource) -> RecordSource:
         # A caller knows that a list is empty; it does not come from a failed program.
-        return _GivenRecords(**{**options, "allow_empty": True}, given=self)  # type: ignore[arg-type]
+        return _GivenRecords(**{**vars(source), "allow_empty": True}, given=self)
 
     def terminal(self, tool: str, quiet: bool, verbose: bool, log: Log | None) -> Terminal:
         warnings = _Warnings(tool, quiet=True)
@@ -113,8 +112,7 @@ _SHELL = Streams()
 
 def of_command() -> Streams:
     """Those of the command that runs."""
-    context = click.get_current_context(silent=True)
-    return (context and context.find_root().find_object(MemoryStreams)) or _SHELL
+    return calls.current().streams or _SHELL
 
 
 class _MemoryWriter(RecordWriter):

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import click
 
+from rbtools.cli.declare import TOOLS
 from rbtools.cli.method_options import for_people, legible, method_options
-from rbtools.registry import Registry
 
 if TYPE_CHECKING:
     from rbtools.cli.click_commands import OptionChooser
-
-_OWN = "arch train attack certify corrupt pr ge card measure score rank corr convert store verify".split()
-TOOLS = Registry(
-    "tool",
-    {name: f"rbtools.commands.{name}:main" for name in _OWN},
-    group="tools",
-    last=("store", "verify"),
-    closed=True,
-)
-
 
 CONTEXT: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
@@ -40,10 +30,10 @@ class Page(NamedTuple):
 
 def tool(name: str | click.Command) -> Page:
     """The page of one tool, or of a command."""
-    if isinstance(name, click.Command):
-        return Page(str(name.name), name, _context(name, str(name.name), None))
-    command: click.Command = TOOLS.load(name)
-    words = f"rb-{name}"
+    from rbtools.cli.click_commands import rendered
+
+    command = rendered(TOOLS.load(name)) if isinstance(name, str) else name
+    words = f"rb-{name}" if isinstance(name, str) else str(name.name)
     return Page(words, command, _context(command, words, None))
 
 
@@ -57,11 +47,6 @@ def pages(page: Page) -> Iterator[Page]:
             yield from pages(_below(page, page.command, name))
 
 
-def params_of(function: Callable[..., Any]) -> list[click.Parameter]:
-    """The options and arguments that decorators gave a function, in the order of its help."""
-    return list(reversed(getattr(function, "__click_params__", [])))
-
-
 def find(page: Page, words: Sequence[str]) -> Page:
     """The subcommand that the words lead to, as far as they name commands."""
     for word in words:
@@ -71,17 +56,6 @@ def find(page: Page, words: Sequence[str]) -> Page:
             break
         page = _below(page, page.command, word)
     return page
-
-
-def own_params(page: Page) -> list[click.Parameter]:
-    """The parameters of a command and of all below it, without those of registered classes."""
-    command = page.command
-    if hasattr(command, "work"):  # a Chooser, whose subcommands share them
-        return params_of(command.work)
-    if isinstance(command, click.Group):
-        below = (_below(page, command, name) for name in command.list_commands(page.context))
-        return [param for page_below in below for param in own_params(page_below)]
-    return command.params
 
 
 def chooses_by_option(command: click.Command) -> TypeGuard[OptionChooser]:

@@ -3,126 +3,105 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from rbtools import units
-from rbtools.cli import options, shared, streams
+from rbtools.cli import calls, options, shared, streams
+from rbtools.cli.run_options import RunOptions
+from rbtools.cli.source import RecordSource
 from rbtools.errors import RbError, UsageError, of_network
 from rbtools.records import SCHEMA, dumps
-from rbtools.registry import OWN
+from rbtools.registry import OWN, param
 from rbtools.spaces import SPACES, Space, sized
 from rbtools.spaces.choose import CLASSES, SHAPE, holding, records, these
 
 if TYPE_CHECKING:
     from rbtools.execution.run import Run
 
-_size_options = options.bundle(
-    "sizes",
-    dict,
-    click.option(
-        "--channels", default=None, type=click.IntRange(1), help="Width of the first stage.  [default: 16]"
-    ),
-    click.option(
-        "--cells", default=None, type=click.IntRange(1), help="Cells in each of three stages.  [default: 5]"
-    ),
-    click.option(
-        "--width",
-        default=None,
-        type=click.IntRange(1),
-        help="Neurons or channels of every layer, in fcnn and rescnn.  [default: 64]",
-    ),
-    click.option(
-        "--depth",
-        default=None,
-        type=click.IntRange(2),
-        help="Layers of fcnn and rescnn, including the last, linear one.  [default: 4]",
-    ),
-)
-_choice_options = options.bundle(
-    "choice",
-    dict,
-    click.option(
-        "--where",
-        default=None,
+
+@dataclass(frozen=True, kw_only=True)
+class ArchOptions:
+    """The options of rb-arch, as typed."""
+
+    files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
+    checkpoints: tuple[str, ...] = param(
+        (),
+        "Write a record for this weights file and those that follow; the network in each is recognised by the"
+        " names and shapes of its tensors.",
+        metavar="FILE",
+        flags=("--from-checkpoint",),
+    )
+    arch: str | None = param(
+        None,
+        "Architectures by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, repo:OWNER/NAME,"
+        " python:MODULE:FUNCTION (with --allow-code also counted), fcnn:relu/tanh+skip; with"
+        " --from-checkpoint, the network in the files.",
+        metavar="LIST",
+    )
+    space: str = param("nasbench201", "The set of architectures.", choices=tuple(SPACES))
+    unique: bool = param(
+        False,
+        "One architecture for each class of equal networks (6466).",
+        flags=("--unique",),
+    )
+    index: str | None = param(None, "Indices, in this order: 13714 or 0-9,50.", metavar="LIST")
+    string: str | None = param(
+        None, "A cell's string: '|nor_conv_3x3~0|+|...'.", metavar="TEXT", flags=("--str",)
+    )
+    neighbours: str | None = param(
+        None,
+        "All architectures that differ from ARCH (an index, a name or a string) in one edge.",
+        metavar="ARCH",
+    )
+    dataset: str | None = param(None, "Count for this data set's images and classes.", metavar="NAME")
+    data_dir: str | None = param(None, "Folder of the data sets.", metavar="DIR", variable="RB_DATA")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchSizes:
+    """The sizes of networks, None for the space's own."""
+
+    channels: int | None = param(None, "Width of the first stage.  [default: 16]", bounds="[1, inf)")
+    cells: int | None = param(None, "Cells in each of three stages.  [default: 5]", bounds="[1, inf)")
+    width: int | None = param(
+        None,
+        "Neurons or channels of every layer, in fcnn and rescnn.  [default: 64]",
+        bounds="[1, inf)",
+    )
+    depth: int | None = param(
+        None,
+        "Layers of fcnn and rescnn, including the last, linear one.  [default: 4]",
+        bounds="[2, inf)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchChoice:
+    """Which of the architectures are written."""
+
+    where: str | None = param(
+        None,
+        "Only architectures that satisfy this condition: 'kernel_params == 18'.",
         metavar="EXPR",
-        help="Only architectures that satisfy this condition: 'kernel_params == 18'.",
-    ),
-    click.option(
-        "--sample",
-        default=None,
-        type=click.IntRange(1),
-        metavar="N",
-        help="A random sample of N architectures.",
-    ),
-    click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --sample."),
-)
+    )
+    sample: int | None = param(None, "A random sample of N architectures.", bounds="[1, inf)", metavar="N")
+    seed: int = param(0, "Seed of --sample.", bounds="[0, inf)")
 
 
 @shared.command()
-@click.argument("files", nargs=-1, metavar="[FILE]...")
-@click.option(
-    "--from-checkpoint",
-    "checkpoints",
-    multiple=True,
-    metavar="FILE",
-    help="Write a record for this weights file and those that follow; the network in each is recognised by"
-    " the names and shapes of its tensors.",
-)
-@click.option(
-    "--arch",
-    default=None,
-    metavar="LIST",
-    help="Architectures by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, repo:OWNER/NAME,"
-    " python:MODULE:FUNCTION (with --allow-code also counted), fcnn:relu/tanh+skip; with --from-checkpoint,"
-    " the network in the files.",
-)
-@options.normalize_option
-@options.member_option
-@options.allow_code_option
-@click.option(
-    "--space", default="nasbench201", type=click.Choice(list(SPACES)), help="The set of architectures."
-)
-@click.option("--unique", is_flag=True, help="One architecture for each class of equal networks (6466).")
-@click.option("--index", default=None, metavar="LIST", help="Indices, in this order: 13714 or 0-9,50.")
-@click.option(
-    "--str", "string", default=None, metavar="TEXT", help="A cell's string: '|nor_conv_3x3~0|+|...'."
-)
-@click.option(
-    "--neighbours",
-    default=None,
-    metavar="ARCH",
-    help="All architectures that differ from ARCH (an index, a name or a string) in one edge.",
-)
-@_choice_options
-@_size_options
-@click.option("--dataset", default=None, metavar="NAME", help="Count for this data set's images and classes.")
-@click.option(
-    "--data-dir",
-    envvar="RB_DATA",
-    default=None,
-    metavar="DIR",
-    help="Folder of the data sets.",
-    show_envvar=True,
-)
+@shared.takes("typed", ArchOptions)
+@shared.takes("choice", ArchChoice, make=dict)
+@shared.takes("sizes", ArchSizes, make=dict)
+@shared.takes("normalize", RecordSource, "normalize", make=lambda normalize: normalize)
+@shared.takes("work", RunOptions, "member", "allow_code", make=dict)
 @options.screen_options
 def main(
-    files: tuple[str, ...],
-    checkpoints: tuple[str, ...],
-    arch: str | None,
-    normalize: str | None,
-    member: str | None,
-    allow_code: bool,
-    space: str,
-    unique: bool,
-    index: str | None,
-    string: str | None,
-    neighbours: str | None,
+    typed: ArchOptions,
     choice: dict[str, Any],
     sizes: dict[str, int | None],
-    dataset: str | None,
-    data_dir: str | None,
+    normalize: str | None,
+    work: dict[str, Any],
     screen: shared.Terminal,
 ) -> int:
     """Write architectures as records, in the published order of their indices.
@@ -140,40 +119,39 @@ def main(
       rb-arch --space fcnn --depth 3 --width 256 --where 'skips == 1' --sample 20 --dataset digits
       rb-arch --from-checkpoint model.pt --normalize cifar10 | rb-attack fgsm --dataset imagefolder:photos
     """
-    if checkpoints:
+    if typed.checkpoints:
         _refuse_with_files()
         from rbtools.execution.run import Run
 
         run = Run.of(
             tool=screen.tool,
             notify=screen.once,
-            dataset=dataset,
-            data_dir=data_dir,
-            member=member,
-            allow_code=allow_code,
+            dataset=typed.dataset,
+            data_dir=typed.data_dir,
+            **work,
         )
-        recognised = _of_files([*checkpoints, *files], (arch, normalize), screen, run)
+        recognised = _of_files([*typed.checkpoints, *typed.files], (typed.arch, normalize), screen, run)
         return _write(holding(recognised, choice["where"]), screen)
-    program = _is_program(dataset) or any(map(_is_program, (arch or "").split(",")))
-    _refuse_without_files(files, FOR_FILES if program else (*FOR_FILES, "allow_code"))
-    if sum(option is not None for option in (arch, index, string, neighbours)) > 1:
+    program = _is_program(typed.dataset) or any(map(_is_program, (typed.arch or "").split(",")))
+    _refuse_without_files(typed.files, FOR_FILES if program else (*FOR_FILES, "allow_code"))
+    if sum(option is not None for option in (typed.arch, typed.index, typed.string, typed.neighbours)) > 1:
         raise UsageError(
             "More than one of --arch, --index, --str and --neighbours is given. Choose one of them."
         )
     about: dict[str, Any] = {"classes": CLASSES, "shape": SHAPE}
     extra: dict[str, Any] = {}
-    if dataset is not None:
+    if typed.dataset is not None:
         from rbtools import datasets
 
-        described = datasets.describe(dataset, data_dir, allow_code=allow_code)
+        described = datasets.describe(typed.dataset, typed.data_dir, allow_code=work["allow_code"])
         about, extra = {"classes": described.classes, "shape": described.shape}, {"dataset": described.name}
-    if arch is not None:
-        named = _named(arch, sizes, about, extra, allow_code)
+    if typed.arch is not None:
+        named = _named(typed.arch, sizes, about, extra, work["allow_code"])
         return _write(these(named, **choice, warn=screen.warn), screen)
-    sized_space = sized(space, **sizes)
-    numbers = _numbers(sized_space, index, string, neighbours)
+    sized_space = sized(typed.space, **sizes)
+    numbers = _numbers(sized_space, typed.index, typed.string, typed.neighbours)
     return _write(
-        records(sized_space, numbers, about, extra, unique=unique, **choice, warn=screen.warn), screen
+        records(sized_space, numbers, about, extra, unique=typed.unique, **choice, warn=screen.warn), screen
     )
 
 
@@ -214,11 +192,8 @@ NOT_FOR_FILES = (
 
 def _given(names: Iterable[str]) -> str | None:
     """The first of these options on the command line, as it is typed."""
-    context = click.get_current_context()
-    flags = {param.name: param.opts[0] for param in context.command.params}
-    said = (n for n in names if context.get_parameter_source(n) is click.core.ParameterSource.COMMANDLINE)
-    name = next(said, None)
-    return None if name is None else flags[name]
+    given = calls.current().given
+    return next((given[name] for name in names if name in given), None)
 
 
 def _refuse_with_files() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from rbtools import parse_units
 from rbtools.attacks import ATTACKS
@@ -16,6 +14,7 @@ from rbtools.cli.source import file_path
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import opened
 from rbtools.records import dumps
+from rbtools.registry import REQUIRED, param
 
 if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
@@ -25,64 +24,52 @@ _SMALLEST_SAMPLE = 10  # images of --two-phase N
 _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
 
 
-_grid_option = click.option(
-    "--grid",
-    type=click.Choice(grid_param().metadata["choices"]),
-    default="none",
-    help=grid_param().metadata["help"],
-)
+@dataclass(frozen=True, kw_only=True)
+class AttackOptions:
+    """The options of an attack, as typed."""
+
+    eps: str = options.eps_param
+    ladder: bool = param(
+        False,
+        "Count an image that is fooled at one distance as fooled at all larger ones.",
+        flags=("--ladder",),
+    )
+    detail: bool = options.detail_param
+    save_adv: str | None = param(
+        None,
+        "Write the adversarial images to DIR, one .npz file per model and distance, which rb-verify --adv"
+        " judges.",
+        metavar="DIR",
+    )
+    save_png: bool = param(
+        False, "With --save-adv and --grid 8bit also write each image as a PNG.", flags=("--save-png",)
+    )
+    two_phase: str | None = param(
+        None,
+        "Run the attack on a sample of N of the images that PGD does not break, or on all of them.",
+        metavar="N|all",
+    )
+    precision_goal: float | None = param(
+        None,
+        "As --two-phase, with a sample that grows until the value on these images is known to +- this, such"
+        " as 0.01.",
+        bounds="(0, 0.5]",
+    )
+    screen_steps: int | None = param(
+        None,
+        "Gradient steps of the two PGD runs (in L1 APGD) on all images.  [default: 20]",
+        bounds="[1, inf)",
+    )
 
 
 @shared.command(choose=ATTACKS)
-@options.eps_option
-@click.option(
-    "--ladder",
-    is_flag=True,
-    help="Count an image that is fooled at one distance as fooled at all larger ones.",
-)
-@options.detail_option
-@click.option(
-    "--save-adv",
-    metavar="DIR",
-    default=None,
-    help="Write the adversarial images to DIR, one .npz file per model and distance, which rb-verify --adv"
-    " judges.",
-)
-@click.option(
-    "--save-png", is_flag=True, help="With --save-adv and --grid 8bit also write each image as a PNG."
-)
-@click.option(
-    "--two-phase",
-    metavar="N|all",
-    default=None,
-    help="Run the attack on a sample of N of the images that PGD does not break, or on all of them.",
-)
-@click.option(
-    "--precision-goal",
-    type=click.FloatRange(0, 0.5, min_open=True),
-    default=None,
-    help="As --two-phase, with a sample that grows until the value on these images is known to +- this, such"
-    " as 0.01.",
-)
-@click.option(
-    "--screen-steps",
-    type=click.IntRange(1),
-    default=None,
-    help="Gradient steps of the two PGD runs (in L1 APGD) on all images.  [default: 20]",
-)
+@shared.takes("typed", AttackOptions)
 @options.source_options
 @options.search_options
 def main(
     attack: str,
     params: dict[str, Any],
-    eps: str,
-    ladder: bool,
-    detail: bool,
-    save_adv: str | None,
-    save_png: bool,
-    two_phase: str | None,
-    precision_goal: float | None,
-    screen_steps: int | None,
+    typed: AttackOptions,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
@@ -114,28 +101,21 @@ def main(
     """
     from rbtools.evaluation.accuracy import attacked
 
-    method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
-    if ladder and len(distances) < 2:
+    method, distances = parse_units.attack(ATTACKS, attack, params, typed.eps, work.screen.warn)
+    if typed.ladder and len(distances) < 2:
         raise UsageError("--ladder needs several distances: --eps 1,2,4,8.")
-    if save_png and (save_adv is None or method.grid == "none"):
+    if typed.save_png and (typed.save_adv is None or method.grid == "none"):
         raise UsageError(
             "--save-png needs --save-adv DIR and --grid 8bit: a PNG has pixels k/255, and other images,"
             " rounded to them, may be outside the ball, or no longer fool the model."
         )
-    if two_phase is not None or precision_goal is not None:
-        if ladder or detail or save_adv is not None:
-            raise UsageError(
-                "--two-phase attacks only some images: leave out --ladder, --detail, --save-adv."
-            )
-        if method.grid != "none":
-            raise UsageError(
-                "--two-phase has no --grid: its screen is of real-valued images. Attack all images: leave out"
-                " --two-phase."
-            )
-        return _two_phase(source, work, method, distances, two_phase, precision_goal, screen_steps or 20)
-    if screen_steps is not None:
+    if typed.two_phase is not None or typed.precision_goal is not None:
+        return _two_phase(source, work, method, distances, typed)
+    if typed.screen_steps is not None:
         raise UsageError("--screen-steps are of --two-phase. Add --two-phase N, or --precision-goal X.")
-    task = attacked(method, distances, ladder=ladder, detail=detail, save=save_adv, png=save_png)
+    task = attacked(
+        method, distances, ladder=typed.ladder, detail=typed.detail, save=typed.save_adv, png=typed.save_png
+    )
     return shared.evaluate(source, work, task)
 
 
@@ -144,13 +124,19 @@ def _two_phase(
     work: shared.CommandContext,
     method: Attack,
     distances: tuple[float, ...],
-    size: str | None,
-    goal: float | None,
-    screen_steps: int,
+    typed: AttackOptions,
 ) -> shared.Status:
     """Estimate the accuracy from a sample of the images that cheap attacks leave."""
     from rbtools.jobs.screened_attack import TwoPhaseJob, screen_of
 
+    size, goal = typed.two_phase, typed.precision_goal
+    if typed.ladder or typed.detail or typed.save_adv is not None:
+        raise UsageError("--two-phase attacks only some images: leave out --ladder, --detail, --save-adv.")
+    if method.grid != "none":
+        raise UsageError(
+            "--two-phase has no --grid: its screen is of real-valued images. Attack all images: leave out"
+            " --two-phase."
+        )
     if size is not None and goal is not None:
         raise UsageError("Both --two-phase and --precision-goal are given. Fix the size, or the goal.")
     if size not in (None, "all") and not (size.isdecimal() and int(size) >= _SMALLEST_SAMPLE):
@@ -163,15 +149,15 @@ def _two_phase(
             " Give --two-phase all."
         )
     number = int(size) if size not in (None, "all") else None
-    job = TwoPhaseJob(method, distances, screen_of(method, screen_steps), number, goal)
+    job = TwoPhaseJob(method, distances, screen_of(method, typed.screen_steps or 20), number, goal)
     return shared.filter_models(source, work, job)
 
 
 @shared.command()
-@options.detail_option
+@shared.takes("typed", AttackOptions, "detail")
 @options.source_options
 @options.search_options
-def none(detail: bool, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
+def none(typed: AttackOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure clean accuracy, without an attack.
 
     Adds "acc", which every attack adds as well.
@@ -182,23 +168,25 @@ def none(detail: bool, source: shared.RecordSource, work: shared.CommandContext)
     """
     from rbtools.evaluation.accuracy import clean
 
-    return shared.evaluate(source, work, clean(detail))
+    return shared.evaluate(source, work, clean(typed.detail))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PresetOptions:
+    """The options of a preset, as typed."""
+
+    preset: str = param(REQUIRED, "", metavar="NAME", positional=True)
+    eps: str | None = param(
+        None, "Distances for all attacks, in place of the paper's: 76.5 for MNIST.", metavar="LIST"
+    )
+    grid: str = grid_param()
 
 
 @shared.command()
-@click.argument("preset", metavar="NAME")
-@click.option(
-    "--eps",
-    default=None,
-    metavar="LIST",
-    help="Distances for all attacks, in place of the paper's: 76.5 for MNIST.",
-)
-@_grid_option
+@shared.takes("typed", PresetOptions)
 @options.source_options
 @options.search_options
-def preset(
-    preset: str, eps: str | None, grid: str, source: shared.RecordSource, work: shared.CommandContext
-) -> shared.Status:
+def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Run the attacks of a paper at its distances: jung2023, nasrobbench201, prbench, rice2020.
 
     jung2023: FGSM, PGD-40, APGD-CE and Square on the grid of the robustness dataset. nasrobbench201: FGSM
@@ -214,10 +202,10 @@ def preset(
     from rbtools.evaluation.accuracy import attacked
     from rbtools.jobs.evaluate_record import EvaluateJob
 
-    given = None if eps is None else parse_units.distances(eps, "linf", work.screen.warn)
+    given = None if typed.eps is None else parse_units.distances(typed.eps, "linf", work.screen.warn)
     try:
-        parts = presets.preset(preset, given)
-        methods = [ATTACKS.build(part.attack, grid=grid, **part.params) for part in parts]
+        parts = presets.preset(typed.preset, given)
+        methods = [ATTACKS.build(part.attack, grid=typed.grid, **part.params) for part in parts]
         for method, part in zip(methods, parts, strict=True):
             replace(method, eps=min(filter(None, part.eps), default=0.0)).check_distance()
     except RbError as wrong:
@@ -226,16 +214,21 @@ def preset(
     return shared.filter_models(source, work, EvaluateJob(questions))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChecklistOptions:
+    """The options of the tests for masked gradients, as typed."""
+
+    eps: str = param("8", "The distance to check at, in 1/255.", metavar="DISTANCE")
+    steps: int = param(20, "Gradient steps of PGD.", bounds="[1, inf)")
+    queries: int = param(1000, "Queries of Square.", bounds="[1, inf)")
+    samples: int = param(100, "Random points of each ball.", bounds="[1, inf)")
+
+
 @shared.command()
-@click.option("--eps", default="8", metavar="DISTANCE", help="The distance to check at, in 1/255.")
-@click.option("--steps", default=20, type=click.IntRange(1), help="Gradient steps of PGD.")
-@click.option("--queries", default=1000, type=click.IntRange(1), help="Queries of Square.")
-@click.option("--samples", default=100, type=click.IntRange(1), help="Random points of each ball.")
+@shared.takes("typed", ChecklistOptions)
 @options.source_options
 @options.search_options
-def check(
-    eps: str, steps: int, queries: int, samples: int, source: shared.RecordSource, work: shared.CommandContext
-) -> shared.Status:
+def check(typed: ChecklistOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Check that a model's robustness is not due to gradient masking.
 
     Five tests: (a) FGSM is no stronger than PGD; (b) nor is Square, which needs no gradients; (c) PGD without
@@ -249,53 +242,47 @@ def check(
     """
     from rbtools.jobs.attack_tasks import MaskingChecklist
 
-    distances = parse_units.distances(eps, "linf", work.screen.warn)
+    distances = parse_units.distances(typed.eps, "linf", work.screen.warn)
     if len(distances) != 1 or distances[0] == 0:
-        raise UsageError(f"--eps is {eps}. The check is at one distance above 0, such as 8.")
+        raise UsageError(f"--eps is {typed.eps}. The check is at one distance above 0, such as 8.")
     question = MaskingChecklist(
         eps=distances[0],
-        pgd=ATTACKS.build("pgd", steps=steps),
+        pgd=ATTACKS.build("pgd", steps=typed.steps),
         fgsm=ATTACKS.build("fgsm"),
-        square=ATTACKS.build("square", queries=queries),
-        noise=ATTACKS.build("noise", samples=samples),
+        square=ATTACKS.build("square", queries=typed.queries),
+        noise=ATTACKS.build("noise", samples=typed.samples),
     )
     return shared.filter_models(source, work, question)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CurveOptions:
+    """The options of a curve over distances, as typed."""
+
+    norm: str = param("linf", "The norm of the distances.", choices=("linf", "l2", "l1"))
+    queries: int = param(
+        2000,
+        "Passes of the search for each image, forward and backward; checks in float32 are not counted.",
+        bounds="[20, inf)",
+    )
+    attacks: str = param(
+        "curve",
+        "The searches, each with these passes: curve, fmn; in L2 also ddn, cw-l2.",
+        metavar="LIST",
+    )
+    eps: str | None = param(
+        None,
+        "Distances of the curve.  [default: 0:16:33, in L2 0:2:33, in L1 0:24:33]",
+        metavar="LIST",
+    )
+    grid: str = grid_param()
+
+
 @shared.command()
-@click.option(
-    "--norm", type=click.Choice(["linf", "l2", "l1"]), default="linf", help="The norm of the distances."
-)
-@click.option(
-    "--queries",
-    type=click.IntRange(20),
-    default=2000,
-    help="Passes of the search for each image, forward and backward; checks in float32 are not counted.",
-)
-@click.option(
-    "--attacks",
-    default="curve",
-    metavar="LIST",
-    help="The searches, each with these passes: curve, fmn; in L2 also ddn, cw-l2.",
-)
-@click.option(
-    "--eps",
-    default=None,
-    metavar="LIST",
-    help="Distances of the curve.  [default: 0:16:33, in L2 0:2:33, in L1 0:24:33]",
-)
-@_grid_option
+@shared.takes("typed", CurveOptions)
 @options.source_options
 @options.search_options
-def curve(
-    norm: str,
-    queries: int,
-    attacks: str,
-    eps: str | None,
-    grid: str,
-    source: shared.RecordSource,
-    work: shared.CommandContext,
-) -> shared.Status:
+def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure robust accuracy at every distance by one search for the nearest adversarial examples.
 
     FMN, in L2 also DDN, and then a refinement search for the nearest image that the model misclassifies in
@@ -313,11 +300,11 @@ def curve(
     from rbtools.attacks.curve import search_named
     from rbtools.evaluation.distances import nearest
 
-    distances = parse_units.distances(eps or _CURVE[norm], norm, work.screen.warn)
-    names = list(dict.fromkeys(name.strip() for name in attacks.split(",") if name.strip()))
+    distances = parse_units.distances(typed.eps or _CURVE[typed.norm], typed.norm, work.screen.warn)
+    names = list(dict.fromkeys(name.strip() for name in typed.attacks.split(",") if name.strip()))
     try:
-        searches: list[Any] = [search_named(name, norm, queries) for name in names]
-        searches = [replace(one, grid=grid) for one in searches]
+        searches: list[Any] = [search_named(name, typed.norm, typed.queries) for name in names]
+        searches = [replace(one, grid=typed.grid) for one in searches]
     except RbError as wrong:
         raise UsageError(f"--attacks: {wrong}") from None
     if not searches:
@@ -325,23 +312,27 @@ def curve(
     return shared.evaluate(source, work, nearest(searches, distances))
 
 
-@shared.command(choose=ATTACKS, option="--attack", default="pgd")
-@click.option("--attack", default="pgd", metavar="NAME", help="The attack: " + ", ".join(ATTACKS) + ".")
-@click.option(
-    "--from",
-    "origin",
-    required=True,
-    metavar="LIST",
-    help="The models that are attacked, with commas: each a file with one record, or a checkpoint.",
-)
-@options.eps_option
+@dataclass(frozen=True, kw_only=True)
+class TransferOptions:
+    """The options of transferred attacks, as typed."""
+
+    attack: str = param("pgd", "The attack: " + ", ".join(ATTACKS) + ".", metavar="NAME")
+    origin: str = param(
+        REQUIRED,
+        "The models that are attacked, with commas: each a file with one record, or a checkpoint.",
+        metavar="LIST",
+        flags=("--from",),
+    )
+    eps: str = options.eps_param
+
+
+@shared.command(choose=ATTACKS, by="--attack", default="pgd")
+@shared.takes("typed", TransferOptions)
 @options.source_options
 @options.search_options
 def transfer(
-    attack: str,
     params: dict[str, Any],
-    origin: str,
-    eps: str,
+    typed: TransferOptions,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
@@ -364,8 +355,8 @@ def transfer(
     """
     from rbtools.jobs.transfer import transferred
 
-    method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
-    records = _models_of(origin, work.run)
+    method, distances = parse_units.attack(ATTACKS, typed.attack, params, typed.eps, work.screen.warn)
+    records = _models_of(typed.origin, work.run)
     names = [record.get("checkpoint") for record in records]
     twice = [name for name in names if name is not None and names.count(name) > 1]
     if twice:
@@ -401,14 +392,7 @@ def _model_of(given: str | Mapping[str, Any], run: Run) -> dict[str, Any]:
         raise UsageError(f"--from: {wrong}") from None
 
 
-for _name, _command in {
-    "none": none,
-    "preset": preset,
-    "check": check,
-    "curve": curve,
-    "transfer": transfer,
-}.items():
-    main.add_command(_command, _name)  # type: ignore[attr-defined]
+main.commands.update(none=none, preset=preset, check=check, curve=curve, transfer=transfer)
 
 
 if __name__ == "__main__":

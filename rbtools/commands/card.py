@@ -6,10 +6,9 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from rbtools import parse_units
 from rbtools.cli import options, shared, streams
@@ -17,6 +16,7 @@ from rbtools.cli.source import RecordSource, file_path
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import opened
 from rbtools.records import dumps
+from rbtools.registry import param
 
 if TYPE_CHECKING:
     from rbtools.cli.output import RecordWriter
@@ -39,43 +39,38 @@ def _seconds(text: str) -> float | None:
     return float(parts[1]) * _UNITS[parts[2]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class CardOptions:
+    """The options of a card, as typed."""
+
+    limit: str = param(
+        "10m",
+        "End each model's card after this time: 90s, 10m, 2h; none: no limit. Each part has at least its"
+        " first look.",
+        metavar="LENGTH",
+        flags=("--time",),
+    )
+    purpose: str = param(
+        "all",
+        "Which parts: all, l-inf, corruptions, pr, or a list such as clean,attack of the parts clean, attack,"
+        " norms, curve, corruptions, pr, gap, masking.",
+        metavar="NAME|PARTS",
+        flags=("--for",),
+    )
+    eps: str = param("8", "The distance of the L-infinity attacks, in 1/255.", metavar="DISTANCE")
+    output: str | None = param(
+        None,
+        "Also write a page: card.html (as rb-plot report), card.md, or card.tex (the row of a table).",
+        metavar="FILE",
+        flags=("--output", "-o"),
+    )
+
+
 @shared.command()
-@click.option(
-    "--time",
-    "limit",
-    default="10m",
-    metavar="LENGTH",
-    help="End each model's card after this time: 90s, 10m, 2h; none: no limit. Each part has at least its"
-    " first look.",
-)
-@click.option(
-    "--for",
-    "purpose",
-    default="all",
-    metavar="NAME|PARTS",
-    help="Which parts: all, l-inf, corruptions, pr, or a list such as clean,attack of the parts clean,"
-    " attack, norms, curve, corruptions, pr, gap, masking.",
-)
-@click.option(
-    "--eps", default="8", metavar="DISTANCE", help="The distance of the L-infinity attacks, in 1/255."
-)
-@click.option(
-    "--output",
-    "-o",
-    default=None,
-    metavar="FILE",
-    help="Also write a page: card.html (as rb-plot report), card.md, or card.tex (the row of a table).",
-)
+@shared.takes("typed", CardOptions)
 @options.source_options
 @options.card_options
-def main(
-    limit: str,
-    purpose: str,
-    eps: str,
-    output: str | None,
-    source: shared.RecordSource,
-    work: shared.CommandContext,
-) -> shared.Status:
+def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure everything about a model in the time that you have.
 
     Clean accuracy, AutoAttack, the worst case over three norms, a curve over eps, 15 corruptions,
@@ -97,12 +92,13 @@ def main(
     from rbtools.jobs.card_parts import chosen
     from rbtools.jobs.model_card import CardJob, CardRequest
 
-    distances = parse_units.distances(eps, "linf", work.screen.warn)
+    output = typed.output
+    distances = parse_units.distances(typed.eps, "linf", work.screen.warn)
     if len(distances) != 1 or distances[0] == 0:
-        raise UsageError(f"--eps is {eps}. A card is at one distance above 0, such as 8.")
+        raise UsageError(f"--eps is {typed.eps}. A card is at one distance above 0, such as 8.")
     _check_output(output)
     try:
-        request = CardRequest(tuple(chosen(purpose)), distances[0], _seconds(limit))
+        request = CardRequest(tuple(chosen(typed.purpose)), distances[0], _seconds(typed.limit))
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
     models = [path for path in source.files if _is_checkpoint(path)]
@@ -189,12 +185,12 @@ def _table(request: CardRequest, work: shared.CommandContext) -> Iterator[None]:
 
 def _write_page(records: list[Record], output: str) -> None:
     """Write the report, or the table, of the finished cards."""
-    from rbtools.cli import keywords
+    from rbtools.cli import python_calls
     from rbtools.scoring import render, table
     from rbtools.store.files import write_whole
 
     if Path(output).suffix.startswith(".htm"):
-        keywords.call("plot", ["report", "-o", output], {}, streams.MemoryStreams(records))
+        python_calls.call("plot", ["report"], {"output": output}, streams.MemoryStreams(records))
         return
     if output.endswith(".tex"):
         shown = [part["metrics"][0] for part in records[0]["card"]["parts"].values() if part["metrics"]]

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
-
-import click
 
 from rbtools import parse_units
 from rbtools.certification import CERTIFIERS
 from rbtools.cli import options, shared
+from rbtools.registry import param
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertificateOptions:
+    """The options of certificates, as typed."""
+
+    eps: str | None = param(
+        None, "L2 radii to certify, on [0, 1].  [default: 0,0.25,0.5,0.75,1]", metavar="LIST"
+    )
+    detail: bool = param(False, "Keep the certified radius of each image in the record.", flags=("--detail",))
 
 
 @shared.command(choose=CERTIFIERS)
-@click.option(
-    "--eps",
-    default=None,
-    metavar="LIST",
-    help="L2 radii to certify, on [0, 1].  [default: 0,0.25,0.5,0.75,1]",
-)
-@click.option(
-    "--detail",
-    is_flag=True,
-    help="Keep the certified radius of each image in the record.",
-)
+@shared.takes("typed", CertificateOptions)
 @options.source_options
 @options.bare_run_options
 def main(
     certifier: str,
     params: dict[str, Any],
-    eps: str | None,
-    detail: bool,
+    typed: CertificateOptions,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
@@ -51,10 +50,11 @@ def main(
     """
     from rbtools.evaluation.certified import certified
 
-    if eps is None:
-        eps = CERTIFIERS.load(certifier).default_eps
+    eps = CERTIFIERS.load(certifier).default_eps if typed.eps is None else typed.eps
     method, distances = parse_units.attack(CERTIFIERS, certifier, params, eps, work.screen.warn)
-    return shared.evaluate(source, work, certified(method, distances, work.screen.warn, each_image=detail))
+    return shared.evaluate(
+        source, work, certified(method, distances, work.screen.warn, each_image=typed.detail)
+    )
 
 
 if __name__ == "__main__":

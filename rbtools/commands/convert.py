@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import click
 
 from rbtools.cli import options, shared, streams
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import RecordReader, counted
-from rbtools.cli.source import name_of, stop_if_strict, where
+from rbtools.cli.source import RecordSource, name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
 from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Document, Format, Published, Unit
 from rbtools.formats.base import as_text
@@ -22,33 +21,37 @@ from rbtools.formats.csv import csv_bytes
 from rbtools.formats.parquet_table import parquet_bytes
 from rbtools.formats.written import Sender, WrittenOnly
 from rbtools.records import SCHEMA, dumps
+from rbtools.registry import REQUIRED, param
 from rbtools.store.files import check_folder_of, write_all
 
 
+@dataclass(frozen=True, kw_only=True)
+class ConversionOptions:
+    """The options of a conversion, as typed."""
+
+    files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
+    target: str | None = param(
+        None,
+        "Convert records of FILE or standard input to this format, and write them to this file or folder;"
+        " '-' is standard output, for formats of one file.",
+        metavar="PATH",
+        flags=("--write",),
+    )
+    errors: str = param(
+        "pass",
+        "At a row or record that cannot be converted: pass it on, or stop.",
+        choices=("pass", "stop"),
+    )
+
+
 @shared.command(choose=FORMATS)
-@click.argument("files", nargs=-1, metavar="[FILE]...")
-@click.option(
-    "--write",
-    "target",
-    default=None,
-    metavar="PATH",
-    help="Convert records of FILE or standard input to this format, and write them to this file or folder;"
-    " '-' is standard output, for formats of one file.",
-)
-@click.option(
-    "--errors",
-    default="pass",
-    type=click.Choice(("pass", "stop")),
-    help="At a row or record that cannot be converted: pass it on, or stop.",
-)
-@options.allow_empty_option
+@shared.takes("typed", ConversionOptions)
+@shared.takes("allow_empty", RecordSource, "allow_empty", make=lambda allow_empty: allow_empty)
 @options.screen_options
 def main(
     format: str,
     params: dict[str, Any],
-    files: tuple[str, ...],
-    target: str | None,
-    errors: str,
+    typed: ConversionOptions,
     allow_empty: bool,
     screen: shared.Terminal,
 ) -> int:
@@ -69,11 +72,11 @@ def main(
     """
     chosen: Format = shared.build(FORMATS, format, params)
     report = ConversionReport()
-    if target is None:
-        status = _Reading(chosen, report, screen, errors == "stop").run(files)
+    if typed.target is None:
+        status = _Reading(chosen, report, screen, typed.errors == "stop").run(typed.files)
     else:
-        source = streams.of_command().source(files=files, errors=errors, allow_empty=allow_empty)
-        status = _Writing(chosen, report, screen, source).run(target)
+        source = options.record_source(files=typed.files, errors=typed.errors, allow_empty=allow_empty)
+        status = _Writing(chosen, report, screen, source).run(typed.target)
     for line in report.errors():
         screen.error(line)
     for line in (*report.remarks(), *report.losses(format)):
@@ -243,12 +246,17 @@ class _Writing:
 
 
 @shared.command()
-@click.option(
-    "--write",
+@shared.takes(
     "target",
-    required=True,
-    metavar="FILE.csv|FILE.parquet",
-    help="Write the table to this file; '-' is CSV on standard output.",
+    ConversionOptions,
+    "target",
+    make=lambda target: target,
+    target=param(
+        REQUIRED,
+        "Write the table to this file; '-' is CSV on standard output.",
+        metavar="FILE.csv|FILE.parquet",
+        flags=("--write",),
+    ),
 )
 @options.sink_options
 @options.screen_options
@@ -303,7 +311,7 @@ def _columns(reader: RecordReader) -> Iterator[dict[str, Any]]:
                 yield columns
 
 
-main.add_command(per_image, "per-image")  # type: ignore[attr-defined]
+main.commands["per-image"] = per_image
 
 
 if __name__ == "__main__":

@@ -3,81 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from rbtools.cli import options, shared, tables
 from rbtools.cli.output import RecordWriter
-from rbtools.cli.sink import Sink, counted, form_option, names, where_option
+from rbtools.cli.sink import Sink, counted, form_param, names, where_param
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps
+from rbtools.registry import param
 from rbtools.scoring import correlate, metric_words, table
 from rbtools.scoring.groups import field
 from rbtools.scoring.join import JoinedSets
 from rbtools.scoring.ranking import Contender, averaged
 
 
+@dataclass(frozen=True, kw_only=True)
+class CorrelationOptions:
+    """The options of correlations, as typed."""
+
+    metrics: str = param(
+        "*",
+        "What to correlate: names, globs and expressions; with several sets also SET:NAME.",
+        metavar="LIST",
+        flags=("--metric", "--metrics"),
+    )
+    rows: str | None = param(None, "Metrics of the rows.  [default: --metric]", metavar="LIST")
+    cols: str | None = param(None, "Metrics of the columns.  [default: --metric]", metavar="LIST")
+    kind: str = param("spearman", "spearman (rho) or kendall (tau-b), or both with a comma.", metavar="LIST")
+    on: str | None = param(
+        None,
+        "Join result sets by these fields, such as arch.index: each FILE is a set, named after it.",
+        metavar="LIST",
+        flags=("--on", "--join"),
+    )
+    by: str | None = param(None, "With --on: the values of FIELD are the sets.", metavar="FIELD")
+    aggregate: str | None = param(
+        None, "First average records that differ only in these fields: seed.", metavar="LIST"
+    )
+    where: str | None = where_param
+    bootstrap: int = param(
+        0, "95 % intervals from N resamples of the records.", bounds="[0, inf)", metavar="N"
+    )
+    seed: int = param(0, "Seed of --bootstrap.", bounds="[0, inf)")
+    form: str | None = form_param
+
+
 @shared.command()
-@click.option(
-    "--metric",
-    "--metrics",
-    "metrics",
-    default="*",
-    metavar="LIST",
-    help="What to correlate: names, globs and expressions; with several sets also SET:NAME.",
-)
-@click.option("--rows", default=None, metavar="LIST", help="Metrics of the rows.  [default: --metric]")
-@click.option("--cols", default=None, metavar="LIST", help="Metrics of the columns.  [default: --metric]")
-@click.option(
-    "--kind",
-    default="spearman",
-    metavar="LIST",
-    help="spearman (rho) or kendall (tau-b), or both with a comma.",
-)
-@click.option(
-    "--on",
-    "--join",
-    "on",
-    default=None,
-    metavar="LIST",
-    help="Join result sets by these fields, such as arch.index: each FILE is a set, named after it.",
-)
-@click.option("--by", default=None, metavar="FIELD", help="With --on: the values of FIELD are the sets.")
-@click.option(
-    "--aggregate",
-    default=None,
-    metavar="LIST",
-    help="First average records that differ only in these fields: seed.",
-)
-@where_option
-@click.option(
-    "--bootstrap",
-    default=0,
-    type=click.IntRange(0),
-    metavar="N",
-    help="95 % intervals from N resamples of the records.",
-)
-@click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --bootstrap.")
-@form_option
+@shared.takes("typed", CorrelationOptions)
 @options.merging_sink_options
 @options.screen_options
-def main(
-    metrics: str,
-    rows: str | None,
-    cols: str | None,
-    kind: str,
-    on: str | None,
-    by: str | None,
-    aggregate: str | None,
-    where: str | None,
-    bootstrap: int,
-    seed: int,
-    form: str | None,
-    source: shared.RecordSource,
-    screen: shared.Terminal,
-) -> int:
+def main(typed: CorrelationOptions, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Compute rank correlations of metrics over records.
 
     Writes one JSON object for each pair of metrics: "kind", "row", "col", "value" (null, with a "reason",
@@ -92,20 +69,20 @@ def main(
       rb-corr --on arch.name,train.method --metric 'acc,pgd*' leaderboard.jsonl others.jsonl
       rb-corr --join train.method --by arch.name --metric acc leaderboard.jsonl
     """
-    kinds = _kinds(kind)
-    left = names(metrics if rows is None else rows, "--metric" if rows is None else "--rows")
-    right = names(metrics if cols is None else cols, "--metric" if cols is None else "--cols")
+    kinds = _kinds(typed.kind)
+    left = names(typed.metrics, "--metric") if typed.rows is None else names(typed.rows, "--rows")
+    right = names(typed.metrics, "--metric") if typed.cols is None else names(typed.cols, "--cols")
     with shared.opened_output(source, screen) as output:
-        sink = Sink(source, screen, output, where)
-        joined_by = names(on, "--on")
-        sets = JoinedSets(_read(sink, joined_by, by, names(aggregate, "--aggregate")), joined_by)
-        _tell(sink, sets, by)
+        sink = Sink(source, screen, output, typed.where)
+        joined_by, aggregate = names(typed.on, "--on"), names(typed.aggregate, "--aggregate")
+        sets = JoinedSets(_read(sink, joined_by, typed.by, aggregate), joined_by)
+        _tell(sink, sets, typed.by)
         sink.tell()
         if sink.good:
             _check(sets, sink.good)
             for one_kind in kinds:
-                matrix = _matrix(one_kind, sets, (left, right), bootstrap, seed, screen)
-                _write(matrix, form, (bootstrap, seed), output)
+                matrix = _matrix(one_kind, sets, (left, right), typed.bootstrap, typed.seed, screen)
+                _write(matrix, typed.form, (typed.bootstrap, typed.seed), output)
         return shared.FAILED if sink.bad else shared.DONE
 
 

@@ -3,54 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import click
 
 from rbtools import parse_units, units
 from rbtools.cli import options, shared, streams
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, UsageError
+from rbtools.registry import param
 
-severity_option = click.option(
-    "--severity", default="1-5", metavar="LIST", help="Severities from 1 to 5: 3, 1-5 or 1,3,5."
-)
+severity_param = param("1-5", "Severities from 1 to 5: 3, 1-5 or 1,3,5.", metavar="LIST")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorruptionOptions:
+    """The options of corruptions, as typed."""
+
+    severity: str = severity_param
+    archive: str | None = param(
+        None,
+        "Take the corrupted images from an archive, NAME.npy and labels.npy, such as CIFAR-10-C.",
+        metavar="DIR",
+        flags=("--from",),
+    )
+    detail: bool = options.detail_param
+    reference: str | None = param(
+        None,
+        "A record of rb-corrupt all; corrupt.mce and corrupt.relative_mce are relative to its errors.",
+        metavar="FILE",
+    )
+    write: str | None = param(
+        None,
+        "Evaluate nothing; write a corrupted copy of the data set in the layout that --from reads.",
+        metavar="DIR",
+    )
+    show: str | None = param(
+        None,
+        "Evaluate nothing; draw one image under every corruption and severity.",
+        metavar="FILE.png",
+    )
 
 
 @shared.command(choose=CORRUPTIONS, many=True)
-@severity_option
-@click.option(
-    "--from",
-    "archive",
-    metavar="DIR",
-    help="Take the corrupted images from an archive, NAME.npy and labels.npy, such as CIFAR-10-C.",
-)
-@options.detail_option
-@click.option(
-    "--reference",
-    metavar="FILE",
-    help="A record of rb-corrupt all; corrupt.mce and corrupt.relative_mce are relative to its errors.",
-)
-@click.option(
-    "--write",
-    metavar="DIR",
-    help="Evaluate nothing; write a corrupted copy of the data set in the layout that --from reads.",
-)
-@click.option(
-    "--show", metavar="FILE.png", help="Evaluate nothing; draw one image under every corruption and severity."
-)
+@shared.takes("typed", CorruptionOptions)
 @options.source_options
 @options.run_options
 def main(
     corruptions: list[str],
     params: dict[str, Any],
-    severity: str,
-    archive: str | None,
-    detail: bool,
-    reference: str | None,
-    write: str | None,
-    show: str | None,
+    typed: CorruptionOptions,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
@@ -70,22 +72,22 @@ def main(
     from rbtools.evaluation.accuracy import corrupted
     from rbtools.jobs.corrupted_images import ArchiveJob
 
-    severities = parse_units.severities(severity)
+    severities = parse_units.severities(typed.severity)
     chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
-    if show is not None:
+    if typed.show is not None:
         from rbtools.store.files import check_folder_of
 
-        check_folder_of(Path(show))
-    if write is not None or show is not None:
-        _refuse_to_evaluate(source, {"--from": archive, "--reference": reference})
-        return _made(chosen, severities, write, show, work)
-    base = None if reference is None else _reference(reference, corruptions, severities)
-    if archive is None:
-        return shared.evaluate(source, work, corrupted(chosen, severities, base, detail))
-    folder = _archive(archive, corruptions, params)
+        check_folder_of(Path(typed.show))
+    if typed.write is not None or typed.show is not None:
+        _refuse_to_evaluate(source, {"--from": typed.archive, "--reference": typed.reference})
+        return _made(chosen, severities, typed.write, typed.show, work)
+    base = None if typed.reference is None else _reference(typed.reference, corruptions, severities)
+    if typed.archive is None:
+        return shared.evaluate(source, work, corrupted(chosen, severities, base, typed.detail))
+    folder = _archive(typed.archive, corruptions, params)
     work = work.changed(archive=str(folder))
     return shared.filter_models(
-        source, work, ArchiveJob(folder, tuple(corruptions), severities, base, detail)
+        source, work, ArchiveJob(folder, tuple(corruptions), severities, base, typed.detail)
     )
 
 

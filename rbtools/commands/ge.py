@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from rbtools import parse_units
 from rbtools.attacks import ATTACKS
 from rbtools.cli import options, shared
-from rbtools.commands.corrupt import severity_option
+from rbtools.commands.corrupt import severity_param
 from rbtools.commands.pr import PROptions, pr_options
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.probabilistic import NOISES
+from rbtools.registry import param
 
 if TYPE_CHECKING:
     from rbtools.evaluation.spec import Evaluation
 
-n_train_option = click.option(
-    "--n-train",
-    type=click.IntRange(1),
-    default=None,
-    help="Number of training images.  [default: that of --n]",
-)
+
+@dataclass(frozen=True, kw_only=True)
+class GapOptions:
+    """The options of the gaps, as typed."""
+
+    eps: str = options.eps_param
+    severity: str = severity_param
+    n_train: int | None = param(None, "Number of training images.  [default: that of --n]", bounds="[1, inf)")
 
 
 def _ge(
@@ -38,7 +39,113 @@ def _ge(
     return shared.filter_models(source, work, GapJob((task, *more), n_train))
 
 
-@shared.group
+@shared.command()
+@shared.takes("typed", GapOptions, "n_train")
+@options.source_options
+@options.both_splits_options
+def acc(typed: GapOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
+    """Clean accuracy, on train minus on test."""
+    from rbtools.evaluation.accuracy import clean
+
+    return _ge(source, work, clean(), typed.n_train)
+
+
+@shared.command(choose=ATTACKS)
+@shared.takes("typed", GapOptions, "eps", "n_train")
+@options.source_options
+@options.searched_splits_options
+def attack(
+    attack: str,
+    params: dict[str, Any],
+    typed: GapOptions,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+) -> shared.Status:
+    """Accuracy under an attack, on train minus on test."""
+    from rbtools.evaluation.accuracy import attacked
+
+    method, distances = parse_units.attack(ATTACKS, attack, params, typed.eps, work.screen.warn)
+    return _ge(source, work, attacked(method, distances), typed.n_train)
+
+
+@shared.command(choose=CORRUPTIONS, many=True)
+@shared.takes("typed", GapOptions, "severity", "n_train")
+@options.source_options
+@options.both_splits_options
+def corrupt(
+    corruptions: list[str],
+    params: dict[str, Any],
+    typed: GapOptions,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+) -> shared.Status:
+    """Accuracy under corruptions, on train minus on test."""
+    from rbtools.evaluation.accuracy import corrupted
+
+    chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
+    return _ge(source, work, corrupted(chosen, parse_units.severities(typed.severity)), typed.n_train)
+
+
+@shared.command(choose=NOISES, by="--noise", default="uniform")
+@pr_options
+@shared.takes("typed", GapOptions, "n_train")
+@options.source_options
+@options.searched_splits_options
+def pr(
+    params: dict[str, Any],
+    options: PROptions,
+    typed: GapOptions,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+) -> shared.Status:
+    """Probabilistic robustness, on train minus on test.
+
+    Adds ge.pr.NOISE.GAMMA, over the images classified correctly without noise, and ge.pr-all.NOISE.GAMMA,
+    over all images, which PRBench publishes: its code takes the first 1,000 images of each split (--n
+    0-999).
+    """
+    options, params = shared.with_preset("pr-presets", options, params)
+    first, *more = options.tasks(params)
+    status = _ge(source, work, first, typed.n_train, *more)
+    options.say_undecided(work)
+    return status
+
+
+@shared.command(choose=ATTACKS)
+@shared.takes("typed", GapOptions, "eps", "n_train")
+@options.source_options
+@options.searched_splits_options
+def loss_attack(
+    attack: str,
+    params: dict[str, Any],
+    typed: GapOptions,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+) -> shared.Status:
+    """Cross-entropy and error at the last iterate of an attack, on test minus on train."""
+    from rbtools.evaluation.robust_loss import robust_loss
+
+    if any(field.name == "iterate" for field in fields(ATTACKS.load(attack))):
+        params.setdefault("iterate", "last")
+    method, distances = parse_units.attack(ATTACKS, attack, params, typed.eps, work.screen.warn)
+    return _ge(source, work, robust_loss(method, distances), typed.n_train)
+
+
+@shared.group(attack=loss_attack)
+def loss() -> None:
+    """The robust loss gap and the robust error gap: test minus train, under an attack.
+
+    Adds test_minus_train.loss.NAME and test_minus_train.error.NAME to "metrics", the gaps of the paper on the
+    Weight-Curvature Index, with both sides as loss.NAME, error.NAME and train. in front. Every image is
+    attacked, also those that the model misclassifies, and the last iterate of the attack counts.
+
+    \b
+    Example:
+      rb-ge loss attack pgd --steps 10 --n 50 --n-train 200 trained.jsonl
+    """
+
+
+@shared.group(acc=acc, attack=attack, corrupt=corrupt, loss=loss, pr=pr)
 def main() -> None:
     """Measure the generalisation error of an evaluation: its value on train minus that on test.
 
@@ -54,123 +161,6 @@ def main() -> None:
       rb-ge loss attack pgd --steps 10 --n 50 --n-train 200 trained.jsonl
       rb-ge pr --gamma 0.08 --samples 20 trained.jsonl
     """
-
-
-@shared.command()
-@n_train_option
-@options.source_options
-@options.both_splits_options
-def acc(source: shared.RecordSource, work: shared.CommandContext, n_train: int | None) -> shared.Status:
-    """Clean accuracy, on train minus on test."""
-    from rbtools.evaluation.accuracy import clean
-
-    return _ge(source, work, clean(), n_train)
-
-
-@shared.command(choose=ATTACKS)
-@options.eps_option
-@n_train_option
-@options.source_options
-@options.searched_splits_options
-def attack(
-    attack: str,
-    params: dict[str, Any],
-    eps: str,
-    source: shared.RecordSource,
-    work: shared.CommandContext,
-    n_train: int | None,
-) -> shared.Status:
-    """Accuracy under an attack, on train minus on test."""
-    from rbtools.evaluation.accuracy import attacked
-
-    method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
-    return _ge(source, work, attacked(method, distances), n_train)
-
-
-@shared.command(choose=CORRUPTIONS, many=True)
-@severity_option
-@n_train_option
-@options.source_options
-@options.both_splits_options
-def corrupt(
-    corruptions: list[str],
-    params: dict[str, Any],
-    severity: str,
-    source: shared.RecordSource,
-    work: shared.CommandContext,
-    n_train: int | None,
-) -> shared.Status:
-    """Accuracy under corruptions, on train minus on test."""
-    from rbtools.evaluation.accuracy import corrupted
-
-    chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
-    return _ge(source, work, corrupted(chosen, parse_units.severities(severity)), n_train)
-
-
-@shared.command(choose=NOISES, option="--noise", default="uniform")
-@pr_options
-@n_train_option
-@options.source_options
-@options.searched_splits_options
-def pr(
-    params: dict[str, Any],
-    options: PROptions,
-    source: shared.RecordSource,
-    work: shared.CommandContext,
-    n_train: int | None,
-) -> shared.Status:
-    """Probabilistic robustness, on train minus on test.
-
-    Adds ge.pr.NOISE.GAMMA, over the images classified correctly without noise, and ge.pr-all.NOISE.GAMMA,
-    over all images, which PRBench publishes: its code takes the first 1,000 images of each split (--n
-    0-999).
-    """
-    options, params = shared.with_preset("pr-presets", options, params)
-    first, *more = options.tasks(params)
-    status = _ge(source, work, first, n_train, *more)
-    options.say_undecided(work)
-    return status
-
-
-@shared.group
-def loss() -> None:
-    """The robust loss gap and the robust error gap: test minus train, under an attack.
-
-    Adds test_minus_train.loss.NAME and test_minus_train.error.NAME to "metrics", the gaps of the paper on the
-    Weight-Curvature Index, with both sides as loss.NAME, error.NAME and train. in front. Every image is
-    attacked, also those that the model misclassifies, and the last iterate of the attack counts.
-
-    \b
-    Example:
-      rb-ge loss attack pgd --steps 10 --n 50 --n-train 200 trained.jsonl
-    """
-
-
-@shared.command(choose=ATTACKS)
-@options.eps_option
-@n_train_option
-@options.source_options
-@options.searched_splits_options
-def loss_attack(
-    attack: str,
-    params: dict[str, Any],
-    eps: str,
-    source: shared.RecordSource,
-    work: shared.CommandContext,
-    n_train: int | None,
-) -> shared.Status:
-    """Cross-entropy and error at the last iterate of an attack, on test minus on train."""
-    from rbtools.evaluation.robust_loss import robust_loss
-
-    if any(field.name == "iterate" for field in dataclasses.fields(ATTACKS.load(attack))):
-        params.setdefault("iterate", "last")
-    method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
-    return _ge(source, work, robust_loss(method, distances), n_train)
-
-
-loss.add_command(loss_attack, "attack")
-for _command, _name in ((acc, "acc"), (attack, "attack"), (corrupt, "corrupt"), (loss, "loss"), (pr, "pr")):
-    main.add_command(_command, _name)
 
 
 if __name__ == "__main__":

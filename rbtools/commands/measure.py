@@ -62,7 +62,7 @@ class MeasureOptions:
 
 
 @shared.command(choose=MEASURES, many=True)
-@options.spec("options", MeasureOptions)
+@shared.takes("options", MeasureOptions)
 @options.source_options
 @options.measuring_options
 def main(

@@ -167,11 +167,11 @@ class RareOptions(PROptions):
 
 # PRBench's text averages PR over the images that are classified correctly without noise; the generalisation
 # error in its tables is over all images.
-pr_options = options.spec("options", PROptions, defaults={"denominator": "both"})
+pr_options = shared.takes("options", PROptions, denominator="both")
 
 
-@shared.command(choose=NOISES, option="--noise", default="uniform")
-@options.spec("options", RareOptions)
+@shared.command(choose=NOISES, by="--noise", default="uniform")
+@shared.takes("options", RareOptions)
 @options.source_options
 @options.search_options
 def main(

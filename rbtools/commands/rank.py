@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import click
-
 from rbtools.cli import against, options, paired_ranking, shared
 from rbtools.cli.baseline import Baseline
 from rbtools.cli.rank_output import Ranking, RankOptions, write
@@ -18,7 +16,7 @@ from rbtools.cli.sink import (
     compiled,
     counted,
     names,
-    where_option,
+    where_param,
 )
 from rbtools.cli.source import name_of
 from rbtools.errors import UsageError
@@ -27,15 +25,6 @@ from rbtools.registry import param
 from rbtools.scoring import assertions, merge, rank_order, ranking, same_model, table, union
 from rbtools.scoring.groups import grouped, in_order
 from rbtools.scoring.ranking import Contender
-
-_form_option = click.option(
-    "--format",
-    "form",
-    default=None,
-    type=click.Choice((*FORMATS, "junit")),
-    help="How to write; junit: the assertions, for continuous integration.  [default: table on a terminal,"
-    " else jsonl]",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +37,7 @@ class RankingOptions:
         metavar="EXPR[:lower|higher]",
     )
     top: int | None = param(None, "Only the first N (of each group).", bounds="[1, inf)", metavar="N")
-    where: str | None
+    where: str | None = where_param
     within: str | None = param(
         None, "Rank within groups of records that agree in these fields.", metavar="LIST"
     )
@@ -135,16 +124,17 @@ class RankingOptions:
         " rb-convert reads it, for robustbench by default the values that rbtools has.",
         metavar="SOURCE[:FILE]",
     )
-    form: str | None
+    form: str | None = param(
+        None,
+        "How to write; junit: the assertions, for continuous integration.  [default: table on a terminal,"
+        " else jsonl]",
+        choices=(*FORMATS, "junit"),
+        flags=("--format",),
+    )
 
 
 @shared.command()
-@options.spec(
-    "options",
-    RankingOptions,
-    where=where_option,
-    form=_form_option,
-)
+@shared.takes("options", RankingOptions)
 @options.store_option
 @options.merging_sink_options
 @options.screen_options

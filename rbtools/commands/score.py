@@ -3,93 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-import click
 
 from rbtools.cli import config, options, shared, streams
 from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
-from rbtools.cli.source import name_of, stop_if_strict, where
+from rbtools.cli.source import RecordSource, name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import read_settings
 from rbtools.records import Line, dumps, results
+from rbtools.registry import param
 from rbtools.scoring import merge as merging
 from rbtools.scoring import same_model, terms
 from rbtools.scoring.composite import MISSING, Composite
 from rbtools.scoring.derived import Derived, derived, explained
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoreOptions:
+    """The options of a score, as typed."""
+
+    metrics: tuple[str, ...] = param(
+        (),
+        "Metrics of the score: names, globs (pgd20.*) and expressions (mean(pgd20.*)) with commas, and their"
+        " weight; lower: less is better.  [default: all that every record has]",
+        metavar="NAME[:WEIGHT][:lower|higher]",
+        flags=("--metric",),
+    )
+    preset: str | None = param(
+        None,
+        "The metrics and directions of a published composite; --weights and --metric add to it.",
+        choices=tuple(terms.presets()),
+    )
+    weights: str | None = param(
+        None, "A YAML file of metrics and their weights: 'acc: 2', 'ge.acc: 1:lower'.", metavar="FILE"
+    )
+    within: str | None = param(
+        None,
+        "Scale within groups of records that agree in these fields: dataset,arch.name.",
+        metavar="LIST",
+    )
+    missing: str = param("refuse", "What to do with a record that lacks a metric.", choices=MISSING)
+    adds: tuple[str, ...] = param(
+        (),
+        "Store the value of EXPR as the metric NAME, for instance adv='mean(pgd20.*)'; without metrics of a"
+        " score, none is computed.",
+        metavar="NAME=EXPR",
+        flags=("--add",),
+    )
+    explains: tuple[str, ...] = param(
+        (),
+        "Store a union as a metric, and say which part breaks how many images, how many alone, and which"
+        " fewest parts break the same.",
+        metavar="'union(...)'",
+        flags=("--explain",),
+    )
+    dry_run: bool = param(
+        False,
+        "Compute no score; report what would be scored, by which metrics.",
+        flags=("--dry-run",),
+    )
+    force: bool = param(False, "Let --add overwrite a metric of another origin.", flags=("--force",))
+
+
 @shared.command()
-@click.option(
-    "--metric",
-    "metrics",
-    multiple=True,
-    metavar="NAME[:WEIGHT][:lower|higher]",
-    help="Metrics of the score: names, globs (pgd20.*) and expressions (mean(pgd20.*)) with commas, and their"
-    " weight; lower: less is better.  [default: all that every record has]",
-)
-@click.option(
-    "--preset",
-    default=None,
-    type=click.Choice(list(terms.presets())),
-    help="The metrics and directions of a published composite; --weights and --metric add to it.",
-)
-@click.option(
-    "--weights",
-    "weights",
-    default=None,
-    metavar="FILE",
-    help="A YAML file of metrics and their weights: 'acc: 2', 'ge.acc: 1:lower'.",
-)
-@click.option(
-    "--within",
-    default=None,
-    metavar="LIST",
-    help="Scale within groups of records that agree in these fields: dataset,arch.name.",
-)
-@click.option(
-    "--missing",
-    default="refuse",
-    type=click.Choice(MISSING),
-    help="What to do with a record that lacks a metric.",
-)
-@click.option(
-    "--add",
-    "adds",
-    multiple=True,
-    metavar="NAME=EXPR",
-    help="Store the value of EXPR as the metric NAME, for instance adv='mean(pgd20.*)'; without metrics of a"
-    " score, none is computed.",
-)
-@click.option(
-    "--explain",
-    "explains",
-    multiple=True,
-    metavar="'union(...)'",
-    help="Store a union as a metric, and say which part breaks how many images, how many alone, and which"
-    " fewest parts break the same.",
-)
-@click.option(
-    "--dry-run", is_flag=True, help="Compute no score; report what would be scored, by which metrics."
-)
-@click.option("--force", is_flag=True, help="Let --add overwrite a metric of another origin.")
-@options.merge_option
+@shared.takes("typed", ScoreOptions)
+@shared.takes("merge", RecordSource, "merge", make=lambda merge: merge)
 @options.stream_options
 @options.screen_options
-def main(
-    metrics: tuple[str, ...],
-    preset: str | None,
-    weights: str | None,
-    within: str | None,
-    missing: str,
-    adds: tuple[str, ...],
-    explains: tuple[str, ...],
-    force: bool,
-    dry_run: bool,
-    merge: bool,
-    source: shared.RecordSource,
-    screen: shared.Terminal,
-) -> int:
+def main(typed: ScoreOptions, merge: bool, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Give every record a composite score between 0 and 1.
 
     Each metric is scaled to [0, 1] over all records, or over each group of --within (1 is best: metrics where
@@ -107,16 +89,16 @@ def main(
       rb-score --add adv.mean='mean(pgd20.*)' results.jsonl
       rb-score --explain 'union(fgsm.*,pgd20.*)' results.jsonl
     """
-    asked, fields = _asked(metrics, weights), names(within, "--within")
-    only_add = bool(adds or explains) and not (metrics or preset or weights)
-    if only_add and within is not None:
+    asked, fields = _asked(typed.metrics, typed.weights), names(typed.within, "--within")
+    only_add = bool(typed.adds or typed.explains) and not (typed.metrics or typed.preset or typed.weights)
+    if only_add and typed.within is not None:
         raise UsageError(
-            "--within is for a score, but --add alone computes none. Name its metrics with --metric."
+            "--within is for a score, but --add alone computes none. Name its typed.metrics with --metric."
         )
-    derived_metrics = [*map(derived, adds), *map(explained, explains)]
+    derived_metrics = [*map(derived, typed.adds), *map(explained, typed.explains)]
     with shared.opened_output(source, screen) as output:
-        reading = _ScoredLines([] if dry_run else derived_metrics, force, screen, source.strict)
-        if only_add and not dry_run:
+        reading = _ScoredLines([] if typed.dry_run else derived_metrics, typed.force, screen, source.strict)
+        if only_add and not typed.dry_run:
             one_by_one = not any(metric.compares_results for metric in derived_metrics)
             for line in reading.lines(RecordReader(source, screen, output), merge=merge and not one_by_one):
                 output.line(line.text)
@@ -125,12 +107,12 @@ def main(
         records = [line.record for line in lines if line.record is not None]
         if records:
             composite = Composite(
-                records, asked, preset=preset, within=fields, missing=missing, warn=screen.warn
+                records, asked, preset=typed.preset, within=fields, missing=typed.missing, warn=screen.warn
             )
-            _tell(composite.terms, len(records), screen, dry_run=dry_run)
-        entries = iter(composite.entries() if records and not dry_run else ())
+            _tell(composite.terms, len(records), screen, dry_run=typed.dry_run)
+        entries = iter(composite.entries() if records and not typed.dry_run else ())
         for line in lines:
-            scored = line.record is not None and not dry_run
+            scored = line.record is not None and not typed.dry_run
             output.line(dumps(_with_score(line.record or {}, next(entries))) if scored else line.text)
         return shared.FAILED if reading.failed else shared.DONE
 

@@ -4,40 +4,44 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import click
+from typing import Any
 
 from rbtools.cli import options, shared
 from rbtools.cli.output import RecordWriter
+from rbtools.cli.run_options import RunOptions
 from rbtools.cli.sink import compiled
 from rbtools.errors import RbError, UsageError
 from rbtools.records import SCHEMA, dumps, expr
+from rbtools.registry import param
 from rbtools.store import Store, listing, upkeep
 
 _STEP = 1000
 
 KINDS = ("training", "tracking", "evaluation")
 
-_options = (
-    click.argument("keys", nargs=-1, metavar="[KEY]..."),
-    click.option(
-        "--where", default=None, metavar="EXPR", help="Only results for which this holds: 'acc > 0.8'."
-    ),
-    click.option("--kind", default=None, type=click.Choice(KINDS), help="Only results of one kind."),
-)
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSelection:
+    """The selection of results on the command line."""
+
+    keys: tuple[str, ...] = param((), "", metavar="[KEY]...", positional=True)
+    where: str | None = param(None, "Only results for which this holds: 'acc > 0.8'.", metavar="EXPR")
+    kind: str | None = param(None, "Only results of one kind.", choices=KINDS)
 
 
-class StoreSelection(NamedTuple):
-    """The selection on the command line."""
+@dataclass(frozen=True, kw_only=True)
+class UpkeepOptions:
+    """The options of the store's upkeep."""
 
-    keys: tuple[str, ...]
-    where: str | None
-    kind: str | None
-
-
-choice_options = options.bundle("choice", StoreSelection, *_options)
+    delete: bool = param(False, "Remove damaged files, so that they are computed again.", flags=("--delete",))
+    keep_metrics: bool = param(
+        False,
+        "Remove all but results: checkpoints and unfinished trainings, too.",
+        flags=("--keep-metrics",),
+    )
+    dry_run: bool = param(False, "Only report what would be removed.", flags=("--dry-run",))
 
 
 class SelectedResults:
@@ -86,25 +90,11 @@ class SelectedResults:
         return shared.FAILED if self.damaged else shared.DONE
 
 
-store_option = options.bundle("store", lambda store: Store(store), options.store_option)
-
-
-@shared.group
-def main() -> None:
-    """List, check and clean stored results. A store is a folder: tar moves it.
-
-    \b
-    Examples:
-      rb-store ls --kind training --where 'train.method == "trades"' | rb-attack pgd --eps 8
-      rb-store ls --where 'pgd20.8 > 0.5' | rb-rank --by pgd20.8 --aggregate seed
-      rb-store du
-      rb-store verify --delete
-      rb-store gc --keep-metrics --dry-run
-    """
+store_option = shared.takes("store", RunOptions, "store", make=Store, store=options.store_param)
 
 
 @shared.command()
-@choice_options
+@shared.takes("choice", StoreSelection)
 @store_option
 @options.screen_options
 def ls(choice: StoreSelection, store: Store, screen: shared.Terminal) -> int:
@@ -146,10 +136,10 @@ def du(store: Store, screen: shared.Terminal) -> int:
 
 
 @shared.command()
-@click.option("--delete", is_flag=True, help="Remove damaged files, so that they are computed again.")
+@shared.takes("typed", UpkeepOptions, "delete")
 @store_option
 @options.screen_options
-def verify(delete: bool, store: Store, screen: shared.Terminal) -> int:
+def verify(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
     """Check every file against its hash.
 
     Reads every file and uses no cache. Each damaged file is a line of JSON on standard output; the exit
@@ -165,12 +155,12 @@ def verify(delete: bool, store: Store, screen: shared.Terminal) -> int:
             bad += 1
             screen.clear()
             screen.error(f"{path} is damaged: {problem}.")
-            deleted = delete and problem != upkeep.FOREIGN and _deleted(path, screen)
+            deleted = typed.delete and problem != upkeep.FOREIGN and _deleted(path, screen)
             fields = {"kind": kind, "key": path.name, "path": str(path), "problem": problem}
             output.line(dumps({"schema": SCHEMA, **fields, "deleted": deleted}))
     screen.clear()
     screen.say(f"{_counted(count, 'file')}, {bad or 'none'} damaged.")
-    if bad and not delete:
+    if bad and not typed.delete:
         screen.say("--delete removes damaged files; they are computed again when they are needed.")
     return shared.FAILED if bad else shared.DONE
 
@@ -185,13 +175,10 @@ def _deleted(path: Path, screen: shared.Terminal) -> bool:
 
 
 @shared.command()
-@click.option(
-    "--keep-metrics", is_flag=True, help="Remove all but results: checkpoints and unfinished trainings, too."
-)
-@click.option("--dry-run", is_flag=True, help="Only report what would be removed.")
+@shared.takes("typed", UpkeepOptions, "keep_metrics", "dry_run")
 @store_option
 @options.screen_options
-def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal) -> int:
+def gc(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
     """Remove what is no longer needed.
 
     Removes what dead processes left behind, states of finished trainings, and states that were not continued
@@ -199,7 +186,7 @@ def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal)
     network again when it is requested. Work in progress is never touched; while there is any, checkpoints
     stay.
     """
-    cleared = upkeep.clear(store, keep_metrics=keep_metrics, dry_run=dry_run)
+    cleared = upkeep.clear(store, keep_metrics=typed.keep_metrics, dry_run=typed.dry_run)
     gone: dict[str, list[int]] = {}
     for garbage in cleared.garbage:
         counts = gone.setdefault(garbage.kind, [0, 0])
@@ -210,11 +197,11 @@ def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal)
         rows = [
             {"schema": SCHEMA, "kind": kind, "files": n, "bytes": size} for kind, (n, size) in gone.items()
         ]
-        _show([{**row, "dry_run": True} for row in rows] if dry_run else rows, output)
+        _show([{**row, "dry_run": True} for row in rows] if typed.dry_run else rows, output)
     files, size = gone["total"]
-    verb = "would be freed" if dry_run else "freed"
+    verb = "would be freed" if typed.dry_run else "freed"
     screen.say(f"{_in_bytes(size)} in {_counted(files, 'file')} {verb}.")
-    if cleared.live and keep_metrics:
+    if cleared.live and typed.keep_metrics:
         screen.warn(
             f"{_counted(len(cleared.live), 'piece')} of work in progress: checkpoints were kept. Run this"
             " again when it is finished."
@@ -258,13 +245,18 @@ def _counted(count: int, word: str) -> str:
     return f"{count:,} {word}{'s' * (count != 1)}"
 
 
-for _command, _name in (
-    (ls, "ls"),
-    (du, "du"),
-    (verify, "verify"),
-    (gc, "gc"),
-):
-    main.add_command(_command, _name)
+@shared.group(ls=ls, du=du, verify=verify, gc=gc)
+def main() -> None:
+    """List, check and clean stored results. A store is a folder: tar moves it.
+
+    \b
+    Examples:
+      rb-store ls --kind training --where 'train.method == "trades"' | rb-attack pgd --eps 8
+      rb-store ls --where 'pgd20.8 > 0.5' | rb-rank --by pgd20.8 --aggregate seed
+      rb-store du
+      rb-store verify --delete
+      rb-store gc --keep-metrics --dry-run
+    """
 
 
 if __name__ == "__main__":

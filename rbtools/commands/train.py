@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from rbtools import parse_units, registry
-from rbtools.cli import options, shared
+from rbtools.cli import calls, options, shared
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
+from rbtools.registry import param
 from rbtools.trainer import distributed, presets
 from rbtools.trainer.recipe import Recipe, check, check_method
 from rbtools.training import METHODS
@@ -30,24 +30,32 @@ def _default_method(arguments: Sequence[str]) -> str:
     return "erm"
 
 
-@shared.command(choose=METHODS, option="--method", default=_default_method)
-@click.option(
-    "--method",
-    default=None,
-    metavar="LIST",
-    help="How to train: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]",
-)
-@options.spec("recipe", Recipe, dict)
-@options.tensorboard_option
-@click.option("--seed", default="0", metavar="LIST", help="Seeds; one trained record for each.")
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """The options of rb-train beside those of the recipe, as typed."""
+
+    method: str | None = param(
+        None,
+        "How to train: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]",
+        metavar="LIST",
+    )
+    tensorboard: str | None = param(
+        None,
+        "Write the curves of all epochs to DIR (pip install 'rbtools[tensorboard]').",
+        metavar="DIR",
+    )
+    seed: str = param("0", "Seeds; one trained record for each.", metavar="LIST")
+
+
+@shared.command(choose=METHODS, by="--method", default=_default_method, covers="--preset")
+@shared.takes("typed", TrainingOptions)
+@shared.takes("recipe", Recipe, make=dict)
 @options.stream_options
 @options.train_options
 def main(
-    method: str | None,
     params: dict[str, Any],
+    typed: TrainingOptions,
     recipe: dict[str, Any],
-    tensorboard: str | None,
-    seed: str,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> int:
@@ -69,7 +77,7 @@ def main(
             "--store none leaves no place for the checkpoints of a training. Leave it out, or name a folder."
         )
     preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
-    names = _names(_default_method(preset) if method is None else method)
+    names = _names(_default_method(preset) if typed.method is None else typed.method)
     whole_recipe = _recipe(recipe, frozenset(params))
     slips: dict[str, None] = {}  # methods share options: report each option once
     methods = [
@@ -97,12 +105,12 @@ def main(
         raise UsageError(str(wrong)) from None
 
     work = work.changed(worker=distributed.local_rank())
-    seeds = whole_numbers(seed, "--seed")
+    seeds = whole_numbers(typed.seed, "--seed")
     tasks = [TrainJob(built, whole_recipe, number) for built in methods for number in seeds]
     _refuse_together(work.run)
     with distributed.process_group(work.run) as leads:
         if leads:
-            with _board(tensorboard, work.screen):
+            with _board(typed.tensorboard, work.screen):
                 return shared.done(shared.filter_records(source, tasks, work))
         from rbtools.trainer.train_model import worker_loop
 
@@ -112,22 +120,15 @@ def main(
 
 def _recipe(typed: dict[str, Any], given_params: frozenset[str]) -> Recipe:
     """The recipe of the options and the preset. Raises UsageError for options without effect."""
-    given = frozenset(name for name in typed if _is_given(name))
-    in_file = frozenset(name for name in typed if _is_given(name, in_file=True))
-    result = presets.recipe(typed, given_params, in_file)
+    call = calls.current()
+    given, in_file = frozenset(call.given) & set(typed), frozenset(call.in_file) & set(typed)
+    result = presets.recipe(typed, given_params, given | in_file)
     fields = {field.name: field for field in registry.options(Recipe)}
     for name, reason in result.without_effect().items():
         if name in given:
             option = registry.option_name(fields[name])
             raise UsageError(f"{option} has no effect with {reason}. Leave out one, or change the other.")
     return result
-
-
-def _is_given(name: str, in_file: bool = False) -> bool:
-    """Whether the command line has that option (or a configuration, where that counts)."""
-    source = click.get_current_context().get_parameter_source(name)
-    sources = click.core.ParameterSource
-    return source is sources.COMMANDLINE or (in_file and source is sources.DEFAULT_MAP)
 
 
 def _params(name: str, given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
@@ -148,9 +149,6 @@ def _board(folder: str | None, screen: shared.Terminal) -> Iterator[None]:
     with contextlib.closing(Board(folder)) as board:
         screen.listeners.append(board.hear)
         yield
-
-
-main.covers = "--preset"  # type: ignore[attr-defined]
 
 
 def _refuse_together(run: Run) -> None:

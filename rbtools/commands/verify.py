@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from rbtools.cli import options, shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import counted
 from rbtools.cli.source import name_of
 from rbtools.errors import UsageError
 from rbtools.records import Line, dumps
+from rbtools.registry import param
 from rbtools.scoring import remeasured
 
 if TYPE_CHECKING:
@@ -23,33 +22,32 @@ if TYPE_CHECKING:
     from rbtools.jobs.verification import VerifyJob
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """The options of a verification, as typed."""
+
+    inconsistent: bool = param(
+        False,
+        "Measure nothing; judge only whether the numbers of each record agree with each other.",
+        flags=("--inconsistent",),
+    )
+    sample: int | None = param(
+        None,
+        "Measure only so many random entries of each record.  [default: all]",
+        bounds="[1, inf)",
+    )
+    adv: str | None = param(
+        None,
+        "Judge adversarial images, a file of rb-attack --save-adv or all in its folder, by a forward pass.",
+        metavar="FILE.npz|DIR",
+    )
+
+
 @shared.command()
-@click.option(
-    "--inconsistent",
-    is_flag=True,
-    help="Measure nothing; judge only whether the numbers of each record agree with each other.",
-)
-@click.option(
-    "--sample",
-    default=None,
-    type=click.IntRange(1),
-    help="Measure only so many random entries of each record.  [default: all]",
-)
-@click.option(
-    "--adv",
-    default=None,
-    metavar="FILE.npz|DIR",
-    help="Judge adversarial images, a file of rb-attack --save-adv or all in its folder, by a forward pass.",
-)
+@shared.takes("typed", VerifyOptions)
 @options.source_options
 @options.verify_options
-def main(
-    inconsistent: bool,
-    sample: int | None,
-    adv: str | None,
-    source: shared.RecordSource,
-    work: shared.CommandContext,
-) -> shared.Status:
+def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure again what records claim, and compare.
 
     Every entry of "evals" is measured again with the settings that it names, and the result is compared:
@@ -90,24 +88,24 @@ def main(
     heard = _Verdicts(work.screen)
     work.screen.listeners.append(heard.hear)
     source = dataclasses.replace(source, table=_table)
-    if inconsistent:
+    if typed.inconsistent:
         if (
-            sample is not None
+            typed.sample is not None
             or work.run.selection.n is not None
-            or adv is not None
+            or typed.adv is not None
             or source.checkpoint is not None
         ):
             raise UsageError(
                 "--inconsistent measures nothing. Leave out --sample, --n, --adv and --checkpoint."
             )
         status = shared.done(shared.filter_records(source, [ConsistencyJob()], work))
-    elif adv is not None:
-        if sample is not None or work.run.selection.n is not None:
+    elif typed.adv is not None:
+        if typed.sample is not None or work.run.selection.n is not None:
             raise UsageError("--adv judges all images of its files. Leave out --sample and --n.")
-        status = shared.done(_with_file(source, work, EvidenceJob(adv), alone=True))
+        status = shared.done(_with_file(source, work, EvidenceJob(typed.adv), alone=True))
     else:
         run = work.run
-        job = VerifyJob(run.selection.n, sample, run.settings.seed)
+        job = VerifyJob(run.selection.n, typed.sample, run.settings.seed)
         status = shared.done(_with_file(source, work, job))
     any_verdict = heard.tell()
     return status or (shared.FAILED if heard.wrong or not any_verdict else shared.DONE)

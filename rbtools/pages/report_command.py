@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import click
-
 from rbtools.cli import options, shared
-from rbtools.cli.sink import Sink, where_option
+from rbtools.cli.sink import Sink
 from rbtools.cli.source import name_of
 from rbtools.pages import model_report
-from rbtools.plots.output_file import ending_of, output_option, refuse_to_overwrite, save
+from rbtools.plots.output_file import PlotOptions, ending_of, refuse_to_overwrite, save
 from rbtools.records import metric_name
 from rbtools.scoring import render, table
 
@@ -30,18 +28,10 @@ def _latex(record: Mapping[str, Any]) -> str:
 
 
 @shared.command()
-@output_option
-@where_option
-@click.option("--title", default=None, help="Title of the page.  [default: network and data set]")
+@shared.takes("typed", PlotOptions)
 @options.merging_sink_options
 @options.screen_options
-def report(
-    output: str,
-    where: str | None,
-    title: str | None,
-    source: shared.RecordSource,
-    screen: shared.Terminal,
-) -> int:
+def report(typed: PlotOptions, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Write a report on one model, for a paper's appendix or a review: HTML in one file.
 
     It has all results with their intervals and settings, curves over eps, radius and severity, a checklist
@@ -56,26 +46,26 @@ def report(
       rb-plot report -o report.html results.jsonl
       rb-plot report -o report.html --where 'train.method == "erm"' results.jsonl
     """
-    ending_of(output, ("html", "htm"))
-    refuse_to_overwrite(source, output)
+    ending_of(typed.output, ("html", "htm"))
+    refuse_to_overwrite(source, typed.output)
     with shared.opened_output(source, screen) as stream:
-        sink = Sink(source, screen, stream, where)
+        sink = Sink(source, screen, stream, typed.where)
         records = sink.records()
         sink.tell()
         if not sink.came:
             return shared.DONE  # --allow-empty
         if not records:
-            screen.error(f"there is no record to report on: {output} was not written.")
+            screen.error(f"there is no record to report on: {typed.output} was not written.")
             return shared.FAILED
         if len(records) != 1:
             screen.error(
-                f"A report is of one model, and {len(records)} came: {output} was not written. Choose one:"
-                " --where 'arch.index == 13714'."
+                f"A report is of one model, and {len(records)} came: {typed.output} was not written. Choose"
+                f" one: --where 'arch.index == 13714'."
             )
             return shared.FAILED
         (record,) = records
-        text = model_report.page(record, _latex(record), title)
-        save(text, Path(output), "html")
+        text = model_report.page(record, _latex(record), typed.title)
+        save(text, Path(typed.output), "html")
         screen.clear()
-        screen.say(f"{output} reports on {name_of(record)}.")
+        screen.say(f"{typed.output} reports on {name_of(record)}.")
         return shared.FAILED if sink.bad else shared.DONE

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from rbtools.cli import shared
+from rbtools.cli.sink import where_param
 from rbtools.errors import UsageError
+from rbtools.registry import REQUIRED, param
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-output_option = click.option(
-    "--output", "-o", required=True, metavar="FILE", help="The file to write; its ending is the format."
+output_param = param(
+    REQUIRED, "The file to write; its ending is the format.", metavar="FILE", flags=("--output", "-o")
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotOptions:
+    """The options of a figure or page of records, as typed."""
+
+    output: str = output_param
+    where: str | None = where_param
+    title: str | None = param(None, "Title of the page.  [default: network and data set]")
 
 
 def save(drawn: Figure | str, file: Path, ending: str) -> None:

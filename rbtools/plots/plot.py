@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import typing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from rbtools import parse_units
 from rbtools.cli import options, shared, streams
-from rbtools.cli.sink import Sink, counted, where_option
+from rbtools.cli.sink import Sink, counted
 from rbtools.cli.sink import names as names_of
-from rbtools.commands.corrupt import severity_option
+from rbtools.commands.corrupt import severity_param
 from rbtools.plots import PLOTS, Plot, details
-from rbtools.plots.output_file import ending_of, output_option, refuse_to_overwrite, save
-from rbtools.registry import Registry
+from rbtools.plots.output_file import PlotOptions, ending_of, output_param, refuse_to_overwrite, save
+from rbtools.registry import Registry, param
 from rbtools.store import Store
 
 
-@shared.command(choose=PLOTS)
-@output_option
-@where_option
+@shared.command(choose=PLOTS, lists=True)
+@shared.takes("typed", PlotOptions, "output", "where")
 @options.store_option
 @options.merging_sink_options
 @options.screen_options
 def main(
     plot: str,
     params: dict[str, Any],
-    output: str,
-    where: str | None,
+    typed: PlotOptions,
     store: str,
     source: shared.RecordSource,
     screen: shared.Terminal,
@@ -48,12 +43,13 @@ def main(
       rb-plot box --where 'kernel_params > 9' -o attacks.png results.jsonl
     """
     chosen: Plot = shared.build(PLOTS, plot, params)
+    output = typed.output
     needs_no_file = isinstance(streams.of_command(), streams.MemoryStreams) and not output
     ending = None if needs_no_file else ending_of(output, chosen.endings)
     refuse_to_overwrite(source, output)
     source = dataclasses.replace(source, adopt=getattr(chosen, "adopt", None))
     with shared.opened_output(source, screen) as stream:
-        sink = Sink(source, screen, stream, where)
+        sink = Sink(source, screen, stream, typed.where)
         records = sink.records()
         if detail := getattr(chosen, "detail", ""):
             asked = params.get("metric")
@@ -72,16 +68,21 @@ def main(
         return shared.FAILED if sink.bad or nothing else shared.DONE
 
 
+@dataclass(frozen=True, kw_only=True)
+class SheetOptions:
+    """The options of a sheet of corrupted images, as typed."""
+
+    names: str = param("all", "", metavar="[NAME,...]", positional=True)
+    output: str = output_param
+    severity: str = severity_param
+    width: float = param(6.5, "Width of the figure in inches.")
+    title: str | None = param(None, "Title of the figure.  [default: what it shows]")
+
+
 @shared.command()
-@click.argument("names", default="all", metavar="[NAME,...]")
-@output_option
-@severity_option
-@click.option("--width", default=6.5, help="Width of the figure in inches.")
-@click.option("--title", default=None, help="Title of the figure.  [default: what it shows]")
+@shared.takes("typed", SheetOptions)
 @options.image_options
-def corruptions(
-    names: str, output: str, severity: str, width: float, title: str | None, work: shared.CommandContext
-) -> int:
+def corruptions(typed: SheetOptions, work: shared.CommandContext) -> int:
     """Draw one image of a data set under corruptions, one, several with commas, or all.
 
     The image is the first that rb-corrupt evaluates, and is corrupted in the same way. No records are read.
@@ -97,46 +98,22 @@ def corruptions(
     from rbtools.plots.base import ENDINGS
     from rbtools.plots.sheet import ContactSheet
 
-    ending = ending_of(output, ENDINGS)
-    listed = list(CORRUPTIONS.all) if names == "all" else names_of(names, "The list of corruptions")
+    ending = ending_of(typed.output, ENDINGS)
+    listed = (
+        list(CORRUPTIONS.all) if typed.names == "all" else names_of(typed.names, "The list of corruptions")
+    )
     chosen = [shared.build(CORRUPTIONS, name, {}) for name in listed]
-    severities = parse_units.severities(severity)
-    plot = ContactSheet(width=width, title=title)
+    severities = parse_units.severities(typed.severity)
+    plot = ContactSheet(width=typed.width, title=typed.title)
     sheet = corrupted_images.corrupted_images(chosen, severities, work.run)
     work.screen.clear()
-    save(plot.of(sheet.caption, sheet.clean, sheet.rows, severities), Path(output), ending)
-    work.screen.say(f"{output} shows {sheet.caption}, under {counted(len(chosen), 'corruption')}.")
+    save(plot.of(sheet.caption, sheet.clean, sheet.rows, severities), Path(typed.output), ending)
+    work.screen.say(f"{typed.output} shows {sheet.caption}, under {counted(len(chosen), 'corruption')}.")
     return shared.DONE
 
 
-def _listed(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    """Print a line for each plot: the first sentence of its help, and the one that says what it needs."""
-    if not value or ctx.resilient_parsing:
-        return
-    group = typing.cast(click.Group, ctx.command)
-    names = group.list_commands(ctx)
-    for name in names:
-        command = group.get_command(ctx, name)
-        first, *others = inspect.cleandoc(command.help or "" if command else "").split("\n\n")
-        needs = [paragraph for paragraph in others if paragraph.startswith("Needs ")]
-        shows = " ".join(first.split()).partition(". ")[0].removesuffix(".")
-        click.echo(" ".join([f"{name:{max(map(len, names))}}  {shows}.", *needs]).replace("\n", " "))
-    ctx.exit()
-
-
-for _name, _command in Registry("command of rb-plot", {}, group="plot-commands", closed=True).loaded():
-    main.add_command(_command, _name)  # type: ignore[attr-defined]
-main.add_command(corruptions, "corruptions")  # type: ignore[attr-defined]
-main.params.append(
-    click.Option(
-        ["--list"],
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_listed,
-        help="Print a line for each plot, what it shows and what it needs, and exit.",
-    )
-)
+main.commands |= Registry("command of rb-plot", {}, group="plot-commands", closed=True).loaded()
+main.commands["corruptions"] = corruptions
 
 
 if __name__ == "__main__":

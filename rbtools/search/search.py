@@ -5,17 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rbtools.cli import options, shared
-from rbtools.cli.sink import form_option, where_option
 from rbtools.search import SEARCHES, search_command
 
 
 @shared.command(choose=SEARCHES)
-@options.spec(
-    "options",
-    search_command.SearchOptions,
-    where=where_option,
-    form=form_option,
-)
+@shared.takes("options", search_command.SearchOptions)
 @options.sink_options
 @options.seeking_options
 def main(

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-import click
-
 from rbtools import parse_units, registry
-from rbtools.cli import shared
+from rbtools.cli import calls, shared
 from rbtools.cli.output import RecordWriter
-from rbtools.cli.sink import RecordReader, compiled
+from rbtools.cli.sink import RecordReader, compiled, form_param, where_param
 from rbtools.cli.source import where as place_of
 from rbtools.errors import RbError, UsageError, unknown
 from rbtools.measures import MEASURES
@@ -57,7 +55,7 @@ class SearchOptions:
     report_table: tuple[str, ...] = param(
         (), "Also look the findings up in these records, such as those of another data set.", metavar="FILE"
     )
-    where: str | None
+    where: str | None = where_param
     share: bool = param(True, "Treat isomorphic architectures as one, with one result.")
     live: str | None = param(
         None, "Evaluate architectures with this pipe: 'rb-train ... | rb-attack ...'.", metavar="COMMAND"
@@ -77,7 +75,7 @@ class SearchOptions:
     shown: str | None = param(
         None, "Columns of the table: names and globs.", metavar="LIST", flags=("--metric", "--metrics")
     )
-    form: str | None
+    form: str | None = form_param
 
 
 class TableReader(RecordReader):
@@ -280,8 +278,8 @@ class SearchCommand:
         """The run; without --jobs, with a process per core if the algorithm computes much itself."""
         from rbtools.execution import cores
 
-        context = click.get_current_context()
-        named = context.get_parameter_source("jobs") is not click.core.ParameterSource.DEFAULT
+        call = calls.current()
+        named = "jobs" in call.given or "jobs" in call.in_file
         heavy = getattr(self.algorithm, "heavy", False)
         return self.run.changed(jobs=self.run.placement.jobs if named or not heavy else cores.count())
 

@@ -1,0 +1,299 @@
+"""How a tool is declared: a function, and the dataclasses whose fields are its options.
+
+Nothing here knows who gives the values. `click_commands` reads them from a command line, and `python_calls`
+takes them from the keyword arguments of a Python function. Both call the tool's function with the same
+objects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from rbtools import registry
+from rbtools.errors import near, near_option
+from rbtools.registry import Registry
+
+F = TypeVar("F", bound=Callable[..., Any])
+type_hints = functools.cache(typing.get_type_hints)
+
+
+class Option(NamedTuple):
+    """An option of a tool: a field made by `registry.param`, by its Python name.
+
+    kind: the type of the field's value, str for one that is typed as a text. multiple: it may be given
+    several times, and the value is a tuple.
+    """
+
+    name: str
+    field: dataclasses.Field[Any]
+    kind: type
+    multiple: bool = False
+
+    @classmethod
+    def of(cls, field: dataclasses.Field[Any], hint: object) -> Option:
+        """The option of a field with that type."""
+        kinds: list[type] = [one for one in (typing.get_args(hint) or (hint,)) if one is not type(None)]
+        metadata, kind = field.metadata, kinds[0]
+        number = kind in (int, float) and not metadata["unit"] and not isinstance(metadata["typed"], str)
+        multiple = typing.get_origin(hint) is tuple and metadata["typed"] is None
+        return cls(field.name, field, kind if number or kind is bool else str, multiple)
+
+    @property
+    def default(self) -> Any:
+        """The value where none is given, registry.REQUIRED where one has to be."""
+        typed = self.field.metadata["typed"]
+        return self.field.default if typed is None else typed
+
+    @property
+    def flags(self) -> list[str]:
+        """What is typed in front of the value, or switches it on; an argument has none."""
+        if self.field.metadata["positional"]:
+            return []
+        return list(self.field.metadata["flags"] or [f"--{self._long}"])
+
+    @property
+    def off(self) -> list[str]:
+        """What switches it off."""
+        return [f"--no-{self._long}"] if self.kind is bool and not self.field.metadata["flags"] else []
+
+    def problem(self, text: str) -> str | None:
+        """What is wrong with this text as its value; None if nothing is."""
+        choices, bounds = self.field.metadata["choices"], self.field.metadata["bounds"]
+        if choices and not self.field.metadata["metavar"] and text not in choices:
+            return f"'{text}' is not one of {', '.join(map(repr, choices))}.{near(text, choices)}"
+        if self.kind not in (int, float):
+            return None
+        try:
+            value = self.kind(text)
+        except ValueError:
+            return f"'{text}' is no {'whole number' if self.kind is int else 'number'}."
+        if bounds and not registry.within(bounds)[0](value):
+            return f"{text} {_outside(bounds)}."
+        if not math.isfinite(value):
+            return f"{value} is no finite number."
+        if abs(value) > registry.MOST:
+            return f"{value} is too large. Expected {registry.MOST} at most."
+        return None
+
+    @property
+    def _long(self) -> str:
+        return registry.public_name(self.field).replace("_", "-")
+
+
+def _outside(bounds: str) -> str:
+    """What is said of a number outside bounds such as [1, inf)."""
+    least, most = bounds[1:-1].split(", ")
+    if most == "inf":
+        return f"is less than {least}" if bounds[0] == "[" else f"is not above {least}"
+    return f"is not from {least} to {'' if bounds[-1] == ']' else 'below '}{most}"
+
+
+class OptionBundle(NamedTuple):
+    """Options that a function gets as one object under this name: what `make` makes of their values."""
+
+    name: str
+    make: Callable[..., Any]
+    options: Sequence[Option]
+
+
+def takes(
+    name: str, cls: type, *fields: str, make: Callable[..., Any] | None = None, **changed: object
+) -> Callable[[F], F]:
+    """A decorator that gives a function the fields of a dataclass as options, all or these.
+
+    The function gets an object of the class, or what `make` makes of the values. `changed` has other
+    declarations of some fields, by `registry.param`, or other defaults.
+    """
+    chosen = fields or [field.name for field in registry.options(cls)]
+    options = []
+    for field in (one for wanted in chosen for one in dataclasses.fields(cls) if one.name == wanted):
+        other = changed.get(field.name, field)
+        if not isinstance(other, dataclasses.Field):
+            other = registry.param(other, **{**field.metadata, "typed": None})
+        other.name, other.type = field.name, field.type
+        options.append(Option.of(other, type_hints(cls)[field.name]))
+    bundle = OptionBundle(name, make or cls, options)
+
+    def decorate(function: F) -> F:
+        bundles_of(function).insert(0, bundle)
+        return function
+
+    return decorate
+
+
+def bundles_of(function: Callable[..., Any]) -> list[OptionBundle]:
+    """The options that decorators gave a function, in the order of its help."""
+    return vars(function).setdefault("bundles", [])  # type: ignore[no-any-return]
+
+
+def method_options(classes: Sequence[type]) -> dict[str, Option]:
+    """The options for the fields of registered classes, by name; a field that several share is one option.
+
+    Their value is None if they are not given, so that the class's own default holds.
+    """
+    options: dict[str, Option] = {}
+    for cls in classes:
+        for field in registry.options(cls):
+            options.setdefault(field.name, Option.of(field, type_hints(cls)[field.name]))
+    return options
+
+
+def no_such_option(flag: str, flags: Iterable[str]) -> str:
+    """The sentence on an option that is not one of these."""
+    if flag in ("-o", "--out", "--output"):
+        hint = " Records and tables go to standard output: write > FILE at the end of the line."
+    else:
+        hint = near_option(flag, flags)
+    return f"No such option '{flag}'.{hint}"
+
+
+@dataclasses.dataclass(eq=False)
+class Tool:
+    """A tool or a command of one.
+
+    With a `registry` its names are commands (with `many` lists of them, and "all"), or, with `by`, the
+    values of that option. The function gets the choice, and as `params` the fields of its class that were
+    given. default: the choice without that option, from the words of the command line. covers: the option
+    that sets all of the tool's own. lists: whether it has --list, which prints a line for each command.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    registry: Registry | None = None
+    many: bool = False
+    by: str | None = None
+    default: Callable[[Sequence[str]], str] = lambda words: ""
+    covers: str | None = None
+    holds_only: bool = False
+    commands: dict[str, Tool] = dataclasses.field(default_factory=dict)
+    lists: bool = False
+
+    @property
+    def options(self) -> list[Option]:
+        """Its own options, without those of registered classes."""
+        return [option for bundle in bundles_of(self.function) for option in bundle.options]
+
+    @property
+    def every_option(self) -> list[Option]:
+        """Its options, or those of all commands below one that only holds commands."""
+        if not self.holds_only:
+            return self.options
+        return [option for below in self.commands.values() for option in below.every_option]
+
+    @property
+    def holds_commands(self) -> bool:
+        """Whether a word after it names a command."""
+        return self.holds_only or (self.registry is not None and self.by is None)
+
+    @property
+    def listed(self) -> list[str]:
+        """The names of the commands below it."""
+        return [*(self.registry or ()), *(["all"] if self.many else []), *self.commands]
+
+    @property
+    def help(self) -> str:
+        """The text of --help."""
+        return inspect.cleandoc(self.function.__doc__ or "")
+
+    def no_such_option(self, flag: str, classes: Sequence[Any], flags: Iterable[str]) -> str:
+        """The sentence on an option that the tool does not have; `flags` are those that it has."""
+        if self.by is not None and self.registry is not None:
+            for cls in classes:
+                for field in registry.options(cls):
+                    if flag == f"--{field.metadata['elsewhere']}":
+                        return (
+                            f"No option '{flag}' for {self.by} {cls.name}: here that is"
+                            f" --{registry.public_name(field)}. {field.metadata['help']}"
+                        )
+            having = [
+                name
+                for name, cls in self.registry.loaded()
+                if any(flag in (*one.flags, *one.off) for one in method_options([cls]).values())
+            ]
+            if having:
+                owners, chosen = " and ".join(having), ",".join(cls.name for cls in classes)
+                return f"Option '{flag}' belongs to {self.by} {owners}, but {self.by} is {chosen}."
+        return no_such_option(flag, flags)
+
+    def names(self, text: str) -> list[str]:
+        """The names of the registry that a word stands for."""
+        assert self.registry is not None
+        if not self.many:
+            return [text]
+        if "all" in text.split(","):
+            return list(self.registry.all)
+        return list(dict.fromkeys(filter(None, text.split(","))))
+
+    def run(self, values: Mapping[str, Any], **choice: Any) -> Any:
+        """Call the function with the values of all its options, by name; `choice` is of the registry."""
+        made = {
+            bundle.name: bundle.make(**{option.name: values[option.name] for option in bundle.options})
+            for bundle in bundles_of(self.function)
+        }
+        return self.function(**choice, **made)
+
+    def chosen(self, names: Sequence[str], values: Mapping[str, Any], classes: Sequence[type]) -> Any:
+        """Run with these names of the registry, whose classes get the values that were given."""
+        assert self.registry is not None
+        kind = self.registry.kind.replace(" ", "_")
+        params = {name: values[name] for name in method_options(classes) if values[name] is not None}
+        choice: dict[str, Any] = {} if self.by else {f"{kind}s": names} if self.many else {kind: names[0]}
+        return self.run(values, params=params, **choice)
+
+    def main(self, *args: Any, **settings: Any) -> typing.NoReturn:
+        """Run the command line, and end the process with its status."""
+        from rbtools.cli.click_commands import rendered
+
+        rendered(self).main(*args, **settings)
+        raise AssertionError("a command ends its process")
+
+    __call__ = main
+
+
+def command(
+    *,
+    choose: Registry | None = None,
+    many: bool = False,
+    by: str | None = None,
+    default: str | Callable[[Sequence[str]], str] = "",
+    covers: str | None = None,
+    lists: bool = False,
+) -> Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a function. With `choose`, a registry's names are its commands (`many`: lists of them);
+    with `by` as well, that option chooses among them, and `default` is the choice without it, or a function
+    that gets it from the words of the command line. `covers`, `lists`: see `Tool`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Tool:
+        chooses = default if callable(default) else lambda words: str(default)
+        return Tool(_tool_name(function), function, choose, many, by, chooses, covers, lists=lists)
+
+    return decorate
+
+
+def group(**commands: Tool) -> Callable[[Callable[..., Any]], Tool]:
+    """Make a tool that only holds commands."""
+    return lambda function: Tool(_tool_name(function), function, holds_only=True, commands=commands)
+
+
+def _tool_name(function: Callable[..., Any]) -> str:
+    """rb-attack for a function in attack.py. The name comes from the file, since `python -m` renames the
+    module."""
+    return "rb-" + Path(function.__code__.co_filename).stem
+
+
+_OWN = "arch train attack certify corrupt pr ge card measure score rank corr convert store verify".split()
+TOOLS = Registry(
+    "tool",
+    {name: f"rbtools.commands.{name}:main" for name in _OWN},
+    group="tools",
+    last=("store", "verify"),
+    closed=True,
+)

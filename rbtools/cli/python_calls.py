@@ -1,0 +1,210 @@
+"""Calls of tools from Python: keyword arguments become the values of their options."""
+
+from __future__ import annotations
+
+import keyword
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import Parameter
+from typing import Any
+
+import orjson
+
+from rbtools import registry
+from rbtools.cli.calls import ToolCall, under_way
+from rbtools.cli.declare import TOOLS, Option, Tool, method_options
+from rbtools.cli.shared import done
+from rbtools.cli.streams import MemoryStreams
+from rbtools.errors import RbError, UsageError, near, unknown
+
+Record = dict[str, Any]
+# Options that only a stream, a terminal, an output file or several processes need.
+_NOT_IN_PYTHON = frozenset(
+    "files errors allow_empty shard in_place form shown quiet verbose log config dry_run".split()
+)
+_PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"})
+_OF_CHECKPOINT = frozenset({"arch", "normalize"})
+
+
+def call(
+    tool: str | Tool, words: Sequence[str], keywords: Mapping[str, Any], streams: MemoryStreams
+) -> list[Record]:
+    """Run a tool and return the records that it writes. Raises RbError if it fails.
+
+    words: its subcommand and choice; keywords: its options by their Python names; streams: its input.
+    """
+    main = TOOLS.load(tool) if isinstance(tool, str) else tool
+    found, names = _find(main, words)
+    name = f"rb-{tool}" if isinstance(tool, str) else tool.name
+    if found.by is not None:
+        names = _chosen(found, keywords)
+    classes = [_loaded(found, one, keywords) for one in names]
+    options = {option.name: option for option in found.options} | method_options(classes)
+    values = {option.name: _default(option, classes) for option in options.values()}
+    given = {}
+    by_name = {
+        word: option
+        for option in _of_python(options.values(), main).values()
+        for word in reversed(option_names(option))
+    }
+    for word, value in keywords.items():
+        option = by_name.get(word)
+        outside = _NOT_IN_PYTHON | _PROCESSES | _OF_CHECKPOINT
+        if (option is None and word in outside) or (word == "checkpoint" and not _of_weights(value)):
+            raise UsageError(f"{word} is for streams of records on the command line. Leave it out here.")
+        if option is None:
+            flags = [flag for one in options.values() for flag in (*one.flags, *one.off)]
+            flag = f"--{word.rstrip('_').replace('_', '-')}"
+            raise UsageError(found.no_such_option(flag, classes, flags))
+        if value is not None or word == "store":
+            values[option.name] = _value(option, "none" if value is None else value, streams)
+            given[option.name] = option.flags[0]
+    missing = [one for one in options.values() if values[one.name] is registry.REQUIRED and one.flags]
+    if missing:
+        raise UsageError(f"{option_names(missing[0])[-1]}= is missing: {missing[0].field.metadata['help']}")
+    with under_way(ToolCall(name, given, (), streams)):
+        if found.registry is None:
+            status = found.run(values | _arguments(found, words))
+        else:
+            status = found.chosen(names, values, classes)
+        done(status)
+    return [orjson.loads(line) for line in streams.lines]
+
+
+def _find(tool: Tool, words: Sequence[str]) -> tuple[Tool, list[str]]:
+    """The command that the words lead to, and the names of its registry among them."""
+    for word in words:
+        if word in tool.commands:
+            tool = tool.commands[word]
+        elif tool.registry is not None and tool.by is None:
+            return tool, tool.names(word)
+        elif tool.holds_only:
+            raise UsageError(f"No such command '{word}'.{near(word, tool.commands)}")
+    return tool, []
+
+
+def _chosen(tool: Tool, keywords: Mapping[str, Any]) -> list[str]:
+    """The names that the option of a tool's registry, or its default, chooses."""
+    assert tool.by is not None
+    named = keywords.get(tool.by.lstrip("-"))
+    preset = keywords.get("preset")
+    names = as_typed(named) if named is not None else tool.default(["--preset", preset] if preset else [])
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _loaded(tool: Tool, name: str, keywords: Mapping[str, Any]) -> type:
+    """The class of that name. Raises UsageError for an unknown one, and for the user's own code without
+    `allow_code`."""
+    assert tool.registry is not None
+    if name.startswith(registry.OWN) and not keywords.get("allow_code"):
+        raise UsageError(f"{name} is a program, which would run. If you trust it, add --allow-code.")
+    if not tool.registry.knows(name) and tool.by is None:
+        raise unknown(tool.registry.kind, name, tool.listed, UsageError)
+    try:
+        loaded: type = tool.registry.load(name)
+    except RbError as wrong:
+        raise UsageError(str(wrong)) from None
+    return loaded
+
+
+def _arguments(tool: Tool, words: Sequence[str]) -> dict[str, Any]:
+    """The last of the words as the value of a tool's positional option that is no tuple."""
+    return {one.name: words[-1] for one in tool.options if not one.flags and not one.multiple}
+
+
+def option_names(option: Option) -> list[str]:
+    """The Python names of an option: that of its value, then those of its flags."""
+    flags = [flag[2:].replace("-", "_") for flag in option.flags if flag.startswith("--")]
+    names = [option.name, *(f"{flag}_" if keyword.iskeyword(flag) else flag for flag in flags)]
+    return list(dict.fromkeys(names))
+
+
+def _of_python(options: Iterable[Option], tool: Tool) -> dict[str, Option]:
+    """The options among these that a call may give, by the names of their values."""
+    known = {option.name: option for option in options if option.flags}
+    left_out = _NOT_IN_PYTHON | (_PROCESSES - {"jobs"} if tool.name == "rb-search" else _PROCESSES)
+    left_out |= _OF_CHECKPOINT if "checkpoint" in known else frozenset()
+    return {name: option for name, option in known.items() if name not in left_out}
+
+
+def _default(option: Option, classes: Sequence[type]) -> Any:
+    """The value of an option that is not given: that of its variable of the environment, else its default;
+    None for a field of a registered class."""
+    if any(option.field in registry.options(cls) for cls in classes):
+        return None
+    variable = option.field.metadata["variable"]
+    return os.environ.get(variable) or option.default if variable else option.default
+
+
+def parameters(tool: str, words: Sequence[str] = ()) -> list[Parameter]:
+    """The options of a command, and of all below it, as parameters of a Python function with their defaults.
+    Those of a registered class depend on the choice and are left to `**options`.
+    """
+    return [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=_shown_default(option))
+        for name, option in _shown(tool, words).items()
+    ]
+
+
+def explained(tool: str, words: Sequence[str] = ()) -> str:
+    """A line for each option of `parameters`: its Python name, and its sentence in the command's help."""
+    options = _shown(tool, words)
+    return "\n".join(f"    {name}: {one.field.metadata['help']}" for name, one in options.items())
+
+
+def _shown(tool: str, words: Sequence[str]) -> dict[str, Option]:
+    found, _ = _find(TOOLS.load(tool), words)
+    return _of_python(found.every_option, found)
+
+
+def _shown_default(option: Option) -> Any:
+    default = option.default
+    return None if default is registry.REQUIRED or (default == () and not option.multiple) else default
+
+
+def _of_weights(value: object) -> bool:
+    """Whether --checkpoint names a folder of weights, or a member of the file that the record names."""
+    return value is None or os.path.isdir(str(value))
+
+
+def _value(option: Option, value: Any, streams: MemoryStreams) -> Any:
+    """A keyword's value as the tool takes it. Records and mappings become files of the streams. Raises
+    UsageError for one of another kind, and for a number out of bounds."""
+    flag = option.flags[0]
+    if option.kind is bool:
+        if not isinstance(value, bool):
+            raise UsageError(f"{flag} is {value!r}. Expected True or False.")
+        return value
+    if option.multiple:
+        if isinstance(value, Mapping):
+            streams.files |= value
+        several = not isinstance(value, str) and isinstance(value, Iterable)
+        return tuple(map(as_typed, value)) if several else (as_typed(value),)
+    if isinstance(value, Mapping) or (
+        isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value)
+    ):
+        streams.files[option.name] = value
+        return option.name
+    if option.name == "indices" and not isinstance(value, str) and isinstance(value, Iterable):
+        return ",".join(f"{number}-{number}" for number in value)
+    text = as_typed(value)
+    problem = option.problem(text)
+    if problem is not None:
+        raise UsageError(f"Invalid value for '{flag}': {problem}")
+    return option.kind(text)
+
+
+def as_typed(value: object) -> str:
+    """A value as the command line takes it: lists with commas, pairs of lists with a space between."""
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    folder = getattr(value, "folder", None)  # a store
+    if folder is not None:
+        return str(folder)
+    if not isinstance(value, Iterable):
+        return str(value)
+    items = [as_typed(item) for item in value]
+    nested = any(not isinstance(item, (str, int, float)) for item in value)
+    return (" " if nested else ",").join(items)
