@@ -11,12 +11,13 @@ import click
 from click.testing import CliRunner, Result
 
 from rbtools.cli import tools
+from rbtools.cli.declare import Tool
 
 Record = dict[str, Any]
 
 
 def run(
-    tool: str | click.Command, words: str | Sequence[str] = "", given: Sequence[Record] | str | bytes = ""
+    tool: str | Tool, words: str | Sequence[str] = "", given: Sequence[Record] | str | bytes = ""
 ) -> Result:
     """`rb-TOOL WORDS` in this process, with records or a text on standard input."""
     command = tools.tool(tool).command
@@ -53,7 +54,7 @@ def model(name: str = "a", *entries: Record, space: str = "zoo", **more: Any) ->
     return record | more
 
 
-def invoke(command: click.Command, arguments: Sequence[str], *records: Record) -> Result:
+def invoke(command: Tool, arguments: Sequence[str], *records: Record) -> Result:
     """The command with these arguments, and these records on standard input."""
     return run(command, arguments, records)
 

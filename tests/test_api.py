@@ -11,13 +11,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import torch
 
 import rbtools
 from rbtools import api, models
-from rbtools.cli import tools
+from rbtools.cli.declare import TOOLS
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.inputs import checkpoints
@@ -179,7 +178,7 @@ NOT_IN_PYTHON = {"errors", "allow_empty", "shard", "in_place", "form", "shown", 
 NOT_IN_PYTHON |= {"version"}
 NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "dry_run"}
 NOT_IN_PYTHON |= {"jobs", "jobs_per_gpu", "engine", "address", "unordered"}
-FUNCTIONS = [(name, name, ()) for name in tools.TOOLS if name != "store"]
+FUNCTIONS = [(name, name, ()) for name in TOOLS if name != "store"]
 FUNCTIONS += [
     ("check", "attack", ("check",)),
     ("curve", "attack", ("curve",)),
@@ -192,18 +191,16 @@ def test_the_options_of_a_tool_and_the_arguments_of_its_function_agree(
     function: str, tool: str, words: tuple[str, ...]
 ) -> None:
     arguments = dict(inspect.signature(getattr(api, function)).parameters)
-    page = tools.find(tools.tool(tool), words)
-    options = {
-        str(param.name): param
-        for param in tools.own_params(page)
-        if isinstance(param, click.Option) and not param.hidden
-    }
+    declared = TOOLS.load(tool)
+    for word in words:
+        declared = declared.commands[word]
+    options = {option.name: option for option in declared.every_option if option.flags}
     # Options of the file of --checkpoint.
     of_file = {"arch", "normalize"} if "checkpoint" in options else set()
     left_out = (NOT_IN_PYTHON - {"jobs"} if tool == "search" else NOT_IN_PYTHON) | of_file
     assert arguments.keys() - GIVEN[function] == options.keys() - left_out - GIVEN[function] | {"options"}
     for name in options.keys() & arguments.keys():
-        default = options[name].get_default(page.context)
+        default = options[name].default
         given = default if isinstance(default, (str, int, float)) else None
         if arguments[name].default is not inspect.Parameter.empty:
             assert (arguments[name].default or None) == (given or None), name

@@ -39,7 +39,7 @@ _SAME = frozenset(
 )
 
 
-def build_context(**values: Any) -> CommandContext:
+def build_context(**values: object) -> CommandContext:
     """The run that options describe, checked once, before the first record. `values` are those of RunOptions
     that the tool has; the run has its own defaults for others.
 
@@ -50,7 +50,7 @@ def build_context(**values: Any) -> CommandContext:
     from rbtools.execution.run import Run
     from rbtools.store import Store
 
-    given = RunOptions(**values)
+    given = RunOptions(**values)  # type: ignore[arg-type]
     screen = terminal(given.quiet, given.verbose, given.log)
     resources.check(given.threads, given.device)
     if given.address is not None and given.engine != "ray":
@@ -117,6 +117,6 @@ def _stages(given: RunOptions) -> Any:
         raise UsageError(str(wrong)) from None
 
 
-def alone(**values: Any) -> CommandContext:
+def alone(**values: object) -> CommandContext:
     """A run in this process that reads images and computes nothing."""
     return build_context(device="cpu", store="none", **values)

@@ -26,8 +26,13 @@ from rbtools.cli.declare import Tool
 from rbtools.cli.method_options import for_people, legible, method_options
 from rbtools.cli.method_options import rendered as rendered_option
 from rbtools.cli.streams import Streams
-from rbtools.cli.tools import CONTEXT
 from rbtools.errors import RbError, unknown
+
+CONTEXT: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    "show_default": True,
+}
 
 
 class _Main:
@@ -388,8 +393,9 @@ def rendered(tool: Tool) -> click.Command:
         command.tool, command.registry, command.option = tool, tool.registry, tool.by
     if tool.lists:
         command.params.append(_LIST)
-    return click.version_option(
+    shown: click.Command = click.version_option(
         __version__,
         message="%(prog)s (rbtools) %(version)s",
         help="Show the version and exit; with -v those of Python, torch and the packages in use.",
     )(command)
+    return shown

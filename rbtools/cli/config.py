@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from rbtools.cli import tools
+from rbtools.cli.declare import TOOLS
 from rbtools.datasets import WITH_PATH
 from rbtools.errors import UsageError, near, unknown
 from rbtools.plain_files import read_settings
@@ -114,7 +114,7 @@ def _read(path: str) -> dict[str, Any]:
         raise UsageError(f"{path}: {reason}. Expected YAML: a section per tool.") from None
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}. Expected a YAML file, or none.") from None
-    names = [ALL, *(f"rb-{tool.replace('_', '-')}" for tool in tools.TOOLS)]
+    names = [ALL, *(f"rb-{tool.replace('_', '-')}" for tool in TOOLS)]
     if not isinstance(sections, dict) or not all(isinstance(one or {}, dict) for one in sections.values()):
         raise UsageError(f"{path}: expected a section per tool, such as rb-train:, with options below it.")
     if (other := next((name for name in sections if name not in names), None)) is not None:
@@ -124,15 +124,12 @@ def _read(path: str) -> dict[str, Any]:
 
 def _check_names(path: str, section: str, level: Mapping[str, Any]) -> None:
     """Raises UsageError for a key that the section cannot have, at any level."""
-    valid = SHARED if section == ALL else None
+    valid = set(SHARED) if section == ALL else None
     for name, value in level.items():
         if name in FORBIDDEN and value is not False:
             raise UsageError(f"{path}: {name} cannot be set by a file. Say it on the command line.")
         if valid is None:
-            pages = list(tools.pages(tools.tool(section.removeprefix("rb-").replace("-", "_"))))
-            params = [param for page in pages for param in page.command.get_params(page.context)]
-            valid = {flag[2:] for param in params for flag in param.opts if flag.startswith("--")}
-            valid |= {word for page in pages for word in page.words.split()[1:]}
+            valid = TOOLS.load(section.removeprefix("rb-").replace("-", "_")).vocabulary()
         if name not in valid:
             raise UsageError(f"{path}: {section} has no '{name}'.{near(str(name), sorted(valid))}")
         if isinstance(value, dict) and section != ALL:

@@ -202,6 +202,13 @@ class Tool:
         """The text of --help."""
         return inspect.cleandoc(self.function.__doc__ or "")
 
+    def vocabulary(self) -> set[str]:
+        """The long options and the names of commands, of this one and all below it."""
+        classes = [] if self.registry is None else [cls for _, cls in self.registry.loaded()]
+        options = [*self.options, *method_options(classes).values()]
+        words = {flag[2:] for option in options for flag in option.flags if flag.startswith("--")}
+        return words.union(self.listed, *(below.vocabulary() for below in self.commands.values()))
+
     def no_such_option(self, flag: str, classes: Sequence[Any], flags: Iterable[str]) -> str:
         """The sentence on an option that the tool does not have; `flags` are those that it has."""
         if self.by is not None and self.registry is not None:
@@ -231,7 +238,7 @@ class Tool:
             return list(self.registry.all)
         return list(dict.fromkeys(filter(None, text.split(","))))
 
-    def run(self, values: Mapping[str, Any], **choice: Any) -> Any:
+    def run(self, values: Mapping[str, Any], **choice: object) -> Any:
         """Call the function with the values of all its options, by name; `choice` is of the registry."""
         made = {
             bundle.name: bundle.make(**{option.name: values[option.name] for option in bundle.options})
@@ -247,10 +254,9 @@ class Tool:
         choice: dict[str, Any] = {} if self.by else {f"{kind}s": names} if self.many else {kind: names[0]}
         return self.run(values, params=params, **choice)
 
-    def main(self, *args: Any, **settings: Any) -> typing.NoReturn:
+    def main(self, *args: object, **settings: object) -> typing.NoReturn:
         """Run the command line, and end the process with its status."""
-        from rbtools.cli.click_commands import rendered
-
+        rendered = registry.imported("rbtools.cli.click_commands:rendered")  # Python's calls do without click
         rendered(self).main(*args, **settings)
         raise AssertionError("a command ends its process")
 

@@ -45,36 +45,34 @@ def method_options(classes: Sequence[type]) -> list[click.Parameter]:
     return [rendered(one, default=None, help=_help(one.field)) for one in options]
 
 
-def rendered(option: Option, **settings: Any) -> click.Parameter:
+def rendered(option: Option, **settings: object) -> click.Parameter:
     """The option as click has it. `settings` replace those of click."""
     metadata, required = option.field.metadata, option.default is registry.REQUIRED
-    settings = {"default": None if required else option.default, "metavar": metadata["metavar"], **settings}
+    shown: dict[str, Any] = {"required": required, "metavar": metadata["metavar"], **settings}
+    if not required:
+        shown.setdefault("default", option.default)
     if not option.flags:
-        return click.Argument([option.name], nargs=-1 if option.multiple else 1, **settings)
+        return click.Argument([option.name], nargs=-1 if option.multiple else 1, **shown)
     flags = [f"{option.flags[0]}/{option.off[0]}"] if option.off else option.flags
     if option.kind is bool:
-        settings["is_flag"] = True
+        shown["is_flag"] = True
     elif metadata["unit"]:
-        settings["metavar"] = "DISTANCE"
+        shown["metavar"] = "DISTANCE"
     elif metadata["choices"] and not metadata["metavar"]:
-        settings["type"] = click.Choice(metadata["choices"])
+        shown["type"] = click.Choice(metadata["choices"])
     else:
-        settings["type"] = _range(metadata["bounds"], option.kind) if metadata["bounds"] else option.kind
-    return click.Option(
-        [option.name, *flags],
-        **{"help": metadata["help"], **settings},
-        multiple=option.multiple,
-        required=required,
-        envvar=metadata["variable"],
-        show_envvar=metadata["variable"] is not None,
-    )
+        shown["type"] = _range(metadata["bounds"], option.kind) if metadata["bounds"] else option.kind
+    variable = metadata["variable"]
+    shown = {"help": metadata["help"], "envvar": variable, "show_envvar": variable is not None, **shown}
+    return click.Option([option.name, *flags], multiple=option.multiple, **shown)
 
 
 def _range(bounds: str, kind: type) -> click.ParamType:
     """`[0, 1)` as click has it."""
+    ends = (end.strip() for end in bounds[1:-1].split(","))
+    least, most = (None if "inf" in end else kind(end) if "." in end else int(end) for end in ends)
     if kind is int:
-        return click.IntRange(*(None if "inf" in end else int(end) for end in bounds[1:-1].split(",")))
-    least, most = (None if "inf" in end else float(end) for end in bounds[1:-1].split(","))
+        return click.IntRange(least, most)
     open_top = bounds[-1] == ")" and most is not None
     return click.FloatRange(least, most, min_open=bounds[0] == "(", max_open=open_top)
 

@@ -15,23 +15,20 @@ from rbtools.errors import UsageError
 from rbtools.registry import param
 
 
-def record_source(errors: str = "pass", checkpoint: str | None = None, **options: Any) -> RecordSource:
+def record_source(errors: str, **options: object) -> RecordSource:
     """The records that the command works on, by the options of RecordSource. Raises UsageError for a word
     that --errors does not have, and for a folder without weights."""
     for word in errors.split(","):
         if word not in ("pass", "retry", "stop"):
             raise UsageError(f"--errors is '{word}'. Expected pass, retry or stop.")
-    return streams.of_command().source(
-        RecordSource(
-            errors=errors,
-            checkpoint=_file_of_weights(checkpoint),
-            takes_checkpoint="arch" in options,
-            **options,
-        )
-    )
+    takes_checkpoint = "checkpoint" in options
+    if takes_checkpoint:
+        options["checkpoint"] = _file_of_weights(options["checkpoint"])  # type: ignore[arg-type]
+    source = RecordSource(errors=errors, takes_checkpoint=takes_checkpoint, **options)  # type: ignore[arg-type]
+    return streams.of_command().source(source)
 
 
-def sink_source(errors: str, **options: Any) -> RecordSource:
+def sink_source(errors: str, **options: object) -> RecordSource:
     """As `record_source`, for a tool that reads all records and writes something else."""
     if "retry" in errors.split(","):
         raise UsageError(

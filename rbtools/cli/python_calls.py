@@ -34,7 +34,7 @@ def call(
     words: its subcommand and choice; keywords: its options by their Python names; streams: its input.
     """
     main = TOOLS.load(tool) if isinstance(tool, str) else tool
-    found, names = _find(main, words)
+    found, names, rest = _find(main, words)
     name = f"rb-{tool}" if isinstance(tool, str) else tool.name
     if found.by is not None:
         names = _chosen(found, keywords)
@@ -59,28 +59,28 @@ def call(
         if value is not None or word == "store":
             values[option.name] = _value(option, "none" if value is None else value, streams)
             given[option.name] = option.flags[0]
+    for argument in (one for one in options.values() if rest and not one.flags):
+        values[argument.name] = tuple(rest) if argument.multiple else rest[0]
     missing = [one for one in options.values() if values[one.name] is registry.REQUIRED and one.flags]
     if missing:
         raise UsageError(f"{option_names(missing[0])[-1]}= is missing: {missing[0].field.metadata['help']}")
     with under_way(ToolCall(name, given, (), streams)):
-        if found.registry is None:
-            status = found.run(values | _arguments(found, words))
-        else:
-            status = found.chosen(names, values, classes)
-        done(status)
+        done(found.run(values) if found.registry is None else found.chosen(names, values, classes))
     return [orjson.loads(line) for line in streams.lines]
 
 
-def _find(tool: Tool, words: Sequence[str]) -> tuple[Tool, list[str]]:
-    """The command that the words lead to, and the names of its registry among them."""
-    for word in words:
+def _find(tool: Tool, words: Sequence[str]) -> tuple[Tool, list[str], Sequence[str]]:
+    """The command that the words lead to, the names of its registry among them, and the words after these."""
+    for place, word in enumerate(words):
         if word in tool.commands:
             tool = tool.commands[word]
         elif tool.registry is not None and tool.by is None:
-            return tool, tool.names(word)
+            return tool, tool.names(word), words[place + 1 :]
         elif tool.holds_only:
             raise UsageError(f"No such command '{word}'.{near(word, tool.commands)}")
-    return tool, []
+        else:
+            return tool, [], words[place:]
+    return tool, [], ()
 
 
 def _chosen(tool: Tool, keywords: Mapping[str, Any]) -> list[str]:
@@ -105,11 +105,6 @@ def _loaded(tool: Tool, name: str, keywords: Mapping[str, Any]) -> type:
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
     return loaded
-
-
-def _arguments(tool: Tool, words: Sequence[str]) -> dict[str, Any]:
-    """The last of the words as the value of a tool's positional option that is no tuple."""
-    return {one.name: words[-1] for one in tool.options if not one.flags and not one.multiple}
 
 
 def option_names(option: Option) -> list[str]:
@@ -153,7 +148,7 @@ def explained(tool: str, words: Sequence[str] = ()) -> str:
 
 
 def _shown(tool: str, words: Sequence[str]) -> dict[str, Option]:
-    found, _ = _find(TOOLS.load(tool), words)
+    found, _, _ = _find(TOOLS.load(tool), words)
     return _of_python(found.every_option, found)
 
 
@@ -167,7 +162,7 @@ def _of_weights(value: object) -> bool:
     return value is None or os.path.isdir(str(value))
 
 
-def _value(option: Option, value: Any, streams: MemoryStreams) -> Any:
+def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
     """A keyword's value as the tool takes it. Records and mappings become files of the streams. Raises
     UsageError for one of another kind, and for a number out of bounds."""
     flag = option.flags[0]
@@ -178,8 +173,8 @@ def _value(option: Option, value: Any, streams: MemoryStreams) -> Any:
     if option.multiple:
         if isinstance(value, Mapping):
             streams.files |= value
-        several = not isinstance(value, str) and isinstance(value, Iterable)
-        return tuple(map(as_typed, value)) if several else (as_typed(value),)
+        values = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
+        return tuple(map(as_typed, values))
     if isinstance(value, Mapping) or (
         isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value)
     ):

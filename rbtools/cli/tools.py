@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import click
 
-from rbtools.cli.declare import TOOLS
+from rbtools.cli.click_commands import CONTEXT, OptionChooser, rendered
+from rbtools.cli.declare import TOOLS, Tool
 from rbtools.cli.method_options import for_people, legible, method_options
-
-if TYPE_CHECKING:
-    from rbtools.cli.click_commands import OptionChooser
-
-CONTEXT: dict[str, Any] = {
-    "help_option_names": ["-h", "--help"],
-    "max_content_width": 100,
-    "show_default": True,
-}
 
 
 class Page(NamedTuple):
@@ -28,12 +20,10 @@ class Page(NamedTuple):
     context: click.Context
 
 
-def tool(name: str | click.Command) -> Page:
-    """The page of one tool, or of a command."""
-    from rbtools.cli.click_commands import rendered
-
-    command = rendered(TOOLS.load(name)) if isinstance(name, str) else name
-    words = f"rb-{name}" if isinstance(name, str) else str(name.name)
+def tool(named: str | Tool) -> Page:
+    """The page of one tool."""
+    declared: Tool = TOOLS.load(named) if isinstance(named, str) else named
+    command, words = rendered(declared), declared.name
     return Page(words, command, _context(command, words, None))
 
 

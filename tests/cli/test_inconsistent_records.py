@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import click
 import pytest
 
+from rbtools.cli.declare import Tool
 from rbtools.cli.sink import Inconsistent
 from rbtools.commands import rank, score
 from rbtools.plots import plot
@@ -15,7 +15,7 @@ from tests.records.test_consistency import HONEST, PLANTED
 from tests.runner import invoke
 
 Record = dict[str, Any]
-SINKS: dict[str, tuple[click.Command, list[str]]] = {
+SINKS: dict[str, tuple[Tool, list[str]]] = {
     "rb-rank": (rank.main, ["--by", "acc"]),
     "rb-score": (score.main, ["--metric", "acc"]),
     "rb-plot": (plot.main, ["scatter", "--x", "acc", "--y", "pgd20.8", "-o", "figure.svg"]),
