@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import stat
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from rbtools.errors import RbError
 
@@ -164,3 +164,24 @@ def _bounded(stream: IO[bytes], most: int, path: str | os.PathLike[str]) -> byte
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most} bytes", os.fspath(path))
     return data
+
+
+_DEEPEST = 50  # levels of YAML, which PyYAML reads by recursion
+
+
+def parse_yaml(text: str) -> Any:
+    """The value that the text stands for. Raises yaml.YAMLError, also for aliases: a few lines of them stand
+    for billions of values."""
+    import yaml  # only where there is a file: --help and most runs do without
+
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError(f"'*{event.anchor}' is an alias")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise yaml.YAMLError(f"more than {_DEEPEST} levels")
+    try:
+        return yaml.safe_load(text)
+    except (ValueError, OverflowError) as error:  # an endless number, an invalid date
+        raise yaml.YAMLError(str(error)) from None

@@ -26,7 +26,7 @@ from rbtools.cli.declare import Tool
 from rbtools.cli.method_options import for_people, legible, method_options
 from rbtools.cli.method_options import rendered as rendered_option
 from rbtools.cli.streams import Streams
-from rbtools.errors import RbError, unknown
+from rbtools.errors import RbError
 
 CONTEXT: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
@@ -134,15 +134,6 @@ def _chosen(ctx: click.Context) -> str:
     if option is None:
         return str(ctx.info_name)
     return f"{option} {','.join(cls.name for cls in ctx.meta['rbtools.classes'])}"
-
-
-def _need_allow_code(names: Sequence[str], args: Sequence[str], ctx: click.Context) -> None:
-    """Refuse a class of the user's without --allow-code, before its module is imported."""
-    own_code = next((name for name in names if name.startswith(registry.OWN)), None)
-    if own_code is not None and "--allow-code" not in args:
-        raise click.UsageError(
-            f"{own_code} is a program, which would run. If you trust it, add --allow-code.", ctx
-        )
 
 
 class Command(_Main, click.Command):
@@ -270,11 +261,9 @@ class Chooser(Group):
         name = args[0]
         if name.startswith("-"):
             return super().resolve_command(ctx, args)
-        other = next((item for item in self.tool.names(name) if not self.registry.knows(item)), None)
-        if name not in self.commands and other is not None:
-            raise click.UsageError(str(unknown(self.kind, other, self.list_commands(ctx))), ctx)
-        _need_allow_code(self.tool.names(name), args, ctx)
         try:
+            if name not in self.commands:
+                self.tool.load(self.tool.names(name), "--allow-code" in args)
             return name, self.get_command(ctx, name), args[1:]
         except RbError as wrong:
             raise click.UsageError(str(wrong), ctx) from None
@@ -304,13 +293,12 @@ class OptionChooser(_Main, click.Command):
             elif word.startswith(self.option + "="):
                 named = word.partition("=")[2].split(",")
         names = [name for name in (part.strip() for part in named) if name]
-        _need_allow_code(names, args, ctx)
         try:
-            default = self.tool.default([*args, *said])
-            ctx.meta["rbtools.named"] = {name: self.registry.load(name) for name in names}
-            ctx.meta["rbtools.classes"] = [self.registry.load(name) for name in names or [default]]
+            chosen = names or [self.tool.default([*args, *said])]
+            classes = ctx.meta["rbtools.classes"] = self.tool.load(chosen, "--allow-code" in args)
         except RbError as wrong:
             raise click.UsageError(str(wrong), ctx) from None
+        ctx.meta["rbtools.named"] = dict(zip(names, classes, strict=False))
         config.apply(ctx, self.get_params(ctx), args)
         try:
             rest = super().parse_args(ctx, args)
@@ -319,7 +307,6 @@ class OptionChooser(_Main, click.Command):
         except click.NoSuchOption as wrong:
             params = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
             flags = [flag for one in params for flag in [*one.opts, *one.secondary_opts]]
-            classes = ctx.meta["rbtools.classes"]
             raise click.UsageError(self.tool.no_such_option(wrong.option_name, classes, flags), ctx) from None
 
     def _refuse_choices(self, ctx: click.Context) -> None:

@@ -22,14 +22,13 @@ import click
 from rbtools.cli.declare import TOOLS
 from rbtools.datasets import WITH_PATH
 from rbtools.errors import UsageError, near, unknown
-from rbtools.plain_files import read_settings
+from rbtools.plain_files import parse_yaml, read_settings
 
 NAME = "rbtools.yaml"
 VARIABLE = "RB_CONFIG"
 NONE = "none"
 ALL = "all"
 _META = "rbtools.config"
-_DEEPEST = 50  # levels of YAML, which PyYAML reads by recursion
 FORBIDDEN = ("allow-code", "live", "config", "help", "version")
 _PATHS = ("FILE", "DIR", "PATH")
 SHARED = frozenset(  # the long options that mean the same in every tool, which `all` may set
@@ -157,21 +156,3 @@ def _value(option: click.Option, name: str, value: object) -> Any:
                 " that; the command line and the environment can."
             )
     return text
-
-
-def parse_yaml(text: str) -> Any:
-    """The value that the text stands for. Raises yaml.YAMLError, also for aliases: a few lines of them stand
-    for billions of values."""
-    import yaml  # only where there is a file: --help and most runs do without
-
-    depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise yaml.YAMLError(f"'*{event.anchor}' is an alias")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise yaml.YAMLError(f"more than {_DEEPEST} levels")
-    try:
-        return yaml.safe_load(text)
-    except (ValueError, OverflowError) as error:  # an endless number, an invalid date
-        raise yaml.YAMLError(str(error)) from None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from rbtools import registry
-from rbtools.errors import near, near_option
+from rbtools.errors import RbError, UsageError, near, near_option, unknown
 from rbtools.registry import Registry
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -201,6 +201,21 @@ class Tool:
     def help(self) -> str:
         """The text of --help."""
         return inspect.cleandoc(self.function.__doc__ or "")
+
+    def load(self, names: Sequence[str], allow_code: bool) -> list[type]:
+        """The classes of these names. Raises UsageError for an unknown one, and for code of the user's that
+        is not allowed to run, before its module is imported."""
+        assert self.registry is not None
+        other = next((name for name in names if not self.registry.knows(name)), None)
+        if other is not None and self.by is None:
+            raise unknown(self.registry.kind, other, self.listed, UsageError)
+        own_code = next((name for name in names if name.startswith(registry.OWN)), None)
+        if own_code is not None and not allow_code:
+            raise UsageError(f"{own_code} is a program, which would run. If you trust it, add --allow-code.")
+        try:
+            return [self.registry.load(name) for name in names]
+        except RbError as wrong:
+            raise UsageError(str(wrong)) from None
 
     def vocabulary(self) -> set[str]:
         """The long options and the names of commands, of this one and all below it."""

@@ -17,11 +17,11 @@ from typing import TypeGuard
 import click
 
 from rbtools.cli.declare import no_such_option
-from rbtools.cli.output import ReaderGone, Stop, Terminated
+from rbtools.cli.output import DONE, FAILED, ReaderGone, Stop, Terminated
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import NoRecords, RbError, near, of_network, of_own_code
 
-DONE, FAILED, USAGE, EMPTY, INTERRUPTED, GONE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
+USAGE, EMPTY, INTERRUPTED, GONE, TERMINATED = 2, 3, 130, 141, 143
 
 
 @dataclass

@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rbtools.cli.exit_status import DONE, FAILED
-from rbtools.cli.output import ReaderGone, RecordWriter, Stop, Terminated
+from rbtools.cli.output import DONE, FAILED, ReaderGone, RecordWriter, Stop, Terminated
 from rbtools.cli.read_ahead import ReadAhead
 from rbtools.cli.source import RecordSource, bad_line_record, name_of, opened_output, stop_if_strict, where
 from rbtools.cli.terminal import Terminal

@@ -61,9 +61,7 @@ GROUPS = (
         ),
     ),
     OptionGroup(
-        "Model",
-        ("checkpoint", "arch", "normalize"),
-        ("member", "allow-code", "defend", "backward", "draws"),
+        "Model", ("checkpoint", "arch", "normalize"), ("member", "allow-code", "defend", "backward", "draws")
     ),
     OptionGroup(
         "Data", ("dataset", "split", "n"), ("indices", "data-dir", "download", "class-map", "classes")
@@ -84,15 +82,9 @@ GROUPS = (
         ),
     ),
     OptionGroup(
-        "Records and store",
-        ("store", "dry-run"),
-        ("as", "in-place", "errors", "allow-empty", "force"),
+        "Records and store", ("store", "dry-run"), ("as", "in-place", "errors", "allow-empty", "force")
     ),
-    OptionGroup(
-        "Messages and help",
-        ("quiet", "help", "help-all"),
-        ("verbose", "log", "config", "version"),
-    ),
+    OptionGroup("Messages and help", ("quiet", "help", "help-all"), ("verbose", "log", "config", "version")),
 )
 # Further options that --help only names, in the sections where they stand.
 RARE = frozenset(

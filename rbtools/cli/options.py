@@ -85,10 +85,7 @@ _MACHINE = (
     *(*_DATA, "allow_code"),
 )
 _STAGES, _SEARCH = ("defend", "backward"), ("precision", "prepare")
-_EVALUATION = (
-    *("seed", "weights", "member", "n", "indices", "batch", "name_as"),
-    *(*_STORE, *_MESSAGES),
-)
+_EVALUATION = (*("seed", "weights", "member", "n", "indices", "batch", "name_as"), *(*_STORE, *_MESSAGES))
 _VERDICT = ("draws", *_STAGES)
 _OF_TRAINING = {
     "precision": param(

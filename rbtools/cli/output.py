@@ -16,6 +16,8 @@ from typing import IO
 
 from rbtools.errors import RbError
 
+DONE, FAILED = 0, 1  # the exit status of a command that did its work; the others are in cli/exit_status.py
+
 
 class Stop(RbError):
     """Ends the whole run with status 1; finished records are already written."""

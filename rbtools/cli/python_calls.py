@@ -15,7 +15,7 @@ from rbtools.cli.calls import ToolCall, under_way
 from rbtools.cli.declare import TOOLS, Option, Tool, method_options
 from rbtools.cli.shared import done
 from rbtools.cli.streams import MemoryStreams
-from rbtools.errors import RbError, UsageError, near, unknown
+from rbtools.errors import UsageError, near
 
 Record = dict[str, Any]
 # Options that only a stream, a terminal, an output file or several processes need.
@@ -38,7 +38,7 @@ def call(
     name = f"rb-{tool}" if isinstance(tool, str) else tool.name
     if found.by is not None:
         names = _chosen(found, keywords)
-    classes = [_loaded(found, one, keywords) for one in names]
+    classes = found.load(names, bool(keywords.get("allow_code"))) if names else []
     options = {option.name: option for option in found.options} | method_options(classes)
     values = {option.name: _default(option, classes) for option in options.values()}
     given = {}
@@ -92,26 +92,11 @@ def _chosen(tool: Tool, keywords: Mapping[str, Any]) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
-def _loaded(tool: Tool, name: str, keywords: Mapping[str, Any]) -> type:
-    """The class of that name. Raises UsageError for an unknown one, and for the user's own code without
-    `allow_code`."""
-    assert tool.registry is not None
-    if name.startswith(registry.OWN) and not keywords.get("allow_code"):
-        raise UsageError(f"{name} is a program, which would run. If you trust it, add --allow-code.")
-    if not tool.registry.knows(name) and tool.by is None:
-        raise unknown(tool.registry.kind, name, tool.listed, UsageError)
-    try:
-        loaded: type = tool.registry.load(name)
-    except RbError as wrong:
-        raise UsageError(str(wrong)) from None
-    return loaded
-
-
 def option_names(option: Option) -> list[str]:
-    """The Python names of an option: that of its value, then those of its flags."""
+    """The Python names of an option: that of its value, then those of its flags; `as_` is --as, too."""
     flags = [flag[2:].replace("-", "_") for flag in option.flags if flag.startswith("--")]
-    names = [option.name, *(f"{flag}_" if keyword.iskeyword(flag) else flag for flag in flags)]
-    return list(dict.fromkeys(names))
+    words = [f"{flag}_" for flag in flags if keyword.iskeyword(flag)]
+    return list(dict.fromkeys([option.name, *words, *flags]))
 
 
 def _of_python(options: Iterable[Option], tool: Tool) -> dict[str, Option]:

@@ -31,10 +31,7 @@ class RunOptions:
         metavar="N|auto",
     )
     jobs_per_gpu: int | None = param(
-        None,
-        "Workers on each GPU with --jobs auto and on Ray.  [default: 1]",
-        bounds="[1, inf)",
-        metavar="N",
+        None, "Workers on each GPU with --jobs auto and on Ray.  [default: 1]", bounds="[1, inf)", metavar="N"
     )
     engine: str = param(
         LOCAL,
@@ -149,7 +146,5 @@ class RunOptions:
         flags=("--force",),
     )
     dry_run: bool = param(
-        False,
-        "Compute nothing; report what would be, and how much the store has.",
-        flags=("--dry-run",),
+        False, "Compute nothing; report what would be, and how much the store has.", flags=("--dry-run",)
     )

@@ -18,10 +18,7 @@ from rbtools.scoring.ranking import one_of_each_model
 FORMATS = ("jsonl", "table", *render.RENDERERS)
 where_param = param(None, "Only records for which this holds: 'acc > 0.8'.", metavar="EXPR")
 form_param = param(
-    None,
-    "How to write.  [default: table on a terminal, else jsonl]",
-    choices=FORMATS,
-    flags=("--format",),
+    None, "How to write.  [default: table on a terminal, else jsonl]", choices=FORMATS, flags=("--format",)
 )
 
 

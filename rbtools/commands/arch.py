@@ -41,9 +41,7 @@ class ArchOptions:
     )
     space: str = param("nasbench201", "The set of architectures.", choices=tuple(SPACES))
     unique: bool = param(
-        False,
-        "One architecture for each class of equal networks (6466).",
-        flags=("--unique",),
+        False, "One architecture for each class of equal networks (6466).", flags=("--unique",)
     )
     index: str | None = param(None, "Indices, in this order: 13714 or 0-9,50.", metavar="LIST")
     string: str | None = param(
@@ -65,14 +63,10 @@ class ArchSizes:
     channels: int | None = param(None, "Width of the first stage.  [default: 16]", bounds="[1, inf)")
     cells: int | None = param(None, "Cells in each of three stages.  [default: 5]", bounds="[1, inf)")
     width: int | None = param(
-        None,
-        "Neurons or channels of every layer, in fcnn and rescnn.  [default: 64]",
-        bounds="[1, inf)",
+        None, "Neurons or channels of every layer, in fcnn and rescnn.  [default: 64]", bounds="[1, inf)"
     )
     depth: int | None = param(
-        None,
-        "Layers of fcnn and rescnn, including the last, linear one.  [default: 4]",
-        bounds="[2, inf)",
+        None, "Layers of fcnn and rescnn, including the last, linear one.  [default: 4]", bounds="[2, inf)"
     )
 
 
@@ -81,9 +75,7 @@ class ArchChoice:
     """Which of the architectures are written."""
 
     where: str | None = param(
-        None,
-        "Only architectures that satisfy this condition: 'kernel_params == 18'.",
-        metavar="EXPR",
+        None, "Only architectures that satisfy this condition: 'kernel_params == 18'.", metavar="EXPR"
     )
     sample: int | None = param(None, "A random sample of N architectures.", bounds="[1, inf)", metavar="N")
     seed: int = param(0, "Seed of --sample.", bounds="[0, inf)")
@@ -124,11 +116,7 @@ def main(
         from rbtools.execution.run import Run
 
         run = Run.of(
-            tool=screen.tool,
-            notify=screen.once,
-            dataset=typed.dataset,
-            data_dir=typed.data_dir,
-            **work,
+            tool=screen.tool, notify=screen.once, dataset=typed.dataset, data_dir=typed.data_dir, **work
         )
         recognised = _of_files([*typed.checkpoints, *typed.files], (typed.arch, normalize), screen, run)
         return _write(holding(recognised, choice["where"]), screen)

@@ -266,14 +266,10 @@ class CurveOptions:
         bounds="[20, inf)",
     )
     attacks: str = param(
-        "curve",
-        "The searches, each with these passes: curve, fmn; in L2 also ddn, cw-l2.",
-        metavar="LIST",
+        "curve", "The searches, each with these passes: curve, fmn; in L2 also ddn, cw-l2.", metavar="LIST"
     )
     eps: str | None = param(
-        None,
-        "Distances of the curve.  [default: 0:16:33, in L2 0:2:33, in L1 0:24:33]",
-        metavar="LIST",
+        None, "Distances of the curve.  [default: 0:16:33, in L2 0:2:33, in L1 0:24:33]", metavar="LIST"
     )
     grid: str = grid_param()
 
@@ -331,10 +327,7 @@ class TransferOptions:
 @options.source_options
 @options.search_options
 def transfer(
-    params: dict[str, Any],
-    typed: TransferOptions,
-    source: shared.RecordSource,
-    work: shared.CommandContext,
+    params: dict[str, Any], typed: TransferOptions, source: shared.RecordSource, work: shared.CommandContext
 ) -> shared.Status:
     """Measure accuracy on the adversarial examples of other models.
 

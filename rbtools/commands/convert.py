@@ -38,9 +38,7 @@ class ConversionOptions:
         flags=("--write",),
     )
     errors: str = param(
-        "pass",
-        "At a row or record that cannot be converted: pass it on, or stop.",
-        choices=("pass", "stop"),
+        "pass", "At a row or record that cannot be converted: pass it on, or stop.", choices=("pass", "stop")
     )
 
 
@@ -49,11 +47,7 @@ class ConversionOptions:
 @shared.takes("allow_empty", RecordSource, "allow_empty", make=lambda allow_empty: allow_empty)
 @options.screen_options
 def main(
-    format: str,
-    params: dict[str, Any],
-    typed: ConversionOptions,
-    allow_empty: bool,
-    screen: shared.Terminal,
+    format: str, params: dict[str, Any], typed: ConversionOptions, allow_empty: bool, screen: shared.Terminal
 ) -> int:
     """Read published results as records, or write records in a published format.
 

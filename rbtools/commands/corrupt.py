@@ -39,9 +39,7 @@ class CorruptionOptions:
         metavar="DIR",
     )
     show: str | None = param(
-        None,
-        "Evaluate nothing; draw one image under every corruption and severity.",
-        metavar="FILE.png",
+        None, "Evaluate nothing; draw one image under every corruption and severity.", metavar="FILE.png"
     )
 
 

@@ -26,9 +26,7 @@ class MeasureOptions:
     attack: str = param("pgd", "Attacks that perturb images: pgd, fgsm, or both.", metavar="LIST")
     attack_steps: int = param(10, "Gradient steps of PGD.", bounds="[1, inf)")
     step_size: str | None = param(
-        None,
-        "Length of a step, in 1/255.  [default: 2.5*eps/steps]",
-        metavar="DISTANCE",
+        None, "Length of a step, in 1/255.  [default: 2.5*eps/steps]", metavar="DISTANCE"
     )
     attack_norm: str = param(
         "linf",
@@ -48,9 +46,7 @@ class MeasureOptions:
         None, "Images of a batch.  [default: the measure's own]", bounds="[1, inf)"
     )
     init_seed: int = param(
-        0,
-        "Seed of fresh weights: those that rb-train --seed starts from.",
-        bounds="[0, inf)",
+        0, "Seed of fresh weights: those that rb-train --seed starts from.", bounds="[0, inf)"
     )
     batchnorm: str | None = param(
         None,

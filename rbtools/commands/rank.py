@@ -10,14 +10,7 @@ from typing import Any
 from rbtools.cli import against, options, paired_ranking, shared
 from rbtools.cli.baseline import Baseline
 from rbtools.cli.rank_output import Ranking, RankOptions, write
-from rbtools.cli.sink import (
-    FORMATS,
-    Sink,
-    compiled,
-    counted,
-    names,
-    where_param,
-)
+from rbtools.cli.sink import FORMATS, Sink, compiled, counted, names, where_param
 from rbtools.cli.source import name_of
 from rbtools.errors import UsageError
 from rbtools.records import metric_name, results
@@ -94,9 +87,7 @@ class RankingOptions:
         metavar="REFERENCE",
     )
     paired_raw: bool = param(
-        False,
-        "Also p_raw, not corrected for the number of models.",
-        flags=("--paired-raw",),
+        False, "Also p_raw, not corrected for the number of models.", flags=("--paired-raw",)
     )
     per_class: str | None = param(
         None,

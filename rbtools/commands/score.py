@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rbtools.cli import config, options, shared, streams
+from rbtools.cli import options, shared, streams
 from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
 from rbtools.cli.source import RecordSource, name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
-from rbtools.plain_files import read_settings
+from rbtools.plain_files import parse_yaml, read_settings
 from rbtools.records import Line, dumps, results
 from rbtools.registry import param
 from rbtools.scoring import merge as merging
@@ -39,9 +39,7 @@ class ScoreOptions:
         None, "A YAML file of metrics and their weights: 'acc: 2', 'ge.acc: 1:lower'.", metavar="FILE"
     )
     within: str | None = param(
-        None,
-        "Scale within groups of records that agree in these fields: dataset,arch.name.",
-        metavar="LIST",
+        None, "Scale within groups of records that agree in these fields: dataset,arch.name.", metavar="LIST"
     )
     missing: str = param("refuse", "What to do with a record that lacks a metric.", choices=MISSING)
     adds: tuple[str, ...] = param(
@@ -59,9 +57,7 @@ class ScoreOptions:
         flags=("--explain",),
     )
     dry_run: bool = param(
-        False,
-        "Compute no score; report what would be scored, by which metrics.",
-        flags=("--dry-run",),
+        False, "Compute no score; report what would be scored, by which metrics.", flags=("--dry-run",)
     )
     force: bool = param(False, "Let --add overwrite a metric of another origin.", flags=("--force",))
 
@@ -140,7 +136,7 @@ def _of_file(path: str) -> list[terms.Term]:
     import yaml
 
     try:
-        content = config.parse_yaml(read_settings(path))
+        content = parse_yaml(read_settings(path))
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}. Expected a YAML file of weights.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -37,9 +37,7 @@ class UpkeepOptions:
 
     delete: bool = param(False, "Remove damaged files, so that they are computed again.", flags=("--delete",))
     keep_metrics: bool = param(
-        False,
-        "Remove all but results: checkpoints and unfinished trainings, too.",
-        flags=("--keep-metrics",),
+        False, "Remove all but results: checkpoints and unfinished trainings, too.", flags=("--keep-metrics",)
     )
     dry_run: bool = param(False, "Only report what would be removed.", flags=("--dry-run",))
 
@@ -90,7 +88,9 @@ class SelectedResults:
         return shared.FAILED if self.damaged else shared.DONE
 
 
-store_option = shared.takes("store", RunOptions, "store", make=Store, store=options.store_param)
+store_option = shared.takes(
+    "store", RunOptions, "store", make=lambda store: Store(store), store=options.store_param
+)
 
 
 @shared.command()

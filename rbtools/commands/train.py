@@ -35,14 +35,10 @@ class TrainingOptions:
     """The options of rb-train beside those of the recipe, as typed."""
 
     method: str | None = param(
-        None,
-        "How to train: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]",
-        metavar="LIST",
+        None, "How to train: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]", metavar="LIST"
     )
     tensorboard: str | None = param(
-        None,
-        "Write the curves of all epochs to DIR (pip install 'rbtools[tensorboard]').",
-        metavar="DIR",
+        None, "Write the curves of all epochs to DIR (pip install 'rbtools[tensorboard]').", metavar="DIR"
     )
     seed: str = param("0", "Seeds; one trained record for each.", metavar="LIST")
 

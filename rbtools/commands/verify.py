@@ -32,9 +32,7 @@ class VerifyOptions:
         flags=("--inconsistent",),
     )
     sample: int | None = param(
-        None,
-        "Measure only so many random entries of each record.  [default: all]",
-        bounds="[1, inf)",
+        None, "Measure only so many random entries of each record.  [default: all]", bounds="[1, inf)"
     )
     adv: str | None = param(
         None,

@@ -6,11 +6,11 @@ import functools
 import re
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from rbtools import registry
+from rbtools.cli.declare import Tool
 from rbtools.commands import attack, pr
 from rbtools.commands.train import main
 from rbtools.trainer import presets
@@ -68,7 +68,7 @@ def help_of(method: str) -> dict[str, str]:
     return entries_of(main, "--method", method)
 
 
-def entries_of(command: click.Command, *arguments: str) -> dict[str, str]:
+def entries_of(command: Tool, *arguments: str) -> dict[str, str]:
     """What the command's help says of each option, on one line."""
     text = CliRunner().invoke(command, [*arguments, "--help-all"]).output
     text = re.sub(r"(?<=\w)-\n +(?=\w)", "-", text)  # a word that the line's end parts
@@ -106,7 +106,7 @@ def test_so_it_does_for_nas_robbench_201(option: str, method: str, text: str, co
     ],
 )
 def test_so_it_does_for_evaluations(
-    command: click.Command, arguments: tuple[str, ...], option: str, text: str, code: str
+    command: Tool, arguments: tuple[str, ...], option: str, text: str, code: str
 ) -> None:
     assert named(entries_of(command, *arguments)[option], text, code)
 
