@@ -211,8 +211,8 @@ TOP_LEVEL = {"", "api", "torchvision_hook"}
 def _third_party(room: str, top: str, module: str) -> str | None:
     if top in NEVER.get(room, ()):
         return f"{room} never imports {top}"
-    if top in ("click", "rich") and room not in ("cli", "commands", *OUTSIDE):
-        return f"only cli and commands import {top}"
+    if top in ("click", "rich") and room not in ("cli", "papers"):
+        return f"only cli and papers import {top}"
     if top == "torchvision" and module != TORCHVISION_DOOR:
         return f"torchvision comes through {TORCHVISION_DOOR}"
     return None
@@ -428,7 +428,7 @@ def test_a_parameter_typed_any_is_seen() -> None:
         ("rbtools.units", "from rbtools.records import dumps", "below every room"),
         ("rbtools.spaces.x", "def f():\n    import torch.nn", "spaces never imports torch"),
         ("rbtools.store.x", "from rbtools.lazy import nn, np", "store never imports torch"),
-        ("rbtools.models.x", "import click", "only cli and commands import click"),
+        ("rbtools.models.x", "import click", "only cli and papers import click"),
         ("rbtools.datasets.x", "from torchvision import datasets", "torchvision comes through"),
     ],
 )

@@ -31,42 +31,48 @@ def call(
 ) -> list[Record]:
     """Run a tool and return the records that it writes. Raises RbError if it fails.
 
-    words: its subcommand and choice; keywords: its options by their Python names; streams: its input.
+    words: its subcommand, choice and arguments; keywords: its options by their Python names; streams: its
+    input.
     """
-    main = TOOLS.load(tool) if isinstance(tool, str) else tool
+    main: Tool = TOOLS.load(tool) if isinstance(tool, str) else tool
     found, names, rest = _find(main, words)
-    name = f"rb-{tool}" if isinstance(tool, str) else tool.name
     if found.by is not None:
         names = _chosen(found, keywords)
     classes = found.load(names, bool(keywords.get("allow_code"))) if names else []
-    options = {option.name: option for option in found.options} | method_options(classes)
-    values = {option.name: _default(option, classes) for option in options.values()}
+    values = {option.name: _default(option) for option in found.options} | dict.fromkeys(
+        method_options(classes)
+    )
+    for argument in (option for option in found.options if rest and not option.flags):
+        values[argument.name] = tuple(rest) if argument.multiple else rest[0]
+    known = _known(found, classes, main.name)
     given = {}
-    by_name = {
-        word: option
-        for option in _of_python(options.values(), main).values()
-        for word in reversed(option_names(option))
-    }
     for word, value in keywords.items():
-        option = by_name.get(word)
-        outside = _NOT_IN_PYTHON | _PROCESSES | _OF_CHECKPOINT
-        if (option is None and word in outside) or (word == "checkpoint" and not _of_weights(value)):
-            raise UsageError(f"{word} is for streams of records on the command line. Leave it out here.")
-        if option is None:
-            flags = [flag for one in options.values() for flag in (*one.flags, *one.off)]
-            flag = f"--{word.rstrip('_').replace('_', '-')}"
-            raise UsageError(found.no_such_option(flag, classes, flags))
+        if word not in known or (word == "checkpoint" and not _of_weights(value)):
+            raise UsageError(_refusal(word, found, classes))
+        option = known[word]
         if value is not None or word == "store":
             values[option.name] = _value(option, "none" if value is None else value, streams)
             given[option.name] = option.flags[0]
-    for argument in (one for one in options.values() if rest and not one.flags):
-        values[argument.name] = tuple(rest) if argument.multiple else rest[0]
-    missing = [one for one in options.values() if values[one.name] is registry.REQUIRED and one.flags]
-    if missing:
-        raise UsageError(f"{option_names(missing[0])[-1]}= is missing: {missing[0].field.metadata['help']}")
-    with under_way(ToolCall(name, given, (), streams)):
+    if (missing := next((name for name in values if values[name] is registry.REQUIRED), None)) is not None:
+        raise UsageError(f"{missing}= is missing.")
+    with under_way(ToolCall(main.name, given, (), streams)):
         done(found.run(values) if found.registry is None else found.chosen(names, values, classes))
     return [orjson.loads(line) for line in streams.lines]
+
+
+def _known(tool: Tool, classes: Sequence[type], name: str) -> dict[str, Option]:
+    """The options that a call may give, by their Python names."""
+    options = _of_python([*tool.options, *method_options(classes).values()], name).values()
+    return {word: option for option in options for word in reversed(option_names(option))}
+
+
+def _refusal(word: str, tool: Tool, classes: Sequence[type]) -> str:
+    """The sentence on a keyword that a call may not give."""
+    if word in _NOT_IN_PYTHON | _PROCESSES | _OF_CHECKPOINT | {"checkpoint"}:
+        return f"{word} is for streams of records on the command line. Leave it out here."
+    options = [*tool.options, *method_options(classes).values()]
+    flags = [flag for option in options for flag in (*option.flags, *option.off)]
+    return tool.no_such_option(f"--{word.rstrip('_').replace('_', '-')}", classes, flags)
 
 
 def _find(tool: Tool, words: Sequence[str]) -> tuple[Tool, list[str], Sequence[str]]:
@@ -99,19 +105,16 @@ def option_names(option: Option) -> list[str]:
     return list(dict.fromkeys([option.name, *words, *flags]))
 
 
-def _of_python(options: Iterable[Option], tool: Tool) -> dict[str, Option]:
-    """The options among these that a call may give, by the names of their values."""
+def _of_python(options: Iterable[Option], tool: str) -> dict[str, Option]:
+    """The options among these that a call of the tool may give, by the names of their values."""
     known = {option.name: option for option in options if option.flags}
-    left_out = _NOT_IN_PYTHON | (_PROCESSES - {"jobs"} if tool.name == "rb-search" else _PROCESSES)
+    left_out = _NOT_IN_PYTHON | (_PROCESSES - {"jobs"} if tool == "rb-search" else _PROCESSES)
     left_out |= _OF_CHECKPOINT if "checkpoint" in known else frozenset()
     return {name: option for name, option in known.items() if name not in left_out}
 
 
-def _default(option: Option, classes: Sequence[type]) -> Any:
-    """The value of an option that is not given: that of its variable of the environment, else its default;
-    None for a field of a registered class."""
-    if any(option.field in registry.options(cls) for cls in classes):
-        return None
+def _default(option: Option) -> Any:
+    """The value of an option that is not given: that of its variable of the environment, else its default."""
     variable = option.field.metadata["variable"]
     return os.environ.get(variable) or option.default if variable else option.default
 
@@ -134,7 +137,7 @@ def explained(tool: str, words: Sequence[str] = ()) -> str:
 
 def _shown(tool: str, words: Sequence[str]) -> dict[str, Option]:
     found, _, _ = _find(TOOLS.load(tool), words)
-    return _of_python(found.every_option, found)
+    return _of_python(found.every_option, found.name)
 
 
 def _shown_default(option: Option) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, TypeGuard
 
 import click
@@ -35,17 +35,6 @@ def pages(page: Page) -> Iterator[Page]:
     if isinstance(page.command, click.Group):
         for name in page.command.list_commands(page.context):
             yield from pages(_below(page, page.command, name))
-
-
-def find(page: Page, words: Sequence[str]) -> Page:
-    """The subcommand that the words lead to, as far as they name commands."""
-    for word in words:
-        if not isinstance(page.command, click.Group):
-            break
-        if not set(word.split(",")) <= set(page.command.list_commands(page.context)):
-            break
-        page = _below(page, page.command, word)
-    return page
 
 
 def chooses_by_option(command: click.Command) -> TypeGuard[OptionChooser]:
