@@ -39,9 +39,8 @@ def call(
     if found.by is not None:
         names = _chosen(found, keywords)
     classes = found.load(names, bool(keywords.get("allow_code"))) if names else []
-    values = {option.name: _default(option) for option in found.options} | dict.fromkeys(
-        method_options(classes)
-    )
+    values = {option.name: _default(option) for option in found.options}
+    values |= dict.fromkeys(method_options(classes))
     for argument in (option for option in found.options if rest and not option.flags):
         values[argument.name] = tuple(rest) if argument.multiple else rest[0]
     known = _known(found, classes, main.name)
