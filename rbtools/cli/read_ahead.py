@@ -37,12 +37,7 @@ class ReadAhead:
                 yield line
 
     def begin(self) -> None:
-        """Start to read. The first line is read here, so that an error about the input knows the command."""
-        first = next(self._lines, None)
-        if first is None:
-            self.ended = True
-            return
-        self._hold(first)
+        """Start to read."""
         threading.Thread(target=self._read, daemon=True).start()
 
     @property
