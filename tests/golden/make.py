@@ -1,6 +1,7 @@
 """The golden set: what every tool and method gives on fixed weights, as values, intervals and n.
 
-    python tests/golden/make.py             compare with golden.json, exactly; status 1 and the differences
+    python tests/golden/make.py [KEY=VALUE] compare with golden.json, exactly; status 1 and the differences;
+                                            with these options for all tools, such as jobs=2 batch=7
     python tests/golden/make.py show TEXT   print the numbers of the steps that contain the text
     python tests/golden/make.py write       write golden.json anew: the commit says why numbers changed
 
@@ -19,6 +20,7 @@ import shlex
 import sys
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,8 +157,9 @@ def numbers_of(record: dict[str, Any]) -> dict[str, Any]:
     return entries | beside
 
 
-def run(pattern: str = "") -> dict[str, list[dict[str, Any]]]:
-    """The numbers of each record that each step gives, by step; in a new folder with a store of its own."""
+def run(pattern: str = "", options: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
+    """The numbers of each record that each step gives, by step; in a new folder with a store of its own.
+    options: KEY=VALUE for all tools."""
     import torch
     from click.testing import CliRunner
 
@@ -172,7 +175,8 @@ def run(pattern: str = "") -> dict[str, list[dict[str, Any]]]:
         os.chdir(folder)
         os.environ["RB_STORE"] = str(folder / "store")
         # "auto" is bfloat16 where the processor has it: one verdict of 20 images is as much as the tolerance.
-        Path("rbtools.yaml").write_text("all: {precision: fp32}\n")
+        lines = [option.replace("=", ": ") for option in ("precision=fp32", *options)]
+        Path("rbtools.yaml").write_text(f"all: {{{', '.join(lines)}}}\n")
         streams = inputs(folder)
         try:
             for line in STEPS.read_text("utf-8").splitlines():
@@ -229,7 +233,8 @@ def main() -> int:
     if sys.argv[1:2] == ["show"]:
         print("\n".join(f"{step}\n{_records(records)}" for step, records in run(sys.argv[2]).items()))
         return 0
-    made = json.loads(json.dumps(run()))
+    options = [word for word in sys.argv[1:] if "=" in word]
+    made = json.loads(json.dumps(run(options=options)))
     if sys.argv[1:] == ["write"]:
         lines = (f"{json.dumps(step)}: [\n{_records(records)}\n]" for step, records in made.items())
         GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
