@@ -57,7 +57,7 @@ class RecordSource:
     )
     checkpoint: str | None = param(
         None,
-        "Evaluate this checkpoint; no records are read. Published weights have names: "
+        "Evaluate this checkpoint; no records are read. Published weights have names:"
         " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS]; --download fetches them.",
         metavar="FILE",
     )
