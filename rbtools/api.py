@@ -224,7 +224,7 @@ def measure(
 
 @_tool("train")
 def train(record: Given, method: str | None = None, **options: Any) -> Any:
-    """The record with a trained checkpoint; see rb-train. Recipe and method options are python_calls.
+    """The record with a trained checkpoint; see rb-train. Recipe and method options are keywords.
 
     A module with `data=` is trained in place: see `rbtools.fit`, whose result is returned.
     """

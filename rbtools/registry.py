@@ -52,7 +52,7 @@ def param(
     L-infinity). `name` is the public name if Python does not allow it ("lambda"). `check` is one of RULES.
     `metavar` is the placeholder of the value in the help. `optional` leaves the field out of records and keys
     at its default: results that were stored before the option was added remain valid. `elsewhere` is a common
-    other name, for a hint. `bounds` are the bounds of a number in the help, such as "[1, inf)" or "(0, 1)".
+    other name, for a hint. `bounds` are those that a number has to keep, such as "[1, inf)" or "(0, 1)".
     `typed` is the default on the command line, if it is not the field's own. `flags` replaces the option's
     flags: without it they are --NAME, and --no-NAME too for a bool. `variable` of the environment overrides
     the default. A `positional` field is typed without a flag. A field whose default is REQUIRED has to be

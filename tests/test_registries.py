@@ -21,7 +21,6 @@ from rbtools.attacks import ATTACKS
 from rbtools.certification import CERTIFIERS
 from rbtools.cli.config import SHARED
 from rbtools.cli.method_options import method_options
-from rbtools.cli.shared import RecordSource  # noqa: F401  # with the options that fill SHARED
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import DATASETS
 from rbtools.errors import RbError

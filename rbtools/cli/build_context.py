@@ -32,13 +32,6 @@ def terminal(quiet: bool, verbose: bool, log: str | None, config: str | None = N
     return streams.of_command().terminal(tool, quiet, verbose, events.opened(log, tool))
 
 
-# The options that a run has under the same name.
-_SAME = frozenset(
-    "address unordered threads device dataset data_dir download class_map classes allow_code seed precision"
-    " draws split weights member n indices batch name_as".split()
-)
-
-
 def build_context(**values: object) -> CommandContext:
     """The run that options describe, checked once, before the first record. `values` are those of RunOptions
     that the tool has; the run has its own defaults for others.
@@ -47,7 +40,7 @@ def build_context(**values: object) -> CommandContext:
     that is not available.
     """
     from rbtools.execution import resources
-    from rbtools.execution.run import Run
+    from rbtools.execution.run import OPTIONS, Run
     from rbtools.store import Store
 
     given = RunOptions(**values)  # type: ignore[arg-type]
@@ -57,21 +50,19 @@ def build_context(**values: object) -> CommandContext:
         raise UsageError("--ray-address is of a Ray cluster. Add --engine ray.")
     processes = resources.jobs(given.jobs, given.threads, given.jobs_per_gpu, given.device, given.engine)
     store = Store(None if given.store == "none" else given.store, force=given.force)
-    run = Run.of(
-        tool=screen.tool,
-        store=store,
-        command=command_line.label(),
-        jobs=processes,
-        jobs_per_gpu=given.jobs_per_gpu or 1,
-        engine=given.engine,
-        prepare=given.prepare != "none",
-        replace=given.force,
-        progress=screen.status,
-        notify=screen.once,
-        event=screen.tell,
-        defend=_stages(given),
-        **{name: value for name, value in values.items() if name in _SAME},
-    )
+    own = {
+        "jobs": processes,
+        "jobs_per_gpu": given.jobs_per_gpu or 1,
+        "prepare": given.prepare != "none",
+        "replace": given.force,
+        "defend": _stages(given),
+        "command": command_line.label(),
+        "progress": screen.status,
+        "notify": screen.once,
+        "event": screen.tell,
+    }
+    same = {name: value for name, value in values.items() if name in OPTIONS}
+    run = Run.of(tool=screen.tool, **{**same, **own, "store": store})
     if given.dry_run:
         from rbtools.execution.dry_run import DryRun
 

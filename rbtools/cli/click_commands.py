@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import os
 import re
 import shlex
@@ -100,16 +99,8 @@ class _Main:
         return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, after a look at its numbers."""
+        """Run the command, which can ask for what was given."""
         params = self.get_params(ctx)
-        for param in params:  # JSON cannot hold NaN, infinity, integers beyond 64 bits
-            value = ctx.params.get(param.name or "")
-            if isinstance(value, int) and abs(value) > registry.MOST:
-                raise click.BadParameter(
-                    f"{value} is too large. Expected {registry.MOST} at most.", ctx, param
-                )
-            if isinstance(value, float) and not math.isfinite(value):
-                raise click.BadParameter(f"{value} is no finite number.", ctx, param)
         flags = {str(param.name): param.opts[0] for param in params}
         sources = {name: ctx.get_parameter_source(name) for name in flags}
         root = ctx.find_root()
@@ -270,11 +261,7 @@ class Chooser(Group):
 
 
 class OptionChooser(_Main, click.Command):
-    """A command where one option (`--method trades`) chooses classes, whose fields are further options.
-
-    If the option that sets all of the command's own options (`--preset`) is on the command line, a file's
-    settings of them are ignored.
-    """
+    """A command where one option (`--method trades`) chooses classes, whose fields are further options."""
 
     tool: Tool
     registry: registry.Registry
@@ -354,21 +341,11 @@ def _listed(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     ctx.exit()
 
 
-_LIST = click.Option(
-    ["--list"],
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_listed,
-    help="Print a line for each plot, what it shows and what it needs, and exit.",
-)
-
-
 @functools.cache
 def rendered(tool: Tool) -> click.Command:
     """The tool as a command of click."""
     common: dict[str, Any] = {"context_settings": CONTEXT, "help": tool.help}
-    if tool.holds_only or (tool.registry is not None and tool.by is None):
+    if tool.holds_commands:
         group = (Chooser if tool.registry is not None else Group)(tool.name, no_args_is_help=False, **common)
         group.commands = {name: rendered(one) for name, one in tool.commands.items()}
         command: Any = group
@@ -379,7 +356,8 @@ def rendered(tool: Tool) -> click.Command:
     if tool.registry is not None:
         command.tool, command.registry, command.option = tool, tool.registry, tool.by
     if tool.lists:
-        command.params.append(_LIST)
+        flag: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
+        command.params.append(click.Option(["--list"], callback=_listed, help=tool.lists, **flag))
     shown: click.Command = click.version_option(
         __version__,
         message="%(prog)s (rbtools) %(version)s",

@@ -19,7 +19,10 @@ from typing import Any
 
 import click
 
-from rbtools.cli.declare import TOOLS
+from rbtools import registry
+from rbtools.cli.declare import TOOLS, Option, type_hints
+from rbtools.cli.run_options import RunOptions
+from rbtools.cli.source import RecordSource
 from rbtools.datasets import WITH_PATH
 from rbtools.errors import UsageError, near, unknown
 from rbtools.plain_files import parse_yaml, read_settings
@@ -31,11 +34,16 @@ ALL = "all"
 _META = "rbtools.config"
 FORBIDDEN = ("allow-code", "live", "config", "help", "version")
 _PATHS = ("FILE", "DIR", "PATH")
-SHARED = frozenset(  # the long options that mean the same in every tool, which `all` may set
-    "allow-code allow-empty batch class-map classes config data-dir dataset device download dry-run engine"
-    " errors force in-place indices jobs jobs-per-gpu log n precision prepare quiet ray-address seed shard"
-    " split store threads unordered verbose".split()
-)
+_OF_SOME = set("as member weights defend backward draws checkpoint arch normalize merge".split())
+
+
+def _flags(cls: type) -> set[str]:
+    options = (Option.of(field, type_hints(cls)[field.name]) for field in registry.options(cls))
+    return {flag[2:] for option in options for flag in option.flags if flag.startswith("--")}
+
+
+# The long options that mean the same in every tool, which `all` may set.
+SHARED = frozenset(_flags(RunOptions) | _flags(RecordSource)) - _OF_SOME
 
 
 def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequence[str]) -> None:
@@ -58,7 +66,7 @@ def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequ
 def settings(ctx: click.Context, arguments: Sequence[str]) -> dict[str, Any]:
     """All keys at this command's place or above it, with their values. Raises UsageError."""
     if _META not in ctx.meta:
-        unread = ctx.resilient_parsing or ctx.find_root().obj is not None  # Python has its own defaults
+        unread = ctx.resilient_parsing or ctx.find_root().obj is not None  # figures of papers have their own
         ctx.meta[_META] = [] if unread else [(path, _read(path)) for path in _paths(arguments)]
     tool, *below = ctx.command_path.split()
     found: dict[str, Any] = {}

@@ -7,6 +7,7 @@ objects.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -38,7 +39,7 @@ class Option(NamedTuple):
 
     @classmethod
     def of(cls, field: dataclasses.Field[Any], hint: object) -> Option:
-        """The option of a field with that type."""
+        """The option that stands for a field whose type is `hint`."""
         kinds: list[type] = [one for one in (typing.get_args(hint) or (hint,)) if one is not type(None)]
         metadata, kind = field.metadata, kinds[0]
         number = kind in (int, float) and not metadata["unit"] and not isinstance(metadata["typed"], str)
@@ -74,12 +75,12 @@ class Option(NamedTuple):
             value = self.kind(text)
         except ValueError:
             return f"'{text}' is no {'whole number' if self.kind is int else 'number'}."
-        if bounds and not registry.within(bounds)[0](value):
-            return f"{text} {_outside(bounds)}."
         if not math.isfinite(value):
             return f"{value} is no finite number."
         if abs(value) > registry.MOST:
             return f"{value} is too large. Expected {registry.MOST} at most."
+        if bounds and not registry.within(bounds)[0](value):
+            return f"{value} {_outside(bounds)}."
         return None
 
     @property
@@ -92,7 +93,9 @@ def _outside(bounds: str) -> str:
     least, most = bounds[1:-1].split(", ")
     if most == "inf":
         return f"is less than {least}" if bounds[0] == "[" else f"is not above {least}"
-    return f"is not from {least} to {'' if bounds[-1] == ']' else 'below '}{most}"
+    if bounds[0] == "[":
+        return f"is not from {least} to {'' if bounds[-1] == ']' else 'below '}{most}"
+    return f"is not in the range {least}<x<{'=' if bounds[-1] == ']' else ''}{most}"
 
 
 class OptionBundle(NamedTuple):
@@ -111,18 +114,20 @@ def takes(
     The function gets an object of the class, or what `make` makes of the values. `changed` has other
     declarations of some fields, by `registry.param`, or other defaults.
     """
-    chosen = fields or [field.name for field in registry.options(cls)]
+    declared = {field.name: field for field in dataclasses.fields(cls)}
     options = []
-    for field in (one for wanted in chosen for one in dataclasses.fields(cls) if one.name == wanted):
-        other = changed.get(field.name, field)
-        if not isinstance(other, dataclasses.Field):
-            other = registry.param(other, **{**field.metadata, "typed": None})
-        other.name, other.type = field.name, field.type
-        options.append(Option.of(other, type_hints(cls)[field.name]))
+    for wanted in fields or [field.name for field in registry.options(cls)]:
+        field = declared[wanted]
+        new = changed.get(wanted, field)
+        if not isinstance(new, dataclasses.Field):
+            new = registry.param(new, **{**field.metadata, "typed": None})
+        new = copy.copy(new)
+        new.name, new.type = wanted, field.type
+        options.append(Option.of(new, type_hints(cls)[wanted]))
     bundle = OptionBundle(name, make or cls, options)
 
     def decorate(function: F) -> F:
-        bundles_of(function).insert(0, bundle)
+        vars(function)["bundles"] = [bundle, *bundles_of(function)]
         return function
 
     return decorate
@@ -130,7 +135,7 @@ def takes(
 
 def bundles_of(function: Callable[..., Any]) -> list[OptionBundle]:
     """The options that decorators gave a function, in the order of its help."""
-    return vars(function).setdefault("bundles", [])  # type: ignore[no-any-return]
+    return list(vars(function).get("bundles", ()))
 
 
 def method_options(classes: Sequence[type]) -> dict[str, Option]:
@@ -141,7 +146,8 @@ def method_options(classes: Sequence[type]) -> dict[str, Option]:
     options: dict[str, Option] = {}
     for cls in classes:
         for field in registry.options(cls):
-            options.setdefault(field.name, Option.of(field, type_hints(cls)[field.name]))
+            option = Option.of(field, type_hints(cls)[field.name])._replace(multiple=False)
+            options.setdefault(field.name, option)
     return options
 
 
@@ -158,10 +164,12 @@ def no_such_option(flag: str, flags: Iterable[str]) -> str:
 class Tool:
     """A tool or a command of one.
 
-    With a `registry` its names are commands (with `many` lists of them, and "all"), or, with `by`, the
-    values of that option. The function gets the choice, and as `params` the fields of its class that were
-    given. default: the choice without that option, from the words of the command line. covers: the option
-    that sets all of the tool's own. lists: whether it has --list, which prints a line for each command.
+    With a `registry` its names are commands (with `many` lists of them, and "all"), or, if `by` is an option,
+    the values of that option; `default` gives the choice of a command line without it, from the words of the
+    line. The function gets the choice, and as `params` the fields of its class that were given. `commands`
+    are further commands below it, and the only ones of a tool that `holds_only` these. `covers` names an option
+    that sets all of the tool's own (--preset): beside it a configuration's settings of these do not count.
+    `lists` is the help of --list, which prints a line for each command; without a text there is none.
     """
 
     name: str
@@ -173,7 +181,7 @@ class Tool:
     covers: str | None = None
     holds_only: bool = False
     commands: dict[str, Tool] = dataclasses.field(default_factory=dict)
-    lists: bool = False
+    lists: str = ""
 
     @property
     def options(self) -> list[Option]:
@@ -206,9 +214,9 @@ class Tool:
         """The classes of these names. Raises UsageError for an unknown one, and for code of the user's that
         is not allowed to run, before its module is imported."""
         assert self.registry is not None
-        other = next((name for name in names if not self.registry.knows(name)), None)
-        if other is not None and self.by is None:
-            raise unknown(self.registry.kind, other, self.listed, UsageError)
+        strange = next((name for name in names if not self.registry.knows(name)), None)
+        if strange is not None and self.by is None:
+            raise unknown(self.registry.kind, strange, self.listed, UsageError)
         own_code = next((name for name in names if name.startswith(registry.OWN)), None)
         if own_code is not None and not allow_code:
             raise UsageError(f"{own_code} is a program, which would run. If you trust it, add --allow-code.")
@@ -222,6 +230,7 @@ class Tool:
         classes = [] if self.registry is None else [cls for _, cls in self.registry.loaded()]
         options = [*self.options, *method_options(classes).values()]
         words = {flag[2:] for option in options for flag in option.flags if flag.startswith("--")}
+        words |= {"help", "help-all", "version", *(["list"] if self.lists else [])}
         return words.union(self.listed, *(below.vocabulary() for below in self.commands.values()))
 
     def no_such_option(self, flag: str, classes: Sequence[Any], flags: Iterable[str]) -> str:
@@ -285,7 +294,7 @@ def command(
     by: str | None = None,
     default: str | Callable[[Sequence[str]], str] = "",
     covers: str | None = None,
-    lists: bool = False,
+    lists: str = "",
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function. With `choose`, a registry's names are its commands (`many`: lists of them);
     with `by` as well, that option chooses among them, and `default` is the choice without it, or a function

@@ -115,16 +115,6 @@ def _drop_stdout() -> None:
         return
 
 
-_PLAINER = (  # plainer words for click's messages on invalid values
-    (r"is not a valid integer(?: range)?", "is no whole number"),
-    (r"is not a valid float(?: range)?", "is no number"),
-    (r"is not in the range x>=(\S+?)\.?$", r"is less than \1"),
-    (r"is not in the range x>(\S+?)\.?$", r"is not above \1"),
-    (r"is not in the range (\S+?)<=x<=(\S+?)\.?$", r"is not from \1 to \2"),
-    (r"is not in the range (\S+?)<=x<(\S+?)\.?$", r"is not from \1 to below \2"),
-)
-
-
 def sentence(wrong: click.ClickException) -> str:
     if isinstance(wrong, click.NoSuchOption):
         if wrong.ctx is None:
@@ -134,11 +124,6 @@ def sentence(wrong: click.ClickException) -> str:
         flags = [flag for one in options for flag in [*one.opts, *one.secondary_opts]]
         return no_such_option(wrong.option_name, flags)
     text = " ".join(wrong.format_message().split())
-    for pattern, words in _PLAINER:
-        text = re.sub(pattern, words, text)
-    if choice := re.search(r"'([^']*)' is not one of (.*)\.?$", text):
-        choices = re.findall("'([^']*)'", choice[2])
-        return f"{text.removesuffix('.')}.{near(choice[1], choices)}"
     command = wrong.ctx.command if isinstance(wrong, click.UsageError) and wrong.ctx is not None else None
     if isinstance(command, click.Group) and (name := re.fullmatch(r"No such command '([^']*)'\.", text)):
         return text + near(name[1], command.commands)

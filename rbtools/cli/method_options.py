@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import re
@@ -56,15 +57,33 @@ def rendered(option: Option, **settings: object) -> click.Parameter:
     flags = [f"{option.flags[0]}/{option.off[0]}"] if option.off else option.flags
     if option.kind is bool:
         shown["is_flag"] = True
-    elif metadata["unit"]:
-        shown["metavar"] = "DISTANCE"
-    elif metadata["choices"] and not metadata["metavar"]:
-        shown["type"] = click.Choice(metadata["choices"])
     else:
-        shown["type"] = _range(metadata["bounds"], option.kind) if metadata["bounds"] else option.kind
+        shown["type"] = _judged(option)
+        shown["metavar"] = "DISTANCE" if metadata["unit"] else shown["metavar"]
     variable = metadata["variable"]
     shown = {"help": metadata["help"], "envvar": variable, "show_envvar": variable is not None, **shown}
     return click.Option([option.name, *flags], multiple=option.multiple, **shown)
+
+
+def _judged(option: Option) -> click.ParamType:
+    """The type of an option's value: click shows and completes it, and the option judges it."""
+    choices, bounds = option.field.metadata["choices"], option.field.metadata["bounds"]
+    shown: click.ParamType = click.STRING
+    if option.kind in (int, float):
+        shown = click.INT if option.kind is int else click.FLOAT
+    if choices and not option.field.metadata["metavar"]:
+        shown = click.Choice(choices)
+    elif bounds:
+        shown = _range(bounds, option.kind)
+    shown = copy.copy(shown)
+
+    def convert(value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        if (problem := option.problem(str(value))) is not None:
+            shown.fail(problem, param, ctx)
+        return option.kind(value)
+
+    shown.convert = convert  # type: ignore[method-assign]
+    return shown
 
 
 def _range(bounds: str, kind: type) -> click.ParamType:

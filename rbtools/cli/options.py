@@ -33,7 +33,7 @@ def sink_source(errors: str, **options: object) -> RecordSource:
     if "retry" in errors.split(","):
         raise UsageError(
             f"--errors retry is for tools that write every record on; {calls.current().tool} reads all"
-            f" records and writes something else. Leave it out."
+            " records and writes something else. Leave it out."
         )
     return record_source(errors, **options)
 
@@ -66,16 +66,18 @@ source_options = takes(
 sink_options = takes("source", RecordSource, *_SINK, make=sink_source, errors=stop_param)
 merging_sink_options = takes("source", RecordSource, *_SINK, "merge", make=sink_source, errors=stop_param)
 
-eps_param = param(
-    "8",
-    "Distances to attack at: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2.",
-    metavar="LIST",
-)
-detail_param = param(
-    False,
-    "Keep confidence and confusion in the record, those of many classes and logits in the store.",
-    flags=("--detail",),
-)
+
+def eps_param() -> Any:
+    """The field of --eps."""
+    text = "Distances to attack at: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2."
+    return param("8", text, metavar="LIST")
+
+
+def detail_param() -> Any:
+    """The field of --detail."""
+    text = "Keep confidence and confusion in the record, those of many classes and logits in the store."
+    return param(False, text, flags=("--detail",))
+
 
 _MESSAGES = ("quiet", "verbose", "log", "config")
 _STORE = ("store", "force", "dry_run")

@@ -20,7 +20,8 @@ from rbtools.errors import UsageError, near
 Record = dict[str, Any]
 # Options that only a stream, a terminal, an output file or several processes need.
 _NOT_IN_PYTHON = frozenset(
-    "files errors allow_empty shard in_place form shown quiet verbose log config dry_run".split()
+    "files errors allow_empty shard in_place form shown quiet verbose log config dry_run help help_all"
+    " version".split()
 )
 _PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"})
 _OF_CHECKPOINT = frozenset({"arch", "normalize"})
@@ -38,7 +39,7 @@ def call(
     found, names, rest = _find(main, words)
     if found.by is not None:
         names = _chosen(found, keywords)
-    classes = found.load(names, bool(keywords.get("allow_code"))) if names else []
+    classes = found.load(names, keywords.get("allow_code") is True) if names else []
     values = {option.name: _default(option) for option in found.options}
     values |= dict.fromkeys(method_options(classes))
     for argument in (option for option in found.options if rest and not option.flags):
@@ -47,13 +48,15 @@ def call(
     given = {}
     for word, value in keywords.items():
         if word not in known or (word == "checkpoint" and not _of_weights(value)):
-            raise UsageError(_refusal(word, found, classes))
+            raise UsageError(_refusal(word, found, classes, known))
         option = known[word]
         if value is not None or word == "store":
             values[option.name] = _value(option, "none" if value is None else value, streams)
-            given[option.name] = option.flags[0]
+            if value is not False or option.off:  # False for a switch without --no-NAME says nothing
+                given[option.name] = option.flags[0]
     if (missing := next((name for name in values if values[name] is registry.REQUIRED), None)) is not None:
-        raise UsageError(f"{missing}= is missing.")
+        needed = next(option for option in found.options if option.name == missing)
+        raise UsageError(f"{main.name} needs {missing}=. {needed.field.metadata['help']}")
     with under_way(ToolCall(main.name, given, (), streams)):
         done(found.run(values) if found.registry is None else found.chosen(names, values, classes))
     return [orjson.loads(line) for line in streams.lines]
@@ -65,12 +68,12 @@ def _known(tool: Tool, classes: Sequence[type], name: str) -> dict[str, Option]:
     return {word: option for option in options for word in reversed(option_names(option))}
 
 
-def _refusal(word: str, tool: Tool, classes: Sequence[type]) -> str:
-    """The sentence on a keyword that a call may not give."""
-    if word in _NOT_IN_PYTHON | _PROCESSES | _OF_CHECKPOINT | {"checkpoint"}:
+def _refusal(word: str, tool: Tool, classes: Sequence[type], known: Iterable[str]) -> str:
+    """The sentence on a keyword that is not one of those that a call may give."""
+    left_out = (name for option in tool.options if option.name not in known for name in option_names(option))
+    if word in {*left_out, *_NOT_IN_PYTHON, *_PROCESSES, *_OF_CHECKPOINT, "checkpoint"}:
         return f"{word} is for streams of records on the command line. Leave it out here."
-    options = [*tool.options, *method_options(classes).values()]
-    flags = [flag for option in options for flag in (*option.flags, *option.off)]
+    flags = [f"--{name.replace('_', '-')}" for name in known]
     return tool.no_such_option(f"--{word.rstrip('_').replace('_', '-')}", classes, flags)
 
 
@@ -93,7 +96,8 @@ def _chosen(tool: Tool, keywords: Mapping[str, Any]) -> list[str]:
     assert tool.by is not None
     named = keywords.get(tool.by.lstrip("-"))
     preset = keywords.get("preset")
-    names = as_typed(named) if named is not None else tool.default(["--preset", preset] if preset else [])
+    words = [] if preset is None else ["--preset", as_typed(preset)]
+    names = tool.default(words) if named is None else as_typed(named)
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
@@ -131,7 +135,8 @@ def parameters(tool: str, words: Sequence[str] = ()) -> list[Parameter]:
 def explained(tool: str, words: Sequence[str] = ()) -> str:
     """A line for each option of `parameters`: its Python name, and its sentence in the command's help."""
     options = _shown(tool, words)
-    return "\n".join(f"    {name}: {one.field.metadata['help']}" for name, one in options.items())
+    texts = {name: " ".join(one.field.metadata["help"].split()) for name, one in options.items()}
+    return "\n".join(f"    {name}: {text}" for name, text in texts.items())
 
 
 def _shown(tool: str, words: Sequence[str]) -> dict[str, Option]:
@@ -157,16 +162,17 @@ def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
         if not isinstance(value, bool):
             raise UsageError(f"{flag} is {value!r}. Expected True or False.")
         return value
-    if option.multiple:
-        if isinstance(value, Mapping):
-            streams.files |= value
-        values = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
-        return tuple(map(as_typed, values))
-    if isinstance(value, Mapping) or (
+    if isinstance(value, Mapping) and option.multiple:
+        streams.files |= value
+        value = list(value)
+    elif isinstance(value, Mapping) or (
         isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value)
     ):
         streams.files[option.name] = value
-        return option.name
+        value = option.name
+    if option.multiple:
+        several = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
+        return tuple(map(as_typed, several))
     if option.name == "indices" and not isinstance(value, str) and isinstance(value, Iterable):
         return ",".join(f"{number}-{number}" for number in value)
     text = as_typed(value)

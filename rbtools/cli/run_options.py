@@ -1,4 +1,4 @@
-"""The options of a run, as they are typed."""
+"""Which images, on what machine, kept where: what tools of models have in common."""
 
 from __future__ import annotations
 

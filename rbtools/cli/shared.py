@@ -64,7 +64,7 @@ def with_preset(group: str, options: _Options, params: dict[str, Any]) -> tuple[
     return changed, {**preset.params, **params}
 
 
-# The exit status of a command, or the work that gives it, which runs once click is done with the options.
+# The exit status of a command, or the work that gives it, which runs once all options are read.
 Status = int | Callable[[], int]
 
 

@@ -16,10 +16,17 @@ from rbtools.scoring.merge import Unions
 from rbtools.scoring.ranking import one_of_each_model
 
 FORMATS = ("jsonl", "table", *render.RENDERERS)
-where_param = param(None, "Only records for which this holds: 'acc > 0.8'.", metavar="EXPR")
-form_param = param(
-    None, "How to write.  [default: table on a terminal, else jsonl]", choices=FORMATS, flags=("--format",)
-)
+
+
+def where_param() -> Any:
+    """The field of --where."""
+    return param(None, "Only records for which this holds: 'acc > 0.8'.", metavar="EXPR")
+
+
+def form_param() -> Any:
+    """The field of --format."""
+    text = "How to write.  [default: table on a terminal, else jsonl]"
+    return param(None, text, choices=FORMATS, flags=("--format",))
 
 
 class Inconsistent:

@@ -32,7 +32,7 @@ class Streams:
         return RecordWriter()
 
     def source(self, source: RecordSource) -> RecordSource:
-        """The records that the command works on, from where they come."""
+        """The records that the command works on."""
         return source
 
     def terminal(self, tool: str, quiet: bool, verbose: bool, log: Log | None) -> Terminal:

@@ -28,13 +28,13 @@ _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
 class AttackOptions:
     """The options of an attack, as typed."""
 
-    eps: str = options.eps_param
+    eps: str = options.eps_param()
     ladder: bool = param(
         False,
         "Count an image that is fooled at one distance as fooled at all larger ones.",
         flags=("--ladder",),
     )
-    detail: bool = options.detail_param
+    detail: bool = options.detail_param()
     save_adv: str | None = param(
         None,
         "Write the adversarial images to DIR, one .npz file per model and distance, which rb-verify --adv"
@@ -319,7 +319,7 @@ class TransferOptions:
         metavar="LIST",
         flags=("--from",),
     )
-    eps: str = options.eps_param
+    eps: str = options.eps_param()
 
 
 @shared.command(choose=ATTACKS, by="--attack", default="pgd")

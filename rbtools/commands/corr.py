@@ -42,12 +42,12 @@ class CorrelationOptions:
     aggregate: str | None = param(
         None, "First average records that differ only in these fields: seed.", metavar="LIST"
     )
-    where: str | None = where_param
+    where: str | None = where_param()
     bootstrap: int = param(
         0, "95 % intervals from N resamples of the records.", bounds="[0, inf)", metavar="N"
     )
     seed: int = param(0, "Seed of --bootstrap.", bounds="[0, inf)")
-    form: str | None = form_param
+    form: str | None = form_param()
 
 
 @shared.command()

@@ -13,21 +13,24 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, UsageError
 from rbtools.registry import param
 
-severity_param = param("1-5", "Severities from 1 to 5: 3, 1-5 or 1,3,5.", metavar="LIST")
+
+def severity_param() -> Any:
+    """The field of --severity."""
+    return param("1-5", "Severities from 1 to 5: 3, 1-5 or 1,3,5.", metavar="LIST")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorruptionOptions:
     """The options of corruptions, as typed."""
 
-    severity: str = severity_param
+    severity: str = severity_param()
     archive: str | None = param(
         None,
         "Take the corrupted images from an archive, NAME.npy and labels.npy, such as CIFAR-10-C.",
         metavar="DIR",
         flags=("--from",),
     )
-    detail: bool = options.detail_param
+    detail: bool = options.detail_param()
     reference: str | None = param(
         None,
         "A record of rb-corrupt all; corrupt.mce and corrupt.relative_mce are relative to its errors.",

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class GapOptions:
     """The options of the gaps, as typed."""
 
-    eps: str = options.eps_param
-    severity: str = severity_param
+    eps: str = options.eps_param()
+    severity: str = severity_param()
     n_train: int | None = param(None, "Number of training images.  [default: that of --n]", bounds="[1, inf)")
 
 

@@ -30,7 +30,7 @@ class RankingOptions:
         metavar="EXPR[:lower|higher]",
     )
     top: int | None = param(None, "Only the first N (of each group).", bounds="[1, inf)", metavar="N")
-    where: str | None = where_param
+    where: str | None = where_param()
     within: str | None = param(
         None, "Rank within groups of records that agree in these fields.", metavar="LIST"
     )

@@ -89,7 +89,7 @@ def main(typed: ScoreOptions, merge: bool, source: shared.RecordSource, screen: 
     only_add = bool(typed.adds or typed.explains) and not (typed.metrics or typed.preset or typed.weights)
     if only_add and typed.within is not None:
         raise UsageError(
-            "--within is for a score, but --add alone computes none. Name its typed.metrics with --metric."
+            "--within is for a score, but --add alone computes none. Name its metrics with --metric."
         )
     derived_metrics = [*map(derived, typed.adds), *map(explained, typed.explains)]
     with shared.opened_output(source, screen) as output:

@@ -134,6 +134,9 @@ _PART_OF: Mapping[str, str] = {
 }
 
 
+OPTIONS = frozenset(_OWN | _PART_OF.keys())  # the names that `Run.of` takes
+
+
 def _part_of(name: str) -> str:
     if name not in _PART_OF:
         raise TypeError(f"A run has no option {name!r}.")

@@ -60,7 +60,7 @@ def report(typed: PlotOptions, source: shared.RecordSource, screen: shared.Termi
         if len(records) != 1:
             screen.error(
                 f"A report is of one model, and {len(records)} came: {typed.output} was not written. Choose"
-                f" one: --where 'arch.index == 13714'."
+                " one: --where 'arch.index == 13714'."
             )
             return shared.FAILED
         (record,) = records

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rbtools.cli import shared
 from rbtools.cli.sink import where_param
@@ -15,17 +15,19 @@ from rbtools.registry import REQUIRED, param
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-output_param = param(
-    REQUIRED, "The file to write; its ending is the format.", metavar="FILE", flags=("--output", "-o")
-)
+
+def output_param() -> Any:
+    """The field of --output."""
+    text = "The file to write; its ending is the format."
+    return param(REQUIRED, text, metavar="FILE", flags=("--output", "-o"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlotOptions:
     """The options of a figure or page of records, as typed."""
 
-    output: str = output_param
-    where: str | None = where_param
+    output: str = output_param()
+    where: str | None = where_param()
     title: str | None = param(None, "Title of the page.  [default: network and data set]")
 
 

@@ -18,7 +18,7 @@ from rbtools.registry import Registry, param
 from rbtools.store import Store
 
 
-@shared.command(choose=PLOTS, lists=True)
+@shared.command(choose=PLOTS, lists="Print a line for each plot, what it shows and what it needs, and exit.")
 @shared.takes("typed", PlotOptions, "output", "where")
 @options.store_option
 @options.merging_sink_options
@@ -73,8 +73,8 @@ class SheetOptions:
     """The options of a sheet of corrupted images, as typed."""
 
     names: str = param("all", "", metavar="[NAME,...]", positional=True)
-    output: str = output_param
-    severity: str = severity_param
+    output: str = output_param()
+    severity: str = severity_param()
     width: float = param(6.5, "Width of the figure in inches.")
     title: str | None = param(None, "Title of the figure.  [default: what it shows]")
 

@@ -55,7 +55,7 @@ class SearchOptions:
     report_table: tuple[str, ...] = param(
         (), "Also look the findings up in these records, such as those of another data set.", metavar="FILE"
     )
-    where: str | None = where_param
+    where: str | None = where_param()
     share: bool = param(True, "Treat isomorphic architectures as one, with one result.")
     live: str | None = param(
         None, "Evaluate architectures with this pipe: 'rb-train ... | rb-attack ...'.", metavar="COMMAND"
@@ -75,7 +75,7 @@ class SearchOptions:
     shown: str | None = param(
         None, "Columns of the table: names and globs.", metavar="LIST", flags=("--metric", "--metrics")
     )
-    form: str | None = form_param
+    form: str | None = form_param()
 
 
 class TableReader(RecordReader):
