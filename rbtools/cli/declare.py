@@ -164,12 +164,13 @@ def no_such_option(flag: str, flags: Iterable[str]) -> str:
 class Tool:
     """A tool or a command of one.
 
-    With a `registry` its names are commands (with `many` lists of them, and "all"), or, if `by` is an option,
-    the values of that option; `default` gives the choice of a command line without it, from the words of the
-    line. The function gets the choice, and as `params` the fields of its class that were given. `commands`
-    are further commands below it, and the only ones of a tool that `holds_only` these. `covers` names an option
-    that sets all of the tool's own (--preset): beside it a configuration's settings of these do not count.
-    `lists` is the help of --list, which prints a line for each command; without a text there is none.
+    With a `registry` its names are commands (with `many` lists of them, and "all"), or, if `by` is an
+    option, the values of that option; `default` gives the choice of a command line without it, from the
+    words of the line. The function gets the choice, and as `params` the fields of its class that were
+    given. `commands` are further commands below it, and the only ones of a tool that `holds_only` these.
+    `covers` names an option that sets all of the tool's own (--preset): beside it a configuration's
+    settings of these do not count. `lists` is the help of --list, which prints a line for each command;
+    without a text there is none.
     """
 
     name: str
