@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 from rbtools.errors import RbError
@@ -30,6 +30,19 @@ def at(value: object, path: Iterable[str]) -> Any:
 def is_number(value: object) -> TypeGuard[float]:
     """Whether it is a number, and not true or false."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def interval(entry: Mapping[str, Any], field: str = "ci95") -> tuple[float, float] | None:
+    """The two ends of an interval; None where the entry has none, or something else in its place."""
+    ends = entry.get(field)
+    if isinstance(ends, list | tuple) and len(ends) == 2 and all(map(is_number, ends)):
+        return ends[0], ends[1]
+    return None
+
+
+def by_metric(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The entries by their metrics; of several of one metric the last."""
+    return {entry["metric"]: entry for entry in record.get("evals") or ()}
 
 
 def last_entry(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
@@ -111,16 +124,15 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     return ", ".join(f"{key} {shown(before, key)} there and {shown(after, key)} here" for key in fields)
 
 
-def edited(record: dict[str, Any]) -> dict[str, Any] | None:
-    """The first entry whose value differs from its metric in `metrics`; None if all agree."""
+def edited(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The entries whose values differ from their metrics in `metrics`."""
     metrics = record.get("metrics") or {}
     for entry in record.get("evals") or ():
         metric, value = metrics.get(entry["metric"]), entry.get("value")
         if metric is None or value is None:
             continue
         if not math.isclose(metric, value, rel_tol=1e-6, abs_tol=1e-9):
-            return dict(entry)
-    return None
+            yield entry
 
 
 def forget_evaluations(record: dict[str, Any]) -> dict[str, Any]:

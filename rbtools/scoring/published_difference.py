@@ -73,7 +73,7 @@ def _judged(name: str, value: float, ours: Entry | None, published: float, their
     result: dict[str, Any] = {"value": published, "difference": value - published}
     result |= {"n": theirs["n"]} if "n" in theirs else {}
     errors = [
-        consistency.standard_error(number, entry) if consistency.is_share(name, entry) else None
+        consistency.standard_error(number, entry) if consistency.MeasuredEntry.of(entry).share else None
         for number, entry in ((value, ours or {}), (published, theirs))
     ]
     if ours is None or errors[0] is None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rbtools.records import consistency, metric_name, results
+from rbtools.records.consistency import MeasuredEntry
 
 Entry = Mapping[str, Any]
 
@@ -42,7 +43,7 @@ def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str
         return _checklist(claim, measured, base)
     if "two_phase" in claim or "two_phase" in measured:
         return _sampled(claim, measured, base)
-    if consistency.is_count(str(claim["metric"]), claim) and type(measured.get("n")) is int:
+    if MeasuredEntry.of(claim).counted and type(measured.get("n")) is int:
         return _counts(claim, measured, base)
     return _numbers(claim, measured, base, images)
 
@@ -58,7 +59,7 @@ def published(claim: Entry, measured: Entry, images: int | None = None) -> dict[
     rounding = claim["rounding"] / 2 if isinstance(claim.get("rounding"), float) else 0.0
     allowed = _explained({**measured, "value": claim["value"]}) + rounding
     size = claim["n"] if type(claim.get("n")) is int else images or measured.get("n")
-    share = consistency.is_share(str(measured["metric"]), measured)
+    share = MeasuredEntry.of(measured).share
     sides = ((claim["value"], {**claim, "n": size}), (measured["value"], measured))
     errors = [consistency.standard_error(*side) for side in sides] if share else [None]
     standard_errors = [error for error in errors if error is not None]
@@ -243,7 +244,7 @@ def _explained(claim: Entry, alike: bool = False) -> float:
     """The most by which rounding may change the value; for a share of 100 images or more that was computed
     `alike`, at least one image."""
     name, n = str(claim["metric"]), claim.get("n")
-    share, is_ge = consistency.is_share(name, claim), metric_name.parse(name).is_ge
+    share, is_ge = MeasuredEntry.of(claim).share, metric_name.parse(name).is_ge
     explained = _RELATIVE * abs(float(claim["value"]))
     if share or is_ge:
         explained = _rate(claim) * (2 if is_ge else 1)
