@@ -32,9 +32,9 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def interval(entry: Mapping[str, Any], field: str = "ci95") -> tuple[float, float] | None:
+def interval(entry: object, field: str = "ci95") -> tuple[float, float] | None:
     """The two ends of an interval; None where the entry has none, or something else in its place."""
-    ends = entry.get(field)
+    ends = at(entry, (field,))
     if isinstance(ends, list | tuple) and len(ends) == 2 and all(map(is_number, ends)):
         return ends[0], ends[1]
     return None

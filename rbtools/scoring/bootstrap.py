@@ -298,9 +298,3 @@ def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[R
     images = [min(draws.images.get(id(record), math.inf) for record in some) for some in members]
     groups = over_members(drawn, rows, alone, draws.seed)
     return intervals(Drawn(*groups, 1 / np.array(images), joint), key.higher)
-
-
-def own_interval(record: Record, metric: str) -> tuple[float, float] | None:
-    """The interval that a metric was measured with."""
-    ends = results.last_entry(record, metric).get("ci95")
-    return (ends[0], ends[1]) if ends else None

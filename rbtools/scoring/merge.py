@@ -20,7 +20,7 @@ def united(old: Record, new: Record) -> dict[str, Any]:
     of `new`. Other fields are those of `new`, too.
     """
     before, after = (record.get("metrics") or {} for record in (old, new))
-    entries, later = ({e["metric"]: e for e in record.get("evals") or []} for record in (old, new))
+    entries, later = map(results.by_metric, (old, new))
     from_old = {
         name
         for name in {**before, **entries}

@@ -28,10 +28,7 @@ def compared(record: Record, published: Record, images: int | None) -> dict[str,
     images that the model classifies correctly. A metric that was measured differently has a `reason` in place
     of the other fields; one without standard errors has a `reason` in place of the verdict.
     """
-    ours, theirs = (
-        {entry["metric"]: entry for entry in one.get("evals") or () if "metric" in entry}
-        for one in (record, published)
-    )
+    ours, theirs = map(results.by_metric, (record, published))
     metrics, theirs_by_name = record.get("metrics") or {}, published.get("metrics") or {}
     compared: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():

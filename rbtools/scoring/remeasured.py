@@ -220,21 +220,16 @@ def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, A
     return _tested(base, f"{words} explained by arithmetic", _p_value(base, rate, *errors))
 
 
-def _two_phase(entry: Entry) -> Mapping[str, Any]:
-    about = entry.get("two_phase")
-    return about if isinstance(about, Mapping) else {}
-
-
 def _sample(entry: Entry) -> dict[str, Any]:
     """The number of images that the screen did not break, and the number of images of an estimate."""
-    counts = {name: _two_phase(entry).get(name) for name in ("survivors", "sampled")}
+    counts = {name: results.at(entry, ("two_phase", name)) for name in ("survivors", "sampled")}
     return {name: count if type(count) is int else 0 for name, count in counts.items()}
 
 
 def _sampling_error(entry: Entry) -> float:
     """The standard error of an estimate of the value on its n images; 0 for a result on all of them."""
-    ends = _two_phase(entry).get("interval")
-    return (ends[1] - ends[0]) / 2 / 1.96 if isinstance(ends, list) and len(ends) == 2 else 0.0
+    low, high = results.interval(entry.get("two_phase"), "interval") or (0.0, 0.0)
+    return (high - low) / 2 / 1.96
 
 
 _PART = "without an interval, a random part of the images does not tell; leave out --n"

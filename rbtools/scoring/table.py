@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rbtools.errors import RbError, UsageError, near
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
-from rbtools.records.results import at, is_number, short_dataset
+from rbtools.records.results import at, by_metric, interval, is_number, short_dataset
 from rbtools.scoring import means, metric_words
 from rbtools.scoring.rank_order import Ranked, Record
 
@@ -153,10 +153,7 @@ def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[st
 
 
 def _table(columns: Sequence[_TableColumn], ranked: Sequence[Ranked]) -> Table:
-    rows = [
-        _Row(entry, entry.record, {one["metric"]: one for one in entry.record.get("evals") or ()})
-        for entry in ranked
-    ]
+    rows = [_Row(entry, entry.record, by_metric(entry.record)) for entry in ranked]
     headings, kept = [], []
     for column in columns:
         cells = [column.cell(row) for row in rows]
@@ -194,9 +191,9 @@ def _identity(records: Sequence[Record]) -> Iterable[_TableColumn]:
 
 
 def _path_column(
-    heading: Heading, path: tuple[str, ...], ends: tuple[str, ...] = (), *, optional: bool = True
+    heading: Heading, path: tuple[str, ...], *, optional: bool = True, with_interval: bool = False
 ) -> _TableColumn:
-    """The column of a field by its path, and of the path of its interval."""
+    """The column of a field by its path; with_interval: and of the interval beside it."""
 
     def cell(row: _Row) -> TableCell:
         value = at(row.record, path)
@@ -204,7 +201,9 @@ def _path_column(
             value = short_dataset(value)
         if isinstance(value, bool):
             value = "yes" if value else "no"
-        return TableCell(_shown(value), _ends(at(row.record, ends)) if ends and is_number(value) else None)
+        return TableCell(
+            _shown(value), interval(at(row.record, path[:-1])) if with_interval and is_number(value) else None
+        )
 
     return _TableColumn(heading, cell, optional)
 
@@ -231,10 +230,10 @@ def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
             return TableCell(value if isinstance(value, str) else None)
         found = measured(value, row.entries.get(name, {}))
         if is_key and found.interval is None:
-            found = found._replace(interval=_ends(at(row.record, ("ranking", "ci95"))))
+            found = found._replace(interval=interval(row.record.get("ranking")))
         if compiled.is_mean and (is_key or name not in row.entries):
-            interval = found.interval or means.interval(row.record, compiled)
-            found = found._replace(interval=interval, n=found.n or means.images(row.record, compiled))
+            ends = found.interval or means.interval(row.record, compiled)
+            found = found._replace(interval=ends, n=found.n or means.images(row.record, compiled))
         return found
 
     return _TableColumn(_metric_heading(name), cell)
@@ -247,7 +246,7 @@ def measured(value: float | str | None, entry: Mapping[str, Any]) -> TableCell:
         n = n[0] if n[0] == n[1] else tuple(n)
     counts = n if isinstance(n, tuple) else (n,)
     known = all(type(count) is int for count in counts)
-    return TableCell(value, _ends(entry.get("ci95")), std if is_number(std) else None, n if known else None)
+    return TableCell(value, interval(entry), std if is_number(std) else None, n if known else None)
 
 
 PUBLISHED = {" published": "value", " difference": "difference", " within": "within"}
@@ -260,9 +259,8 @@ def _compared(name: str, columns: Mapping[str, str], section: str) -> Iterable[_
     """The columns of the comparison of a metric with published values, or with a reference."""
     path = (section, "metrics", name)
     for suffix, field in columns.items():
-        ends = (*path, "ci95") if suffix == " paired" else ()
         heading = _metric_heading(name, suffix)._replace(numeric=field != "within", missing="–")
-        yield _path_column(heading, (*path, field), ends)
+        yield _path_column(heading, (*path, field), with_interval=suffix == " paired")
 
 
 def _metric_heading(name: str, suffix: str = "") -> Heading:
@@ -274,7 +272,7 @@ def _marks() -> list[_TableColumn]:
     """Band, interval of ranks and Pareto front, if the ranking has them."""
 
     def ranks(row: _Row) -> TableCell:
-        ends = _ends(row.record.get("rank_ci95"))
+        ends = interval(row.record, "rank_ci95")
         return TableCell(None if ends is None else "–".join(map(str, dict.fromkeys(ends))))
 
     def front(row: _Row) -> TableCell:
@@ -295,7 +293,7 @@ def _class_columns(records: Sequence[Record]) -> list[_TableColumn]:
             chosen = str(at(row.record, ("per_class", "worst"))) if label is None else label
             found = at(row.record, ("per_class", "classes", chosen))
             value = at(found, ("value",))
-            return TableCell(value, _ends(at(found, ("ci95",)))) if is_number(value) else TableCell(None)
+            return TableCell(value, interval(found)) if is_number(value) else TableCell(None)
 
         return _TableColumn(Heading(title, True, missing="–", share=True), cell, optional=True)
 
@@ -313,13 +311,6 @@ def _value(compiled: expr.Expression, row: _Row) -> Any:
 
 def _shown(value: object) -> str | float | None:
     return value if value is None or is_number(value) else str(value)
-
-
-def _ends(value: object) -> tuple[float, float] | None:
-    """An interval of a record; None for a value of another kind."""
-    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(is_number, value)):
-        return None
-    return value[0], value[1]
 
 
 def is_detail(name: str) -> bool:
