@@ -7,7 +7,7 @@ so that correct records pass. Published numbers are judged up to their rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rbtools import proportions
@@ -75,30 +75,24 @@ class MeasuredEntry(NamedTuple):
         it."""
         parts, entry = self.parts, self.entry
         estimated = not entry.keys().isdisjoint(("two_phase", "records", "draws_error"))
-        if (
-            not self.plain
-            or parts.suffix
-            or is_published(entry)
-            or estimated
-            or not _is_count(entry.get("n"))
-        ):
+        if not self.plain or parts.suffix or estimated or is_published(entry):
+            return False
+        if not _is_count(entry.get("n")):
             return False
         if "corruption" in entry:
             return "severity" in entry
         return parts.stem == "acc" or (self.distance and parts.over == "eps")
-
-    @property
-    def eps(self) -> float | None:
-        """The distance that this share is the accuracy at; None for other results."""
-        eps = self.entry.get("eps")
-        return eps if self.share and self.parts.over == "eps" and is_number(eps) else None
 
 
 def findings(record: Record) -> list[Finding]:
     """All inconsistencies of a record, in the order of the rules."""
     entries = record.get("evals") or ()
     measured = [MeasuredEntry.of(entry) for entry in entries if entry.get("value") is not None]
-    return [Finding(*finding) for rule in RULES for finding in rule(record, measured)]
+    by_name = {result.name: result for result in measured}
+    found = [*_edited(record), *_present(record, measured)]
+    for rule in (_interval, _shares, _units, _parts, _unions):
+        found += [(result.name, *problem) for result in measured for problem in rule(result, by_name)]
+    return [Finding(*one) for one in (*found, *_orders(measured, by_name))]
 
 
 def summary(record: Record) -> dict[str, Any]:
@@ -111,7 +105,7 @@ def summary(record: Record) -> dict[str, Any]:
 def contradicts_name(name: str, entry: Entry) -> str | None:
     """Why an attack's entry is not what its metric's name says (distance, steps); None if it is."""
     attacked = MeasuredEntry(name, math.nan, {"attack": None, **entry})
-    return next((says for _, _, says in _units({}, [attacked])), None)
+    return next((says for _, says in _units(attacked, {})), None)
 
 
 def without_checksum(record: Record) -> list[str]:
@@ -137,10 +131,12 @@ def _equal(value: float, other: float, error: float = 1e-9) -> bool:
     return math.isclose(value, other, rel_tol=_EXACT, abs_tol=error)
 
 
+_ByName = Mapping[str, MeasuredEntry]
+_Problems = Iterator[tuple[str, str]]  # the rule that an entry breaks, and a sentence
 _Findings = Iterator[tuple[str, str, str]]  # the fields of each `Finding`
 
 
-def _edited(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
+def _edited(record: Record) -> _Findings:
     """Metrics that differ from their entries, and entries that differ from their checksums."""
     for entry in results.edited(record):
         name, here = entry["metric"], record["metrics"][entry["metric"]]
@@ -159,140 +155,127 @@ def _edited(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
 
 def _present(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
     """Metrics without entries and entries without metrics."""
-    metrics = record.get("metrics") or {}
-    names = {entry["metric"] for entry in record.get("evals") or ()}
+    metrics, entries = record.get("metrics") or {}, results.by_metric(record)
     for name in metrics:
-        if name not in names:
+        if name not in entries:
             yield name, "no entry", f"{name} has no entry in evals: nothing says how it was measured."
     for name, _, _ in measured:
         if metrics.get(name) is None:
             yield name, "no metric", f"{name} has an entry in evals, but is not in metrics."
 
 
-def _interval(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
-    """Values outside their intervals, and intervals that are not those of value and n: of rbtools up to
-    rounding, of other programs, which may have another kind, up to half their width."""
-    for result in measured:
-        name, value, entry = result
-        for field in filter(schema.is_interval, entry):
-            ends = results.interval(entry, field)
-            if ends is None:
-                continue
-            if "estimator" not in entry and not _holds(ends, value):
-                yield name, "interval", f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
-            elif field == "ci95" and "anytime" not in entry and result.counted and 0 <= value <= 1:
-                n = entry["n"]
-                low, high = wanted = proportions.wilson(value * n, n)
-                allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (high - low) / 2
-                if max(abs(ends[0] - low), abs(ends[1] - high)) > allowed:
-                    says = f"{name} has the interval {_pair(ends)}, but that of {value:.6g} with n"
-                    yield name, "interval", f"{says} {n} is {_pair(wanted)}."
+def _interval(result: MeasuredEntry, by_name: _ByName) -> _Problems:
+    """A value outside its interval, and an interval that is not that of value and n: of rbtools up to
+    rounding, of other programs, which may have another kind, up to half its width."""
+    name, value, entry = result
+    for field in filter(schema.is_interval, entry):
+        ends = results.interval(entry, field)
+        if ends is None:
+            continue
+        if "estimator" not in entry and not _holds(ends, value):
+            yield "interval", f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
+        elif field == "ci95" and "anytime" not in entry and result.counted and 0 <= value <= 1:
+            n = entry["n"]
+            low, high = wanted = proportions.wilson(value * n, n)
+            allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (high - low) / 2
+            if max(abs(ends[0] - low), abs(ends[1] - high)) > allowed:
+                says = f"{name} has the interval {_pair(ends)}, but that of {value:.6g} with n {n} is"
+                yield "interval", f"{says} {_pair(wanted)}."
 
 
 def _is_count(n: object) -> bool:
     return type(n) is int and n >= 1
 
 
-def _shares(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
-    """Shares outside [0, 1], invalid numbers of images, and counts that are not whole numbers."""
-    for result in measured:
-        name, value, entry = result
-        n = entry.get("n", 1)
-        if not all(map(_is_count, n if isinstance(n, list) else [n])):
-            yield name, "n", f"{name} has n {entry['n']}. A number of images is 1 or more."
-        elif result.share and not 0 <= value <= 1:
-            hint = f" {value:.6g} % would be {value / 100:.6g}." if 1 < value <= 100 else ""
-            yield name, "share", f"{name} is {value:.6g}, which is no share from 0 to 1.{hint}"
-        elif result.counted:
-            right = value * n
-            if abs(right - round(right)) > _COUNT:
-                says = f"{name} is {value:.8g} of n {n}: {right:.8g} images, which is no whole number."
-                yield name, "count", says
+def _shares(result: MeasuredEntry, by_name: _ByName) -> _Problems:
+    """A share outside [0, 1], an invalid number of images, and a count that is not a whole number."""
+    name, value, entry = result
+    n = entry.get("n", 1)
+    if not all(map(_is_count, n if isinstance(n, list) else [n])):
+        yield "n", f"{name} has n {n}. A number of images is 1 or more."
+    elif result.share and not 0 <= value <= 1:
+        hint = f" {value:.6g} % would be {value / 100:.6g}." if 1 < value <= 100 else ""
+        yield "share", f"{name} is {value:.6g}, which is no share from 0 to 1.{hint}"
+    elif result.counted and abs(value * n - round(value * n)) > _COUNT:
+        yield "count", f"{name} is {value:.8g} of n {n}: {value * n:.8g} images, which is no whole number."
 
 
-def _units(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
-    """Distances and steps that differ from the metric's name, and distances in the wrong unit."""
-    for result in measured:
-        name, _, entry = result
-        eps, norm, parts = entry.get("eps"), entry.get("norm", "linf"), result.parts
-        if not is_number(eps):
-            continue
-        if norm == "linf" and not 0 <= eps <= 1:
-            says = f"{name} has eps {eps:g}, but distances in evals are on the [0, 1] scale of pixels."
-            yield name, "unit", says
-            continue
-        if parts.over != "eps" or not result.distance or is_published(entry) or not result.plain:
-            continue
-        always_l2 = parts.stem == "cert.smooth" or parts.stem.endswith("-l2")
-        named = parts.norm or ("l2" if always_l2 else "linf")
-        if norm != named:
-            yield name, "unit", f"{name} is of {named} by its name, and of {norm} by its entry."
-            continue
-        typed = float(parts.number)
-        if not math.isclose(typed, eps * 255 if norm == "linf" else eps, rel_tol=1e-3, abs_tol=1e-6):
-            says = f"{name} names the distance {typed:g}, but its entry has eps {eps:g} ({norm})."
-            yield name, "unit", says
-        attack, steps = entry.get("attack"), entry.get("steps")
-        stem = parts.stem.split(".")[-1]
-        if attack in ("pgd", "cw", "mi-fgsm") and type(steps) is int and stem != f"{attack}{steps}":
-            yield name, "unit", f"{name} is of {attack} with {steps} steps by its entry."
+def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
+    """A distance or steps that differ from the metric's name, and a distance in the wrong unit."""
+    name, _, entry = result
+    eps, norm, parts = entry.get("eps"), entry.get("norm", "linf"), result.parts
+    if not is_number(eps):
+        return
+    if norm == "linf" and not 0 <= eps <= 1:
+        yield "unit", f"{name} has eps {eps:g}, but distances in evals are on the [0, 1] scale of pixels."
+        return
+    if parts.over != "eps" or not result.distance or is_published(entry) or not result.plain:
+        return
+    always_l2 = parts.stem == "cert.smooth" or parts.stem.endswith("-l2")
+    named = parts.norm or ("l2" if always_l2 else "linf")
+    if norm != named:
+        yield "unit", f"{name} is of {named} by its name, and of {norm} by its entry."
+        return
+    typed = float(parts.number)
+    if not math.isclose(typed, eps * 255 if norm == "linf" else eps, rel_tol=1e-3, abs_tol=1e-6):
+        yield "unit", f"{name} names the distance {typed:g}, but its entry has eps {eps:g} ({norm})."
+    attack, steps = entry.get("attack"), entry.get("steps")
+    stem = parts.stem.split(".")[-1]
+    if attack in ("pgd", "cw", "mi-fgsm") and type(steps) is int and stem != f"{attack}{steps}":
+        yield "unit", f"{name} is of {attack} with {steps} steps by its entry."
 
 
-def _parts(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
-    """Differences, means and sums that are not those of their parts."""
-    by_name = {result.name: result for result in measured}
-    for result in measured:
-        name, value, entry = result
-        parts = result.parts
-        if parts.is_ge and not is_published(entry):
-            test = parts.rest().build()
-            train, tested = by_name.get(f"train.{test}"), by_name.get(test)
-            both = train and tested and _is_difference_of(entry, train.entry, tested.entry)
-            if train and tested and both and not _equal(value, train.value - tested.value, 1e-6):
-                says = f"train - test is {train.value:.6g} - {tested.value:.6g}."
-                yield name, "parts", f"{name} is {value:.6g}, but {says}"
-        for field in ("broken_by", "broken_by_source"):
-            broken = entry.get(field)
-            if isinstance(broken, Mapping) and result.counted:
-                total = sum(count for count in broken.values() if type(count) is int)
-                if value * entry["n"] + total > entry["n"] + _COUNT:
-                    says = f"{name} is {value:.6g} of n {entry['n']}, but {field} counts {total} images."
-                    yield name, "parts", says
-        if parts.stem == "corrupt" and parts.of and parts.suffix == "mean" and not is_published(entry):
-            names = [f"corrupt.{parts.of}.{severity}" for severity in range(1, 6)]
-            five = [by_name[one] for one in names if one in by_name]
-            alike = [part.entry.get("n") for part in five] == [entry.get("n")] * 5
-            if alike and not _equal(value, sum(part.value for part in five) / 5, 1e-6):
-                yield name, "parts", f"{name} is {value:.6g}, not the mean of its five severities."
+def _parts(result: MeasuredEntry, by_name: _ByName) -> _Problems:
+    """A difference, a mean or a sum that is not that of its parts."""
+    name, value, entry = result
+    parts, n = result.parts, entry.get("n", 0)
+    if parts.is_ge and not is_published(entry):
+        test = parts.rest().build()
+        train, tested = by_name.get(f"train.{test}"), by_name.get(test)
+        if train and tested and _is_difference_of(entry, train.entry, tested.entry):
+            says = f"train - test is {train.value:.6g} - {tested.value:.6g}."
+            if not _equal(value, train.value - tested.value, 1e-6):
+                yield "parts", f"{name} is {value:.6g}, but {says}"
+    for field in ("broken_by", "broken_by_source"):
+        broken = entry.get(field)
+        if isinstance(broken, Mapping) and result.counted:
+            total = sum(count for count in broken.values() if type(count) is int)
+            if value * n + total > n + _COUNT:
+                yield "parts", f"{name} is {value:.6g} of n {n}, but {field} counts {total} images."
+    if parts.stem == "corrupt" and parts.of and parts.suffix == "mean" and not is_published(entry):
+        names = [f"corrupt.{parts.of}.{severity}" for severity in range(1, 6)]
+        five = [by_name[one] for one in names if one in by_name]
+        alike = [part.entry.get("n") for part in five] == [entry.get("n")] * 5
+        if alike and not _equal(value, sum(part.value for part in five) / 5, 1e-6):
+            yield "parts", f"{name} is {value:.6g}, not the mean of its five severities."
 
 
-def _unions(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
-    """Unions above a part, and answers of images that are damaged or are not those of the parts."""
-    for name, value, entry in measured:
-        try:
-            given = answers.of(entry)
-        except RbError as wrong:
-            yield name, "answers", str(wrong)
-            continue
-        parts = entry.get("union")
-        if not isinstance(parts, Mapping):
-            continue
-        least = min((one for one in parts.values() if is_number(one)), default=1.0)
-        if value > least + _EXACT:
-            yield name, "parts", f"{name} is {value:.6g}, above its least part, which is {least:.6g}."
-        rows = [row for one in parts if (row := _answers_of(record, one)) is not None]
-        if given is None or len(rows) != len(parts):
-            continue
-        if all(row.examples == given.examples for row in rows):
-            every = np.logical_and.reduce([row.right[: len(given.right)] for row in rows])
-            if len(every) == len(given.right) and (every != given.right).any():
-                count = int((every != given.right).sum())
-                yield name, "parts", f"{name} differs from the answers of its parts for {count} images."
-
-
-def _answers_of(record: Record, name: str) -> answers.Answers | None:
+def _unions(result: MeasuredEntry, by_name: _ByName) -> _Problems:
+    """A union above a part, and answers of images that are damaged or are not those of the parts."""
+    name, value, entry = result
     try:
-        return answers.of(results.last_entry(record, name))
+        given = answers.of(entry)
+    except RbError as wrong:
+        yield "answers", str(wrong)
+        return
+    parts = entry.get("union")
+    if not isinstance(parts, Mapping):
+        return
+    least = min((one for one in parts.values() if is_number(one)), default=1.0)
+    if value > least + _EXACT:
+        yield "parts", f"{name} is {value:.6g}, above its least part, which is {least:.6g}."
+    rows = [row for one in parts if one in by_name and (row := _answers_of(by_name[one])) is not None]
+    if given is None or len(rows) != len(parts) or any(row.examples != given.examples for row in rows):
+        return
+    every = np.logical_and.reduce([row.right[: len(given.right)] for row in rows])
+    if len(every) == len(given.right) and (every != given.right).any():
+        count = int((every != given.right).sum())
+        yield "parts", f"{name} differs from the answers of its parts for {count} images."
+
+
+def _answers_of(result: MeasuredEntry) -> answers.Answers | None:
+    try:
+        return answers.of(result.entry)
     except RbError:
         return None  # it is named where it stands
 
@@ -306,7 +289,7 @@ def _is_difference_of(entry: Entry, train: Entry, test: Entry) -> bool:
     return alike and entry.get("n") == [train.get("n"), test.get("n")]
 
 
-def _orders(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
+def _orders(measured: Sequence[MeasuredEntry], by_name: _ByName) -> _Findings:
     """Robust above clean, a smaller distance worse than a larger, AutoAttack above another attack."""
     attacks = [
         result
@@ -314,15 +297,14 @@ def _orders(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
         if result.share and result.parts.over == "eps" and "attack" in result.entry
         if metric_name.OF_OTHERS.isdisjoint(result.parts.prefixes)
     ]
-    of_clean = {result.name: result for result in measured if result.parts.stem == "acc"}
     for attacked in attacks:
-        clean = of_clean.get(metric_name.split_name("acc", attacked.parts.split))
+        clean = by_name.get(metric_name.split_name("acc", attacked.parts.split))
         if clean is None or clean.entry.get("defend") != attacked.entry.get("defend"):
             continue
         if (p := _by_chance(clean, attacked, paired=True)) < LEVEL:
             says = f"{attacked.name} is {attacked.value:.6g}, but acc is only {clean.value:.6g}{_test(p)}."
             yield attacked.name, "above clean", says
-    at = [(result, eps) for result in attacks if (eps := result.eps) is not None]
+    at = [(result, eps) for result in attacks if is_number(eps := result.entry.get("eps"))]
     for low, eps in at:
         for high, farther in at:
             if high.value - low.value <= _EXACT or eps > farther * (1 + _EXACT):
@@ -389,8 +371,3 @@ def standard_error(value: float, entry: Entry) -> float | None:
         share, z2 = min(max(value, 0.0), 1.0), 1.959963984540054**2
         return math.sqrt(share * (1 - share) / n + z2 / (4 * n**2)) / (1 + z2 / n)  # Wilson's, JASA 22, 1927
     return float(ends[1] - ends[0]) / 2 / 1.96
-
-
-RULES: tuple[Callable[[Record, Sequence[MeasuredEntry]], _Findings], ...] = (
-    _edited, _present, _interval, _shares, _units, _parts, _unions, _orders,
-)  # fmt: skip

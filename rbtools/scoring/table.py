@@ -133,7 +133,7 @@ def build(
     columns += _identity(records) if fields is None else [*map(field_column, fields), RECORDS]
     titles = {column.heading.title for column in columns}
     columns += [column for column in map(field_column, also) if column.heading.title not in titles]
-    columns += _marks()
+    columns += _MARKS
     for name in (key, *(name for name in wanted if name != key)):
         columns.append(metric_column(name, is_key=name == key))
         columns += _compared(name, PAIRED, "paired") if name in paired else ()
@@ -268,21 +268,22 @@ def _metric_heading(name: str, suffix: str = "") -> Heading:
     return Heading(f"{name}{suffix}", True, words=f"{metric_words.heading(name)}{suffix}", share=share)
 
 
-def _marks() -> list[_TableColumn]:
-    """Band, interval of ranks and Pareto front, if the ranking has them."""
+def _ranks(row: _Row) -> TableCell:
+    """The interval of the rank, `1–3`."""
+    ends = interval(row.record, "rank_ci95")
+    return TableCell("–".join(map(str, dict.fromkeys(ends))) if ends else None)
 
-    def ranks(row: _Row) -> TableCell:
-        ends = interval(row.record, "rank_ci95")
-        return TableCell(None if ends is None else "–".join(map(str, dict.fromkeys(ends))))
 
-    def front(row: _Row) -> TableCell:
-        return TableCell("*" if row.record.get("pareto") else None)
-
-    return [
-        _path_column(Heading("band", True), ("band",)),
-        _TableColumn(Heading("ranks", False), ranks, optional=True),
-        _TableColumn(Heading("front", False), front, optional=True),
-    ]
+# Band, interval of ranks and Pareto front, where the ranking has them.
+_MARKS = (
+    _path_column(Heading("band", True), ("band",)),
+    _TableColumn(Heading("ranks", False), _ranks, optional=True),
+    _TableColumn(
+        Heading("front", False),
+        lambda row: TableCell("*" if row.record.get("pareto") else None),
+        optional=True,
+    ),
+)
 
 
 def _class_columns(records: Sequence[Record]) -> list[_TableColumn]:
@@ -431,18 +432,13 @@ def with_best(table: Table, metrics: Sequence[str]) -> Table:
     good."""
     rows = [list(row) for row in table.rows]
     for place, heading in enumerate(table.headings):
-        if heading.title in metrics:
-            _mark(rows, place, metric_names.higher_is_better(heading.title))
+        numbers = [(cell.value, row) for row in rows if is_number((cell := row[place]).value)]
+        if heading.title not in metrics or len(numbers) < 2:
+            continue
+        choose = max if metric_names.higher_is_better(heading.title) else min
+        digits = numbers[0][1][place].digits
+        best = figure(choose(value for value, _ in numbers), digits)
+        for value, row in numbers:
+            if figure(value, digits) == best:
+                row[place] = row[place]._replace(best=True)
     return replace(table, rows=rows)
-
-
-def _mark(rows: list[list[TableCell]], place: int, higher: bool) -> None:
-    numbers = [row[place].value for row in rows if isinstance(row[place].value, int | float)]
-    if len(numbers) < 2:
-        return
-    digits = next(cell.digits for row in rows if isinstance((cell := row[place]).value, int | float))
-    best = figure(max(numbers) if higher else min(numbers), digits)  # type: ignore[type-var, arg-type]
-    for row in rows:
-        value = row[place].value
-        if isinstance(value, int | float) and figure(value, digits) == best:
-            row[place] = row[place]._replace(best=True)

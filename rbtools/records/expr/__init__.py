@@ -92,7 +92,7 @@ class Expression:
         except NoValue as reason:
             raise RbError(f"Expression '{shown(self.text)}' has no value: {reason}.") from None
 
-    @property
+    @cached_property
     def is_mean(self) -> bool:
         """Whether it is just a mean of metrics, `mean(fgsm.*, acc)`."""
         inner = self.text.strip().removeprefix("mean(").removesuffix(")")

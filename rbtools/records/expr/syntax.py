@@ -7,6 +7,7 @@ import ast
 import re
 import warnings
 from bisect import bisect_right
+from itertools import pairwise
 from typing import NamedTuple
 
 from rbtools.errors import RbError, shown
@@ -112,17 +113,10 @@ def items(text: str) -> list[str]:
 
     A comma inside parentheses, brackets or quotes does not separate.
     """
-    parts, start, depth, quote = [], 0, 0, ""
-    for at, character in enumerate(text):
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character in "([":
-            depth += 1
-        elif character in ")]":
-            depth -= 1
-        elif character == "," and depth <= 0:
-            parts.append(text[start:at])
-            start = at + 1
-    return [item.strip() for item in [*parts, text[start:]] if item.strip()]
+    cuts, depth = [-1], 0
+    for _, sign, at in tokens(text):
+        depth += (sign in ("(", "[")) - (sign in (")", "]"))
+        if sign == "," and depth <= 0:
+            cuts.append(at)
+    parts = (text[start + 1 : end] for start, end in pairwise([*cuts, len(text)]))
+    return [item.strip() for item in parts if item.strip()]
