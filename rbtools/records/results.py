@@ -40,6 +40,13 @@ def interval(entry: object, field: str = "ci95") -> tuple[float, float] | None:
     return None
 
 
+def counts(entry: Mapping[str, Any]) -> list[int]:
+    """The number of images of an entry, or of both sides of a difference; empty if unknown."""
+    n = entry.get("n")
+    sides: list[Any] = n if isinstance(n, list) else [n]
+    return sides if all(type(side) is int for side in sides) else []
+
+
 def by_metric(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The entries by their metrics; of several of one metric the last."""
     return {entry["metric"]: entry for entry in record.get("evals") or ()}

@@ -115,11 +115,8 @@ def different(claim: Entry, measured: Entry) -> str:
 
 def _too_few(claim: Entry, measured: Entry) -> str | None:
     """Whether there are fewer images than claimed; if only some count, by more than rounding explains."""
-    counts = [
-        entry["n"] if isinstance(entry.get("n"), list) else [entry.get("n")] for entry in (claim, measured)
-    ]
-    for said, found in zip(*counts, strict=False):
-        if type(said) is int and type(found) is int and abs(said - found) > _allowed(_JUDGED, said):
+    for said, found in zip(results.counts(claim), results.counts(measured), strict=False):
+        if abs(said - found) > _allowed(_JUDGED, said):
             return f"n is {said} in the claim, but there are {found} such images"
     return None
 
@@ -208,9 +205,9 @@ def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, A
     """Estimates from samples (rb-attack --two-phase): on the same sample they must be equal up to rounding;
     on another one their intervals are compared.
     """
-    about, again = (_sample(entry) for entry in (claim, measured))
-    if about == again and about["sampled"]:
-        weight = about["survivors"] / about["sampled"]  # images that one image of the sample represents
+    (survivors, sampled), again = map(_sample, (claim, measured))
+    if (survivors, sampled) == again and sampled:
+        weight = survivors / sampled  # images that one image of the sample represents
         allowed = weight * _allowed(_rate(claim), claim["n"]) / claim["n"]
         words = f"on the same sample; arithmetic explains {allowed:.3g}"
         return _tested(base, words, float(abs(base["difference"]) <= allowed + 1e-9))
@@ -220,10 +217,10 @@ def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, A
     return _tested(base, f"{words} explained by arithmetic", _p_value(base, rate, *errors))
 
 
-def _sample(entry: Entry) -> dict[str, Any]:
+def _sample(entry: Entry) -> tuple[int, int]:
     """The number of images that the screen did not break, and the number of images of an estimate."""
-    counts = {name: results.at(entry, ("two_phase", name)) for name in ("survivors", "sampled")}
-    return {name: count if type(count) is int else 0 for name, count in counts.items()}
+    survivors, sampled = (results.at(entry, ("two_phase", name)) for name in ("survivors", "sampled"))
+    return survivors if type(survivors) is int else 0, sampled if type(sampled) is int else 0
 
 
 def _sampling_error(entry: Entry) -> float:

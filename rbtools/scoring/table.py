@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from rbtools.errors import RbError, UsageError, near
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
-from rbtools.records.results import at, by_metric, interval, is_number, short_dataset
+from rbtools.records.results import at, by_metric, counts, interval, is_number, short_dataset
 from rbtools.scoring import means, metric_words
 from rbtools.scoring.rank_order import Ranked, Record
 
-Images = int | tuple[int, int]  # a number of images, of a difference those of both sides
+Images = int | tuple[int, ...]  # a number of images, of a difference those of both sides
 
 
 class TableCell(NamedTuple):
@@ -241,12 +241,9 @@ def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
 
 def measured(value: float | str | None, entry: Mapping[str, Any]) -> TableCell:
     """The cell of a value with the interval, the deviation and the number of images of its entry."""
-    n, std = entry.get("n"), entry.get("std")
-    if isinstance(n, list) and len(n) == 2:
-        n = n[0] if n[0] == n[1] else tuple(n)
-    counts = n if isinstance(n, tuple) else (n,)
-    known = all(type(count) is int for count in counts)
-    return TableCell(value, interval(entry), std if is_number(std) else None, n if known else None)
+    std, images = entry.get("std"), counts(entry)
+    n = images[0] if len(set(images)) == 1 else tuple(images) or None
+    return TableCell(value, interval(entry), std if is_number(std) else None, n)
 
 
 PUBLISHED = {" published": "value", " difference": "difference", " within": "within"}
