@@ -285,19 +285,21 @@ _MARKS = (
 
 def _class_columns(records: Sequence[Record]) -> list[_TableColumn]:
     """The worst class and its accuracy, and the accuracy of each class, if the ranking has them."""
+    classes = ("per_class", "classes")
 
-    def column(title: str, label: str | None) -> _TableColumn:
-        def cell(row: _Row) -> TableCell:
-            chosen = str(at(row.record, ("per_class", "worst"))) if label is None else label
-            found = at(row.record, ("per_class", "classes", chosen))
-            value = at(found, ("value",))
-            return TableCell(value, interval(found)) if is_number(value) else TableCell(None)
+    def worst(row: _Row) -> TableCell:
+        found = at(row.record, (*classes, str(at(row.record, ("per_class", "worst")))))
+        return TableCell(at(found, ("value",)), interval(found))
 
-        return _TableColumn(Heading(title, True, missing="–", share=True), cell, optional=True)
-
-    labels = dict.fromkeys(label for one in records for label in at(one, ("per_class", "classes")) or ())
-    every = [column(f"class {label}", label) for label in labels]
-    return [_path_column(Heading("worst class", True), ("per_class", "worst")), column("worst", None), *every]
+    accuracy = Heading("worst", True, missing="–", share=True)
+    columns = [
+        _path_column(Heading("worst class", True), ("per_class", "worst")),
+        _TableColumn(accuracy, worst, optional=True),
+    ]
+    for label in dict.fromkeys(label for one in records for label in at(one, classes) or ()):
+        heading = accuracy._replace(title=f"class {label}")
+        columns.append(_path_column(heading, (*classes, label, "value"), with_interval=True))
+    return columns
 
 
 def _value(compiled: expr.Expression, row: _Row) -> Any:
