@@ -123,10 +123,6 @@ def _pair(ends: Sequence[float]) -> str:
     return f"[{ends[0]:.6g}, {ends[1]:.6g}]"
 
 
-def _holds(ends: Sequence[float], value: float) -> bool:
-    return ends[0] - _EXACT <= value <= ends[1] + _EXACT
-
-
 def _equal(value: float, other: float, error: float = 1e-9) -> bool:
     return math.isclose(value, other, rel_tol=_EXACT, abs_tol=error)
 
@@ -145,7 +141,7 @@ def _edited(record: Record) -> _Findings:
     for entry in record.get("evals") or ():
         name = entry["metric"]
         names.add(name)
-        if name in sums and not checksums.fits(sums[name], entry):
+        if name in sums and sums[name] != checksums.of(entry):
             says = f"the entry of {name} was changed after it was written: its checksum is of another."
             yield name, "edited", says
     for name in sums:
@@ -172,7 +168,7 @@ def _interval(result: MeasuredEntry, by_name: _ByName) -> _Problems:
         ends = results.interval(entry, field)
         if ends is None:
             continue
-        if "estimator" not in entry and not _holds(ends, value):
+        if "estimator" not in entry and not ends[0] - _EXACT <= value <= ends[1] + _EXACT:
             yield "interval", f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
         elif field == "ci95" and "anytime" not in entry and result.counted and 0 <= value <= 1:
             n = entry["n"]

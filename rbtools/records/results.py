@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from rbtools.errors import RbError
 from rbtools.records import checksums, schema
@@ -58,9 +58,10 @@ def last_entry(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
     return next(entries, {})
 
 
-def protocol(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an entry that decides whether another entry is comparable with it."""
-    return {name: value for name, value in entry.items() if schema.role(name) == "protocol"}
+def protocol(fields: Mapping[str, Any], of: Literal["record", "train", "entry"] = "entry") -> dict[str, Any]:
+    """The part of an entry that decides whether another entry is comparable with it; of a record or its
+    `train`, the part that says which model it is of."""
+    return {name: value for name, value in fields.items() if schema.role(name, of) == "protocol"}
 
 
 def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:

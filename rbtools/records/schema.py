@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Field(NamedTuple):
@@ -54,17 +54,12 @@ def is_interval(name: str) -> bool:
 
 
 @cache
-def role(name: str) -> str:
-    """The role of an entry's field. Fields that the table lacks are options of registered methods:
-    protocol."""
-    roles = {field.name: field.role for field in EVALS}
-    return "result" if is_interval(name) else roles.get(name, "protocol")
-
-
-@cache
-def not_protocol(table: tuple[Field, ...]) -> frozenset[str]:
-    """The fields of a table that are not part of the protocol."""
-    return frozenset(field.name for field in table if field.role != "protocol")
+def role(name: str, of: Literal["record", "train", "entry"] = "entry") -> str:
+    """The role of a field. Fields that the table lacks are protocol: options of registered methods, and
+    fields of other programs."""
+    table = {"record": RECORD, "train": TRAIN, "entry": EVALS}[of]
+    roles = {field.name: field.role for field in table}
+    return "result" if of == "entry" and is_interval(name) else roles.get(name, "protocol")
 
 
 @cache

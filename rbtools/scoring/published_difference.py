@@ -54,8 +54,8 @@ def difference(ours: Entry | None, theirs: Entry) -> str:
     if ours is None:
         return ""
     words = []
-    for name, value in theirs.items():
-        if schema.role(name) != "protocol" or name in _NOT_COMPARED:
+    for name, value in results.protocol(theirs).items():
+        if name in _NOT_COMPARED:
             continue
         mine = ours.get(name, False if value is True else value)
         numbers = isinstance(mine, int | float) and isinstance(value, int | float)
