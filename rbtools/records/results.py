@@ -29,7 +29,7 @@ def at(value: object, path: Iterable[str]) -> Any:
 
 def is_number(value: object) -> TypeGuard[float]:
     """Whether it is a number, and not true or false."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def interval(entry: object, field: str = "ci95") -> tuple[float, float] | None:

@@ -44,6 +44,7 @@ from rbtools.records.expr.names import (
 from rbtools.records.expr.nodes import Builder, Node
 from rbtools.records.expr.syntax import is_bare, items, tokens
 from rbtools.records.expr.values import NoValue, kind
+from rbtools.records.results import is_number
 
 __all__ = [
     "Expression",
@@ -114,7 +115,7 @@ class Expression:
             value = self(record)
         except RbError:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float | None):
+        if value is not None and not is_number(value):
             raise RbError(f"'{self.text}' is {kind(value)}. Expected a number, such as a metric.")
         return value
 
