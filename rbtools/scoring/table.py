@@ -375,9 +375,8 @@ def styled(table: Table, style: Style) -> Table:
     """The table as people want it; texts that are paths are shown as the names of their files."""
     rows = [list(row) for row in table.rows]
     headings = list(table.headings)
-    stems = _stems(table.texts)
-    labels = {**stems, **{text: style.labels[stem] for text, stem in stems.items() if stem in style.labels}}
-    style = style._replace(labels={**labels, **style.labels})
+    labels = {text: style.labels.get(stem, stem) for text, stem in _stems(table.texts).items()}
+    style = style._replace(labels=labels | dict(style.labels))
     for place, heading in enumerate(headings):
         percent = style.percent and heading.share
         words = style.labels.get(heading.title, heading.shown)
