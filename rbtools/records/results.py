@@ -103,13 +103,11 @@ def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any
     images is replaced by the one on all images, which the latest attack also used. The same result
     without the details of the old one (--detail) changes nothing.
     """
-    for old in record.get("evals", []):
-        if old.get("metric") != entry["metric"]:
-            continue
-        if protocol(old) == protocol(entry):
-            if "detail" in old and "detail" not in entry:
-                return record
-            continue
+    old = last_entry(record, entry["metric"])
+    if old and protocol(old) == protocol(entry):
+        if "detail" in old and "detail" not in entry:
+            return record
+    elif old:
         alike = {**protocol(old), "n": 0} == {**protocol(entry), "n": 0}
         if not (alike and isinstance(old.get("n"), int) and entry.get("n", 0) > old["n"]):
             return record
