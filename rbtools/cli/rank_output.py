@@ -16,8 +16,8 @@ from rbtools.cli.sink import counted
 from rbtools.cli.source import name_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
-from rbtools.records import answers, dumps, expr, metric_name
-from rbtools.scoring import bootstrap, merge, per_class, rank_order, ranking, render, single_images, table
+from rbtools.records import answers, dumps, expr, metric_name, results
+from rbtools.scoring import bootstrap, merge, per_class, rank_order, ranking, render, table
 from rbtools.scoring.ranking import Contender
 
 Record = dict[str, Any]
@@ -259,7 +259,7 @@ def _mark_classes(contenders: Sequence[Contender], metric: str, screen: Terminal
     for one in contenders:
         try:
             one.marks["per_class"] = per_class.described(one.record, metric)
-        except (expr.MissingName, single_images.NoAnswers) as reason:
+        except (expr.MissingName, answers.NoAnswers) as reason:
             lacking.append(reason)
         except RbError as reason:
             screen.warn(f"{name_of(one.record)}: {reason}")
@@ -280,7 +280,7 @@ def _mark_bands(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
         averages = averages or any(len(one.members) > 1 for one in contenders)
         intervals = bootstrap.of_ranking(draws, key, [one.members for one in contenders])
         ends = [
-            bootstrap.own_interval(one.record, key.text) or interval.value
+            results.interval(results.last_entry(one.record, key.text)) or interval.value
             for one, interval in zip(contenders, intervals, strict=True)
         ]
         if choice.paired is None and not any(one.paired for one in contenders):

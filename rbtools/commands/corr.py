@@ -178,13 +178,21 @@ def _matrix(
     screen: shared.Terminal,
 ) -> correlate.Matrix:
     rows, cols = (sets.resolve(items) for items in axes)
-    numbers = sets.numbers(list(dict.fromkeys([*rows, *cols])))
+    every = list(dict.fromkeys([*rows, *cols]))
+    numbers = sets.numbers(every)
 
     def progress(done: int) -> None:
         screen.status(f"{kind}  {done}/{bootstrap} resamples")
 
     matrix = correlate.matrix(
-        kind, *numbers, rows, cols, bootstrap=bootstrap, seed=seed, progress=progress if bootstrap else None
+        kind,
+        every,
+        numbers,
+        rows,
+        cols,
+        bootstrap=bootstrap,
+        seed=seed,
+        progress=progress if bootstrap else None,
     )
     flat = {row for i, row in enumerate(rows) if matrix.flat_rows[i].all()}
     flat |= {col for j, col in enumerate(cols) if matrix.flat_cols[:, j].all()}

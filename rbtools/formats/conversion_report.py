@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rbtools.formats.base import RESULTS
+from rbtools.records import results
 
 SHOWN = 24  # the most kinds in one line
 
@@ -62,7 +63,7 @@ def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: Conversi
     report.lost["metrics"].update(
         name for name, value in (record.get("metrics") or {}).items() if metrics.get(name) != value
     )
-    entries = {entry.get("metric"): entry for entry in again.get("evals") or ()}
+    entries = results.by_metric(again)
     for entry in record.get("evals") or ():
         if (other := entries.get(entry.get("metric"))) is not None:
             details.update(_lost({**entry, "answers": {}}, other))  # tables have no single images

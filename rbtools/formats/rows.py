@@ -11,7 +11,7 @@ from rbtools.errors import RbError
 from rbtools.formats import numbers
 from rbtools.formats.base import Record
 from rbtools.formats.conversion_report import ConversionReport
-from rbtools.records import SCHEMA, checksums
+from rbtools.records import SCHEMA, checksums, results
 
 TOOL = "rb-convert"
 ENOUGH = 4  # JSON numbers of one row: with this many, all end in a zero in only 1 of 10,000 rows
@@ -112,11 +112,8 @@ def _out_of_range(got: numbers.Number, percent: bool, limits: tuple[float, float
 
 def measured(entry: Mapping[str, Any]) -> dict[str, float]:
     """What stands beside a metric: its number of images n, and its 95 % interval from low to high."""
-    n, ends = entry.get("n"), entry.get("ci95")
-    beside: dict[str, float] = {"n": n} if type(n) is int else {}
-    if isinstance(ends, list) and len(ends) == 2 and all(type(end) in (int, float) for end in ends):
-        beside |= {"low": ends[0], "high": ends[1]}
-    return beside
+    beside = {"n": entry["n"]} if type(entry.get("n")) is int else {}
+    return beside | dict(zip(("low", "high"), results.interval(entry) or (), strict=False))
 
 
 class MetricValues:
@@ -124,7 +121,7 @@ class MetricValues:
 
     def __init__(self, record: Record, *, percent: bool) -> None:
         self.metrics = record.get("metrics") or {}
-        self.entries = {entry.get("metric"): entry for entry in record.get("evals") or ()}
+        self.entries = results.by_metric(record)
         self.percent = percent
 
     def value(self, metric: str, percent: bool | None = None) -> Decimal | int | None:

@@ -144,7 +144,7 @@ def add_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> d
 
 def check_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> None:
     """Raise RbError before the computation where `add_entries` would raise it afterwards."""
-    if (other := results.edited(record)) is not None:
+    if (other := next(results.edited(record), None)) is not None:
         run.report.notify(
             f"warning: {other['metric']} of a record differs from its entry in evals."
             " Measuring it again replaces it."

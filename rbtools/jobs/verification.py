@@ -137,7 +137,8 @@ def _score(record: Record, entry: Entry) -> Record:
         metrics = record.get("metrics") or {}
         values = [_value(term.metric, {**record, "metrics": metrics}) for term in of_score]
         ends = [ranges[term.metric] for term in of_score]
-        score = composite.rescored(values, of_score, ends, str(entry.get("missing")))
+        how = "worst" if entry.get("missing") == "worst" else "renormalise"
+        score = composite.scores([[value] for value in values], of_score, how, ends)[0].score
     except (RbError, KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
         return _unknown(entry, "the entry's terms and ranges do not fit together")
     return remeasured.judged(entry, {**entry, "value": score})

@@ -80,7 +80,8 @@ def _agreed(records: Sequence[Record]) -> Score | None:
             expr.compile(name)
     except RbError:
         return None
-    agreed = Score([PageTerm(*term) for term in _terms(entries[0] or {})], *first[1:])
+    own = [PageTerm(name, weight, bool(higher)) for name, weight, higher in terms.of_entry(entries[0] or {})]
+    agreed = Score(own, *first[1:])
     presets = terms.presets()
     usual = [term.metric for term in presets[agreed.preset].terms] if agreed.preset in presets else []
     for place, term in enumerate(agreed.terms):
@@ -97,25 +98,12 @@ def _entry(record: Record) -> Mapping[str, Any] | None:
 def _make(entry: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """The settings that all entries must share: weights, directions, groups, handling of missing metrics,
     preset."""
-    terms = _terms(entry)
+    listed = terms.of_entry(entry)
     within, missing, preset = entry.get("within") or {}, entry.get("missing", "refuse"), entry.get("preset")
-    if not terms or not isinstance(within, Mapping) or missing not in MISSING:
+    if not listed or not isinstance(within, Mapping) or missing not in MISSING:
         return None
-    weights = [(weight, higher) for _, weight, higher in terms]
+    weights = [(weight, higher) for _, weight, higher in listed]
     return weights, list(within), missing, preset if isinstance(preset, str) else None
-
-
-def _terms(entry: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
-    listed = entry.get("terms")
-    terms = []
-    for term in listed if isinstance(listed, list) else ():
-        if not (isinstance(term, Mapping) and isinstance(term.get("metric"), str)):
-            return []
-        weight, higher = term.get("weight"), term.get("higher")
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not isinstance(higher, bool):
-            return []
-        terms.append((term["metric"], weight, higher))
-    return terms
 
 
 def _common(records: Sequence[Record]) -> list[PageTerm]:

@@ -16,12 +16,17 @@ from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
+from rbtools.records import metric_name, results
 
 FIELD = "answers"
 LABELS = "examples"
 MOST = 50_000  # images of an entry with answers, as ImageNet's validation set has: 8.4 KB
 HOW = f"Evaluations of up to {MOST:,} images have them: evaluate again, with --force if they are stored."
 _MOST = 1 << 24  # images of a list; a record of somebody else may say anything
+
+
+class NoAnswers(RbError):
+    """An entry says nothing of single images."""
 
 
 class Answers(NamedTuple):
@@ -72,16 +77,41 @@ def _unpacked(entry: Mapping[str, Any]) -> Answers:
         raise ValueError(f"there are bits after image {images}")
     right = bits[:images].astype(bool)
     value, n = entry.get("value"), entry.get("n")
-    if (
-        type(n) is not int
-        or not 0 < n <= images
-        or isinstance(value, bool)
-        or not isinstance(value, int | float)
-    ):
+    if type(n) is not int or not 0 < n <= images or not results.is_number(value):
         raise ValueError("the entry has no value and number of images to compare them with")
     if abs(int(right.sum()) / n - value) > 1e-6:
         raise ValueError(f"{int(right.sum())} of {n} images count, but the value is {value}")
     return Answers(field["examples"], right)
+
+
+def needed(entry: Mapping[str, Any], metric: str) -> Answers:
+    """The answers that an entry of this metric holds.
+
+    Raises NoAnswers, which says why, if it has none, and RbError as `of` does.
+    """
+    found = of(entry)
+    if found is not None:
+        return found
+    parts = metric_name.parse(metric_name.without_split(metric))
+    if "two_phase" in entry:
+        why = (
+            "is an estimate: not all images were attacked. Attack all of them (--two-phase all, or without"
+            " it)."
+        )
+    elif parts.stem in ("pr", "pr-all"):
+        why = "is a share of noisy copies, so no image counts or not. ProbAcc (--rho) does."
+    elif "records" in entry:
+        why = (
+            "is a mean over records, so no image has one answer. Add what needs them to each record before,"
+            " by rb-score --add."
+        )
+    elif "expression" in entry and "union" not in entry:
+        why = f"is computed: {entry['expression']}. Expected a metric that was measured."
+    elif parts.is_ge or (entry and type(entry.get("n")) is not int):
+        why = "is no share of images that count."
+    else:
+        raise NoAnswers(f"There are no answers of single images for {metric}. {HOW}")
+    raise NoAnswers(f"{metric} {why}")
 
 
 def packed_labels(labels: np.ndarray) -> dict[str, Any]:

@@ -35,11 +35,6 @@ def of(entry: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text, digest_size=_DIGITS // 2).hexdigest()
 
 
-def fits(text: str, entry: Mapping[str, Any]) -> bool:
-    """Whether `text` is the checksum of this entry."""
-    return text == of(entry)
-
-
 _EXPONENT = orjson.dumps(1e16)[1:-2]  # "e+"; older versions of orjson write "e"
 
 

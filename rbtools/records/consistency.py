@@ -7,8 +7,7 @@ so that correct records pass. Published numbers are judged up to their rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rbtools import proportions
@@ -34,49 +33,66 @@ class Finding(NamedTuple):
     says: str
 
 
-class _Kind(NamedTuple):
-    """The properties of a result that follow from its name and the fields of its entry. plain: neither a
-    difference nor a loss or measure of a result. share: from 0 to 1. counted: a count of
-    images divided by n, if n is one. published: not measured by rbtools. distance: of an attack or a
-    certificate, whose names end with a distance. intervals: the fields that are intervals of the value.
-    """
-
-    parts: metric_name.MetricName
-    plain: bool
-    share: bool
-    counted: bool
-    published: bool
-    distance: bool
-    intervals: tuple[str, ...]
+_PLAIN = {*metric_name.SPLITS, *metric_name.OF_OTHERS}  # prefixes that leave a result what it is
 
 
-class _Measured(NamedTuple):
-    """An entry that has a value."""
+class MeasuredEntry(NamedTuple):
+    """An entry with its value, and what follows from its name and from the fields that it has."""
 
     name: str
     value: float
     entry: Entry
-    kind: _Kind
+
+    @classmethod
+    def of(cls, entry: Entry) -> MeasuredEntry:
+        return cls(str(entry.get("metric")), entry.get("value"), entry)  # type: ignore[arg-type]
 
     @property
-    def eps(self) -> float | None:
-        """The distance that this share is the accuracy at; None for other results."""
-        eps = self.entry.get("eps")
-        return eps if self.kind.share and self.kind.parts.over == "eps" and is_number(eps) else None
+    def parts(self) -> metric_name.MetricName:
+        return metric_name.parse(self.name)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is neither a difference nor a loss or measure of a result."""
+        return "measure" not in self.entry and _PLAIN.issuperset(self.parts.prefixes)
+
+    @property
+    def distance(self) -> bool:
+        """Whether it is of an attack or a certificate, whose names end with a distance."""
+        return "attack" in self.entry or "certificate" in self.entry
+
+    @property
+    def share(self) -> bool:
+        """Whether the value is an accuracy or another share of images or copies, from 0 to 1."""
+        parts = self.parts
+        over = parts.over in ("eps", "severity") and not parts.suffix
+        named = parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
+        return self.plain and (named or (over and (self.distance or "corruption" in self.entry)))
+
+    @property
+    def counted(self) -> bool:
+        """Whether the value is a count of correctly classified images divided by n, as rbtools measures
+        it."""
+        parts, entry = self.parts, self.entry
+        estimated = not entry.keys().isdisjoint(("two_phase", "records", "draws_error"))
+        if not self.plain or parts.suffix or estimated or is_published(entry):
+            return False
+        if not _is_count(entry.get("n")):
+            return False
+        if "corruption" in entry:
+            return "severity" in entry
+        return parts.stem == "acc" or (self.distance and parts.over == "eps")
 
 
 def findings(record: Record) -> list[Finding]:
     """All inconsistencies of a record, in the order of the rules."""
-    measured = _measured(record)
-    return [Finding(*finding) for rule in RULES for finding in rule(record, measured)]
-
-
-def _measured(record: Record) -> list[_Measured]:
-    return [
-        _Measured(entry["metric"], entry["value"], entry, _kind(entry["metric"], entry))
-        for entry in record.get("evals") or ()
-        if entry.get("value") is not None
-    ]
+    entries = record.get("evals") or ()
+    measured = [MeasuredEntry.of(entry) for entry in entries if entry.get("value") is not None]
+    by_name = {result.name: result for result in measured}
+    found = [*_edited(record), *_present(record, measured)]
+    for rule in (_interval, _shares, _units, _parts, _unions):
+        found += [(result.name, *problem) for result in measured for problem in rule(result, by_name)]
+    return [Finding(*one) for one in (*found, *_orders(measured, by_name))]
 
 
 def summary(record: Record) -> dict[str, Any]:
@@ -88,8 +104,8 @@ def summary(record: Record) -> dict[str, Any]:
 
 def contradicts_name(name: str, entry: Entry) -> str | None:
     """Why an attack's entry is not what its metric's name says (distance, steps); None if it is."""
-    alone = {"metrics": {name: entry.get("value")}, "evals": [{"attack": None, **entry, "metric": name}]}
-    return next((says for _, _, says in _units(alone, _measured(alone))), None)
+    attacked = MeasuredEntry(name, math.nan, {"attack": None, **entry})
+    return next((says for _, says in _units(attacked, {})), None)
 
 
 def without_checksum(record: Record) -> list[str]:
@@ -98,56 +114,34 @@ def without_checksum(record: Record) -> list[str]:
     return [entry["metric"] for entry in record.get("evals") or () if entry["metric"] not in sums]
 
 
-def _kind(name: str, entry: Entry) -> _Kind:
-    return _cached_kind(name, tuple(entry), entry.get("tool") == "rb-convert")
-
-
-@lru_cache(maxsize=8192)
-def _cached_kind(name: str, fields: tuple[str, ...], converted: bool) -> _Kind:
-    parts = metric_name.parse(name)
-    plain = "measure" not in fields and {*parts.prefixes} <= {*metric_name.SPLITS, *metric_name.OF_OTHERS}
-    published = converted or "published" in fields or "rounding" in fields
-    distance = "attack" in fields or "certificate" in fields
-    share = plain and (
-        parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
-        or (parts.over in ("eps", "severity") and (distance or "corruption" in fields) and not parts.suffix)
-    )
-    counted = plain and not (published or parts.suffix or {"two_phase", "records", "draws_error"} & {*fields})
-    if "corruption" in fields:
-        counted = counted and "severity" in fields
-    else:
-        counted = counted and (parts.stem == "acc" or (distance and parts.over == "eps"))
-    intervals = tuple(field for field in fields if schema.is_interval(field))
-    return _Kind(parts, plain, share, counted, published, distance, intervals)
+def is_published(entry: Entry) -> bool:
+    """Whether it is a number that others published, as rb-convert read it."""
+    return entry.get("tool") == "rb-convert" or "published" in entry or "rounding" in entry
 
 
 def _pair(ends: Sequence[float]) -> str:
     return f"[{ends[0]:.6g}, {ends[1]:.6g}]"
 
 
-def _holds(ends: Sequence[float], value: float) -> bool:
-    return ends[0] - _EXACT <= value <= ends[1] + _EXACT
-
-
 def _equal(value: float, other: float, error: float = 1e-9) -> bool:
     return math.isclose(value, other, rel_tol=_EXACT, abs_tol=error)
 
 
+_ByName = Mapping[str, MeasuredEntry]
+_Problems = Iterator[tuple[str, str]]  # the rule that an entry breaks, and a sentence
 _Findings = Iterator[tuple[str, str, str]]  # the fields of each `Finding`
 
 
-def _edited(record: Record, measured: Sequence[_Measured]) -> _Findings:
+def _edited(record: Record) -> _Findings:
     """Metrics that differ from their entries, and entries that differ from their checksums."""
-    metrics, sums = record.get("metrics") or {}, checksums.known(record)
-    for name, value, _, _ in measured:
-        here = metrics.get(name)
-        if here is not None and here != value and not _equal(here, value):
-            yield name, "edited", f"{name} is {here:.6g} in metrics, but {value:.6g} in its entry."
-    names = set()
+    for entry in results.edited(record):
+        name, here = entry["metric"], record["metrics"][entry["metric"]]
+        yield name, "edited", f"{name} is {here:.6g} in metrics, but {entry['value']:.6g} in its entry."
+    names, sums = set(), checksums.known(record)
     for entry in record.get("evals") or ():
         name = entry["metric"]
         names.add(name)
-        if name in sums and not checksums.fits(sums[name], entry):
+        if name in sums and sums[name] != checksums.of(entry):
             says = f"the entry of {name} was changed after it was written: its checksum is of another."
             yield name, "edited", says
     for name in sums:
@@ -155,153 +149,129 @@ def _edited(record: Record, measured: Sequence[_Measured]) -> _Findings:
             yield name, "edited", f"the entry of {name} was removed: its checksum is still there."
 
 
-def _present(record: Record, measured: Sequence[_Measured]) -> _Findings:
+def _present(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
     """Metrics without entries and entries without metrics."""
-    metrics = record.get("metrics") or {}
-    names = {entry["metric"] for entry in record.get("evals") or ()}
+    metrics, entries = record.get("metrics") or {}, results.by_metric(record)
     for name in metrics:
-        if name not in names:
+        if name not in entries:
             yield name, "no entry", f"{name} has no entry in evals: nothing says how it was measured."
-    for name, _, _, _ in measured:
+    for name, _, _ in measured:
         if metrics.get(name) is None:
             yield name, "no metric", f"{name} has an entry in evals, but is not in metrics."
 
 
-def _interval(record: Record, measured: Sequence[_Measured]) -> _Findings:
-    """Values outside their intervals, and intervals that are not those of value and n: of rbtools up to
-    rounding, of other programs, which may have another kind, up to half their width."""
-    for name, value, entry, kind in measured:
-        for field in kind.intervals:
-            ends = entry[field]
-            if not (isinstance(ends, list) and len(ends) == 2 and all(map(is_number, ends))):
-                continue
-            if "estimator" not in entry and not _holds(ends, value):
-                yield name, "interval", f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
-            elif field == "ci95" and "anytime" not in entry and is_count(name, entry) and 0 <= value <= 1:
-                n = entry["n"]
-                low, high = wanted = proportions.wilson(value * n, n)
-                allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (high - low) / 2
-                if max(abs(ends[0] - low), abs(ends[1] - high)) > allowed:
-                    says = f"{name} has the interval {_pair(ends)}, but that of {value:.6g} with n"
-                    yield name, "interval", f"{says} {n} is {_pair(wanted)}."
+def _interval(result: MeasuredEntry, by_name: _ByName) -> _Problems:
+    """A value outside its interval, and an interval that is not that of value and n: of rbtools up to
+    rounding, of other programs, which may have another kind, up to half its width."""
+    name, value, entry = result
+    for field in filter(schema.is_interval, entry):
+        ends = results.interval(entry, field)
+        if ends is None:
+            continue
+        if "estimator" not in entry and not ends[0] - _EXACT <= value <= ends[1] + _EXACT:
+            yield "interval", f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
+        elif field == "ci95" and "anytime" not in entry and result.counted and 0 <= value <= 1:
+            n = entry["n"]
+            low, high = wanted = proportions.wilson(value * n, n)
+            allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (high - low) / 2
+            if max(abs(ends[0] - low), abs(ends[1] - high)) > allowed:
+                says = f"{name} has the interval {_pair(ends)}, but that of {value:.6g} with n {n} is"
+                yield "interval", f"{says} {_pair(wanted)}."
 
 
-def is_count(name: str, entry: Entry) -> bool:
-    """Whether the value is a count of correctly classified images divided by n, as rbtools measures it."""
-    return _is_number_of_images(entry.get("n")) and _kind(name, entry).counted
-
-
-def _is_number_of_images(n: object) -> bool:
+def _is_count(n: object) -> bool:
     return type(n) is int and n >= 1
 
 
-def is_published(entry: Entry) -> bool:
-    """Whether it is a number that others published, as rb-convert read it."""
-    return entry.get("tool") == "rb-convert" or "published" in entry or "rounding" in entry
+def _shares(result: MeasuredEntry, by_name: _ByName) -> _Problems:
+    """A share outside [0, 1], an invalid number of images, and a count that is not a whole number."""
+    name, value, entry = result
+    n = entry.get("n", 1)
+    if not all(map(_is_count, n if isinstance(n, list) else [n])):
+        yield "n", f"{name} has n {n}. A number of images is 1 or more."
+    elif result.share and not 0 <= value <= 1:
+        hint = f" {value:.6g} % would be {value / 100:.6g}." if 1 < value <= 100 else ""
+        yield "share", f"{name} is {value:.6g}, which is no share from 0 to 1.{hint}"
+    elif result.counted and abs(value * n - round(value * n)) > _COUNT:
+        yield "count", f"{name} is {value:.8g} of n {n}: {value * n:.8g} images, which is no whole number."
 
 
-def is_share(name: str, entry: Entry) -> bool:
-    """Whether the value is an accuracy or another share of images or copies, from 0 to 1."""
-    return _kind(name, entry).share
+def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
+    """A distance or steps that differ from the metric's name, and a distance in the wrong unit."""
+    name, _, entry = result
+    eps, norm, parts = entry.get("eps"), entry.get("norm", "linf"), result.parts
+    if not is_number(eps):
+        return
+    if norm == "linf" and not 0 <= eps <= 1:
+        yield "unit", f"{name} has eps {eps:g}, but distances in evals are on the [0, 1] scale of pixels."
+        return
+    if parts.over != "eps" or not result.distance or is_published(entry) or not result.plain:
+        return
+    always_l2 = parts.stem == "cert.smooth" or parts.stem.endswith("-l2")
+    named = parts.norm or ("l2" if always_l2 else "linf")
+    if norm != named:
+        yield "unit", f"{name} is of {named} by its name, and of {norm} by its entry."
+        return
+    typed = float(parts.number)
+    if not math.isclose(typed, eps * 255 if norm == "linf" else eps, rel_tol=1e-3, abs_tol=1e-6):
+        yield "unit", f"{name} names the distance {typed:g}, but its entry has eps {eps:g} ({norm})."
+    attack, steps = entry.get("attack"), entry.get("steps")
+    stem = parts.stem.split(".")[-1]
+    if attack in ("pgd", "cw", "mi-fgsm") and type(steps) is int and stem != f"{attack}{steps}":
+        yield "unit", f"{name} is of {attack} with {steps} steps by its entry."
 
 
-def _shares(record: Record, measured: Sequence[_Measured]) -> _Findings:
-    """Shares outside [0, 1], invalid numbers of images, and counts that are not whole numbers."""
-    for name, value, entry, kind in measured:
-        n = entry.get("n", 1)
-        if not all(map(_is_number_of_images, n if isinstance(n, list) else [n])):
-            yield name, "n", f"{name} has n {entry['n']}. A number of images is 1 or more."
-        elif kind.share and not 0 <= value <= 1:
-            hint = f" {value:.6g} % would be {value / 100:.6g}." if 1 < value <= 100 else ""
-            yield name, "share", f"{name} is {value:.6g}, which is no share from 0 to 1.{hint}"
-        elif kind.counted and type(n) is int and "n" in entry:
-            right = value * n
-            if abs(right - round(right)) > _COUNT:
-                says = f"{name} is {value:.8g} of n {n}: {right:.8g} images, which is no whole number."
-                yield name, "count", says
+def _parts(result: MeasuredEntry, by_name: _ByName) -> _Problems:
+    """A difference, a mean or a sum that is not that of its parts."""
+    name, value, entry = result
+    parts, n = result.parts, entry.get("n", 0)
+    if parts.is_ge and not is_published(entry):
+        test = parts.rest().build()
+        train, tested = by_name.get(f"train.{test}"), by_name.get(test)
+        if train and tested and _is_difference_of(entry, train.entry, tested.entry):
+            says = f"train - test is {train.value:.6g} - {tested.value:.6g}."
+            if not _equal(value, train.value - tested.value, 1e-6):
+                yield "parts", f"{name} is {value:.6g}, but {says}"
+    for field in ("broken_by", "broken_by_source"):
+        broken = entry.get(field)
+        if isinstance(broken, Mapping) and result.counted:
+            total = sum(count for count in broken.values() if type(count) is int)
+            if value * n + total > n + _COUNT:
+                yield "parts", f"{name} is {value:.6g} of n {n}, but {field} counts {total} images."
+    if parts.stem == "corrupt" and parts.of and parts.suffix == "mean" and not is_published(entry):
+        names = [f"corrupt.{parts.of}.{severity}" for severity in range(1, 6)]
+        five = [by_name[one] for one in names if one in by_name]
+        alike = [part.entry.get("n") for part in five] == [entry.get("n")] * 5
+        if alike and not _equal(value, sum(part.value for part in five) / 5, 1e-6):
+            yield "parts", f"{name} is {value:.6g}, not the mean of its five severities."
 
 
-def _units(record: Record, measured: Sequence[_Measured]) -> _Findings:
-    """Distances and steps that differ from the metric's name, and distances in the wrong unit."""
-    for name, _, entry, kind in measured:
-        eps, norm, parts = entry.get("eps"), entry.get("norm", "linf"), kind.parts
-        if not is_number(eps):
-            continue
-        if norm == "linf" and not 0 <= eps <= 1:
-            says = f"{name} has eps {eps:g}, but distances in evals are on the [0, 1] scale of pixels."
-            yield name, "unit", says
-            continue
-        if parts.over != "eps" or not kind.distance or kind.published or not kind.plain:
-            continue
-        always_l2 = parts.stem == "cert.smooth" or parts.stem.endswith("-l2")
-        named = parts.norm or ("l2" if always_l2 else "linf")
-        if norm != named:
-            yield name, "unit", f"{name} is of {named} by its name, and of {norm} by its entry."
-            continue
-        typed = float(parts.number)
-        if not math.isclose(typed, eps * 255 if norm == "linf" else eps, rel_tol=1e-3, abs_tol=1e-6):
-            says = f"{name} names the distance {typed:g}, but its entry has eps {eps:g} ({norm})."
-            yield name, "unit", says
-        attack, steps = entry.get("attack"), entry.get("steps")
-        stem = parts.stem.split(".")[-1]
-        if attack in ("pgd", "cw", "mi-fgsm") and type(steps) is int and stem != f"{attack}{steps}":
-            yield name, "unit", f"{name} is of {attack} with {steps} steps by its entry."
-
-
-def _parts(record: Record, measured: Sequence[_Measured]) -> _Findings:
-    """Differences, means and sums that are not those of their parts."""
-    by_name = {result.name: result for result in measured}
-    for name, value, entry, kind in measured:
-        parts = kind.parts
-        if parts.is_ge and not kind.published:
-            test = parts.rest().build()
-            train, tested = by_name.get(f"train.{test}"), by_name.get(test)
-            both = train and tested and _is_difference_of(entry, train.entry, tested.entry)
-            if train and tested and both and not _equal(value, train.value - tested.value, 1e-6):
-                says = f"train - test is {train.value:.6g} - {tested.value:.6g}."
-                yield name, "parts", f"{name} is {value:.6g}, but {says}"
-        for field in ("broken_by", "broken_by_source"):
-            broken = entry.get(field)
-            if isinstance(broken, Mapping) and kind.counted and _is_number_of_images(entry.get("n")):
-                total = sum(count for count in broken.values() if type(count) is int)
-                if value * entry["n"] + total > entry["n"] + _COUNT:
-                    says = f"{name} is {value:.6g} of n {entry['n']}, but {field} counts {total} images."
-                    yield name, "parts", says
-        if parts.stem == "corrupt" and parts.of and parts.suffix == "mean" and not kind.published:
-            names = [f"corrupt.{parts.of}.{severity}" for severity in range(1, 6)]
-            five = [by_name[one] for one in names if one in by_name]
-            alike = [part.entry.get("n") for part in five] == [entry.get("n")] * 5
-            if alike and not _equal(value, sum(part.value for part in five) / 5, 1e-6):
-                yield name, "parts", f"{name} is {value:.6g}, not the mean of its five severities."
-
-
-def _unions(record: Record, measured: Sequence[_Measured]) -> _Findings:
-    """Unions above a part, and answers of images that are damaged or are not those of the parts."""
-    for name, value, entry, _ in measured:
-        try:
-            given = answers.of(entry)
-        except RbError as wrong:
-            yield name, "answers", str(wrong)
-            continue
-        parts = entry.get("union")
-        if not isinstance(parts, Mapping):
-            continue
-        least = min((one for one in parts.values() if is_number(one)), default=1.0)
-        if value > least + _EXACT:
-            yield name, "parts", f"{name} is {value:.6g}, above its least part, which is {least:.6g}."
-        rows = [row for one in parts if (row := _answers_of(record, one)) is not None]
-        if given is None or len(rows) != len(parts):
-            continue
-        if all(row.examples == given.examples for row in rows):
-            every = np.logical_and.reduce([row.right[: len(given.right)] for row in rows])
-            if len(every) == len(given.right) and (every != given.right).any():
-                count = int((every != given.right).sum())
-                yield name, "parts", f"{name} differs from the answers of its parts for {count} images."
-
-
-def _answers_of(record: Record, name: str) -> answers.Answers | None:
+def _unions(result: MeasuredEntry, by_name: _ByName) -> _Problems:
+    """A union above a part, and answers of images that are damaged or are not those of the parts."""
+    name, value, entry = result
     try:
-        return answers.of(results.last_entry(record, name))
+        given = answers.of(entry)
+    except RbError as wrong:
+        yield "answers", str(wrong)
+        return
+    parts = entry.get("union")
+    if not isinstance(parts, Mapping):
+        return
+    least = min((one for one in parts.values() if is_number(one)), default=1.0)
+    if value > least + _EXACT:
+        yield "parts", f"{name} is {value:.6g}, above its least part, which is {least:.6g}."
+    rows = [row for one in parts if one in by_name and (row := _answers_of(by_name[one])) is not None]
+    if given is None or len(rows) != len(parts) or any(row.examples != given.examples for row in rows):
+        return
+    every = np.logical_and.reduce([row.right[: len(given.right)] for row in rows])
+    if len(every) == len(given.right) and (every != given.right).any():
+        count = int((every != given.right).sum())
+        yield "parts", f"{name} differs from the answers of its parts for {count} images."
+
+
+def _answers_of(result: MeasuredEntry) -> answers.Answers | None:
+    try:
+        return answers.of(result.entry)
     except RbError:
         return None  # it is named where it stands
 
@@ -315,28 +285,27 @@ def _is_difference_of(entry: Entry, train: Entry, test: Entry) -> bool:
     return alike and entry.get("n") == [train.get("n"), test.get("n")]
 
 
-def _orders(record: Record, measured: Sequence[_Measured]) -> _Findings:
+def _orders(measured: Sequence[MeasuredEntry], by_name: _ByName) -> _Findings:
     """Robust above clean, a smaller distance worse than a larger, AutoAttack above another attack."""
     attacks = [
         result
         for result in measured
-        if result.kind.share and result.kind.parts.over == "eps" and "attack" in result.entry
-        if metric_name.OF_OTHERS.isdisjoint(result.kind.parts.prefixes)
+        if result.share and result.parts.over == "eps" and "attack" in result.entry
+        if metric_name.OF_OTHERS.isdisjoint(result.parts.prefixes)
     ]
-    of_clean = {result.name: result for result in measured if result.kind.parts.stem == "acc"}
     for attacked in attacks:
-        clean = of_clean.get(metric_name.split_name("acc", attacked.kind.parts.split))
+        clean = by_name.get(metric_name.split_name("acc", attacked.parts.split))
         if clean is None or clean.entry.get("defend") != attacked.entry.get("defend"):
             continue
         if (p := _by_chance(clean, attacked, paired=True)) < LEVEL:
             says = f"{attacked.name} is {attacked.value:.6g}, but acc is only {clean.value:.6g}{_test(p)}."
             yield attacked.name, "above clean", says
-    at = [(result, eps) for result in attacks if (eps := result.eps) is not None]
+    at = [(result, eps) for result in attacks if is_number(eps := result.entry.get("eps"))]
     for low, eps in at:
         for high, farther in at:
             if high.value - low.value <= _EXACT or eps > farther * (1 + _EXACT):
                 continue
-            alike = low.kind.parts.family == high.kind.parts.family
+            alike = low.parts.family == high.parts.family
             # Not for FGSM and noise: a single step may overshoot, so that a larger distance raises accuracy.
             closer = eps < farther and alike and low.entry["attack"] not in ("fgsm", "noise")
             weaker = _is_autoattack(high.entry) and low.entry["attack"] != "aa" and _equal(eps, farther)
@@ -367,7 +336,7 @@ def _is_autoattack(entry: Entry) -> bool:
     return entry["attack"] == "aa" and (not attacks or "apgd" in str(attacks))
 
 
-def _by_chance(low: _Measured, high: _Measured, *, paired: bool) -> float:
+def _by_chance(low: MeasuredEntry, high: MeasuredEntry, *, paired: bool) -> float:
     """The p-value of `high` being above `low`, although it is truly no larger; 1 where it is not above.
 
     `paired`: on the same images it cannot be above at all, beyond the rounding of processors: 0. Rounding
@@ -391,15 +360,10 @@ def _by_chance(low: _Measured, high: _Measured, *, paired: bool) -> float:
 
 def standard_error(value: float, entry: Entry) -> float | None:
     """The standard error of a share, by its interval or its n; None if both are missing."""
-    ends, n = entry.get("ci95"), entry.get("n")
-    if not (isinstance(ends, list) and len(ends) == 2):
+    ends, n = results.interval(entry), entry.get("n")
+    if ends is None:
         if type(n) is not int or n <= 0:
             return None
         share, z2 = min(max(value, 0.0), 1.0), 1.959963984540054**2
         return math.sqrt(share * (1 - share) / n + z2 / (4 * n**2)) / (1 + z2 / n)  # Wilson's, JASA 22, 1927
     return float(ends[1] - ends[0]) / 2 / 1.96
-
-
-RULES: tuple[Callable[[Record, Sequence[_Measured]], _Findings], ...] = (
-    _edited, _present, _interval, _shares, _units, _parts, _unions, _orders,
-)  # fmt: skip

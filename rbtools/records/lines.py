@@ -257,19 +257,8 @@ def dumps(record: dict[str, Any]) -> bytes:
     except TypeError:  # an integer beyond 64 bits, from another tool
         return json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     if b"null" in text:
-        _refuse_nonfinite(record, "record")
+        json.dumps(record, allow_nan=False)
     return text
-
-
-def _refuse_nonfinite(value: object, where: str) -> None:
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        raise ValueError(f"{where} is {value}; a record holds finite numbers only")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _refuse_nonfinite(item, f"{where}.{key}")
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _refuse_nonfinite(item, f"{where}[{index}]")
 
 
 def read(path: str | Path) -> Iterator[dict[str, Any]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeGuard
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeGuard
 
 from rbtools.errors import RbError
 from rbtools.records import checksums, schema
@@ -29,7 +29,27 @@ def at(value: object, path: Iterable[str]) -> Any:
 
 def is_number(value: object) -> TypeGuard[float]:
     """Whether it is a number, and not true or false."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def interval(entry: object, field: str = "ci95") -> tuple[float, float] | None:
+    """The two ends of an interval; None where the entry has none, or something else in its place."""
+    ends = at(entry, (field,))
+    if isinstance(ends, list | tuple) and len(ends) == 2 and all(map(is_number, ends)):
+        return ends[0], ends[1]
+    return None
+
+
+def counts(entry: Mapping[str, Any]) -> list[int]:
+    """The number of images of an entry, or of both sides of a difference; empty if unknown."""
+    n = entry.get("n")
+    sides: list[Any] = n if isinstance(n, list) else [n]
+    return sides if all(type(side) is int for side in sides) else []
+
+
+def by_metric(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The entries by their metrics; of several of one metric the last."""
+    return {entry["metric"]: entry for entry in record.get("evals") or ()}
 
 
 def last_entry(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
@@ -38,9 +58,10 @@ def last_entry(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
     return next(entries, {})
 
 
-def protocol(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an entry that decides whether another entry is comparable with it."""
-    return {name: value for name, value in entry.items() if schema.role(name) == "protocol"}
+def protocol(fields: Mapping[str, Any], of: Literal["record", "train", "entry"] = "entry") -> dict[str, Any]:
+    """The part of an entry that decides whether another entry is comparable with it; of a record or its
+    `train`, the part that says which model it is of."""
+    return {name: value for name, value in fields.items() if schema.role(name, of) == "protocol"}
 
 
 def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
@@ -82,13 +103,11 @@ def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any
     images is replaced by the one on all images, which the latest attack also used. The same result
     without the details of the old one (--detail) changes nothing.
     """
-    for old in record.get("evals", []):
-        if old.get("metric") != entry["metric"]:
-            continue
-        if protocol(old) == protocol(entry):
-            if "detail" in old and "detail" not in entry:
-                return record
-            continue
+    old = last_entry(record, entry["metric"])
+    if old and protocol(old) == protocol(entry):
+        if "detail" in old and "detail" not in entry:
+            return record
+    elif old:
         alike = {**protocol(old), "n": 0} == {**protocol(entry), "n": 0}
         if not (alike and isinstance(old.get("n"), int) and entry.get("n", 0) > old["n"]):
             return record
@@ -111,16 +130,15 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     return ", ".join(f"{key} {shown(before, key)} there and {shown(after, key)} here" for key in fields)
 
 
-def edited(record: dict[str, Any]) -> dict[str, Any] | None:
-    """The first entry whose value differs from its metric in `metrics`; None if all agree."""
+def edited(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The entries whose values differ from their metrics in `metrics`."""
     metrics = record.get("metrics") or {}
     for entry in record.get("evals") or ():
         metric, value = metrics.get(entry["metric"]), entry.get("value")
         if metric is None or value is None:
             continue
         if not math.isclose(metric, value, rel_tol=1e-6, abs_tol=1e-9):
-            return dict(entry)
-    return None
+            yield entry
 
 
 def forget_evaluations(record: dict[str, Any]) -> dict[str, Any]:

@@ -91,10 +91,8 @@ class Assertion:
         if not any(expr.is_glob(used) or used in metrics for used in self.value.names):
             return name, value, None
         entry = results.last_entry(record, name)
-        intervals = (ends for field, ends in entry.items() if schema.is_interval(field))
-        ends: Sequence[float] | None = next(
-            (ends for ends in intervals if isinstance(ends, list) and len(ends) == 2), None
-        )
+        intervals = (results.interval(entry, field) for field in filter(schema.is_interval, entry))
+        ends = next(filter(None, intervals), None)
         if ends is not None and not math.isclose(
             value, entry.get("value") or 0.0, rel_tol=1e-6, abs_tol=1e-9
         ):

@@ -25,6 +25,7 @@ from rbtools.lazy import np, special
 from rbtools.records import expr, metric_name, results
 from rbtools.scoring.rank_order import SortKey
 from rbtools.scoring.rank_sets import Drawn, rank_sets
+from rbtools.scoring.terms import Term, of_entry
 
 Record = Mapping[str, Any]
 Shares = Callable[[Record, Mapping[str, Any]], "tuple[np.ndarray, np.ndarray] | None"]
@@ -160,38 +161,42 @@ class BootstrapDraws:
         """
         draws = np.full((len(records), self.size), np.nan)
         groups: dict[str, list[int]] = {}
-        entries = [_score_entry(record) for record in records]
-        for place, entry in enumerate(entries):
-            if entry is not None:
-                weights = [(term["weight"], term["higher"]) for term in entry["terms"]]
-                settings = [weights, entry.get("within"), entry.get("missing")]
+        terms = [_terms(record) for record in records]
+        entries = [results.last_entry(record, "score") for record in records]
+        for place, (some, entry) in enumerate(zip(terms, entries, strict=True)):
+            if some:
+                settings = [[term[1:] for term in some], entry.get("within"), entry.get("missing")]
                 groups.setdefault(json.dumps(settings), []).append(place)
         for places in groups.values():
-            names = [whose[place] or f"record {_model(records[place])}" for place in places]
-            draws[places] = self._composite(
-                [records[place] for place in places], [entries[place] for place in places], names
-            )
+            members = [
+                (records[place], terms[place], whose[place] or f"record {_model(records[place])}")
+                for place in places
+            ]
+            worst = entries[places[0]].get("missing") == "worst"
+            draws[places] = self._composite(members, worst=worst)
         return draws
 
-    def _composite(
-        self, records: Sequence[Record], entries: Sequence[Any], whose: Sequence[str]
-    ) -> np.ndarray:
-        total, weight = np.zeros((2, len(records), self.size))
-        for number, term in enumerate(entries[0]["terms"]):
-            sign = 1 if term["higher"] else -1
+    def _composite(self, members: Sequence[tuple[Record, list[Term], str]], *, worst: bool) -> np.ndarray:
+        """The draws (G, size) of one group: of each record its terms, and whose numbers they are.
+
+        worst: a metric that is missing counts as the lowest.
+        """
+        total, weight = np.zeros((2, len(members), self.size))
+        for number, term in enumerate(members[0][1]):
+            sign = 1 if term.higher else -1
             drawn = np.empty(total.shape)
-            for row, (record, entry, name) in enumerate(zip(records, entries, whose, strict=True)):
-                values = self.number(record, entry["terms"][number]["metric"], name)
+            for row, (record, terms, name) in enumerate(members):
+                values = self.number(record, terms[number].metric, name)
                 # all terms are drawn as fully correlated
                 drawn[row] = sign * self._alike(record, sign * values)
             finite = ~np.isnan(drawn)
             least = np.where(finite, drawn, np.inf).min(0)
             most = np.where(finite, drawn, -np.inf).max(0)
             span = np.where(most > least, most - least, 1)
-            scaled = (drawn - least if term["higher"] else most - drawn) / span
+            scaled = (drawn - least if term.higher else most - drawn) / span
             scaled = np.where(most > least, scaled, 0.5)
-            total += np.where(finite, scaled, 0) * term["weight"]
-            weight += term["weight"] * (finite | (entries[0].get("missing") == "worst"))
+            total += np.where(finite, scaled, 0) * term.weight
+            weight += term.weight * (finite | worst)
         scores: np.ndarray = np.divide(total, weight, out=np.full(total.shape, np.nan), where=weight > 0)
         return scores
 
@@ -207,19 +212,10 @@ def _with_one_more(rng: np.random.Generator, right: np.ndarray, wrong: np.ndarra
     return share
 
 
-def _score_entry(record: Record) -> Any:
-    """The entry of a score whose terms are metrics with weights and directions, as rb-score writes them."""
-    entry = results.last_entry(record, "score")
-    terms = entry.get("terms")
-    whole = isinstance(terms, list) and all(
-        isinstance(term, dict)
-        and isinstance(term.get("metric"), str)
-        and isinstance(term.get("higher"), bool)
-        and type(term.get("weight")) in (int, float)
-        and 0 < term["weight"] < _MOST
-        for term in terms
-    )
-    return entry if terms and whole else None
+def _terms(record: Record) -> list[Term]:
+    """The terms of the record's score; none where there is no such score that can be drawn."""
+    terms = of_entry(results.last_entry(record, "score"))
+    return terms if all(0 < term.weight < _MOST for term in terms) else []
 
 
 def over_members(
@@ -283,7 +279,7 @@ def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[R
     every = [record for some in members for record in some]
     if not every:
         return []
-    composite = key.text == "score" and any(_score_entry(record) for record in every)
+    composite = key.text == "score" and any(map(_terms, every))
     whose = [f"group {at}" if len(some) > 1 else None for at, some in enumerate(members) for _ in some]
     if composite:
         drawn = draws.composite(every, whose)
@@ -298,9 +294,3 @@ def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[R
     images = [min(draws.images.get(id(record), math.inf) for record in some) for some in members]
     groups = over_members(drawn, rows, alone, draws.seed)
     return intervals(Drawn(*groups, 1 / np.array(images), joint), key.higher)
-
-
-def own_interval(record: Record, metric: str) -> tuple[float, float] | None:
-    """The interval that a metric was measured with."""
-    ends = results.last_entry(record, metric).get("ci95")
-    return (ends[0], ends[1]) if ends else None

@@ -67,20 +67,6 @@ def scores(
     return rows
 
 
-def rescored(
-    values: Sequence[float | None],
-    terms: Sequence[Term],
-    ranges: Sequence[Sequence[float] | None],
-    missing: str,
-) -> float | None:
-    """The score of one record from its values and the ranges of the terms, whatever it lacks.
-
-    Raises RbError for terms that make no score.
-    """
-    how = "worst" if missing == "worst" else "renormalise"
-    return scores([[value] for value in values], terms, how, ranges)[0].score
-
-
 def range_of(column: Sequence[float | None]) -> Range | None:
     """The smallest and the largest number of a column; None if it has none."""
     present = [value for value in column if value is not None and value == value]

@@ -81,8 +81,11 @@ def summary(
     of: dict[str, dict[int, Entry]] = {}
     for entry in entries:
         of.setdefault(entry["corruption"], {})[entry["severity"]] = entry
-    whole = {name: by_severity for name, by_severity in of.items() if len(by_severity) == len(SEVERITIES)}
-    full = {name: [by_severity[severity] for severity in SEVERITIES] for name, by_severity in whole.items()}
+    full = {
+        name: [by_severity[severity] for severity in SEVERITIES]
+        for name, by_severity in of.items()
+        if len(by_severity) == len(SEVERITIES)
+    }
     means = [
         _mean(metric_name.corrupt_name(name, "mean"), five, joint, corruption=name)
         for name, five in full.items()

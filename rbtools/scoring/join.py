@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rbtools.errors import RbError, UsageError
 from rbtools.lazy import np
@@ -12,13 +12,6 @@ from rbtools.scoring.columns import Columns, unknown
 from rbtools.scoring.groups import Key, field
 
 Record = Mapping[str, Any]
-
-
-class Numbers(NamedTuple):
-    """Columns of numbers (N, M), a row for each joined record; NaN where it has none."""
-
-    names: list[str]
-    values: np.ndarray
 
 
 class JoinedSets:
@@ -72,34 +65,32 @@ class JoinedSets:
         return list(dict.fromkeys(name for item in items for name in self._resolved(item)))
 
     def _resolved(self, item: str) -> list[str]:
-        if not self.on:
-            here = {
-                name: (label, name) for label in self._rows for name in self._columns[label].resolve(item)
-            }
-            self._origin |= here
-            return list(here)
-        label, colon, bare = item.rpartition(":")
+        label, colon, bare = item.rpartition(":") if self.on else ("", "", item)
         chosen = expr.expand(label, self._rows) if colon else self.labels
         if not chosen:
             raise UsageError(f"No result set is called '{label}'. There are: {', '.join(self._rows)}.")
         names: list[str] = []
         for other in chosen:
             try:
-                here = {f"{other}:{name}": (other, name) for name in self._columns[other].resolve(bare)}
+                found = self._columns[other].resolve(bare)
             except UsageError:  # another set may have the metric
-                continue
+                if self.on:
+                    continue
+                raise
+            here = {f"{other}:{name}" if self.on else name: (other, name) for name in found}
             self._origin |= here
             names += here
         if not names:
             raise unknown(bare, dict.fromkeys(name for one in chosen for name in self._columns[one].metrics))
         return names
 
-    def numbers(self, names: Sequence[str]) -> Numbers:
-        """These columns, named as by `resolve`, joined."""
+    def numbers(self, names: Sequence[str]) -> np.ndarray:
+        """These columns, named as by `resolve`: (N, M), a row for each joined record, NaN where it has no
+        number."""
         keys = list(dict.fromkeys(key for rows in self._rows.values() for key in rows))
         values = np.full((len(keys), len(names)), np.nan)
         for place, name in enumerate(names):
             label, metric = self._origin[name]
             numbers = dict(zip(self._rows[label], self._columns[label].column(metric), strict=True))
             values[:, place] = [numbers.get(key, np.nan) for key in keys]
-        return Numbers(list(names), values)
+        return values

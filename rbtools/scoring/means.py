@@ -39,8 +39,8 @@ def interval(record: Mapping[str, Any], compiled: expr.Expression) -> Interval |
     their intervals, which is right if they fail on the same images, else too wide, never too narrow.
     """
     entries = parts(record, compiled)
-    ends = [entry.get("ci95") for entry in entries]
-    if not entries or not all(isinstance(pair, list) and len(pair) == 2 for pair in ends):
+    ends = [pair for entry in entries if (pair := results.interval(entry)) is not None]
+    if not entries or len(ends) < len(entries):
         return None
     try:
         known = [answer for entry in entries if (answer := answers.of(entry)) is not None]
@@ -49,7 +49,7 @@ def interval(record: Mapping[str, Any], compiled: expr.Expression) -> Interval |
     examples = {(answer.examples, len(answer.right)) for answer in known}
     weights = {str(entry.get("on")) for entry in entries}
     if len(known) < len(entries) or len(examples) > 1 or len(weights) > 1:
-        low, high = (fmean(pair[side] for pair in ends if pair) for side in (0, 1))
+        low, high = map(fmean, zip(*ends, strict=True))
         return low, high
     counts = Counter(np.sum([answer.right for answer in known], axis=0).tolist())
     return mean_interval([count / len(known) for count in counts], list(counts.values()))

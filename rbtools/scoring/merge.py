@@ -20,23 +20,31 @@ def united(old: Record, new: Record) -> dict[str, Any]:
     of `new`. Other fields are those of `new`, too.
     """
     before, after = (record.get("metrics") or {} for record in (old, new))
-    entries, later = ({e["metric"]: e for e in record.get("evals") or []} for record in (old, new))
+    entries, later = map(results.by_metric, (old, new))
+    images, others = (
+        {name: sum(results.counts(entry)) for name, entry in some.items()} for some in (entries, later)
+    )
     from_old = {
         name
         for name in {**before, **entries}
-        if (name in before and name not in after)
-        or (name in before and _images(entries.get(name)) > _images(later.get(name)))
-        or (name not in after and name not in later)
+        if (name not in after and (name in before or name not in later))
+        or (name in before and images.get(name, 0) > others.get(name, 0))
     }
-    record = {**old, **new}
-    metrics = [(name, before[name]) for name in before if name in from_old]
-    metrics += [(name, value) for name, value in after.items() if name not in from_old]
+
+    def chosen(ours: Record, theirs: Record) -> dict[str, Any]:
+        """Of two objects by metric what counts, the old first."""
+        kept = {name: value for name, value in ours.items() if name in from_old}
+        return kept | {name: value for name, value in theirs.items() if name not in from_old}
+
     evals = [entry for entry in old.get("evals") or [] if entry["metric"] in from_old]
     evals += [entry for entry in new.get("evals") or [] if entry["metric"] not in from_old]
-    sums = {name: text for name, text in checksums.known(old).items() if name in from_old}
-    sums |= {name: text for name, text in checksums.known(new).items() if name not in from_old}
-    parts = {"metrics": dict(metrics), "evals": evals, checksums.FIELD: sums}
-    parts[answers.LABELS] = answers.all_labels(old, new)
+    parts = {
+        "metrics": chosen(before, after),
+        "evals": evals,
+        checksums.FIELD: chosen(*map(checksums.known, (old, new))),
+        answers.LABELS: answers.all_labels(old, new),
+    }
+    record = {**old, **new}
     return {**record, **{name: part for name, part in parts.items() if name in record}}
 
 
@@ -70,10 +78,12 @@ def images(record: Record) -> dict[str, int]:
     counts = {}
     for entry in record.get("evals") or ():
         name, n = str(entry.get("metric")), entry.get("n")
-        if type(n) is int and metric_names.is_share(name):
-            of_correct = entry.get("denominator") == "correct"
-            if not of_correct and metric_names.parse(name).stem not in ("pr", "probacc"):
-                counts[name] = n
+        of_correct = entry.get("denominator") == "correct" or metric_names.parse(name).stem in (
+            "pr",
+            "probacc",
+        )
+        if type(n) is int and metric_names.is_share(name) and not of_correct:
+            counts[name] = n
     return counts
 
 
@@ -84,13 +94,6 @@ def mixed_images(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
         for name, n in images(record).items():
             counts.setdefault(name, set()).add(n)
     return {name: (min(some), max(some)) for name, some in counts.items() if len(some) > 1}
-
-
-def _images(entry: Record | None) -> int:
-    """The number of images of an entry, on both sides of a difference; -1 if unknown."""
-    n = (entry or {}).get("n")
-    counts: list[Any] = n if isinstance(n, list) else [n]
-    return sum(counts) if all(type(count) is int for count in counts) else -1
 
 
 def merged(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.records import answers, metric_name, results, schema
-from rbtools.scoring import bootstrap, paired, single_images
+from rbtools.scoring import bootstrap, paired
 
 Record = Mapping[str, Any]
 Counted = Callable[[Record, Mapping[str, Any]], answers.Answers | None]
@@ -128,8 +128,8 @@ def _compared(
 def _why_not(name: str, entry: Mapping[str, Any]) -> str:
     """Why a metric of the reference cannot be compared."""
     try:
-        single_images.needed(entry, name)
-    except single_images.NoAnswers as why:
+        answers.needed(entry, name)
+    except answers.NoAnswers as why:
         return str(why)
     return (
         f"{name} has no paired comparison: each model's value is over the images that it classifies correctly"

@@ -9,7 +9,6 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.proportions import wilson
 from rbtools.records import answers, expr, results
-from rbtools.scoring import single_images
 
 
 def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]:
@@ -21,7 +20,7 @@ def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]
     if metric not in (record.get("metrics") or {}):
         raise expr.MissingName(metric, {"metrics": record.get("metrics") or {}})
     entry = results.last_entry(record, metric)
-    answered = single_images.needed(entry, metric)
+    answered = answers.needed(entry, metric)
     if len(answered.right) != entry["n"]:
         raise RbError(
             f"{metric} is over the images that the model classifies correctly, which have no classes."

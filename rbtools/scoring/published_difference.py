@@ -28,10 +28,7 @@ def compared(record: Record, published: Record, images: int | None) -> dict[str,
     images that the model classifies correctly. A metric that was measured differently has a `reason` in place
     of the other fields; one without standard errors has a `reason` in place of the verdict.
     """
-    ours, theirs = (
-        {entry["metric"]: entry for entry in one.get("evals") or () if "metric" in entry}
-        for one in (record, published)
-    )
+    ours, theirs = map(results.by_metric, (record, published))
     metrics, theirs_by_name = record.get("metrics") or {}, published.get("metrics") or {}
     compared: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
@@ -57,8 +54,8 @@ def difference(ours: Entry | None, theirs: Entry) -> str:
     if ours is None:
         return ""
     words = []
-    for name, value in theirs.items():
-        if schema.role(name) != "protocol" or name in _NOT_COMPARED:
+    for name, value in results.protocol(theirs).items():
+        if name in _NOT_COMPARED:
             continue
         mine = ours.get(name, False if value is True else value)
         numbers = isinstance(mine, int | float) and isinstance(value, int | float)
@@ -73,7 +70,7 @@ def _judged(name: str, value: float, ours: Entry | None, published: float, their
     result: dict[str, Any] = {"value": published, "difference": value - published}
     result |= {"n": theirs["n"]} if "n" in theirs else {}
     errors = [
-        consistency.standard_error(number, entry) if consistency.is_share(name, entry) else None
+        consistency.standard_error(number, entry) if consistency.MeasuredEntry.of(entry).share else None
         for number, entry in ((value, ours or {}), (published, theirs))
     ]
     if ours is None or errors[0] is None:

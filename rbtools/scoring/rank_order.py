@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from operator import itemgetter, le
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError, shown
@@ -107,24 +107,16 @@ def front(points: Sequence[Sequence[float | None]], higher: Sequence[bool]) -> l
 
     A point that lacks a number is not on it; equal points are on it together.
     """
-    costs = []
-    for place, point in enumerate(points):
-        values = [value for value in point if value is not None and value == value]
-        if len(values) == len(point):
-            signed = tuple(-value if up else value for value, up in zip(values, higher, strict=True))
-            costs.append((signed, place))
     on = [False] * len(points)
-    best: list[tuple[float, ...]] = []
+    best: list[Cost] = []
     # In this order no point is dominated by a later one, so comparing with the front so far is enough.
-    for cost, place in sorted(costs):
-        if not any(_beats(other, cost) for other in best):
-            on[place] = True
-            if len(cost) == 2:
-                best = [cost]  # with two objectives the last point on the front has the smallest second cost
-            elif not best or best[-1] != cost:
-                best.append(cost)
+    for cost, place in sorted((costs(point, higher), place) for place, point in enumerate(points)):
+        lacking = any(missing for missing, _ in cost)
+        if lacking or any(other != cost and all(map(le, other, cost)) for other in best):
+            continue
+        on[place] = True
+        if len(cost) == 2:
+            best = [cost]  # with two objectives the last point on the front has the smallest second cost
+        elif not best or best[-1] != cost:
+            best.append(cost)
     return on
-
-
-def _beats(costs: Sequence[float], others: Sequence[float]) -> bool:
-    return costs != others and all(cost <= other for cost, other in zip(costs, others, strict=True))

@@ -119,9 +119,4 @@ def _critical(count: int, spread: _Spread) -> tuple[Callable[[np.ndarray], np.nd
     least, most = (end(inverses, initial=spread.inverse) for end in (np.min, np.max))
     grid = np.linspace(least, most, _GRID if most > least else 1)
     quantiles = special.stdtrit(1 / grid, 1 - _LEVEL / 2 / (count - 1))
-
-    def critical(inverse: np.ndarray) -> np.ndarray:
-        found: np.ndarray = np.interp(inverse, grid, quantiles)
-        return found
-
-    return critical, float(quantiles[-1])
+    return lambda inverse: np.interp(inverse, grid, quantiles), float(quantiles[-1])

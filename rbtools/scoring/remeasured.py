@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rbtools.records import consistency, metric_name, results
+from rbtools.records.consistency import MeasuredEntry
 
 Entry = Mapping[str, Any]
 
@@ -42,7 +43,7 @@ def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str
         return _checklist(claim, measured, base)
     if "two_phase" in claim or "two_phase" in measured:
         return _sampled(claim, measured, base)
-    if consistency.is_count(str(claim["metric"]), claim) and type(measured.get("n")) is int:
+    if MeasuredEntry.of(claim).counted and type(measured.get("n")) is int:
         return _counts(claim, measured, base)
     return _numbers(claim, measured, base, images)
 
@@ -58,7 +59,7 @@ def published(claim: Entry, measured: Entry, images: int | None = None) -> dict[
     rounding = claim["rounding"] / 2 if isinstance(claim.get("rounding"), float) else 0.0
     allowed = _explained({**measured, "value": claim["value"]}) + rounding
     size = claim["n"] if type(claim.get("n")) is int else images or measured.get("n")
-    share = consistency.is_share(str(measured["metric"]), measured)
+    share = MeasuredEntry.of(measured).share
     sides = ((claim["value"], {**claim, "n": size}), (measured["value"], measured))
     errors = [consistency.standard_error(*side) for side in sides] if share else [None]
     standard_errors = [error for error in errors if error is not None]
@@ -114,11 +115,8 @@ def different(claim: Entry, measured: Entry) -> str:
 
 def _too_few(claim: Entry, measured: Entry) -> str | None:
     """Whether there are fewer images than claimed; if only some count, by more than rounding explains."""
-    counts = [
-        entry["n"] if isinstance(entry.get("n"), list) else [entry.get("n")] for entry in (claim, measured)
-    ]
-    for said, found in zip(*counts, strict=False):
-        if type(said) is int and type(found) is int and abs(said - found) > _allowed(_JUDGED, said):
+    for said, found in zip(results.counts(claim), results.counts(measured), strict=False):
+        if abs(said - found) > _allowed(_JUDGED, said):
             return f"n is {said} in the claim, but there are {found} such images"
     return None
 
@@ -207,9 +205,9 @@ def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, A
     """Estimates from samples (rb-attack --two-phase): on the same sample they must be equal up to rounding;
     on another one their intervals are compared.
     """
-    about, again = (_sample(entry) for entry in (claim, measured))
-    if about == again and about["sampled"]:
-        weight = about["survivors"] / about["sampled"]  # images that one image of the sample represents
+    (survivors, sampled), again = map(_sample, (claim, measured))
+    if (survivors, sampled) == again and sampled:
+        weight = survivors / sampled  # images that one image of the sample represents
         allowed = weight * _allowed(_rate(claim), claim["n"]) / claim["n"]
         words = f"on the same sample; arithmetic explains {allowed:.3g}"
         return _tested(base, words, float(abs(base["difference"]) <= allowed + 1e-9))
@@ -219,21 +217,16 @@ def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, A
     return _tested(base, f"{words} explained by arithmetic", _p_value(base, rate, *errors))
 
 
-def _two_phase(entry: Entry) -> Mapping[str, Any]:
-    about = entry.get("two_phase")
-    return about if isinstance(about, Mapping) else {}
-
-
-def _sample(entry: Entry) -> dict[str, Any]:
+def _sample(entry: Entry) -> tuple[int, int]:
     """The number of images that the screen did not break, and the number of images of an estimate."""
-    counts = {name: _two_phase(entry).get(name) for name in ("survivors", "sampled")}
-    return {name: count if type(count) is int else 0 for name, count in counts.items()}
+    survivors, sampled = (results.at(entry, ("two_phase", name)) for name in ("survivors", "sampled"))
+    return survivors if type(survivors) is int else 0, sampled if type(sampled) is int else 0
 
 
 def _sampling_error(entry: Entry) -> float:
     """The standard error of an estimate of the value on its n images; 0 for a result on all of them."""
-    ends = _two_phase(entry).get("interval")
-    return (ends[1] - ends[0]) / 2 / 1.96 if isinstance(ends, list) and len(ends) == 2 else 0.0
+    low, high = results.interval(entry.get("two_phase"), "interval") or (0.0, 0.0)
+    return (high - low) / 2 / 1.96
 
 
 _PART = "without an interval, a random part of the images does not tell; leave out --n"
@@ -243,7 +236,7 @@ def _explained(claim: Entry, alike: bool = False) -> float:
     """The most by which rounding may change the value; for a share of 100 images or more that was computed
     `alike`, at least one image."""
     name, n = str(claim["metric"]), claim.get("n")
-    share, is_ge = consistency.is_share(name, claim), metric_name.parse(name).is_ge
+    share, is_ge = MeasuredEntry.of(claim).share, metric_name.parse(name).is_ge
     explained = _RELATIVE * abs(float(claim["value"]))
     if share or is_ge:
         explained = _rate(claim) * (2 if is_ge else 1)

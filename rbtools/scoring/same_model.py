@@ -9,23 +9,17 @@ from typing import Any
 
 import orjson
 
-from rbtools.records import schema
+from rbtools.records import results
 
 SHORT = {"seed": "train.seed"}
 
 
 def described(record: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that say which model a record is of, without results, costs and labels."""
-    description = without_results(record, schema.RECORD)
+    description = results.protocol(record, "record")
     if isinstance(description.get("train"), Mapping):
-        description["train"] = without_results(description["train"], schema.TRAIN)
+        description["train"] = results.protocol(description["train"], "train")
     return description
-
-
-def without_results(values: Mapping[str, Any], table: tuple[schema.Field, ...]) -> dict[str, Any]:
-    """The fields that are protocol in the schema's table, and fields that the table lacks."""
-    others = schema.not_protocol(table)
-    return {name: value for name, value in values.items() if name not in others}
 
 
 def digest(description: Mapping[str, Any]) -> int:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from rbtools.errors import RbError, UsageError, near
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
-from rbtools.records.results import at, is_number, short_dataset
+from rbtools.records.results import at, by_metric, counts, interval, is_number, short_dataset
 from rbtools.scoring import means, metric_words
 from rbtools.scoring.rank_order import Ranked, Record
 
-Images = int | tuple[int, int]  # a number of images, of a difference those of both sides
+Images = int | tuple[int, ...]  # a number of images, of a difference those of both sides
 
 
 class TableCell(NamedTuple):
@@ -133,7 +133,7 @@ def build(
     columns += _identity(records) if fields is None else [*map(field_column, fields), RECORDS]
     titles = {column.heading.title for column in columns}
     columns += [column for column in map(field_column, also) if column.heading.title not in titles]
-    columns += _marks()
+    columns += _MARKS
     for name in (key, *(name for name in wanted if name != key)):
         columns.append(metric_column(name, is_key=name == key))
         columns += _compared(name, PAIRED, "paired") if name in paired else ()
@@ -153,10 +153,7 @@ def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[st
 
 
 def _table(columns: Sequence[_TableColumn], ranked: Sequence[Ranked]) -> Table:
-    rows = [
-        _Row(entry, entry.record, {one["metric"]: one for one in entry.record.get("evals") or ()})
-        for entry in ranked
-    ]
+    rows = [_Row(entry, entry.record, by_metric(entry.record)) for entry in ranked]
     headings, kept = [], []
     for column in columns:
         cells = [column.cell(row) for row in rows]
@@ -194,9 +191,9 @@ def _identity(records: Sequence[Record]) -> Iterable[_TableColumn]:
 
 
 def _path_column(
-    heading: Heading, path: tuple[str, ...], ends: tuple[str, ...] = (), *, optional: bool = True
+    heading: Heading, path: tuple[str, ...], *, optional: bool = True, with_interval: bool = False
 ) -> _TableColumn:
-    """The column of a field by its path, and of the path of its interval."""
+    """The column of a field by its path; with_interval: and of the interval beside it."""
 
     def cell(row: _Row) -> TableCell:
         value = at(row.record, path)
@@ -204,7 +201,9 @@ def _path_column(
             value = short_dataset(value)
         if isinstance(value, bool):
             value = "yes" if value else "no"
-        return TableCell(_shown(value), _ends(at(row.record, ends)) if ends and is_number(value) else None)
+        return TableCell(
+            _shown(value), interval(at(row.record, path[:-1])) if with_interval and is_number(value) else None
+        )
 
     return _TableColumn(heading, cell, optional)
 
@@ -231,10 +230,10 @@ def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
             return TableCell(value if isinstance(value, str) else None)
         found = measured(value, row.entries.get(name, {}))
         if is_key and found.interval is None:
-            found = found._replace(interval=_ends(at(row.record, ("ranking", "ci95"))))
+            found = found._replace(interval=interval(row.record.get("ranking")))
         if compiled.is_mean and (is_key or name not in row.entries):
-            interval = found.interval or means.interval(row.record, compiled)
-            found = found._replace(interval=interval, n=found.n or means.images(row.record, compiled))
+            ends = found.interval or means.interval(row.record, compiled)
+            found = found._replace(interval=ends, n=found.n or means.images(row.record, compiled))
         return found
 
     return _TableColumn(_metric_heading(name), cell)
@@ -242,12 +241,9 @@ def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
 
 def measured(value: float | str | None, entry: Mapping[str, Any]) -> TableCell:
     """The cell of a value with the interval, the deviation and the number of images of its entry."""
-    n, std = entry.get("n"), entry.get("std")
-    if isinstance(n, list) and len(n) == 2:
-        n = n[0] if n[0] == n[1] else tuple(n)
-    counts = n if isinstance(n, tuple) else (n,)
-    known = all(type(count) is int for count in counts)
-    return TableCell(value, _ends(entry.get("ci95")), std if is_number(std) else None, n if known else None)
+    std, images = entry.get("std"), counts(entry)
+    n = images[0] if len(set(images)) == 1 else tuple(images) or None
+    return TableCell(value, interval(entry), std if is_number(std) else None, n)
 
 
 PUBLISHED = {" published": "value", " difference": "difference", " within": "within"}
@@ -260,9 +256,8 @@ def _compared(name: str, columns: Mapping[str, str], section: str) -> Iterable[_
     """The columns of the comparison of a metric with published values, or with a reference."""
     path = (section, "metrics", name)
     for suffix, field in columns.items():
-        ends = (*path, "ci95") if suffix == " paired" else ()
         heading = _metric_heading(name, suffix)._replace(numeric=field != "within", missing="–")
-        yield _path_column(heading, (*path, field), ends)
+        yield _path_column(heading, (*path, field), with_interval=suffix == " paired")
 
 
 def _metric_heading(name: str, suffix: str = "") -> Heading:
@@ -270,38 +265,41 @@ def _metric_heading(name: str, suffix: str = "") -> Heading:
     return Heading(f"{name}{suffix}", True, words=f"{metric_words.heading(name)}{suffix}", share=share)
 
 
-def _marks() -> list[_TableColumn]:
-    """Band, interval of ranks and Pareto front, if the ranking has them."""
+def _ranks(row: _Row) -> TableCell:
+    """The interval of the rank, `1–3`."""
+    ends = interval(row.record, "rank_ci95")
+    return TableCell("–".join(map(str, dict.fromkeys(ends))) if ends else None)
 
-    def ranks(row: _Row) -> TableCell:
-        ends = _ends(row.record.get("rank_ci95"))
-        return TableCell(None if ends is None else "–".join(map(str, dict.fromkeys(ends))))
 
-    def front(row: _Row) -> TableCell:
-        return TableCell("*" if row.record.get("pareto") else None)
-
-    return [
-        _path_column(Heading("band", True), ("band",)),
-        _TableColumn(Heading("ranks", False), ranks, optional=True),
-        _TableColumn(Heading("front", False), front, optional=True),
-    ]
+# Band, interval of ranks and Pareto front, where the ranking has them.
+_MARKS = (
+    _path_column(Heading("band", True), ("band",)),
+    _TableColumn(Heading("ranks", False), _ranks, optional=True),
+    _TableColumn(
+        Heading("front", False),
+        lambda row: TableCell("*" if row.record.get("pareto") else None),
+        optional=True,
+    ),
+)
 
 
 def _class_columns(records: Sequence[Record]) -> list[_TableColumn]:
     """The worst class and its accuracy, and the accuracy of each class, if the ranking has them."""
+    classes = ("per_class", "classes")
 
-    def column(title: str, label: str | None) -> _TableColumn:
-        def cell(row: _Row) -> TableCell:
-            chosen = str(at(row.record, ("per_class", "worst"))) if label is None else label
-            found = at(row.record, ("per_class", "classes", chosen))
-            value = at(found, ("value",))
-            return TableCell(value, _ends(at(found, ("ci95",)))) if is_number(value) else TableCell(None)
+    def worst(row: _Row) -> TableCell:
+        found = at(row.record, (*classes, str(at(row.record, ("per_class", "worst")))))
+        return TableCell(at(found, ("value",)), interval(found))
 
-        return _TableColumn(Heading(title, True, missing="–", share=True), cell, optional=True)
-
-    labels = dict.fromkeys(label for one in records for label in at(one, ("per_class", "classes")) or ())
-    every = [column(f"class {label}", label) for label in labels]
-    return [_path_column(Heading("worst class", True), ("per_class", "worst")), column("worst", None), *every]
+    accuracy = Heading("worst", True, missing="–", share=True)
+    columns = [
+        _path_column(Heading("worst class", True), ("per_class", "worst")),
+        _TableColumn(accuracy, worst, optional=True),
+    ]
+    for label in dict.fromkeys(label for one in records for label in at(one, classes) or ()):
+        heading = accuracy._replace(title=f"class {label}")
+        columns.append(_path_column(heading, (*classes, label, "value"), with_interval=True))
+    return columns
 
 
 def _value(compiled: expr.Expression, row: _Row) -> Any:
@@ -313,13 +311,6 @@ def _value(compiled: expr.Expression, row: _Row) -> Any:
 
 def _shown(value: object) -> str | float | None:
     return value if value is None or is_number(value) else str(value)
-
-
-def _ends(value: object) -> tuple[float, float] | None:
-    """An interval of a record; None for a value of another kind."""
-    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(is_number, value)):
-        return None
-    return value[0], value[1]
 
 
 def is_detail(name: str) -> bool:
@@ -384,9 +375,8 @@ def styled(table: Table, style: Style) -> Table:
     """The table as people want it; texts that are paths are shown as the names of their files."""
     rows = [list(row) for row in table.rows]
     headings = list(table.headings)
-    stems = _stems(table.texts)
-    labels = {**stems, **{text: style.labels[stem] for text, stem in stems.items() if stem in style.labels}}
-    style = style._replace(labels={**labels, **style.labels})
+    labels = {text: style.labels.get(stem, stem) for text, stem in _stems(table.texts).items()}
+    style = style._replace(labels=labels | dict(style.labels))
     for place, heading in enumerate(headings):
         percent = style.percent and heading.share
         words = style.labels.get(heading.title, heading.shown)
@@ -440,18 +430,13 @@ def with_best(table: Table, metrics: Sequence[str]) -> Table:
     good."""
     rows = [list(row) for row in table.rows]
     for place, heading in enumerate(table.headings):
-        if heading.title in metrics:
-            _mark(rows, place, metric_names.higher_is_better(heading.title))
+        numbers = [(cell.value, row) for row in rows if is_number((cell := row[place]).value)]
+        if heading.title not in metrics or len(numbers) < 2:
+            continue
+        choose = max if metric_names.higher_is_better(heading.title) else min
+        digits = numbers[0][1][place].digits
+        best = figure(choose(value for value, _ in numbers), digits)
+        for value, row in numbers:
+            if figure(value, digits) == best:
+                row[place] = row[place]._replace(best=True)
     return replace(table, rows=rows)
-
-
-def _mark(rows: list[list[TableCell]], place: int, higher: bool) -> None:
-    numbers = [row[place].value for row in rows if isinstance(row[place].value, int | float)]
-    if len(numbers) < 2:
-        return
-    digits = next(cell.digits for row in rows if isinstance((cell := row[place]).value, int | float))
-    best = figure(max(numbers) if higher else min(numbers), digits)  # type: ignore[type-var, arg-type]
-    for row in rows:
-        value = row[place].value
-        if isinstance(value, int | float) and figure(value, digits) == best:
-            row[place] = row[place]._replace(best=True)

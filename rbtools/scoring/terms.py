@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rbtools.errors import UsageError, near
-from rbtools.records import expr
+from rbtools.records import expr, results
 from rbtools.records.metric_name import higher_is_better
 from rbtools.registry import gathered
 
@@ -113,6 +113,19 @@ def weighted(content: object, source: str) -> list[Term]:
         except UsageError as wrong:
             raise UsageError(f"{source}: {wrong}") from None
     return terms
+
+
+def of_entry(entry: Mapping[str, Any]) -> list[Term]:
+    """The terms of the entry of a score, with weights and directions as rb-score writes them; none for an
+    entry that has them otherwise."""
+    listed = entry.get("terms")
+    found = []
+    for term in listed if isinstance(listed, list) else ():
+        metric, weight, higher = (results.at(term, (field,)) for field in Term._fields)
+        if not isinstance(metric, str) or not results.is_number(weight) or not isinstance(higher, bool):
+            return []
+        found.append(Term(metric, weight, higher))
+    return found
 
 
 def together(*lists: Iterable[Term]) -> list[Term]:

@@ -14,7 +14,6 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.proportions import wilson
 from rbtools.records import answers, expr, metric_name, results, schema
-from rbtools.scoring import single_images
 
 Record = Mapping[str, Any]
 FUNCTIONS = frozenset({"union", "union.common"})  # of expressions
@@ -53,7 +52,7 @@ def common_union(record: Record, names: Sequence[str]) -> float:
 def union_of(record: Record, names: Sequence[str], *, common: bool = False) -> Union:
     """The parts of a union. Raises RbError as `union` does."""
     entries = [{"metric": name, **results.last_entry(record, name)} for name in _metrics(record, names)]
-    parts = [(entry, single_images.needed(entry, entry["metric"])) for entry in entries]
+    parts = [(entry, answers.needed(entry, entry["metric"])) for entry in entries]
     (first, given), *others = parts
     for entry, answer in others:
         problem = (

@@ -50,7 +50,7 @@ BASE = {"tool": "rb-x", "metric": "corrupt.fog.1", "corruption": "fog", "value":
 def toy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[schema.Field]:
     """A new field, which stands in the schema and nowhere else."""
     field = schema.Field(
-        "toy", request.param, "a toy", "measure", "own" if request.param == "result" else "shared"
+        "toy", request.param, "measure", "own" if request.param == "result" else "shared", "a toy"
     )
     monkeypatch.setattr(schema, "EVALS", (*schema.EVALS, field))
     caches: list[Any] = [schema.role, schema.on_page]

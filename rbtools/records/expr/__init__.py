@@ -44,6 +44,7 @@ from rbtools.records.expr.names import (
 from rbtools.records.expr.nodes import Builder, Node
 from rbtools.records.expr.syntax import is_bare, items, tokens
 from rbtools.records.expr.values import NoValue, kind
+from rbtools.records.results import is_number
 
 __all__ = [
     "Expression",
@@ -92,7 +93,7 @@ class Expression:
         except NoValue as reason:
             raise RbError(f"Expression '{shown(self.text)}' has no value: {reason}.") from None
 
-    @property
+    @cached_property
     def is_mean(self) -> bool:
         """Whether it is just a mean of metrics, `mean(fgsm.*, acc)`."""
         inner = self.text.strip().removeprefix("mean(").removesuffix(")")
@@ -114,7 +115,7 @@ class Expression:
             value = self(record)
         except RbError:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float | None):
+        if value is not None and not is_number(value):
             raise RbError(f"'{self.text}' is {kind(value)}. Expected a number, such as a metric.")
         return value
 

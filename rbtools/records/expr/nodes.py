@@ -1,16 +1,21 @@
-"""The compiled form of an expression: functions of a record, made once and called for every record."""
+"""The compiled form of an expression: functions of a record, made once and called for every record.
+
+Python parses the text. Names of metrics are no names of Python, so each is replaced by one before.
+"""
 
 from __future__ import annotations
 
 import ast
 import math
+import warnings
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
-from rbtools.errors import near
+from rbtools.errors import RbError, near, shown
 from rbtools.records.expr import values
 from rbtools.records.expr.names import MissingName, Record, expand, is_glob, lookup, metrics_of
-from rbtools.records.expr.syntax import NAMES_RULE, ParsedText
+from rbtools.records.expr.syntax import KEYWORDS, NAMES_RULE, Token, tokens
 
 Node = Callable[[Record], Any]
 
@@ -20,6 +25,10 @@ _SIGNS: dict[type, str] = {
     **{ast.In: "in", ast.NotIn: "not in", ast.And: "and", ast.Or: "or", ast.Not: "not"},
 }
 _DEEPEST = 100
+_EXPECTED = (
+    "Expected names, numbers, quoted texts, functions, + - * /, == != < <= > >=, in [...], and, or, not, such"
+    " as acc > 0.8 and arch.none == 0"
+)
 
 
 class Builder:
@@ -29,14 +38,50 @@ class Builder:
     def __init__(self, text: str) -> None:
         self.names: dict[str, None] = {}
         self.functions: set[str] = set()
-        self._tree = ParsedText(text)
+        self._text, self._tokens = text, tokens(text)
+        self._starts: list[int] = []  # of the tokens in the text that Python parses
+        self._named: dict[str, str] = {}  # names of Python, and what they stand for
         self._depth = 0
-        self.node = self._node(self._tree.body)
+        self.node = self._node(self._parsed())
+
+    def _parsed(self) -> ast.expr:
+        words, at = [], 0
+        for kind, word, _ in self._tokens:
+            if kind == "name":
+                name = f"_{len(self._named)}"
+                self._named[name] = word
+                word = name
+            word = "$" if word == "#" else word  # which would begin a comment
+            words.append(ascii(word[1:-1]) if kind == "text" else KEYWORDS.get(word, word))
+            self._starts.append(at)
+            at += len(words[-1]) + 1
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return ast.parse(" ".join(words), mode="eval").body
+        except SyntaxError as wrong:
+            offset = wrong.offset or 0
+            where = f"'{self._token(offset - 1).text}'" if 0 < offset < at else "the end"
+            raise self._error(f"found {where}: {wrong.msg}") from None
+        except (ValueError, RecursionError, MemoryError):
+            raise self._error("it is too long or nests too deep") from None
+
+    def _token(self, place: int) -> Token:
+        """The token at a place of the text that Python parses."""
+        return self._tokens[bisect_right(self._starts, place) - 1]
+
+    def _name(self, tree: ast.AST) -> str:
+        """The name or glob that a node is; empty if it is something else."""
+        return self._named[tree.id] if isinstance(tree, ast.Name) else ""
+
+    def _error(self, message: str) -> RbError:
+        """The error for an expression that is not of this language."""
+        return RbError(f"Expression '{shown(self._text)}' does not parse: {message}. {_EXPECTED}.")
 
     def _node(self, tree: ast.expr) -> Node:
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise self._tree.error("it is too long or nests too deep")
+            raise self._error("it is too long or nests too deep")
         node = self._of(tree, _SIGNS.get(type(getattr(tree, "op", None)), ""))
         self._depth -= 1
         return node
@@ -46,7 +91,7 @@ class Builder:
             case ast.Constant(value=value) if not isinstance(value, float) or math.isfinite(value):
                 return lambda record: value
             case ast.Name():
-                return self._field(self._tree.name(tree))
+                return self._field(self._name(tree))
             case ast.UnaryOp(operand=inner) if sign:
                 one = self._node(inner)
                 if sign == "not":
@@ -65,12 +110,13 @@ class Builder:
                 signs = [_SIGNS.get(type(op), "") for op in ops]
                 return _comparison(start, list(zip(signs, map(self._right, signs, others), strict=True)))
             case ast.Call(func=ast.Name(), args=arguments, keywords=[]):
-                return self._call(self._tree.name(tree.func), arguments)
-        raise self._tree.error(f"found '{self._tree.part(tree)}'")
+                return self._call(self._name(tree.func), arguments)
+        begin, end = self._token(tree.col_offset), self._token((tree.end_col_offset or 1) - 1)
+        raise self._error(f"found '{self._text[begin.at : end.at + len(end.text)]}'")
 
     def _field(self, name: str) -> Node:
         if is_glob(name):
-            raise self._tree.error(
+            raise self._error(
                 f"'{name}' stands for many metrics, so it must be an argument of its own, such as"
                 f" mean({name}). {NAMES_RULE}"
             )
@@ -82,7 +128,7 @@ class Builder:
         if sign not in ("in", "not in"):
             return self._node(tree)
         if not isinstance(tree, ast.List):
-            raise self._tree.error(f"'{sign}' needs a list such as ['pgd', 'trades']")
+            raise self._error(f"'{sign}' needs a list such as ['pgd', 'trades']")
         elements = [self._node(element) for element in tree.elts]
         return lambda record: [element(record) for element in elements]
 
@@ -90,13 +136,13 @@ class Builder:
         """A function call; a metric that is named or was matched by an earlier glob counts once."""
         if function not in values.FUNCTIONS:
             hint, known = near(function, values.FUNCTIONS), ", ".join(values.FUNCTIONS)
-            raise self._tree.error(f"there is no function '{function}'.{hint} There are: {known}")
+            raise self._error(f"there is no function '{function}'.{hint} There are: {known}")
         self.functions.add(function)
-        words = [self._tree.name(argument) for argument in arguments]
+        words = [self._name(argument) for argument in arguments]
         one = values.takes_one(function)
         if not words or (one and (len(words) > 1 or is_glob(words[0]))):
             what = "one value; a list or a glob is many" if one else "one value or more"
-            raise self._tree.error(f"{function}() takes {what}")
+            raise self._error(f"{function}() takes {what}")
         nodes: list[Node | None] = []
         for word, argument in zip(words, arguments, strict=True):
             self.names |= {word: None} if word else {}
@@ -104,7 +150,7 @@ class Builder:
         if function in values.OF_METRICS:
             of_metrics = values.of_record(function)
             if "" in words:
-                raise self._tree.error(f"{function}() takes names of metrics and globs")
+                raise self._error(f"{function}() takes names of metrics and globs")
             return lambda record: of_metrics(record, words)
         if function in values.OF_RECORD:
             of_record, inner = values.of_record(function), nodes[0]

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rbtools.records.results import is_number
+
 Number = int | float
 
 
@@ -46,7 +48,7 @@ def kind(value: object) -> str:
 
 def number(value: object, taker: str) -> Number:
     """Return the value if it is a finite number; true and false are not."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise NoValue(f"{taker} takes numbers, found {kind(value)}")
     return _finite(value)
 
@@ -90,7 +92,7 @@ def compare(sign: str, left: Any, right: Any) -> bool:
         return same(left, right) == (sign == "==")
     if not (isinstance(left, str) and isinstance(right, str)):
         for value, other in ((left, right), (right, left)):
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            if not is_number(value):
                 raise NoValue(
                     f"'{sign}' compares two numbers or two texts, found {kind(value)} and {kind(other)}"
                 )
