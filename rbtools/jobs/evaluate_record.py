@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import orjson
 
@@ -47,69 +47,137 @@ LARGE_DETAIL = 16384  # bytes of JSON; larger details of an evaluation stay in t
 NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could not be prepared for searches."
 
 
-@dataclass(frozen=True)
-class EvaluateJob(SplitJob):
-    """Some evaluations of the record's model, one after another."""
+class Results(NamedTuple):
+    """The entries of an evaluation: those that were asked for, and those measured along. rows: of a spec, as
+    far as the store has them; `rows(spec, again=True)` computes those that it has lost. Before the work there
+    are none (`unknown`)."""
 
-    evaluations: tuple[Evaluation, ...]
+    entries: Entries
+    along: Entries
+    rows: Callable[..., np.ndarray]
+
+
+class Ask:
+    """What a plan asks with: `ask(evaluation)` gives its results, from the store or measured.
+
+    A plan is called twice: `before` the work, when results are what is known of them (`expected_entries`),
+    and to do it. inputs: the record on the split that the run names. draws: of which a randomised model's
+    verdicts are means, else 0. along: results that the record gets unless it has others of their names; the
+    plan's own entries have to fit those of the record.
+    """
+
+    def __init__(self, inputs: Inputs, *, before: bool) -> None:
+        self.inputs, self.before = inputs, before
+        self.draws = randomness.draws_of(inputs)
+        self.along: Entries = []
+        self.asked: list[tuple[Inputs, Results]] = []
+
+    def __call__(self, evaluation: Evaluation) -> Results:
+        (found,) = self.each(evaluation, [self.inputs])
+        return found
+
+    def each(self, evaluation: Evaluation, places: Sequence[Inputs]) -> list[Results]:
+        """The results on each of these images."""
+        judged = randomness.judged(self.inputs, evaluation, tell=not self.before)
+        if self.before:
+            return [Results(expected_entries(inputs, judged), [], unknown) for inputs in places]
+        found = self.inputs.run.each([partial(task_entries, inputs, judged) for inputs in places])
+        self.asked += zip(places, found, strict=True)
+        self.along += [entry for results in found for entry in results.along]
+        return found
+
+
+def unknown(spec: Spec, again: bool = False) -> NoReturn:
+    """The rows of a spec before the work."""
+    raise LookupError(f"{spec.name()} is not measured yet.")
+
+
+Plan = Callable[[Ask], Entries]
+
+
+class PlanJob(SplitJob):
+    """A job that adds the entries of some plans to a record, one plan after another."""
+
+    def plans(self) -> Sequence[Plan]:
+        """Functions of an `Ask` that give entries."""
+        raise NotImplementedError
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
-        if run.plan is not None and len(self.evaluations) > 1:
-            run.plan.each([partial(run_task, record, one, run) for one in self.evaluations])
-        for one in self.evaluations:
-            record = beside(record, run_task(record, one, run))
+        plans = self.plans()
+        if run.plan is not None and len(plans) > 1:
+            run.plan.each([partial(_with_plan, record, plan, run) for plan in plans])
+        for plan in plans:
+            record = beside(record, _with_plan(record, plan, run))
         return record
 
 
-def run_task(record: dict[str, Any], evaluation: Evaluation, run: Run) -> dict[str, Any]:
-    """The record with the results of the evaluation.
+def _with_plan(record: dict[str, Any], plan: Plan, run: Run) -> dict[str, Any]:
+    """The record with the entries of a plan.
 
     Raises RbError where the model or the data are not available, or the record has a result of that name
     with another protocol.
     """
     inputs = resolve_inputs(record, run)
-    evaluation = randomness.judged(inputs, evaluation)
-    among = inputs.data.about.present
-    if among and type(evaluation.specs[0]) is Clean and not evaluation.specs[0].draws:
-        evaluation = replace(evaluation, specs=(Clean(among=among), *evaluation.specs))
-    check_entries(inputs.record, expected_entries(inputs, evaluation), run)
-    record, measured = measured_entries(inputs, evaluation)
-    for entry in measured.along:
-        record = results.add_implicit(record, entry)
-    report_grid(inputs, evaluation)
-    return add_entries(record, measured.entries, run)
-
-
-def report_grid(inputs: Inputs, evaluation: Evaluation) -> None:
-    """Print how much accuracy the grid of an attack gives back, where the store has the result without it."""
-    for spec in evaluation.specs:
-        if type(spec) is not Attacked or spec.draws or spec.method.grid == "none":
-            continue
-        real = replace(spec, method=replace(spec.method, grid="none"))
-        values = [
-            entries[0]["value"]
-            for one in (spec, real)
-            if (entries := _stored_entries(inputs.run, _cache_unit(inputs, (one,))))
-        ]
-        if len(values) == 2:
-            more = values[0] - values[1]
-            side = f"{abs(more):.4f} {'below' if more < 0 else 'above'}"
-            inputs.run.report.notify(
-                f"{spec.name()} on 8-bit images: {values[0]:.4f}, {side} the one on real-valued images."
-            )
-
-
-def measured_entries(inputs: Inputs, evaluation: Evaluation) -> tuple[dict[str, Any], Results]:
-    """The record with its data, and the results of the evaluation. Prints their warnings."""
-    measured = task_entries(inputs, evaluation)
-    every = [*measured.entries, *measured.along]
-    model_checks.report_checks(inputs.record, every, inputs.run)
-    report_warnings(measured.entries, inputs.run)
+    _check_entries(inputs.record, plan(Ask(inputs, before=True)), run)
+    ask = Ask(inputs, before=False)
+    entries = plan(ask)
     record = randomness.marked(inputs.record_with_data(), inputs)
-    return with_classes(record, inputs, every), measured
+    added = [*ask.along, *entries]
+    for place, (requested, along, _) in ask.asked:
+        found = [one for one in (*requested, *along) if any(one is entry for entry in added)]
+        if place is inputs:
+            model_checks.report_checks(inputs.record, found, run)
+        record = _with_classes(record, place, found)
+    for entry in entries:
+        for warning in entry.get("warnings", ()):
+            if warning != NO_FAST_MODEL:  # the refusal of the fast copy already gave the reason
+                run.report.notify(f"{entry['metric']}: {warning}")
+    for entry in ask.along:
+        record = results.add_implicit(record, entry)
+    return add_entries(record, entries, run)
 
 
-def with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> dict[str, Any]:
+@dataclass(frozen=True)
+class EvaluateJob(PlanJob):
+    """Some evaluations of the record's model, one after another."""
+
+    evaluations: tuple[Evaluation, ...]
+
+    def plans(self) -> Sequence[Plan]:
+        return [partial(evaluated, evaluation=one) for one in self.evaluations]
+
+
+def evaluated(ask: Ask, evaluation: Evaluation) -> Entries:
+    """The plan of an evaluation alone."""
+    among = ask.inputs.data.about.present
+    if among and type(evaluation.specs[0]) is Clean and not ask.draws:
+        evaluation = replace(evaluation, specs=(Clean(among=among), *evaluation.specs))
+    entries = ask(evaluation).entries
+    for spec in evaluation.specs if not ask.before else ():
+        if type(spec) is Attacked and not ask.draws and spec.method.grid != "none":
+            _report_grid(ask.inputs, spec)
+    return entries
+
+
+def run_task(record: dict[str, Any], evaluation: Evaluation, run: Run) -> dict[str, Any]:
+    """The record with the results of an evaluation. Raises RbError as a job does."""
+    return EvaluateJob((evaluation,))(record, run)
+
+
+def _report_grid(inputs: Inputs, spec: Attacked) -> None:
+    """Print how much accuracy the grid of an attack gives back, where the store has the result without it."""
+    real = replace(spec, method=replace(spec.method, grid="none"))
+    stored = [_stored_entries(inputs.run, _cache_unit(inputs, (one,))) for one in (spec, real)]
+    value, of_real = (None if entries is None else entries[0]["value"] for entries in stored)
+    if value is not None and of_real is not None:
+        more = value - of_real
+        side = f"{abs(more):.4f} {'below' if more < 0 else 'above'}"
+        inputs.run.report.notify(
+            f"{spec.name()} on 8-bit images: {value:.4f}, {side} the one on real-valued images."
+        )
+
+
+def _with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> dict[str, Any]:
     """The record with the classes of the images that entries have answers for.
 
     The store caches them, so that a result that it has needs no images.
@@ -126,23 +194,14 @@ def with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> di
     return answers.with_labels(record, examples, orjson.loads(classes))
 
 
-def report_warnings(entries: Sequence[Entry], run: Run) -> None:
-    """Print the warnings of the entries."""
-    for entry in entries:
-        for warning in entry.get("warnings", ()):
-            if warning == NO_FAST_MODEL:
-                continue  # the refusal of the fast copy already gave the reason
-            run.report.notify(f"{entry['metric']}: {warning}")
-
-
 def add_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> dict[str, Any]:
-    """Add entries under their names, or under `--as NAME`. Raises RbError as `check_entries` does."""
+    """Add entries under their names, or under `--as NAME`. Raises RbError as `_check_entries` does."""
     for entry in _renamed(entries, run):
         record = results.add(record, entry, replace=run.replace)
     return record
 
 
-def check_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> None:
+def _check_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> None:
     """Raise RbError before the computation where `add_entries` would raise it afterwards."""
     if (other := results.edited(record)) is not None:
         run.report.notify(
@@ -205,15 +264,6 @@ def _stages_fields(spec: Spec, run: Run) -> Entry:
     by_gradient = spec.settings().get("attack") not in (None, "square", "noise")
     through = by_gradient and not metric_name.of_other_network(spec.name())
     return {"defend": stages.text, **({"backward": stages.backwards} if through else {})}
-
-
-class Results(NamedTuple):
-    """The entries of an evaluation: those that were asked for, and those measured along. rows: of a spec, as
-    far as the store has them; `rows(spec, again=True)` computes those that it has lost."""
-
-    entries: Entries
-    along: Entries
-    rows: Callable[..., np.ndarray]
 
 
 def task_entries(inputs: Inputs, evaluation: Evaluation) -> Results:
