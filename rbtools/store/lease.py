@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rbtools.plain_files import opened
+from rbtools.plain_files import NoPlainFile, opened
 
 SILENCE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 10.0
@@ -87,8 +87,13 @@ def wait(
 
 
 def is_alive(path: Path) -> bool:
-    """Whether a process holds this lease. Raises OSError, FileNotFoundError if it was released."""
-    return _looked_at(path) is None
+    """Whether a process holds this lease; True too where it cannot be read whose it is."""
+    try:
+        return _looked_at(path) is None
+    except (FileNotFoundError, NoPlainFile):
+        return False
+    except OSError:
+        return True
 
 
 def _looked_at(path: Path) -> bytes | None:
