@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import orjson
@@ -167,7 +167,7 @@ def run_task(record: dict[str, Any], evaluation: Evaluation, run: Run) -> dict[s
 def _report_grid(inputs: Inputs, spec: Attacked) -> None:
     """Print how much accuracy the grid of an attack gives back, where the store has the result without it."""
     real = replace(spec, method=replace(spec.method, grid="none"))
-    stored = [_stored_entries(inputs.run, _cache_unit(inputs, (one,))) for one in (spec, real)]
+    stored = [_Unit(inputs, (one,)).stored() for one in (spec, real)]
     value, of_real = (None if entries is None else entries[0]["value"] for entries in stored)
     if value is not None and of_real is not None:
         more = value - of_real
@@ -225,116 +225,65 @@ def _renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
     return [{**entries[0], "metric": run.name_as}]
 
 
+# --- the results of one evaluation ------------------------------------------------------------------
+
+
 def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
     """The entries of the evaluation as far as they are known before the computation: without results.
 
     Fields that only the computation determines are results.LATER: the number of correct images, a loss that
     may replace another, whether the attack can run on the fast model.
     """
-    nothing = {"value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
     entries = []
-    for spec in evaluation.specs:
-        precise = _arithmetic(spec, inputs.run)["precision"] == "fp32"
-        common = {"precision": "fp32" if precise else results.LATER, **_common(spec, inputs)}
-        entry = {"metric": spec.name(), **spec.settings()}
-        number = results.LATER if entry.get("denominator") == "correct" else inputs.n
-        loss = {"loss": results.LATER} if "loss" in entry else {}
-        entries.append({**entry, "n": number, **nothing, **loss, **common})
-    entries += evaluation.summarize(entries, [])
-    return [_named_entry(entry, inputs) for entry in entries]
-
-
-def _common(spec: Spec, inputs: Inputs) -> Entry:
-    """The fields of a spec's entry that describe its examples and its random numbers."""
-    seed = seed_fields(inputs.run.settings.seed) if spec.random else {}
-    return {
-        "split": inputs.data.split,
-        **inputs.data.protocol(),
-        **_stages_fields(spec, inputs.run),
-        **seed,
-    }
-
-
-def _stages_fields(spec: Spec, run: Run) -> Entry:
-    """The fields that name the stages in front of the network and, if the attack went through them, how their
-    gradients were taken."""
-    stages = run.selection.defend
-    if stages is None:
-        return {}
-    by_gradient = spec.settings().get("attack") not in (None, "square", "noise")
-    through = by_gradient and not metric_name.of_other_network(spec.name())
-    return {"defend": stages.text, **({"backward": stages.backwards} if through else {})}
+    for unit in (_Unit(inputs, (spec,)) for spec in evaluation.specs):
+        entry = {**unit.named(unit.spec), **unit.common, "value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
+        entry["n"] = results.LATER if entry.get("denominator") == "correct" else inputs.n
+        entry["precision"] = "fp32" if unit.arithmetic["precision"] == "fp32" else results.LATER
+        entries.append(entry | ({"loss": results.LATER} if "loss" in entry else {}))
+    return [_labelled(entry, inputs) for entry in entries + evaluation.summarize(entries, [])]
 
 
 def task_entries(inputs: Inputs, evaluation: Evaluation) -> Results:
     """The entries of an evaluation on the split, from the store or computed."""
     run = inputs.run
-    units = _cache_units(inputs, evaluation)
+    units = [_Unit(inputs, specs) for specs in by_column(evaluation.every)]
     save = None
     if evaluation.save is not None:
-        keys = {unit.spec: unit.entries_key for unit in units if unit.spec in evaluation.specs}
-        save = files_to_save(evaluation.save, keys, inputs.record["arch"], evaluation.png)
+        names = {unit.spec: unit.entries_key for unit in units if unit.spec in evaluation.specs}
+        save = files_to_save(evaluation.save, names, inputs.record["arch"], evaluation.png)
     known: dict[str, Outcomes] = {}
-    computed = [None if save else _stored_entries(run, unit) for unit in units]
+    computed = [None if save else unit.stored() for unit in units]
     if None not in computed:
         run.store.found += 1
     else:
-        known = _compute(inputs, evaluation, units, computed, save)
+        known = _compute(inputs, evaluation.title, units, computed, save)
         run.store.computed += 1
     found: dict[Spec, Entry] = {}
     for unit, entries in zip(units, computed, strict=True):
-        shown = [_without_large_detail(entry, unit.entries_key, run) for entry in entries or ()]
-        found |= zip(unit.specs, shown, strict=True)
+        found |= {spec: unit.shown(entry) for spec, entry in zip(unit.specs, entries or (), strict=True)}
     keys = {spec: unit.outcomes_key for unit in units for spec in unit.specs}
 
     def rows(spec: Spec, again: bool = False) -> np.ndarray:
         if keys[spec] not in known:
             known[keys[spec]] = Outcomes(run.store, keys[spec])
         if again and len(known[keys[spec]]) < inputs.n:
-            known.update(_compute(inputs, evaluation, units, [None] * len(units), None))
+            known.update(_compute(inputs, evaluation.title, units, [None] * len(units), None))
         return known[keys[spec]].values(inputs.n)
 
     requested, along = ([found[spec] for spec in part] for part in (evaluation.specs, evaluation.along))
     requested += evaluation.summarize(requested, along, rows)
-    entries, along = ([_named_entry(entry, inputs) for entry in part] for part in (requested, along))
+    entries, along = ([_labelled(entry, inputs) for entry in part] for part in (requested, along))
     return Results(entries, along, rows)
 
 
 def outcome_fields(inputs: Inputs, spec: Spec) -> dict[str, Any]:
     """The fields that determine the rows of a spec, whose digest is their key in the store."""
-    return _cache_unit(inputs, (spec,)).outcomes_fields
+    return _Unit(inputs, (spec,)).outcomes_fields
 
 
 def inputs_fields(inputs: Inputs) -> dict[str, Any]:
     """Those of these fields that name the model, the data and the version of the outcomes."""
     return {"version": VERSION, **inputs.fields}
-
-
-def _cache_units(inputs: Inputs, evaluation: Evaluation) -> list[_CacheUnit]:
-    return [_cache_unit(inputs, specs) for specs in by_column(evaluation.every)]
-
-
-def _stored_entries(run: Run, unit: _CacheUnit) -> Entries | None:
-    """The entries that the store has, or None; a store of other people may contain anything under the key."""
-    kept = run.store.result(unit.entries_key)
-    is_whole = (
-        isinstance(kept, list)
-        and len(kept) == len(unit.specs)
-        and all(
-            isinstance(entry, dict) and isinstance(entry.get("metric"), str) and "value" in entry
-            for entry in kept
-        )
-    )
-    return kept if is_whole else None
-
-
-def _without_large_detail(entry: Entry, key: str, run: Run) -> Entry:
-    """The entry with the key of its stored result in place of details that would fill the pipe: those of 100
-    classes have a quarter of a megabyte for each metric. Without a store they stay in the entry.
-    """
-    if run.store.folder is None or "detail" not in entry or len(dumps(entry["detail"])) <= LARGE_DETAIL:
-        return entry
-    return {**entry, "detail": {"stored": key}}
 
 
 def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
@@ -346,21 +295,7 @@ def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> s
     return digest({"data": fields["data"], "split": fields["split"], **chosen})[:16]
 
 
-def _with_answers(entry: Entry, spec: Spec, outcomes: np.ndarray, fields: Mapping[str, Any]) -> Entry:
-    """The entry with a bit for each image, where its value is a share of images and they are not too many.
-
-    outcomes: of all images of the evaluation; fields: see `examples_digest`.
-    """
-    n = entry.get("n")
-    if not n or len(outcomes) > answers.MOST or not metric_name.is_share(entry["metric"]):
-        return entry
-    counted = spec.counts(outcomes)
-    if counted is None or counted.ndim != 1 or abs(int(counted.sum()) / n - entry["value"]) > 1e-6:
-        return entry
-    return {**entry, answers.FIELD: answers.packed(counted, examples_digest(fields, entry))}
-
-
-def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
+def _labelled(entry: Entry, inputs: Inputs) -> Entry:
     """An entry as stored in the record: named for its split, with the tool that made it."""
     data = inputs.data
     named = {**inputs.run.labels, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
@@ -369,15 +304,12 @@ def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
     return named
 
 
-class _CacheUnit(NamedTuple):
-    """Specs that read the same rows, with the store keys of their rows and entries: the determining fields
-    and their digests."""
+@dataclass(frozen=True, eq=False)
+class _Unit:
+    """Specs that read the same rows of some inputs: their keys in the store, and their entries."""
 
+    inputs: Inputs
     specs: tuple[Any, ...]
-    outcomes_fields: dict[str, Any]
-    outcomes_key: str
-    entries_fields: dict[str, Any]
-    entries_key: str
 
     @property
     def spec(self) -> Spec:
@@ -385,43 +317,127 @@ class _CacheUnit(NamedTuple):
         first: Spec = self.specs[0]
         return first
 
+    @property
+    def checked(self) -> bool:
+        """Whether the entries have what a look at the model's outputs found."""
+        return isinstance(self.spec, Clean) and not self.spec.draws
 
-def _cache_unit(inputs: Inputs, specs: tuple[Any, ...]) -> _CacheUnit:
-    spec, run = specs[0], inputs.run
-    of_outcomes = {
-        "kind": "outcomes",
-        **inputs_fields(inputs),
-        **_arithmetic(spec, run),
-        "column": spec.column(),
-    }
-    if spec.random:
-        of_outcomes |= seed_fields(run.settings.seed)
-    if spec.batch_dependent:
-        # n sets the size of the last batch, and the attack draws for whole batches.
-        of_outcomes["n"] = inputs.n
-    outcomes_key = digest(of_outcomes)
-    of_entries = {
-        "outcomes": outcomes_key,
-        "n": inputs.n,
-        "version": POSTPROCESSING,
-        **spec.reading(specs),
-    }
-    return _CacheUnit(specs, of_outcomes, outcomes_key, of_entries, digest(of_entries))
+    @property
+    def arithmetic(self) -> dict[str, Any]:
+        """The numerical settings of the computation that could change an outcome."""
+        run = self.inputs.run
+        if not (run.settings.prepare and self.spec.searches):
+            return {"precision": "fp32"}
+        return {"precision": precision.resolve(run), "prepared": precision.PREPARED}
 
+    @property
+    def _seed(self) -> dict[str, Any]:
+        return seed_fields(self.inputs.run.settings.seed) if self.spec.random else {}
 
-def _arithmetic(spec: Spec, run: Run) -> dict[str, Any]:
-    """The numerical settings of the spec's computation that could change an outcome."""
-    if not (run.settings.prepare and spec.searches):
-        return {"precision": "fp32"}
-    return {"precision": precision.resolve(run), "prepared": precision.PREPARED}
+    @cached_property
+    def outcomes_fields(self) -> dict[str, Any]:
+        """Everything that determines the rows."""
+        # n sets the size of the last batch, and such an attack draws for whole batches.
+        n = {"n": self.inputs.n} if self.spec.batch_dependent else {}
+        fields = {**inputs_fields(self.inputs), **self.arithmetic, **self._seed, **n}
+        return {"kind": "outcomes", **fields, "column": self.spec.column()}
+
+    @cached_property
+    def outcomes_key(self) -> str:
+        return digest(self.outcomes_fields)
+
+    @property
+    def entries_fields(self) -> dict[str, Any]:
+        """Everything that determines the entries."""
+        made = {"n": self.inputs.n, "version": POSTPROCESSING, **self.spec.reading(self.specs)}
+        return {"outcomes": self.outcomes_key, **made}
+
+    @cached_property
+    def entries_key(self) -> str:
+        return digest(self.entries_fields)
+
+    def stored(self) -> Entries | None:
+        """The entries that the store has; a store of other people may contain anything under the key."""
+        kept = self.inputs.run.store.result(self.entries_key)
+        if not isinstance(kept, list) or len(kept) != len(self.specs):
+            return None
+        whole = [
+            isinstance(one, dict) and isinstance(one.get("metric"), str) and "value" in one for one in kept
+        ]
+        return kept if all(whole) else None
+
+    def shown(self, entry: Entry) -> Entry:
+        """The entry with the key of its stored result in place of details that would fill the pipe: those of
+        100 classes have a quarter of a megabyte for each metric. Without a store they stay in the entry.
+        """
+        small = "detail" not in entry or len(dumps(entry["detail"])) <= LARGE_DETAIL
+        small = small or self.inputs.run.store.folder is None
+        return entry if small else {**entry, "detail": {"stored": self.entries_key}}
+
+    def named(self, spec: Spec) -> Entry:
+        """The fields of an entry that a spec knows before the work."""
+        return {"metric": spec.name(), **spec.settings()}
+
+    @property
+    def common(self) -> Entry:
+        """The fields of the entries that describe their examples, the stages in front of the network and, if
+        the attack went through them, how their gradients were taken, and the random numbers."""
+        stages, data = self.inputs.run.selection.defend, self.inputs.data
+        defend: Entry = {} if stages is None else {"defend": stages.text}
+        by_gradient = self.spec.settings().get("attack") not in (None, "square", "noise")
+        if stages is not None and by_gradient and not metric_name.of_other_network(self.spec.name()):
+            defend["backward"] = stages.backwards
+        return {"split": data.split, **data.protocol(), **defend, **self._seed}
+
+    def claim(self) -> Entry:
+        """What a file of saved images claims, without the value and the number of images."""
+        entry = _labelled({**self.named(self.spec), **self.common}, self.inputs)
+        (named,) = _renamed([entry], self.inputs.run)
+        return {**named, "checkpoint": self.inputs.checkpoint, "data": self.inputs.data.fingerprint}
+
+    def keep(self, outcomes: Outcomes, checks: dict[str, Any] | None) -> Entries:
+        """The entries that are made of outcomes, which the store then has."""
+        run, n = self.inputs.run, self.inputs.n
+        totals, rows = outcomes.totals, outcomes.values(n)
+        about: Entry = {**self.common, "seconds": round(totals.get("seconds", 0.0), 3)}
+        if "forward" in totals:
+            passes = {name: round(totals[name] / len(outcomes), 2) for name in ("forward", "backward")}
+            about["passes"] = passes
+        if self.checked and checks is not None:
+            about["sanity"] = checks
+        about |= {"device": "+".join(outcomes.devices), **self.arithmetic}
+        if len(outcomes.environments) == 1 and outcomes.environments[0]:
+            about["environment"] = outcomes.environments[0]
+        warnings = []
+        if outcomes.fast_steps:
+            about["prepared"] = outcomes.fast_steps
+        elif about.pop("prepared", None) is not None:
+            about["precision"] = "fp32"  # there was no fast copy of the model
+            warnings = [NO_FAST_MODEL]
+        entries = []
+        for spec in self.specs:
+            entry = spec.entry(rows, totals) | about
+            if warnings:
+                entry["warnings"] = [*entry.get("warnings", ()), *warnings]
+            entries.append(entry | self._answers(entry, spec, rows))
+        of = {"kind": "evaluation", "of": self.outcomes_fields}
+        names = resolve.names(self.inputs.record, self.inputs.data)
+        run.store.keep_result(self.entries_key, self.entries_fields, entries, of | names)
+        return entries
+
+    def _answers(self, entry: Entry, spec: Spec, rows: np.ndarray) -> Entry:
+        """A bit for each image, where the value is a share of images and they are not too many."""
+        n = entry.get("n")
+        if not n or len(rows) > answers.MOST or not metric_name.is_share(entry["metric"]):
+            return {}
+        counted = spec.counts(rows)
+        if counted is None or counted.ndim != 1 or abs(int(counted.sum()) / n - entry["value"]) > 1e-6:
+            return {}
+        return {answers.FIELD: answers.packed(counted, examples_digest(self.outcomes_fields, entry))}
 
 
 def _compute(
-    inputs: Inputs,
-    evaluation: Evaluation,
-    units: Sequence[_CacheUnit],
-    computed: list[Any],
-    save: ImageFiles | None,
+    inputs: Inputs, title: str, units: Sequence[_Unit], computed: list[Any], save: ImageFiles | None
 ) -> dict[str, Outcomes]:
     """Compute the entries that are None in `computed`, and store outcomes and entries. Returns the outcomes
     by their keys.
@@ -429,88 +445,40 @@ def _compute(
     With `save` the perturbed images are needed too, and everything is computed again. Raises Pending in a dry
     run.
     """
-    n, run = inputs.n, inputs.run
-    missing = [i for i, entries in enumerate(computed) if entries is None]
-    if any(units[i].spec.needs for i in missing):
-        missing = list(range(len(units)))
-    specs = [units[i].spec for i in missing]
-    outcomes = [Outcomes(run.store, units[i].outcomes_key, anew=bool(save)) for i in missing]
+    run = inputs.run
+    missing = [unit for unit, entries in zip(units, computed, strict=True) if entries is None]
+    if any(unit.spec.needs for unit in missing):
+        missing = list(units)
+    outcomes = [Outcomes(run.store, unit.outcomes_key, anew=bool(save)) for unit in missing]
     if run.plan is not None:
-        size = together(specs, resources.kind(run), inputs.data.about.shape)
-        keys = digest({"tiles of": [units[i].entries_key for i in missing]})
-        run.plan.lacks(keys, evaluation.title, len(missing_tiles(outcomes, n, size)))
-    checked = any(map(_is_checked, specs))
+        size = together([unit.spec for unit in missing], resources.kind(run), inputs.data.about.shape)
+        keys = digest({"tiles of": [unit.entries_key for unit in missing]})
+        run.plan.lacks(keys, title, len(missing_tiles(outcomes, inputs.n, size)))
     checks = None
-    if any(len(stored) < n for stored in outcomes):
-        checks = _measure(inputs, evaluation.title, specs, outcomes, save, checked)
-    elif checked and "checkpoint_file" in inputs.record:
+    if any(len(stored) < inputs.n for stored in outcomes):
+        checks = _measure(inputs, title, missing, outcomes, save)
+    elif any(unit.checked for unit in missing) and "checkpoint_file" in inputs.record:
         # An earlier run of more images left the outcomes. The file may be gone since.
         with contextlib.suppress(RbError):
-            checks = _measure(inputs, evaluation.title, specs, outcomes, save, checked)
-    labels = resolve.names(inputs.record, inputs.data)
-    for i, stored in zip(missing, outcomes, strict=True):
-        unit = units[i]
-        common = _common(unit.spec, inputs)
-        cost = {"device": "+".join(stored.devices), **_arithmetic(unit.spec, run)}
-        if len(stored.environments) == 1 and stored.environments[0]:
-            cost["environment"] = stored.environments[0]
-        warnings = []
-        if stored.fast_steps:
-            cost["prepared"] = stored.fast_steps
-        elif cost.pop("prepared", None) is not None:
-            cost["precision"] = "fp32"  # there was no fast copy of the model
-            warnings = [NO_FAST_MODEL]
-        sanity = {"sanity": checks} if checks is not None and _is_checked(unit.spec) else {}
-        computed[i] = []
-        for spec in unit.specs:
-            entry = spec.entry(stored.values(n), stored.totals)
-            entry = {**entry, **common, **_cost(stored, len(stored)), **sanity, **cost}
-            more = {"warnings": [*entry.get("warnings", ()), *warnings]} if warnings else {}
-            entry = _with_answers({**entry, **more}, spec, stored.values(n), unit.outcomes_fields)
-            computed[i].append(entry)
-        about = {"kind": "evaluation", "of": unit.outcomes_fields, **labels}
-        run.store.keep_result(unit.entries_key, unit.entries_fields, computed[i], about)
-    return {units[i].outcomes_key: stored for i, stored in zip(missing, outcomes, strict=True)}
-
-
-def _is_checked(spec: Spec) -> bool:
-    """Whether its entry has what a look at the model's outputs found."""
-    return isinstance(spec, Clean) and not spec.draws
+            checks = _measure(inputs, title, missing, outcomes, save)
+    for unit, stored in zip(missing, outcomes, strict=True):
+        computed[units.index(unit)] = unit.keep(stored, checks)
+    return {unit.outcomes_key: stored for unit, stored in zip(missing, outcomes, strict=True)}
 
 
 def _measure(
-    inputs: Inputs,
-    title: str,
-    specs: Sequence[Spec],
-    outcomes: list[Outcomes],
-    save: ImageFiles | None,
-    checked: bool,
+    inputs: Inputs, title: str, units: Sequence[_Unit], outcomes: list[Outcomes], save: ImageFiles | None
 ) -> dict[str, Any] | None:
-    """Complete the outcomes; return the checks of the model where it is `checked`."""
+    """Complete the outcomes; return the checks of the model where entries have them."""
     # A missing file is reported before torch is imported.
     resolve.checkpoint_of(inputs.record, inputs.run)
+    specs, checked = [unit.spec for unit in units], any(unit.checked for unit in units)
     evaluation = tile_calls.RecordEvaluation(inputs, title, specs, randomness.found(inputs))
     if save is None:
         return tile_calls.measure(evaluation, outcomes, checked=checked)
-    claims = {spec: _claim(spec, inputs) for spec in save.names}
+    claims = {unit.spec: unit.claim() for unit in units if unit.spec in save.names}
     shape = (inputs.n, *inputs.data.about.shape)
     to_files = partial(saving, save, inputs.data.load().labels, shape, claims)
     checks = tile_calls.measure(evaluation, outcomes, checked=checked, saving=to_files)
     inputs.run.report.notify(save.written())
     return checks
-
-
-def _claim(spec: Spec, inputs: Inputs) -> dict[str, Any]:
-    """What the file of saved images of a spec claims, without the value and the number of images."""
-    entry = {"metric": spec.name(), **spec.settings(), **_common(spec, inputs)}
-    (named,) = _renamed([_named_entry(entry, inputs)], inputs.run)
-    return {**named, "checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint}
-
-
-def _cost(outcomes: Outcomes, examples: int) -> dict[str, Any]:
-    """The cost fields of an entry: seconds, and passes through the model per image."""
-    totals = outcomes.totals
-    cost: Entry = {"seconds": round(totals.get("seconds", 0.0), 3)}
-    if "forward" in totals and examples:
-        cost["passes"] = {name: round(totals[name] / examples, 2) for name in ("forward", "backward")}
-    return cost

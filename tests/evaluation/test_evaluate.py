@@ -31,6 +31,7 @@ from rbtools.evaluation.robust_loss import robust_loss
 from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
+from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import data_of
 from rbtools.jobs import evaluate_record
 from rbtools.jobs.evaluate_record import run_task
@@ -41,7 +42,7 @@ from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
-from rbtools.store import Store, digest
+from rbtools.store import Store
 
 Record = dict[str, Any]
 TEST_IMAGES = 355
@@ -663,7 +664,9 @@ def test_damaged_results_are_computed_again(
 @pytest.mark.parametrize(
     "kept", [None, 1, "x", {}, [1], [{}], [{"metric": 1, "value": 1}], [{"metric": "acc"}]]
 )
-def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(kept: object, run: Run) -> None:
-    unit = evaluate_record._CacheUnit((Clean(),), {}, "", {}, digest({}))
-    run.store.keep_result(unit.entries_key, {}, kept)
-    assert evaluate_record._stored_entries(run, unit) is None
+def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(
+    kept: object, record: dict[str, Any], run: Run
+) -> None:
+    unit = evaluate_record._Unit(resolve_inputs(record, run), (Clean(),))
+    run.store.keep_result(unit.entries_key, unit.entries_fields, kept)
+    assert unit.stored() is None
