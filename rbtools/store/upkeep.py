@@ -17,7 +17,6 @@ from rbtools.store.content_store import FILE, KINDS, Store
 
 FOREIGN = "it is no file of a store"
 STALE_STATE_SECONDS = 30 * 24 * 3600.0
-_LEFT_BEHIND = (files.ASIDE, ".stale-", ".now-")
 
 
 class Checked(NamedTuple):
@@ -123,7 +122,7 @@ def _unused(
     for kind in KINDS:
         for path, _ in store.walk(kind):
             with contextlib.suppress(FileNotFoundError):
-                if path.name.startswith(_LEFT_BEHIND) and files.is_abandoned(path, now):
+                if files.is_abandoned(path, now):
                     yield "aside", path
     for path in store.files("state"):
         claim = store.path("leases", path.name)
