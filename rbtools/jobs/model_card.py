@@ -23,7 +23,7 @@ from rbtools.execution.engine import Unfinished
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import InMemory
-from rbtools.jobs import SplitJob, evaluate_record
+from rbtools.jobs import SplitJob, stored_results
 from rbtools.jobs.card_intervals import LookIntervals, confidence, sizes, values_of
 from rbtools.jobs.card_parts import CardPart, parts
 from rbtools.jobs.evaluate_record import EvaluateJob
@@ -329,7 +329,7 @@ def _values(card: Card, part: CardPart, metric: str) -> np.ndarray | None:
     assert isinstance(part.job, EvaluateJob)
     (noise,) = part.job.evaluations
     (spec,) = (spec for spec in noise.specs if spec.name() == metric)
-    shares: np.ndarray = evaluate_record.task_entries(inputs, noise).rows(spec, again=True) / spec.samples
+    shares: np.ndarray = stored_results.task_entries(inputs, noise).rows(spec, again=True) / spec.samples
     return shares
 
 

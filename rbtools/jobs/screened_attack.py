@@ -26,7 +26,7 @@ from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.probabilistic import margin
 from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.inputs import resolve
-from rbtools.jobs import evaluate_record, randomness
+from rbtools.jobs import randomness, stored_results
 from rbtools.jobs.evaluate_record import Ask, Entries, Entry, Plan, PlanJob
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import two_phase
@@ -148,7 +148,7 @@ class _Estimate:
 
     def expected(self) -> Entry:
         """The entry as far as it is known before the work."""
-        (entry,) = evaluate_record.expected_entries(self.inputs, self.task)
+        (entry,) = stored_results.expected_entries(self.inputs, self.task)
         # the key of the sample, which does not depend on the attack
         drawn = seed_fields(self.inputs.run.settings.seed)
         return {**entry, **drawn, "screen": ",".join(attack.stem for attack in self.screen.attacks)}
@@ -180,7 +180,7 @@ class _Estimate:
         some = data.order(data.load().labels)[:n].tolist()
         chosen = indices.of(some, in_order=True)  # the key is of no other evaluation
         with contextlib.suppress(Pending):
-            evaluate_record.task_entries(self.inputs.on(data.split, indices=chosen, n=size), self.task)
+            stored_results.task_entries(self.inputs.on(data.split, indices=chosen, n=size), self.task)
 
     def _key_fields(self) -> dict[str, Any]:
         """Everything that determines the entry."""
@@ -188,17 +188,17 @@ class _Estimate:
         specs = {"attack": self.attack, "screen": self.screen}
         return {
             "kind": "two-phase",
-            **evaluate_record.inputs_fields(inputs),
-            **{name: digest(evaluate_record.outcome_fields(inputs, spec)) for name, spec in specs.items()},
+            **stored_results.inputs_fields(inputs),
+            **{name: digest(stored_results.outcome_fields(inputs, spec)) for name, spec in specs.items()},
             **seed_fields(inputs.run.settings.seed),
             "sources": [],
             **self.about,
             "n": self.n,
             **({"size": request.size} if request.goal is None else {"goal": request.goal}),
-            "estimate": [VERSION, two_phase.VERSION, evaluate_record.POSTPROCESSING],
+            "estimate": [VERSION, two_phase.VERSION, stored_results.POSTPROCESSING],
         }
 
-    def _measured(self, screened: evaluate_record.Results) -> Entry:
+    def _measured(self, screened: stored_results.Results) -> Entry:
         """The fields of the entry that are known after the work."""
         inputs, goal = self.inputs, self.request.goal
         margins = screened.rows(self.screen, again=True)[:, 0]  # (n,), -1 if the screen breaks the image
@@ -210,7 +210,7 @@ class _Estimate:
         parts, stands = two_phase.strata(0, stratum[:0], stratum[:0]), np.zeros(0)
         for size in looks if len(left) else ():
             sample = inputs.on(inputs.data.split, indices=order, n=min(size, len(left)))
-            of_sample, _, rows = evaluate_record.task_entries(sample, self.task)
+            of_sample, _, rows = stored_results.task_entries(sample, self.task)
             stands = rows(self.attack, again=True)
             parts = two_phase.strata(len(left), stratum[:size], stands)
             low, high = two_phase.estimate(parts, confidence).interval
@@ -234,7 +234,7 @@ class _Estimate:
         """
         data = self.inputs.data
         right = np.isin(data.order(data.load().labels)[: self.n].numpy(), np.array(order.numbers)[stands > 0])
-        examples = evaluate_record.examples_digest(self.inputs.fields, data.protocol())
+        examples = stored_results.examples_digest(self.inputs.fields, data.protocol())
         return {answers.FIELD: answers.packed(right, examples)}
 
     def _estimated(
@@ -261,7 +261,7 @@ class _Estimate:
         interval = two_phase.population_interval(estimate.robust, estimate.interval, n)
         return {"value": estimate.robust / n, "ci95": list(interval), "two_phase": about}
 
-    def _cost(self, screened: evaluate_record.Results, of_sample: Sequence[Entry]) -> Entry:
+    def _cost(self, screened: stored_results.Results, of_sample: Sequence[Entry]) -> Entry:
         """Time, precision and warnings: of the attack on the sample, and the time of the screen."""
         entries = [*screened.entries, *of_sample]
         fields = {name: value for entry in entries for name, value in entry.items() if name in _OF_SAMPLE}

@@ -33,7 +33,7 @@ from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import data_of
-from rbtools.jobs import evaluate_record
+from rbtools.jobs import stored_results
 from rbtools.jobs.evaluate_record import run_task
 from rbtools.jobs.train_test_gap import GapJob
 from rbtools.jobs.transfer import transferred
@@ -667,6 +667,6 @@ def test_damaged_results_are_computed_again(
 def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(
     kept: object, record: dict[str, Any], run: Run
 ) -> None:
-    unit = evaluate_record._Unit(resolve_inputs(record, run), (Clean(),))
+    unit = stored_results._Unit(resolve_inputs(record, run), (Clean(),))
     run.store.keep_result(unit.entries_key, unit.entries_fields, kept)
     assert unit.stored() is None
