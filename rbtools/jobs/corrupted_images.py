@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 BLOCKS = len(SEVERITIES)  # copies of the data set in a file, one for each severity
 CHUNK = 256
 ABOUT = "rb-corrupt.json"  # describes the files of a folder, so that a later run may continue
+_SHARED = ("fingerprint", "split", "images", "seed", "draws")  # what all files of a folder have in common
 HINT = "Free some space, or name another folder."
 CELL = 96  # the least side in pixels to which an image of the picture is enlarged
 GAP, TOP, LEFT = 4, 22, 150
@@ -222,7 +223,9 @@ def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
             corruption.check_size(severity, data.about.shape[1:])
     dataset = data.load()
     ids = data.order(dataset.labels)[: run.selection.n].sort().values
-    _claim(folder, _described(data, run, len(ids)), chosen)
+    about = {"dataset": data.name, "split": data.split, "fingerprint": data.fingerprint, "images": len(ids)}
+    about |= {"n": run.selection.n, "seed": run.settings.seed, "draws": GENERATOR}
+    _claim(folder, about, chosen)
     labels = dataset.labels[ids].repeat(BLOCKS).numpy()
     with written_whole(folder / "labels.npy", hint=HINT) as stream:
         # uint8, as published, where all labels fit
@@ -304,37 +307,25 @@ def corrupted(
     return array
 
 
-def _described(data: Data, run: Run, count: int) -> dict[str, Any]:
-    """The description that all files of a folder share."""
-    return {
-        "dataset": data.name,
-        "split": data.split,
-        "fingerprint": data.fingerprint,
-        "images": count,
-        "n": run.selection.n,
-        "seed": run.settings.seed,
-        "draws": GENERATOR,
-        "files": {},
-    }
-
-
 def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> None:
     """Write the description of the folder. Raises RbError if its files do not or may not match it."""
-    file = folder / ABOUT
-    present = _description_in(file)
-    if present is None:
-        strange = [path.name for path in sorted(folder.glob("*.npy*"))]
-        if strange:
+    file, present = folder / ABOUT, about
+    try:
+        present = json.loads(read_plain(file, LARGEST_LIST))
+        files_there: dict[str, Any] = {**present["files"]}
+    except (FileNotFoundError, NotADirectoryError):
+        files_there = {}
+        if strange := [path.name for path in sorted(folder.glob("*.npy*"))]:
             raise RbError(
                 f"{folder} already has {', '.join(strange[:3])}, which rb-corrupt did not write. Name a new"
                 " folder."
-            )
-        present = about
-    shared = ("fingerprint", "split", "images", "seed", "draws")
-    other = [key for key in shared if present.get(key) != about[key]]
+            ) from None
+    except (OSError, ValueError, LookupError, TypeError):
+        raise RbError(f"{file} is damaged. Name a new folder, or remove this one.") from None
+    other = [key for key in _SHARED if present.get(key) != about[key]]
     for corruption in corruptions:
         settings = {"version": corruption.version, **registry.config(corruption)}
-        if present["files"].setdefault(corruption.name, settings) != settings:
+        if files_there.setdefault(corruption.name, settings) != settings:
             other.append(corruption.name)
     if other:
         differing = ", ".join(f"{key} {present.get(key)!r}" for key in other if key in about)
@@ -343,19 +334,7 @@ def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> N
             " the same data set, images, seed and constants."
         )
     with written_whole(file, hint=HINT) as stream:
-        stream.write(json.dumps(present, indent=1).encode() + b"\n")
-
-
-def _description_in(file: Path) -> dict[str, Any] | None:
-    try:
-        description: Any = json.loads(read_plain(file, LARGEST_LIST))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError):
-        description = None
-    if not isinstance(description, dict) or not isinstance(description.get("files"), dict):
-        raise RbError(f"{file} is damaged. Name a new folder, or remove this one.")
-    return description
+        stream.write(json.dumps({**present, "files": files_there}, indent=1).encode() + b"\n")
 
 
 # --- a picture ------------------------------------------------------------------------------------
