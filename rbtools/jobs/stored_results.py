@@ -183,7 +183,7 @@ class _Unit:
     def _seed(self) -> dict[str, Any]:
         return seed_fields(self.inputs.run.settings.seed) if self.spec.random else {}
 
-    @cached_property
+    @property
     def outcomes_fields(self) -> dict[str, Any]:
         """Everything that determines the rows."""
         # n sets the size of the last batch, and such an attack draws for whole batches.
@@ -232,11 +232,13 @@ class _Unit:
         """The fields of the entries that describe their examples, the stages in front of the network and, if
         the attack went through them, how their gradients were taken, and the random numbers."""
         stages, data = self.inputs.run.selection.defend, self.inputs.data
-        defend: Entry = {} if stages is None else {"defend": stages.text}
-        by_gradient = self.spec.settings().get("attack") not in (None, "square", "noise")
-        if stages is not None and by_gradient and not metric_name.of_other_network(self.spec.name()):
-            defend["backward"] = stages.backwards
-        return {"split": data.split, **data.protocol(), **defend, **self._seed}
+        entry: Entry = {"split": data.split, **data.protocol()}
+        if stages is not None:
+            entry["defend"] = stages.text
+            by_gradient = self.spec.settings().get("attack") not in (None, "square", "noise")
+            if by_gradient and not metric_name.of_other_network(self.spec.name()):
+                entry["backward"] = stages.backwards
+        return entry | self._seed
 
     def claim(self) -> Entry:
         """What a file of saved images claims, without the value and the number of images."""
