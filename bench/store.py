@@ -31,7 +31,7 @@ from rbtools.evaluation import accuracy
 from rbtools.evaluation.base import encoded
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
-from rbtools.jobs import evaluate_record
+from rbtools.jobs import stored_results
 from rbtools.records import dumps
 from rbtools.spaces import sized
 from rbtools.store import Store
@@ -64,7 +64,7 @@ def fill(folder: Path, count: int) -> None:
     sync, os.fsync = os.fsync, lambda handle: None  # a power cut would only cost the bench
     try:
         for record in models(count // 2):
-            evaluate_record.task_entries(resolve_inputs(record, run), question)
+            stored_results.task_entries(resolve_inputs(record, run), question)
     finally:
         os.fsync = sync
 

@@ -64,10 +64,9 @@ def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
     follow: whether a link to a plain file is opened; in a store it is not. Raises OSError, and NoPlainFile if
     the path is no plain file.
     """
-    if not follow and os.path.islink(path):
-        raise NoPlainFile(path)
+    _check(os.stat(path, follow_symlinks=follow).st_mode, path)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
-    handle = os.open(plain(path), flags)
+    handle = os.open(path, flags)
     try:
         _check(os.fstat(handle).st_mode, path)  # the file may have been replaced since the check
     except OSError:

@@ -193,7 +193,7 @@ class Loop:
     def _process_ahead(self, engine: Engine, window: Window, record: dict[str, Any] | None) -> None:
         """Read in a thread while the engine's workers run jobs."""
         ahead = self._read_ahead(engine.wake) if record is None else None
-        engine.status = lambda said: self._status(said.text, said.call, window, record is None)
+        engine.status = lambda text, call: self._status(text, call, window, record is None)
         if ahead is not None:
             ahead.begin()
         else:

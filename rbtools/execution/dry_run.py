@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from rbtools.errors import Pending
 from rbtools.store import Store, digest
+
+T = TypeVar("T")
 
 
 class Lacking(NamedTuple):
@@ -42,16 +44,17 @@ class DryRun:
         self.waiting.add(self.job)
         return f"sha256:{digest({'untrained': self.job})}"
 
-    def each(self, calls: Iterable[Callable[[], Any]]) -> None:
-        """Note everything that is missing for one record, then raise Pending for the first of it."""
-        missed = []
+    def each(self, calls: Iterable[Callable[[], T]]) -> list[T]:
+        """The results of calls. What any of them lacks is noted before Pending is raised."""
+        found, missed = [], []
         for call in calls:
             try:
-                call()
+                found.append(call())
             except Pending as pending:
                 missed.append(pending)
         if missed:
             raise missed[0]
+        return found
 
     def _counts(self) -> dict[tuple[str, str], int]:
         """How many are missing, by what computes them and unit."""

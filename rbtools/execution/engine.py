@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from rbtools.errors import Pending, RbError, is_foreign, of_network, of_own_code
 from rbtools.execution import ENGINES, LOCAL
 from rbtools.execution.run import Run
-from rbtools.report import discard
+from rbtools.report import Report, discard
 
 _POLL_SECONDS = 0.5
 _AHEAD = 4  # calls for each worker that are submitted before the first is done
@@ -115,23 +115,6 @@ class CallFailed(RbError):
         self.trace = trace
 
 
-class Progress(NamedTuple):
-    """The status text of a running call."""
-
-    text: str
-    call: Any = None
-
-
-class Warned(NamedTuple):
-    """A warning, such as that a worker was lost."""
-
-    text: str
-
-
-Message = Progress | Warned | dict[str, Any]
-"""What workers say; a dict is an event for programs (`run.report.event`)."""
-
-
 def run_job(call: Call, run: Run) -> JobReport:
     """Run a call. User errors, also those of their network, become a message; others keep their traceback."""
     report = JobReport()
@@ -185,7 +168,7 @@ class Engine:
 
     `capacity` is how many calls run at once, known after entering. `own_capacity`: the engine itself decides
     how many where `--jobs` does not say; `jobs` is 0 then, but in a worker 1 or more. `in_process`: `submit`
-    returns when the call has ended. `status` formats progress for the status line.
+    returns when the call has ended. `status` formats the progress of a call for the status line.
     """
 
     own_capacity: ClassVar[bool] = False
@@ -194,8 +177,8 @@ class Engine:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.capacity = max(run.placement.jobs, 1)
-        self.status: Callable[[Progress], str] = lambda progress: progress.text
-        self._messages: deque[Message] = deque()
+        self.status: Callable[[str, Call], str] = lambda text, call: text
+        self._messages: deque[Callable[[Report], None]] = deque()
         self._arrived = threading.Event()
 
     def __enter__(self) -> Engine:
@@ -208,9 +191,9 @@ class Engine:
         """Submit a call; it runs as soon as there is room for it."""
         raise NotImplementedError
 
-    def post(self, message: Message) -> None:
-        """Pass on a message, from any thread."""
-        self._messages.append(message)
+    def post(self, tell: Callable[[Report], None]) -> None:
+        """Have the thread of the jobs tell the run's report something, from any thread."""
+        self._messages.append(tell)
         self.wake()
 
     def wake(self, _: object = None) -> None:
@@ -224,13 +207,7 @@ class Engine:
         self._arrived.clear()
         self.run.report.check_cancelled()
         for _ in range(len(self._messages)):
-            message = self._messages.popleft()
-            if isinstance(message, Warned):
-                self.run.report.warn(message.text)
-            elif isinstance(message, Progress):
-                self.run.report.progress(self.status(message))
-            else:
-                self.run.report.event(message)
+            self._messages.popleft()(self.run.report)
 
     def map(
         self, calls: Iterable[Call], check: Callable[[], None] = discard

@@ -16,14 +16,16 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rbtools.execution import device
-from rbtools.execution.engine import Call, Engine, JobReport, Progress, Warned, run_job
+from rbtools.execution.engine import Call, Engine, JobReport, run_job
 from rbtools.execution.run import Run
+from rbtools.report import Report
 
 TRIES = 2
 _SECONDS_TO_END = 1.5  # for the workers to end before they are killed
@@ -94,7 +96,7 @@ class Processes(Engine):
             try:
                 connection.send(task.call)
                 while not isinstance(message := connection.recv(), JobReport):
-                    self.post(Progress(message, task.call) if isinstance(message, str) else message)
+                    self.post(partial(self._tell, task.call, message))
                 task.future.set_result(message)
             except (EOFError, OSError):
                 connection.close()
@@ -106,6 +108,13 @@ class Processes(Engine):
                 worker = None
                 problem = f"The work cannot be sent to another process: {error}. Use --jobs 1."
                 task.future.set_result(JobReport(problem=problem))
+
+    def _tell(self, call: Call, message: str | dict[str, Any], report: Report) -> None:
+        """Pass on the status of a call, or an event for programs."""
+        if isinstance(message, str):
+            report.progress(self.status(message, call))
+        else:
+            report.event(message)
 
     def _start(self, number: int) -> Worker | None:
         """The connection to a new worker, and its process; None if the engine is ending."""
@@ -128,7 +137,7 @@ class Processes(Engine):
         ending = _ending_in_words(process.exitcode)
         if task.tries < TRIES:
             self._tasks.put(task._replace(tries=task.tries + 1))
-            self.post(Warned(f"A worker {ending}; its work is tried again."))
+            self.post(lambda report: report.warn(f"A worker {ending}; its work is tried again."))
             return
         problem = (
             f"The worker process {ending}, {TRIES} times. If memory ran out, use fewer --jobs"

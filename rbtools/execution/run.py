@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from rbtools.execution import LOCAL
 from rbtools.report import Report
 from rbtools.settings import Settings
 from rbtools.store import Store
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,13 @@ class Run:
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the engine: a worker measures its tiles itself."""
         return {**self.__dict__, "pool": None}
+
+    def each(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """The results of calls; a dry run notes what any of them lacks (`DryRun.each`)."""
+        if self.plan is None:
+            return [call() for call in calls]
+        results: list[T] = self.plan.each(calls)
+        return results
 
     @property
     def labels(self) -> dict[str, str]:

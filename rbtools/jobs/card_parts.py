@@ -6,7 +6,7 @@ tool, under the same keys: a later look, another run, or the tool itself goes on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rbtools import units
@@ -32,28 +32,23 @@ _TOLERATED = (0.1, 0.05, 0.01)
 _QUARTERS = 4
 
 
-Jobs = Callable[[float], JobFunction]  # of the confidence
-
-
 @dataclass(frozen=True)
 class CardPart:
     """One part of a card.
 
-    headlines: the metrics that stand for it. job: for the confidence of a look. paired: the metrics
-    by which two models are compared, where they are not the headlines. union: the expression of the part's
-    own metric.
+    headlines: the metrics that stand for it, or an expression of them. paired: the metrics by which two
+    models are compared, where they are not the headlines.
     """
 
     name: str
     title: str
     headlines: tuple[str, ...]
-    job: Jobs
+    job: JobFunction
     paired: tuple[str, ...] = ()
-    union: str | None = None
 
 
-def parts(eps: float) -> dict[str, CardPart]:
-    """All parts by name. eps: of the attacks in L-infinity, on [0, 1]."""
+def parts(eps: float, sure: float) -> dict[str, CardPart]:
+    """All parts by name. eps: of the attacks in L-infinity, on [0, 1]; sure: the confidence of a look."""
     pgd = ATTACKS.build("pgd", steps=_STEPS)
     norms = tuple(
         attacked(ATTACKS.build("apgd-ce", norm=norm, steps=_NORM_STEPS), (distance or eps,))
@@ -64,51 +59,27 @@ def parts(eps: float) -> dict[str, CardPart]:
     corruptions = corrupted([CORRUPTIONS.build(name) for name in CORRUPTIONS.all], units.SEVERITIES)
     square, noise = ATTACKS.build("square", queries=_QUERIES), ATTACKS.build("noise", samples=_SAMPLES)
     masking = MaskingChecklist(eps=eps, pgd=pgd, fgsm=ATTACKS.build("fgsm"), square=square, noise=noise)
-    of_noise = _metrics(_noise(0.95))
-    attack = attacked(ATTACKS.build("aa"), (eps,))
-    (of_pgd,) = _metrics(attacked(pgd, (eps,)))
+    read = Estimator(rho=_TOLERATED, denominator="both", confidence=sure)
+    noisy_images = noisy(NOISES.build("uniform"), _RADII, read, _SAMPLES)
+    of_all = tuple(name for name in _metrics(noisy_images) if name.startswith("pr-all."))
+    of_correct = tuple(name for name in _metrics(noisy_images) if name not in of_all)
+    attack, by_pgd = attacked(ATTACKS.build("aa"), (eps,)), attacked(pgd, (eps,))
+    gaps = ("ge.acc", f"ge.{_metrics(by_pgd)[0]}")
+
+    def evaluated(name: str, title: str, headlines: Sequence[str], task: Evaluation) -> CardPart:
+        return CardPart(name, title, tuple(headlines), EvaluateJob((task,)))
+
     known = (
-        CardPart("clean", "clean accuracy", ("acc",), _evaluate(clean())),
-        CardPart("attack", "AutoAttack", tuple(_metrics(attack)), _evaluate(attack)),
-        CardPart(
-            "norms",
-            "worst case over norms",
-            (worst,),
-            lambda sure: EvaluateJob(norms),
-            union=worst,
-        ),
-        CardPart("curve", "curve over eps", (_metrics(curve)[_QUARTERS],), _evaluate(curve)),
-        CardPart("corruptions", "15 corruptions", ("corrupt.mean",), _evaluate(corruptions)),
-        CardPart(
-            "pr",
-            "probabilistic robustness",
-            tuple(name for name in of_noise if not name.startswith("pr-all.")),
-            lambda sure: EvaluateJob((_noise(sure),)),
-            paired=tuple(name for name in of_noise if name.startswith("pr-all.")),
-        ),
-        CardPart(
-            "gap",
-            "generalisation gap",
-            ("ge.acc", f"ge.{of_pgd}"),
-            lambda sure: GapJob((clean(), attacked(pgd, (eps,)))),
-        ),
-        CardPart(
-            "masking",
-            "masked gradients",
-            tuple(_metrics(attacked(square, (eps,)))),
-            lambda sure: masking,
-        ),
+        evaluated("clean", "clean accuracy", ["acc"], clean()),
+        evaluated("attack", "AutoAttack", _metrics(attack), attack),
+        CardPart("norms", "worst case over norms", (worst,), EvaluateJob(norms)),
+        evaluated("curve", "curve over eps", [_metrics(curve)[_QUARTERS]], curve),
+        evaluated("corruptions", "15 corruptions", ["corrupt.mean"], corruptions),
+        CardPart("pr", "probabilistic robustness", of_correct, EvaluateJob((noisy_images,)), of_all),
+        CardPart("gap", "generalisation gap", gaps, GapJob((clean(), by_pgd))),
+        CardPart("masking", "masked gradients", tuple(_metrics(attacked(square, (eps,)))), masking),
     )
     return {part.name: part for part in known}
-
-
-def _evaluate(task: Evaluation) -> Jobs:
-    return lambda sure: EvaluateJob((task,))
-
-
-def _noise(sure: float) -> Evaluation:
-    read = Estimator(rho=_TOLERATED, denominator="both", confidence=sure)
-    return noisy(NOISES.build("uniform"), _RADII, read, _SAMPLES)
 
 
 def _metrics(task: Evaluation) -> list[str]:

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -23,11 +24,9 @@ from rbtools.errors import RbError
 from rbtools.evaluation.accuracy import Accuracy, Clean, corruption_means, kept_of
 from rbtools.evaluation.spec import Entry, Evaluation
 from rbtools.execution import device, resources
-from rbtools.execution.engine import JobFunction
 from rbtools.execution.run import Run
-from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import ArchiveDataset, Data, data_of
-from rbtools.jobs import evaluate_record, randomness
+from rbtools.jobs.evaluate_record import Ask, Entries, Plan, PlanJob
 from rbtools.lazy import np, torch
 from rbtools.plain_files import LARGEST_LIST, read_plain
 from rbtools.records import metric_name, results
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 BLOCKS = len(SEVERITIES)  # copies of the data set in a file, one for each severity
 CHUNK = 256
 ABOUT = "rb-corrupt.json"  # describes the files of a folder, so that a later run may continue
+_SHARED = ("fingerprint", "split", "images", "seed", "draws")  # what all files of a folder have in common
 HINT = "Free some space, or name another folder."
 CELL = 96  # the least side in pixels to which an image of the picture is enlarged
 GAP, TOP, LEFT = 4, 22, 150
@@ -103,16 +103,6 @@ class Archived(Accuracy):
         return cls(content=entry["archive"], **named, **kept_of(entry))
 
 
-def archived(
-    file: Path, content: str, severities: tuple[int, ...], size: int, *, clean: bool, detail: bool = False
-) -> Evaluation:
-    """Accuracy on one file, at some severities; clean: with the clean accuracy, once per archive. detail: the
-    logits of each example are kept."""
-    given: dict[str, Any] = {"corruption": file.stem, "content": content, "file": file, "size": size}
-    specs = tuple(Archived(severity=severity, detail=detail, **given) for severity in severities)
-    return Evaluation(title=file.name, specs=specs, along=(Clean(detail=detail),) if clean else ())
-
-
 def files(folder: Path, names: Sequence[str]) -> list[Path]:
     """The files of these corruptions. Raises RbError where some are missing, or the labels are."""
     if not folder.is_dir():
@@ -130,76 +120,47 @@ def files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class ArchiveJob(JobFunction):
-    """Accuracies on the files of an archive, one file after the other.
+class ArchiveJob(PlanJob):
+    """Accuracies on the files of an archive, and their means; detail: the logits of each example are kept.
 
-    Every file is checked before the first is evaluated. A file is hashed immediately before its images are
-    evaluated, so that its pages are still cached and the disk reads it once. Raises RbError where a file does
-    not belong to the record's data set.
+    Every file is checked before the first is evaluated. Raises RbError where a file does not belong to the
+    record's data set.
     """
 
-    divided = True
     folder: Path
     names: tuple[str, ...]
     severities: tuple[int, ...]
     reference: sums.Reference | None = None
     detail: bool = False
 
-    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
-        inputs = resolve_inputs(record, run)
-        data = inputs.data
-        has_clean = not isinstance(data, ArchiveDataset)
-        if not has_clean:
-            run.report.notify(
-                f"the clean images of {data.name} are missing: no clean accuracy, and no relative mCE."
-            )
-        paths = files(self.folder, self.names)
-        for path in paths:
-            _check_images(path, data)
-        _check_labels(self.folder / "labels.npy", data)
+    def reads(self, run: Run) -> tuple[str, ...]:
+        return ()  # the archive may be all that there is
+
+    def plans(self) -> Sequence[Plan]:
+        return [self._evaluated]
+
+    def _evaluated(self, ask: Ask) -> Entries:
+        data, run, paths = ask.inputs.data, ask.inputs.run, files(self.folder, self.names)
+        along = () if isinstance(data, ArchiveDataset) else (Clean(detail=self.detail),)
+        if ask.before:
+            if not along:
+                run.report.notify(
+                    f"the clean images of {data.name} are missing: no clean accuracy, and no relative mCE."
+                )
+            for path in paths:
+                _check_images(path, data)
+            _check_labels(self.folder / "labels.npy", data)
         size = data.about.sizes[data.split]  # of the whole split, without the selection of --n
-        unread = [
-            archived(path, "", self.severities, size, clean=False, detail=self.detail) for path in paths
-        ]
-        randomness.judged(inputs, unread[0])  # raises for a randomised model and for one that adapts
-        expected = [entry for one in unread for entry in evaluate_record.expected_entries(inputs, one)]
-        specs = tuple(spec for one in unread for spec in one.specs)
-        expected += _means(specs, self.reference, expected, [], None, data)
-        evaluate_record.check_entries(
-            inputs.record, [{**entry, "archive": results.LATER} for entry in expected], run
+        given: Any = {"size": size, "detail": self.detail}
+        specs = tuple(
+            Archived(corruption=path.stem, severity=severity, content=content, file=path, **given)
+            for path in paths
+            for content in ["" if ask.before else run.store.file_hash(path)]
+            for severity in self.severities
         )
-        computed_before, found_before = run.store.computed, run.store.found
-        entries: list[Entry] = []
-        along: list[Entry] = []
-        known: dict[tuple[str, int], np.ndarray] = {}
-        for path in paths:
-            content, first = run.store.file_hash(path), has_clean and not along
-            one = archived(path, content, self.severities, size, clean=first, detail=self.detail)
-            of_file, clean, rows = evaluate_record.task_entries(inputs, one)
-            entries, along = entries + of_file, along + clean
-            known |= {(spec.corruption, spec.severity): rows(spec) for spec in one.specs}
-        anything = run.store.computed > computed_before  # count a record once, not once per file
-        run.store.computed, run.store.found = computed_before + anything, found_before + (not anything)
-        entries += _means(
-            specs, self.reference, entries, along, lambda spec: known[spec.corruption, spec.severity], data
-        )
-        record = evaluate_record.with_classes(inputs.record_with_data(), inputs, [*entries, *along])
-        for entry in along:
-            record = results.add_implicit(record, entry)
-        return evaluate_record.add_entries(record, entries, run)
-
-
-def _means(
-    specs: Sequence[Any],
-    reference: sums.Reference | None,
-    entries: Sequence[Entry],
-    along: Sequence[Entry],
-    rows: Any,
-    data: Data,
-) -> list[Entry]:
-    """Entries of the means and of mCE, named for the split."""
-    made = corruption_means(reference, specs, entries, along, rows)
-    return [{**entry, "metric": metric_name.split_name(entry["metric"], data.split)} for entry in made]
+        means = partial(corruption_means, self.reference)
+        entries = ask(Evaluation(title="corruptions", specs=specs, along=along, summary=means)).entries
+        return [{**entry, "archive": results.LATER} for entry in entries] if ask.before else entries
 
 
 def _check_images(file: Path, data: Data) -> None:
@@ -262,7 +223,9 @@ def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
             corruption.check_size(severity, data.about.shape[1:])
     dataset = data.load()
     ids = data.order(dataset.labels)[: run.selection.n].sort().values
-    _claim(folder, _described(data, run, len(ids)), chosen)
+    about = {"dataset": data.name, "split": data.split, "fingerprint": data.fingerprint, "images": len(ids)}
+    about |= {"n": run.selection.n, "seed": run.settings.seed, "draws": GENERATOR}
+    _claim(folder, about, chosen)
     labels = dataset.labels[ids].repeat(BLOCKS).numpy()
     with written_whole(folder / "labels.npy", hint=HINT) as stream:
         # uint8, as published, where all labels fit
@@ -344,37 +307,25 @@ def corrupted(
     return array
 
 
-def _described(data: Data, run: Run, count: int) -> dict[str, Any]:
-    """The description that all files of a folder share."""
-    return {
-        "dataset": data.name,
-        "split": data.split,
-        "fingerprint": data.fingerprint,
-        "images": count,
-        "n": run.selection.n,
-        "seed": run.settings.seed,
-        "draws": GENERATOR,
-        "files": {},
-    }
-
-
 def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> None:
     """Write the description of the folder. Raises RbError if its files do not or may not match it."""
-    file = folder / ABOUT
-    present = _description_in(file)
-    if present is None:
-        strange = [path.name for path in sorted(folder.glob("*.npy*"))]
-        if strange:
+    file, present = folder / ABOUT, about
+    try:
+        present = json.loads(read_plain(file, LARGEST_LIST))
+        files_there: dict[str, Any] = {**present["files"]}
+    except (FileNotFoundError, NotADirectoryError):
+        files_there = {}
+        if strange := [path.name for path in sorted(folder.glob("*.npy*"))]:
             raise RbError(
                 f"{folder} already has {', '.join(strange[:3])}, which rb-corrupt did not write. Name a new"
                 " folder."
-            )
-        present = about
-    shared = ("fingerprint", "split", "images", "seed", "draws")
-    other = [key for key in shared if present.get(key) != about[key]]
+            ) from None
+    except (OSError, ValueError, LookupError, TypeError):
+        raise RbError(f"{file} is damaged. Name a new folder, or remove this one.") from None
+    other = [key for key in _SHARED if present.get(key) != about[key]]
     for corruption in corruptions:
         settings = {"version": corruption.version, **registry.config(corruption)}
-        if present["files"].setdefault(corruption.name, settings) != settings:
+        if files_there.setdefault(corruption.name, settings) != settings:
             other.append(corruption.name)
     if other:
         differing = ", ".join(f"{key} {present.get(key)!r}" for key in other if key in about)
@@ -383,19 +334,7 @@ def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> N
             " the same data set, images, seed and constants."
         )
     with written_whole(file, hint=HINT) as stream:
-        stream.write(json.dumps(present, indent=1).encode() + b"\n")
-
-
-def _description_in(file: Path) -> dict[str, Any] | None:
-    try:
-        description: Any = json.loads(read_plain(file, LARGEST_LIST))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError):
-        description = None
-    if not isinstance(description, dict) or not isinstance(description.get("files"), dict):
-        raise RbError(f"{file} is damaged. Name a new folder, or remove this one.")
-    return description
+        stream.write(json.dumps({**present, "files": files_there}, indent=1).encode() + b"\n")
 
 
 # --- a picture ------------------------------------------------------------------------------------

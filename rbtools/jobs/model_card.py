@@ -23,9 +23,10 @@ from rbtools.execution.engine import Unfinished
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import InMemory
-from rbtools.jobs import SplitJob, evaluate_record
+from rbtools.jobs import SplitJob, stored_results
 from rbtools.jobs.card_intervals import LookIntervals, confidence, sizes, values_of
 from rbtools.jobs.card_parts import CardPart, parts
+from rbtools.jobs.evaluate_record import EvaluateJob
 from rbtools.lazy import np, special, torch
 from rbtools.probabilistic import intervals
 from rbtools.proportions import Interval
@@ -135,7 +136,7 @@ class Card:
         self.sizes = sizes(self.n)
         self.run = run.changed(replace=True, name_as=None, check_cancelled=self._check)
         self.asked = run
-        known = parts(request.eps)
+        known = parts(request.eps, confidence(len(self.sizes)))
         self.states = [PartState(known[name]) for name in request.parts]
         for state in self.states:
             if state.part.name == "gap" and isinstance(record, InMemory):
@@ -186,12 +187,7 @@ class Card:
             if _CLEAN not in text:  # every part says so of its own number of images
                 state.remarks[text] = None
 
-        result: Record = self.job(state)(self.bare, self.run.changed(n=size, notify=notify))
-        return result
-
-    def job(self, state: PartState) -> Any:
-        """The evaluation of a part."""
-        return state.part.job(confidence(len(self.sizes)))
+        return state.part.job(self.bare, self.run.changed(n=size, notify=notify))
 
     def look(self, state: PartState, size: int) -> None:
         """Evaluate a part on so many images."""
@@ -214,8 +210,7 @@ class Card:
 
     def _take(self, state: PartState, size: int, result: Record) -> None:
         """Take the entries of a look, with intervals that hold for all looks together."""
-        expressions = union.among([state.part.union] if state.part.union else [])
-        result = union.with_entries(result, expressions)
+        result = union.with_entries(result, union.among(state.part.headlines))
         self.entries |= {entry["metric"]: entry for entry in LookIntervals(result, len(self.sizes)).entries()}
         self.about |= {key: value for key, value in result.items() if key not in _RESULTS}
         if answers.LABELS in result:
@@ -314,7 +309,7 @@ def _differences(this: Card, other: Card, state: PartState) -> dict[str, Record]
 def _difference(this: Card, other: Card, state: PartState, metric: str) -> tuple[float, Interval, int] | None:
     """The mean difference in one metric, its interval and the number of images that both cards have; None
     where one has no value for each image."""
-    one, two = (_values(card, state.part.name, metric) for card in (this, other))
+    one, two = (_values(card, state.part, metric) for card in (this, other))
     if one is None or two is None:
         return None
     n = min(len(one), len(two))
@@ -323,17 +318,18 @@ def _difference(this: Card, other: Card, state: PartState, metric: str) -> tuple
     return float(np.mean(changes)), (2 * low - 1, 2 * high - 1), n
 
 
-def _values(card: Card, part: str, metric: str) -> np.ndarray | None:
+def _values(card: Card, part: CardPart, metric: str) -> np.ndarray | None:
     """The value of each image (n,), in [0, 1]: of random copies the share that is right."""
     entry = card.entries.get(metric, {})
     found = values_of(entry, card.entries)
     if found is not None or "gamma" not in entry:
         return found
-    (state,) = (one for one in card.states if one.part.name == part)
-    inputs = card.inputs.on(card.inputs.data.split, n=state.n)
-    (noise,) = card.job(state).evaluations
+    (n,) = (state.n for state in card.states if state.part.name == part.name)
+    inputs = card.inputs.on(card.inputs.data.split, n=n)
+    assert isinstance(part.job, EvaluateJob)
+    (noise,) = part.job.evaluations
     (spec,) = (spec for spec in noise.specs if spec.name() == metric)
-    shares: np.ndarray = evaluate_record.task_entries(inputs, noise).rows(spec, again=True) / spec.samples
+    shares: np.ndarray = stored_results.task_entries(inputs, noise).rows(spec, again=True) / spec.samples
     return shares
 
 

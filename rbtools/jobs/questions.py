@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
@@ -17,12 +17,15 @@ from rbtools.evaluation.probabilistic import Decided, Noisy
 from rbtools.evaluation.rare_failures import RareFailure
 from rbtools.evaluation.robust_loss import RobustLoss
 from rbtools.evaluation.spec import Evaluation, Spec
+from rbtools.execution.engine import JobFunction
 from rbtools.execution.run import Run
-from rbtools.jobs import attack_tasks, evaluate_record, measurement, screened_attack, train_test_gap
+from rbtools.jobs import attack_tasks, measurement, screened_attack
 from rbtools.jobs.attack_tasks import MaskingChecklist
 from rbtools.jobs.corrupted_images import Archived
+from rbtools.jobs.evaluate_record import EvaluateJob
 from rbtools.jobs.measurement import MeasureJob
 from rbtools.jobs.screened_attack import TwoPhaseJob
+from rbtools.jobs.train_test_gap import GapJob
 from rbtools.jobs.transfer import Transferred
 from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
@@ -75,17 +78,18 @@ def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is measured, and under which options of the run (`Run.changed`), with `defend` as text.
-
-    of_part: whether a random part of the images tells something.
+    """A job whose results have the answer, and under which options of the run (`Run.changed`), with `defend`
+    as text. Of a job that is fixed, metric is the name that it gives the answer; None is that of the entry.
     """
 
-    of_part: ClassVar[bool] = False
     under: Mapping[str, Any]
+    fixed: Any = None
+    metric: str | None = None
 
-    def measure(self, record: Record, run: Run) -> Record:
-        """The record with the results. Raises RbError where they cannot be measured."""
-        raise NotImplementedError
+    @property
+    def of_part(self) -> bool:
+        """Whether a random part of the images tells something."""
+        return False
 
     def joined(self, other: Any) -> Any:
         """Both questions as one; None where one measurement does not answer both."""
@@ -93,7 +97,21 @@ class Question:
 
     def name(self) -> str | None:
         """The metric that a tool gives the answer; None where only the entry says it."""
-        return None
+        return None if self.metric is None else self.split_name(self.metric)
+
+    def split_name(self, metric: str) -> str:
+        """The metric with the split of the question."""
+        return metric_name.split_name(metric, self.under.get("split", "test"))
+
+    def job(self, run: Run) -> JobFunction:
+        """The job. run: with the options of the question."""
+        job: JobFunction = self.fixed
+        return job
+
+    def measure(self, record: Record, run: Run) -> Record:
+        """The record with the results. Raises RbError where they cannot be measured."""
+        run = self.placed(run)
+        return self.job(run)(record, run)
 
     def placed(self, run: Run) -> Run:
         """The run with the options of the question."""
@@ -108,13 +126,18 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecQuestion(Question):
-    """Specs of one class on the images of one split."""
+    """Specs of one class on the images of one split, or their difference on training and test images.
+
+    n_train: the number of training images, of a difference.
+    """
 
     specs: tuple[Any, ...]
+    difference: bool = False
+    n_train: int | None = None
 
     @property
-    def of_part(self) -> bool:  # type: ignore[override]
-        return not any(spec.batch_dependent for spec in self.specs)
+    def of_part(self) -> bool:
+        return not (self.difference or any(spec.batch_dependent for spec in self.specs))
 
     def joined(self, other: Any) -> Any:
         alike = type(other) is type(self) and type(other.specs[0]) is type(self.specs[0])
@@ -124,10 +147,10 @@ class SpecQuestion(Question):
 
     def name(self) -> str | None:
         (spec, *more) = self.specs  # of a mean there are several
-        return None if more else metric_name.split_name(spec.name(), self.under.get("split", "test"))
+        return None if more or self.difference else self.split_name(spec.name())
 
-    def evaluation(self, run: Run) -> Evaluation:
-        """The specs with those that they need, and the means of corruptions."""
+    def job(self, run: Run) -> JobFunction:
+        """The evaluation of the specs with those that they need, and the means of corruptions."""
         specs = type(self.specs[0]).joined(self.specs)
         if isinstance(specs[0], Transferred):
             specs = [replace(spec, context=run.changed(defend=None)) for spec in specs]
@@ -137,51 +160,8 @@ class SpecQuestion(Question):
                 (spec,) = spec.needs
                 along += [] if spec in (*specs, *along) else [spec]
         means = partial(corruption_means, None) if isinstance(specs[0], Corrupted) else None
-        return Evaluation(title="verification", specs=tuple(specs), along=tuple(along), summary=means)
-
-    def measure(self, record: Record, run: Run) -> Record:
-        run = self.placed(run)
-        return evaluate_record.run_task(record, self.evaluation(run), run)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GapQuestion(SpecQuestion):
-    """The difference of specs on training and test images. n_train: the number of training images."""
-
-    of_part: ClassVar[bool] = False
-    n_train: int | None = None
-
-    def name(self) -> str | None:
-        return None
-
-    def measure(self, record: Record, run: Run) -> Record:
-        run = self.placed(run)
-        return train_test_gap.ge(record, self.evaluation(run), run, self.n_train)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TwoPhaseQuestion(Question):
-    """An accuracy estimated from a sample of the images that cheap attacks leave."""
-
-    request: TwoPhaseJob
-
-    def name(self) -> str | None:
-        method = self.request.method
-        name = metric_name.attack_name(method.stem, method.eps, method.norm)
-        return metric_name.split_name(name, self.under.get("split", "test"))
-
-    def measure(self, record: Record, run: Run) -> Record:
-        return self.request(record, self.placed(run))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChecklistQuestion(Question):
-    """The tests for masked gradients."""
-
-    checklist: MaskingChecklist
-
-    def measure(self, record: Record, run: Run) -> Record:
-        return self.checklist(record, self.placed(run))
+        asked = Evaluation(title="verification", specs=tuple(specs), along=tuple(along), summary=means)
+        return GapJob((asked,), self.n_train) if self.difference else EvaluateJob((asked,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,12 +186,12 @@ class MeasureQuestion(Question):
         same = replace(other, attack=both.attack, entries=both.entries)
         return both if both == same else None
 
-    def measure(self, record: Record, run: Run) -> Record:
+    def job(self, run: Run) -> JobFunction:
         distances = tuple(dict.fromkeys(one["eps"] for one in self.entries if is_number(one.get("eps"))))
         eps, norm = distances or (8 / 255,), str(self.attack.get("norm", "linf"))
         attack = {"attack": "pgd", "steps": 10, "step_size": None, **self.attack}
         cls = MEASURES.load(self.measure_name)
-        request = MeasureJob(
+        return MeasureJob(
             measures=(MEASURES.build(self.measure_name, **self._options(cls)),),
             attacks=measurement.perturbing(
                 [attack["attack"]], eps, attack["steps"], attack["step_size"], norm
@@ -219,7 +199,6 @@ class MeasureQuestion(Question):
             eps=eps,
             **self.about,
         )
-        return request(record, self.placed(run))
 
     def _options(self, cls: Any) -> dict[str, Any]:
         """The measure's own options: what the entries state, and what the names of their numbers ask for."""
@@ -284,9 +263,9 @@ def question_of(
     under = {**under, "n": counts[0]}
     if isinstance(entry.get("two_phase"), Mapping):
         return _two_phase(entry, specs[0], under)
-    if difference:
-        return GapQuestion(specs=specs, under=under, n_train=counts[1])
-    return SpecQuestion(specs=specs, under=under)
+    return SpecQuestion(
+        specs=specs, under=under, difference=difference, n_train=counts[1] if difference else None
+    )
 
 
 def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[Any, ...]:
@@ -366,17 +345,18 @@ def _counts(entry: Entry, beside: Mapping[str, Entry]) -> list[Any] | None:
     return [one["n"] for one in clean] if len(clean) == len(counts) else None
 
 
-def _two_phase(entry: Entry, spec: Attacked, under: Mapping[str, Any]) -> TwoPhaseQuestion:
+def _two_phase(entry: Entry, spec: Attacked, under: Mapping[str, Any]) -> Question:
     about, method = entry["two_phase"], spec.method
     sampled, goal, steps = (about.get(name) for name in ("sampled", "goal", "screen_steps"))
     if type(sampled) is not int or not (goal is None or is_number(goal)) or type(steps) is not int:
         raise Unsayable(f"The record says only in part how this was measured: {entry['metric']}.")
     size = None if sampled == about.get("survivors") or goal is not None else sampled
     screen = screened_attack.screen_of(method, steps)
-    return TwoPhaseQuestion(request=TwoPhaseJob(method, (method.eps,), screen, size, goal), under=under)
+    job = TwoPhaseJob(method, (method.eps,), screen, size, goal)
+    return Question(fixed=job, metric=spec.name(), under=under)
 
 
-def _checked(entry: Entry, beside: Mapping[str, Entry]) -> ChecklistQuestion:
+def _checked(entry: Entry, beside: Mapping[str, Entry]) -> Question:
     same = {name: entry.get(name) for name in ("eps", "split", "n", "seed")}
     methods: dict[str, Any] = {"fgsm": ATTACKS.build("fgsm")}
     for attack, option in (("pgd", "steps"), ("square", "queries"), ("noise", "samples")):
@@ -387,7 +367,7 @@ def _checked(entry: Entry, beside: Mapping[str, Entry]) -> ChecklistQuestion:
     if len(methods) < 4 or not is_number(entry.get("eps")):
         raise Unsayable("the record lacks attacks that it compared")
     checklist = MaskingChecklist(eps=float(entry["eps"]), **methods)
-    return ChecklistQuestion(checklist=checklist, under={**_under(entry), "n": entry.get("n")})
+    return Question(fixed=checklist, under={**_under(entry), "n": entry.get("n")})
 
 
 def _measured(entry: Entry) -> MeasureQuestion:

@@ -62,24 +62,26 @@ def _looked(inputs: Inputs) -> Randomness:
     return found
 
 
-def judged(inputs: Inputs, evaluation: Evaluation) -> Evaluation:
-    """The evaluation, with verdicts that are means over draws where the model is randomised.
+def draws_of(inputs: Inputs) -> int:
+    """Of how many draws a verdict on the record's model is the mean; 0 where one pass decides.
+
+    Raises RbError as `found` does.
+    """
+    draws = inputs.run.settings.draws
+    return draws if found(inputs).randomised and draws > 1 else 0
+
+
+def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
+    """The evaluation, with verdicts that are means over draws where the model is randomised; tell: say so.
 
     Raises RbError for one that has no such verdict, and as `found` does.
     """
-    look, draws = found(inputs), inputs.run.settings.draws
-    if not look.randomised or draws == 1:
-        return evaluation
-    changed = by_draws(evaluation, draws)
-    if changed is not evaluation:  # of rb-pr each noisy copy has a pass of its own
-        tell(inputs, eot_of(changed))
+    draws = draws_of(inputs)
+    changed = by_draws(evaluation, draws) if draws else evaluation
+    if tell and changed is not evaluation:  # of rb-pr each noisy copy has a pass of its own
+        arch, said = inputs.record["arch"], found(inputs).sentence(draws, eot_of(changed))
+        inputs.run.report.notify(f"{arch.get('name') or arch.get('str')} {said}")
     return changed
-
-
-def tell(inputs: Inputs, eot: int | None) -> None:
-    """Say what a randomised model is judged by. eot: the draws of an attack's gradients."""
-    arch, draws = inputs.record["arch"], inputs.run.settings.draws
-    inputs.run.report.notify(f"{arch.get('name') or arch.get('str')} {found(inputs).sentence(draws, eot)}")
 
 
 def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:

@@ -10,9 +10,8 @@ takes neither images nor torch.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -25,10 +24,10 @@ from rbtools.evaluation import attacking
 from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.probabilistic import margin
-from rbtools.evaluation.spec import Entry, Evaluation, Spec
+from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.inputs import resolve
-from rbtools.inputs.checkpoints import resolve_inputs
-from rbtools.jobs import SplitJob, evaluate_record, randomness
+from rbtools.jobs import randomness, stored_results
+from rbtools.jobs.evaluate_record import Ask, Entries, Entry, Plan, PlanJob
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import two_phase
 from rbtools.records import answers, dumps, results
@@ -38,7 +37,6 @@ from rbtools.store import digest
 
 if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
-    from rbtools.execution.run import Run
     from rbtools.inputs.resolve import Inputs
 
 _OF_SAMPLE = ("loss", "device", "precision", "prepared", "warnings")
@@ -100,11 +98,11 @@ class Screened(Spec):
 
 
 @dataclass(frozen=True)
-class TwoPhaseJob(SplitJob):
-    """The attack at each eps, the attacks of its screen, and how many images the attack itself gets.
+class TwoPhaseJob(PlanJob):
+    """The accuracy under the attack and its screen together, at each eps, estimated from a sample.
 
-    size: that number, None for all that the screen leaves. goal: in place of a size, half the length of the
-    interval at which the run stops.
+    screen: its attacks. size: how many images the attack itself gets, None for all that the screen leaves.
+    goal: in place of a size, half the length of the interval at which the run stops.
     """
 
     method: Any
@@ -113,108 +111,76 @@ class TwoPhaseJob(SplitJob):
     size: int | None = None
     goal: float | None = None
 
-    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
-        """The record with the estimated accuracy under the screen and the attack together, at each eps.
+    def plans(self) -> Sequence[Plan]:
+        return [self._estimates]
 
-        Raises RbError as `evaluate_record.run_task` does.
-        """
-        inputs = resolve_inputs(record, run)
-        if randomness.found(inputs).randomised:
+    def _estimates(self, ask: Ask) -> Entries:
+        if randomness.found(ask.inputs).randomised:
             raise RbError("--two-phase has no verdict by rates, and this model is randomised: leave it out.")
-        estimates = [TwoPhaseEvaluation(inputs, self, eps) for eps in self.eps]
-        expected = [estimate.expected() for estimate in estimates]
-        evaluate_record.check_entries(inputs.record, expected, run)
-        if run.plan is not None:
-            run.plan.each([call for estimate in estimates for call in estimate.calls()])
-        record = inputs.record
-        entries = []
-        for estimate in estimates:
-            record, estimate.screened = evaluate_record.measured_entries(inputs, estimate.screening)
-            for entry in estimate.screened.along:
-                record = results.add_implicit(record, entry)
-            entries.append(_finer(record, estimate.entry(), run))
-        evaluate_record.report_warnings(entries, run)
-        return evaluate_record.add_entries(record, entries, run)
+        estimates = [_Estimate(ask, self, eps) for eps in self.eps]
+        if ask.before:
+            return [estimate.expected() for estimate in estimates]
+        entries = ask.inputs.run.each([estimate.entry for estimate in estimates])
+        return [_finer(ask.inputs, entry) for entry in entries]
 
 
-def _finer(record: dict[str, Any], entry: Entry, run: Run) -> Entry:
+def _finer(inputs: Inputs, entry: Entry) -> Entry:
     """The entry, or that of the record if it is of a larger sample."""
-    for old in record.get("evals") or ():
-        about = old.get("two_phase")
-        if old.get("metric") != entry["metric"] or not isinstance(about, dict) or run.replace:
-            continue
-        sampled = about.get("sampled")
-        if isinstance(sampled, int) and sampled > entry["two_phase"]["sampled"]:
-            run.report.notify(
-                f"{entry['metric']}: the record's estimate is of a larger sample, {sampled}, and stays."
-            )
-            return dict(old)
-    return entry
+    old = results.last_entry(inputs.record, entry["metric"])
+    sampled = results.at(old, ("two_phase", "sampled"))
+    if inputs.run.replace or not isinstance(sampled, int) or sampled <= entry["two_phase"]["sampled"]:
+        return entry
+    inputs.run.report.notify(
+        f"{entry['metric']}: the record's estimate is of a larger sample, {sampled}, and stays."
+    )
+    return dict(old)
 
 
-class TwoPhaseEvaluation:
+class _Estimate:
     """The two phases at one eps."""
 
-    def __init__(self, inputs: Inputs, request: TwoPhaseJob, eps: float) -> None:
-        self.inputs, self.request = inputs, request
-        self.method = replace(request.method, eps=eps)
-        self.attacks: list[Attack] = [replace(attack, eps=eps) for attack in request.screen]
-        self.screen, self.attack = Screened(attacks=tuple(self.attacks)), Attacked(method=self.method)
-        self.screening = Evaluation(title="screen", specs=(self.screen,), along=(Clean(),))
-        self.task = Evaluation(title=str(self.method.stem), specs=(self.attack,))
-
-    def calls(self) -> list[Callable[[], Any]]:
-        """Both phases, for a dry run."""
-        return [lambda: self.screened, self._second]
-
-    def _second(self) -> None:
-        """The second phase of a dry run: on its images if the screen is stored, else on the same number of
-        others."""
-        n, known = self.inputs.n, 0
-        with contextlib.suppress(Pending):
-            known = len(self.screened.rows(self.screen))
-        if known == n:
-            self.entry()
-            return
-        size = min(self.request.size or n, n) if self.request.goal is None else two_phase.looks(n)[0]
-        numbers = self.inputs.data.order(self.inputs.data.load().labels)[:n]
-        chosen = indices.of(numbers.tolist(), in_order=True)  # the key is of no other evaluation
-        evaluate_record.task_entries(
-            self.inputs.on(self.inputs.data.split, indices=chosen, n=size), self.task
-        )
+    def __init__(self, ask: Ask, request: TwoPhaseJob, eps: float) -> None:
+        self.ask, self.inputs, self.request, self.n = ask, ask.inputs, request, ask.inputs.n
+        self.screen = Screened(attacks=tuple(replace(attack, eps=eps) for attack in request.screen))
+        self.attack = Attacked(method=replace(request.method, eps=eps))
+        self.task = Evaluation(title=str(self.attack.method.stem), specs=(self.attack,))
+        self.about = {"screen_steps": getattr(request.screen[0], "steps", None)}
 
     def expected(self) -> Entry:
         """The entry as far as it is known before the work."""
-        (entry,) = evaluate_record.expected_entries(self.inputs, self.task)
+        (entry,) = stored_results.expected_entries(self.inputs, self.task)
         # the key of the sample, which does not depend on the attack
         drawn = seed_fields(self.inputs.run.settings.seed)
-        return {**entry, **drawn, "screen": ",".join(attack.stem for attack in self.attacks)}
-
-    @cached_property
-    def screened(self) -> evaluate_record.Results:
-        """The results of the screen."""
-        return evaluate_record.task_entries(self.inputs, self.screening)
-
-    @property
-    def margins(self) -> np.ndarray:
-        """The margin of each image (n,) under the screen, in the order of the evaluation; -1 if broken."""
-        margins: np.ndarray = self.screened.rows(self.screen, again=True)[:, 0]
-        return margins
+        return {**entry, **drawn, "screen": ",".join(attack.stem for attack in self.screen.attacks)}
 
     def entry(self) -> Entry:
         """The entry with its estimate, from the store or computed."""
-        inputs, key_fields = self.inputs, self._key_fields()
+        run, key_fields = self.inputs.run, self._key_fields()
+        try:
+            screened = self.ask(Evaluation(title="screen", specs=(self.screen,), along=(Clean(),)))
+        except Pending:
+            self._note_sample()
+            raise
         expected = {name: value for name, value in self.expected().items() if value is not results.LATER}
-        kept = inputs.run.store.result(digest(key_fields))
+        kept = run.store.result(digest(key_fields))
         if isinstance(kept, list) and len(kept) == 1 and isinstance(kept[0], dict):
             return expected | kept[0]
-        entry = expected | self._measured()
-        if inputs.run.plan is None:
-            named_elsewhere = ("tool", "dataset")
-            numbers = orjson.loads(dumps({k: v for k, v in entry.items() if k not in named_elsewhere}))
-            about = {"kind": "evaluation", "of": key_fields, **resolve.names(inputs.record, inputs.data)}
-            inputs.run.store.keep_result(digest(key_fields), key_fields, [numbers], about)
+        entry = expected | self._measured(screened)
+        if run.plan is None:
+            numbers = {name: value for name, value in entry.items() if name not in ("tool", "dataset")}
+            names = resolve.names(self.inputs.record, self.inputs.data)
+            about = {"kind": "evaluation", "of": key_fields, **names}
+            run.store.keep_result(digest(key_fields), key_fields, [orjson.loads(dumps(numbers))], about)
         return entry
+
+    def _note_sample(self) -> None:
+        """Let a dry run note the second phase, on as many images as the sample would have."""
+        n, data = self.n, self.inputs.data
+        size = min(self.request.size or n, n) if self.request.goal is None else two_phase.looks(n)[0]
+        some = data.order(data.load().labels)[:n].tolist()
+        chosen = indices.of(some, in_order=True)  # the key is of no other evaluation
+        with contextlib.suppress(Pending):
+            stored_results.task_entries(self.inputs.on(data.split, indices=chosen, n=size), self.task)
 
     def _key_fields(self) -> dict[str, Any]:
         """Everything that determines the entry."""
@@ -222,74 +188,64 @@ class TwoPhaseEvaluation:
         specs = {"attack": self.attack, "screen": self.screen}
         return {
             "kind": "two-phase",
-            **evaluate_record.inputs_fields(inputs),
-            **{name: digest(evaluate_record.outcome_fields(inputs, spec)) for name, spec in specs.items()},
+            **stored_results.inputs_fields(inputs),
+            **{name: digest(stored_results.outcome_fields(inputs, spec)) for name, spec in specs.items()},
             **seed_fields(inputs.run.settings.seed),
             "sources": [],
-            "screen_steps": getattr(request.screen[0], "steps", None),
-            "n": inputs.n,
+            **self.about,
+            "n": self.n,
             **({"size": request.size} if request.goal is None else {"goal": request.goal}),
-            "estimate": [VERSION, two_phase.VERSION, evaluate_record.POSTPROCESSING],
+            "estimate": [VERSION, two_phase.VERSION, stored_results.POSTPROCESSING],
         }
 
-    def _measured(self) -> Entry:
+    def _measured(self, screened: stored_results.Results) -> Entry:
         """The fields of the entry that are known after the work."""
-        inputs, n = self.inputs, self.inputs.n
-        left = np.flatnonzero(self.margins >= 0)
-        confidence = two_phase.confidence_of_look(len(left)) if self.request.goal is not None else 0.95
-        order, stratum = self.order(left)
+        inputs, goal = self.inputs, self.request.goal
+        margins = screened.rows(self.screen, again=True)[:, 0]  # (n,), -1 if the screen breaks the image
+        left = np.flatnonzero(margins >= 0)
+        looks = two_phase.looks(len(left)) if goal is not None else [self.request.size or len(left)]
+        confidence = two_phase.confidence_of_look(len(left)) if goal is not None else 0.95
+        order, stratum = self._order(left, margins[left])
         of_sample: list[Entry] = []
         parts, stands = two_phase.strata(0, stratum[:0], stratum[:0]), np.zeros(0)
-        for size in self._sizes(len(left)):
-            sample = inputs.on(inputs.data.split, indices=order, n=size)
-            of_sample, _, rows = evaluate_record.task_entries(sample, self.task)
+        for size in looks if len(left) else ():
+            sample = inputs.on(inputs.data.split, indices=order, n=min(size, len(left)))
+            of_sample, _, rows = stored_results.task_entries(sample, self.task)
             stands = rows(self.attack, again=True)
             parts = two_phase.strata(len(left), stratum[:size], stands)
             low, high = two_phase.estimate(parts, confidence).interval
-            if self.request.goal is not None and (high - low) / 2 / n <= self.request.goal:
+            if goal is not None and (high - low) / 2 / self.n <= goal:
                 break
-        whole = len(left) == sum(part[1] for part in parts)
+        whole = len(left) == sum(part.sampled for part in parts) and self.n <= answers.MOST
         bits = self._answers(order, stands) if whole else {}
-        return self._estimated(parts, confidence, of_sample) | self._cost(of_sample) | bits
+        return self._estimated(parts, confidence, of_sample) | self._cost(screened, of_sample) | bits
+
+    def _order(self, left: np.ndarray, margins: np.ndarray) -> tuple[indices.Indices, np.ndarray]:
+        """The survivors (S,), places of the evaluation, in the order of the sample; their strata (S,)."""
+        data = self.inputs.data
+        numbers = data.order(data.load().labels)[: self.n][torch.from_numpy(left)]
+        keys = Draws(self.inputs.run.settings.seed, "two-phase", numbers).uniform((1,))[:, 0].double().numpy()
+        order, stratum = two_phase.order(margins, keys)
+        return indices.of(numbers[torch.from_numpy(order)].tolist(), in_order=True), stratum
 
     def _answers(self, order: indices.Indices, stands: np.ndarray) -> Entry:
         """A bit for each image: whether it survives both phases. Only where the attack ran on all survivors
         of the screen, in this order, is it known which of them it breaks: stands (N,), 1 or 0.
         """
-        data, n = self.inputs.data, self.inputs.n
-        if n > answers.MOST:
-            return {}
-        right = np.isin(data.order(data.load().labels)[:n].numpy(), np.array(order.numbers)[stands > 0])
-        examples = evaluate_record.examples_digest(self.inputs.fields, data.protocol())
+        data = self.inputs.data
+        right = np.isin(data.order(data.load().labels)[: self.n].numpy(), np.array(order.numbers)[stands > 0])
+        examples = stored_results.examples_digest(self.inputs.fields, data.protocol())
         return {answers.FIELD: answers.packed(right, examples)}
-
-    def order(self, left: np.ndarray) -> tuple[indices.Indices, np.ndarray]:
-        """The survivors at the places `left` of the evaluation, in the order of the sample; their strata."""
-        places = torch.from_numpy(left)
-        numbers = self.inputs.data.order(self.inputs.data.load().labels)[: self.inputs.n][places]
-        keys = Draws(self.inputs.run.settings.seed, "two-phase", numbers).uniform((1,))[:, 0].double().numpy()
-        order, stratum = two_phase.order(self.margins[left], keys)
-        return indices.of(numbers[torch.from_numpy(order)].tolist(), in_order=True), stratum
-
-    def _sizes(self, survivors: int) -> Iterator[int]:
-        """The sizes of the sample: one, or those at which a run with a goal looks at its interval."""
-        if not survivors:
-            return
-        if self.request.goal is not None:
-            yield from two_phase.looks(survivors)
-        else:
-            yield min(self.request.size or survivors, survivors)
 
     def _estimated(
         self, parts: Sequence[two_phase.Stratum], confidence: float, of_sample: Sequence[Entry]
     ) -> Entry:
         """The value, its interval, and what it was estimated from."""
-        n, estimate = self.inputs.n, two_phase.estimate(parts, confidence)
-        sampled, survivors = (sum(part[column] for part in parts) for column in (1, 0))
+        n, estimate = self.n, two_phase.estimate(parts, confidence)
         about: Entry = {
-            "survivors": survivors,
-            "sampled": sampled,
-            "screen_steps": getattr(self.request.screen[0], "steps", None),
+            "survivors": sum(part.size for part in parts),
+            "sampled": sum(part.sampled for part in parts),
+            **self.about,
             "estimator": two_phase.FIXED,
             "version": two_phase.VERSION,
             "strata": [list(part) for part in parts],
@@ -305,12 +261,12 @@ class TwoPhaseEvaluation:
         interval = two_phase.population_interval(estimate.robust, estimate.interval, n)
         return {"value": estimate.robust / n, "ci95": list(interval), "two_phase": about}
 
-    def _cost(self, of_sample: Sequence[Entry]) -> Entry:
+    def _cost(self, screened: stored_results.Results, of_sample: Sequence[Entry]) -> Entry:
         """Time, precision and warnings: of the attack on the sample, and the time of the screen."""
-        entries = [*self.screened.entries, *of_sample]
+        entries = [*screened.entries, *of_sample]
         fields = {name: value for entry in entries for name, value in entry.items() if name in _OF_SAMPLE}
         passes = {
-            name: round(sum(entry["passes"][name] * entry["n"] for entry in entries) / self.inputs.n, 2)
+            name: round(sum(entry["passes"][name] * entry["n"] for entry in entries) / self.n, 2)
             for name in ("forward", "backward")
             if all("passes" in entry for entry in entries)
         }

@@ -51,33 +51,32 @@ class VerifyJob(JobFunction):
     hints: CheckpointHints | None = None
 
     def __call__(self, record: Record, run: Run) -> Record:
-        entries = self._chosen(record)
-        plain, verdicts = _without_network(record, entries, self.file is not None)
-        given, verdict, reason = self._given(record, run)
-        if given is None:
-            weights = [entry for entry in plain if not _of_architecture(entry)]
-            plain = [entry for entry in plain if _of_architecture(entry)]
-            verdicts |= {
-                entry["metric"]: {"verdict": verdict, "claimed": entry.get("value"), "reason": reason}
-                for entry in weights
-            }
-        verdicts |= _Measurement(given or record, plain, self, record, run).verdicts() if plain else {}
-        ordered = {entry["metric"]: verdicts[entry["metric"]] for entry in entries}
-        return {**record, FIELD: {**consistency.summary(record), "entries": ordered}}
+        given, missing = self._given(record, run)
+        verdicts: dict[str, Record] = {}
+        left: list[Entry] = []
+        for entry in self._chosen(record):
+            verdict = _without_network(record, entry, self.file is not None)
+            if verdict is None and missing is not None and not _of_architecture(entry):
+                verdict = _unmeasured(entry, *missing)
+            verdicts[entry["metric"]] = verdict or {}
+            left += [] if verdict else [entry]
+        if left:
+            verdicts |= _Measurement(given, left, self, record, run).verdicts()
+        return {**record, FIELD: {**consistency.summary(record), "entries": verdicts}}
 
-    def _given(self, record: Record, run: Run) -> tuple[Record | None, str, str]:
-        """The record with a file of its weights; None where there is none, the verdict then, and why."""
+    def _given(self, record: Record, run: Run) -> tuple[Record, tuple[str, str] | None]:
+        """The record with a file of its weights; where there is none, why, and the verdict then."""
         try:
             if self.file is not None:
-                return with_file(record, self.file, run, self.hints), "", ""
+                return with_file(record, self.file, run, self.hints), None
             if "checkpoint" in record and run.selection.weights is None:
                 checkpoint_of(record, run)
-            return record, "", ""
+            return record, None
         except OtherCheckpoint as other:
-            return None, remeasured.DIFFERS, str(other)
+            return record, (str(other), remeasured.DIFFERS)
         except RbError as missing:
             hint = "" if self.file is not None else " Or name its file with --checkpoint FILE."
-            return None, remeasured.UNKNOWN, f"{missing}{hint}"
+            return record, (f"{missing}{hint}", remeasured.UNKNOWN)
 
     def _chosen(self, record: Record) -> list[Entry]:
         entries: list[Entry] = list({entry["metric"]: entry for entry in record.get("evals") or ()}.values())
@@ -92,34 +91,26 @@ class VerifyJob(JobFunction):
         return random.Random(hashlib.sha256(text.encode()).digest())
 
 
-def _unknown(entry: Entry, reason: str) -> Record:
-    return {"verdict": remeasured.UNKNOWN, "claimed": entry.get("value"), "reason": reason}
+def _unmeasured(entry: Entry, reason: str, verdict: str = remeasured.UNKNOWN) -> Record:
+    return {"verdict": verdict, "claimed": entry.get("value"), "reason": reason}
 
 
-def _without_network(
-    record: Record, entries: Sequence[Entry], has_file: bool
-) -> tuple[list[Entry], dict[str, Record]]:
-    """The entries that take measurements, and the verdicts on the others."""
-    left, verdicts = [], {}
-    for entry in entries:
-        name = entry["metric"]
-        if isinstance(entry.get("expression"), str):
-            verdicts[name] = _expression(record, entry)
-        elif remeasured.is_duration(name):
-            verdicts[name] = _unknown(entry, "a duration is not the same twice")
-        elif name == "score":
-            verdicts[name] = _score(record, entry)
-        elif "records" in entry:
-            verdicts[name] = _unknown(entry, "a mean over records, whose members are not in this record")
-        elif entry.get("value") is None and consistency.is_published(entry):
-            verdicts[name] = _unknown(entry, "no number was published")
-        elif "checkpoint" not in record and not has_file and not _of_architecture(entry):
-            verdicts[name] = _unknown(
-                entry, "the record has no checkpoint: name its file with --checkpoint FILE"
-            )
-        else:
-            left.append(entry)
-    return left, verdicts
+def _without_network(record: Record, entry: Entry, has_file: bool) -> Record | None:
+    """The verdict on an entry that takes no measurement; None for one that does."""
+    if isinstance(entry.get("expression"), str):
+        return _expression(record, entry)
+    if entry["metric"] == "score":
+        return _score(record, entry)
+    reason = None
+    if remeasured.is_duration(entry["metric"]):
+        reason = "a duration is not the same twice"
+    elif "records" in entry:
+        reason = "a mean over records, whose members are not in this record"
+    elif entry.get("value") is None and consistency.is_published(entry):
+        reason = "no number was published"
+    elif "checkpoint" not in record and not has_file and not _of_architecture(entry):
+        reason = "the record has no checkpoint: name its file with --checkpoint FILE"
+    return None if reason is None else _unmeasured(entry, reason)
 
 
 def _of_architecture(entry: Entry) -> bool:
@@ -131,7 +122,7 @@ def _score(record: Record, entry: Entry) -> Record:
     """The verdict on a composite score: from the record's metrics and the ranges that they were scaled by."""
     terms, ranges = entry.get("terms"), entry.get("ranges")
     if not isinstance(terms, list) or not isinstance(ranges, Mapping):
-        return _unknown(entry, "the entry lacks the ranges of its terms, by which a score is scaled")
+        return _unmeasured(entry, "the entry lacks the ranges of its terms, by which a score is scaled")
     try:
         of_score = [Term(term["metric"], term["weight"], term["higher"]) for term in terms]
         metrics = record.get("metrics") or {}
@@ -140,7 +131,7 @@ def _score(record: Record, entry: Entry) -> Record:
         how = "worst" if entry.get("missing") == "worst" else "renormalise"
         score = composite.scores([[value] for value in values], of_score, how, ends)[0].score
     except (RbError, KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
-        return _unknown(entry, "the entry's terms and ranges do not fit together")
+        return _unmeasured(entry, "the entry's terms and ranges do not fit together")
     return remeasured.judged(entry, {**entry, "value": score})
 
 
@@ -159,7 +150,7 @@ def _expression(record: Record, entry: Entry) -> Record:
     try:
         value = expr.compile(entry["expression"]).number(record)
     except RbError as wrong:
-        return _unknown(entry, str(wrong))
+        return _unmeasured(entry, str(wrong))
     return remeasured.judged(entry, {**entry, "value": value})
 
 
@@ -169,91 +160,92 @@ class _Measurement:
     def __init__(
         self, record: Record, entries: Sequence[Entry], job: VerifyJob, came: Record, run: Run
     ) -> None:
-        self.record, self.entries, self.job = record, entries, job
+        self.record, self.job = record, job
+        self.claims = {entry["metric"]: entry for entry in entries}
         self.assumed = [] if "checkpoint" in came else [f"checkpoint {job.file}"]
         self.bare = {name: value for name, value in record.items() if name not in _APART}
         store = Store(run.store.folder, force=True)  # it gives checkpoints, and no results
         alone = {"n": None, "split": "test", "seed": 0, "shard": (1, 1)}
         self.run = run.changed(store=store, **alone, notify=discard, warn=discard)
         self.asked: dict[str, Question] = {}
-        self.measured: dict[str, Entry] = {}  # by the metric of the claim
+        # By the metric of the claim: what was measured, and the claim's images where they are a random part.
+        self.measured: dict[str, tuple[Entry, int | None]] = {}
         self.along: dict[str, Entry] = {}  # what was measured with other claims
-        self.parts: dict[str, int] = {}  # the claim's images, a random part of which was measured
         self.failed: dict[str, str] = {}
 
     def verdicts(self) -> dict[str, Record]:
         """The verdict on each entry."""
         every = {entry["metric"]: entry for entry in self.record.get("evals") or ()}
-        chosen = {entry["metric"]: entry for entry in self.entries}
-        verdicts: dict[str, Record] = {}
-        for metric, entry in chosen.items():
+        for metric, entry in self.claims.items():
             try:
                 question = question_of(entry, every, lenient=consistency.is_published(entry))
             except Unsayable as wrong:
-                verdicts[metric] = _unknown(entry, str(wrong))
+                self.failed[metric] = str(wrong)
             else:
-                if not _comes_along(entry, chosen):
+                if not _comes_along(entry, self.claims):
                     self.asked[metric] = question
+        unsayable = {metric: _unmeasured(self.claims[metric], why) for metric, why in self.failed.items()}
         for question, metrics in joined(self.asked):
-            problem = self._measure(question, metrics)
-            for metric in metrics if problem is not None else ():
-                alone = problem if len(metrics) == 1 else self._measure(self.asked[metric], [metric])
-                if alone is not None:
-                    self.failed[metric] = alone
-        return {metric: verdicts.get(metric) or self._verdict(entry) for metric, entry in chosen.items()}
+            if not self._measure(question, metrics) and len(metrics) > 1:
+                for metric in metrics:
+                    self._measure(self.asked[metric], [metric])
+        return {
+            metric: unsayable.get(metric) or self._verdict(entry) for metric, entry in self.claims.items()
+        }
 
-    def _measure(self, question: Question, metrics: Sequence[str]) -> str | None:
-        """Measure what a question asks for, the answers to claims of these metrics; the reason where that
-        fails."""
+    def _measure(self, question: Question, metrics: Sequence[str]) -> bool:
+        """Measure what a question asks for, which answers claims of these metrics; whether that succeeds."""
         try:
-            part = self._images(question)
-            if part is not None:
-                question = replace(question, under={**question.under, "n": None, "indices": part[0]})
+            chosen, images = self._part(question)
+            if images is not None:
+                question = replace(question, under={**question.under, "n": None, "indices": chosen})
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 result = question.measure(self.bare, self.run)
         except RbError as wrong:
-            return str(wrong)
+            self.failed |= dict.fromkeys(metrics, str(wrong))
+            return False
         found = {entry["metric"]: entry for entry in result.get("evals") or ()}
         for metric in metrics:
+            self.failed.pop(metric, None)  # of several questions as one
             name = self.asked[metric].name() or metric
             if name in found:
-                self.measured[metric] = found[name]
-                self.parts |= {} if part is None else {metric: part[1]}
+                self.measured[metric] = found[name], images
         self.along = found | self.along
-        return None
+        return True
 
-    def _images(self, question: Question) -> tuple[Any, int] | None:
+    def _part(self, question: Question) -> tuple[Any, int | None]:
         """The random part of the question's images, and how many it has; None for all of them."""
         wanted = self.job.n
         if wanted is None or not question.of_part:
-            return None
+            return None, None
         inputs = resolve_inputs(self.bare, question.placed(self.run))
         order = inputs.data.order(inputs.data.load().labels)[: inputs.n].tolist()
         if wanted >= len(order):
-            return None
+            return None, None
         return indices.of(sorted(self.job.draws(self.record, "images").sample(order, wanted))), len(order)
 
-    def _verdict(self, entry: Entry) -> Record:
-        metric = entry["metric"]
-        measured = self.measured.get(metric) or self.along.get(metric)
+    def _verdict(self, claim: Entry) -> Record:
+        metric = claim["metric"]
+        measured, images = self.measured.get(metric) or (self.along.get(metric), None)
         if measured is None:
-            return _unknown(entry, self.failed.get(metric, "no tool measures a metric of that name"))
-        if consistency.is_published(entry):
-            return self._published(entry, measured)
-        if metric not in self.parts and entry.get("indices") != measured.get("indices"):
-            return _unknown(entry, "it is of chosen images (--indices), of which the record has only a hash")
-        if words := remeasured.different(entry, measured):
-            return _unknown(entry, f"it was measured differently: {words}")
-        return remeasured.judged(entry, measured, self.parts.get(metric))
-
-    def _published(self, entry: Entry, measured: Entry) -> Record:
-        """The verdict on a published number, which names only some of its settings."""
-        if words := published_difference.difference(measured, entry):
-            return _unknown(entry, f"it was measured differently: {words}")
-        verdict = remeasured.published(entry, measured, self.parts.get(entry["metric"]))
-        assumed = [*self.assumed, *remeasured.assumed(entry, measured, self.parts.get(entry["metric"]))]
-        return {**verdict, **({"assumed": ", ".join(assumed)} if assumed else {})}
+            return _unmeasured(claim, self.failed.get(metric, "no tool measures a metric of that name"))
+        published = consistency.is_published(claim)  # it names only some of its settings
+        if not published and images is None and claim.get("indices") != measured.get("indices"):
+            reason = "it is of chosen images (--indices), of which the record has only a hash"
+            return _unmeasured(claim, reason)
+        words = (
+            published_difference.difference(measured, claim)
+            if published
+            else remeasured.different(claim, measured)
+        )
+        if words:
+            return _unmeasured(claim, f"it was measured differently: {words}")
+        if not published:
+            return remeasured.judged(claim, measured, images)
+        verdict = remeasured.published(claim, measured, images)
+        assumed = ", ".join([*self.assumed, *remeasured.assumed(claim, measured, images)])
+        return {**verdict, **({"assumed": assumed} if assumed else {})}
 
 
 def _comes_along(entry: Entry, entries: Mapping[str, Entry]) -> bool:

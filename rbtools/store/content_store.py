@@ -205,30 +205,30 @@ class Store:
         """Hold the lease of a unit of work that others are not to do meanwhile, or return without it once
         another has `done` it. A store that cannot be written has no leases: the work is then done without.
         """
-        path, held = self.path("leases", key), None
-        with contextlib.suppress(OSError):
-            held = None if path is None else lease.wait(path, check_cancelled, done)
-        try:
+        with self._lease(key, lambda path: lease.wait(path, check_cancelled, done)):
             yield
-        finally:
-            if held is not None:
-                held.release()
-
-    # --- files ----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def working(self) -> Iterator[str | None]:
         """Show by a lease that this process works with what the store has, so that `gc` leaves it; its name,
         None where there is none."""
         name = checksum.digest({"work": uuid.uuid4().hex})
+        with self._lease(name, lease.claim) as held:
+            yield None if held is None else name
+
+    @contextlib.contextmanager
+    def _lease(self, name: str, take: Callable[[Path], lease.Lease | None]) -> Iterator[lease.Lease | None]:
+        """Hold a lease of that name, where one can be taken."""
         path, held = self.path("leases", name), None
         with contextlib.suppress(OSError):
-            held = None if path is None else lease.claim(path)
+            held = None if path is None else take(path)
         try:
-            yield None if held is None else name
+            yield held
         finally:
             if held is not None:
                 held.release()
+
+    # --- files ----------------------------------------------------------------------------------------
 
     def path(self, kind: str, name: str) -> Path | None:
         """The path of a file of that kind and name, existing or not; None without a store."""
@@ -251,13 +251,14 @@ class Store:
         if self.folder is None:
             return
         self.check()
-        for folder in _listed(self.folder / kind):
-            if not _FOLDER.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
+        for part in _listed(self.folder / kind):
+            folder = self.folder / kind / part
+            if not _FOLDER.fullmatch(part) or folder.is_symlink() or not folder.is_dir():
                 yield folder, False
-            elif folder.name.startswith(beginning[:2]):
-                for path in _listed(folder):
-                    if path.name.startswith(beginning):
-                        yield path, _NAME.fullmatch(path.name) is not None
+            elif part.startswith(beginning[:2]):
+                for name in _listed(folder):
+                    if name.startswith(beginning):
+                        yield folder / name, _NAME.fullmatch(name) is not None
 
     def read(self, kind: str, name: str) -> Any | None:
         """What a file holds (`checksum.content`); None if it is absent, or damaged and written again."""
@@ -335,9 +336,9 @@ def _file_key(path: str | os.PathLike[str]) -> tuple[str, bool]:
     return f"{FILE}{text}:{absolute}", settled
 
 
-def _listed(folder: Path) -> list[Path]:
+def _listed(folder: Path) -> list[str]:
     try:
-        return sorted(folder.iterdir())
+        return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
 

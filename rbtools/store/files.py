@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO
 
 from rbtools.errors import RbError, UsageError
-from rbtools.store import lease
 
 ASIDE = ".aside-"
 # Longer than any pause between two writes to one file: the writer of an older file has ended.
@@ -37,8 +36,7 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
     Its `name` is that of the temporary file. Raises RbError, with the system's reason and the hint, if it
     cannot be written.
     """
-    # The name includes the process, so that the file can be removed when that process has ended.
-    aside = f"{path.parent}/{ASIDE}{lease.label()}-{uuid.uuid4().hex}"
+    aside = f"{path.parent}/{ASIDE}{uuid.uuid4().hex}"
     try:
         os.makedirs(path.parent, exist_ok=True)
         with open(aside, "xb") as stream:
@@ -133,11 +131,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def is_abandoned(path: Path, now: float) -> bool:
-    """Whether a temporary file will never be renamed: its writer has ended, or stopped writing long ago."""
-    label = path.name.removeprefix(ASIDE).partition("-")[0]
-    if path.name.startswith(ASIDE) and lease.is_gone(lease.from_label(label)):
-        return True
-    return now - path.stat().st_mtime > ABANDONED_SECONDS
+    """Whether it is a temporary file whose writer stopped writing long ago: it will never be renamed."""
+    return path.name.startswith(ASIDE) and now - path.stat().st_mtime > ABANDONED_SECONDS
 
 
 def cannot_write(path: Path, error: OSError, hint: str = _HINT) -> RbError:

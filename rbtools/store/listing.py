@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,13 +74,10 @@ def record(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     except (LookupError, TypeError, AttributeError, ValueError):
         raise DamagedFile("what it describes does not fit its name") from None
     status = path.stat()
-    stored = {"kind": kind, "key": path.name, "bytes": status.st_size, "time": _in_words(status.st_mtime)}
+    written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.st_mtime))
+    stored = {"kind": kind, "key": path.name, "bytes": status.st_size, "time": written}
     outcomes = {"outcomes": what["outcomes"]} if "outcomes" in what else {}
     return {"schema": SCHEMA, **fields, "stored": {**stored, **outcomes}}
-
-
-def _in_words(time: float) -> str:
-    return datetime.fromtimestamp(int(time), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _fields(kind: str, what: Any, value: Any, about: Any) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from rbtools.store.content_store import FILE, KINDS, Store
 
 FOREIGN = "it is no file of a store"
 STALE_STATE_SECONDS = 30 * 24 * 3600.0
-_LEFT_BEHIND = (files.ASIDE, ".stale-", ".now-")
 
 
 class Checked(NamedTuple):
@@ -36,17 +35,21 @@ def verify(store: Store) -> Iterator[Checked]:
             if path.name.startswith("."):
                 continue
             try:
-                problem = _problem(store, kind, path) if own and is_plain(path) else FOREIGN
+                problem = _problem(store, kind, path) if own else FOREIGN
             except FileNotFoundError:  # finished and removed meanwhile
                 continue
+            except NoPlainFile:
+                problem = FOREIGN
             except OSError as error:
                 problem = f"it cannot be read ({error.strerror})"
             yield Checked(kind, path, problem)
 
 
 def _problem(store: Store, kind: str, path: Path) -> str | None:
-    """The problem of a file of that kind. Raises OSError."""
+    """The problem of a file of that kind. Raises OSError, and NoPlainFile for what is none."""
     if kind == "objects":
+        if not is_plain(path):
+            raise NoPlainFile(path)
         if hash_of_file(path) == path.name:
             return None
         store.hash_now(path)  # this also replaces the cached hash
@@ -90,7 +93,7 @@ def clear(store: Store, *, keep_metrics: bool = False, dry_run: bool = False) ->
     store.existing()
     # Checkpoints are listed before leases: one made meanwhile has a lease, or is not in the list.
     objects = list(store.files("objects")) if keep_metrics else []
-    live = [path for path in store.files("leases") if _is_live(path)]
+    live = [path for path in store.files("leases") if lease.is_alive(path)]
     garbage = []
     for kind, path in _unused(store, keep_metrics, bool(live), objects):
         if not is_plain(path):  # the user's, or removed meanwhile
@@ -114,33 +117,24 @@ def _unused(
     store: Store, keep_metrics: bool, working: bool, objects: list[Path]
 ) -> Iterator[tuple[str, Path]]:
     """The files to remove and their kinds, each looked at just before it is removed."""
-    yield from (("leases", path) for path in store.files("leases") if not _is_live(path))
+    yield from (("leases", path) for path in store.files("leases") if not lease.is_alive(path))
     now = time.time()
     for kind in KINDS:
         for path, _ in store.walk(kind):
             with contextlib.suppress(FileNotFoundError):
-                if path.name.startswith(_LEFT_BEHIND) and files.is_abandoned(path, now):
+                if files.is_abandoned(path, now):
                     yield "aside", path
     for path in store.files("state"):
         claim = store.path("leases", path.name)
         with contextlib.suppress(FileNotFoundError):
             unwanted = keep_metrics and not working
-            if claim is not None and not _is_live(claim) and (unwanted or _is_stale(store, path, now)):
+            if claim is not None and not lease.is_alive(claim) and (unwanted or _is_stale(store, path, now)):
                 yield "state", path
     for path in store.files("cache") if keep_metrics else ():
         cached = store.read("cache", path.name)
         if cached is None or cached["key"].startswith(FILE):
             yield "cache", path
     yield from (("objects", path) for path in objects if not working)
-
-
-def _is_live(path: Path) -> bool:
-    try:
-        return lease.is_alive(path)
-    except (FileNotFoundError, NoPlainFile):
-        return False
-    except OSError:  # whose it is cannot be read
-        return True
 
 
 def _is_stale(store: Store, state: Path, now: float) -> bool:

@@ -25,7 +25,7 @@ from rbtools.commands.attack import main
 from rbtools.evaluation import accuracy, attacking
 from rbtools.execution.device import environment
 from rbtools.inputs import resolve
-from rbtools.jobs import evaluate_record
+from rbtools.jobs import stored_results
 from rbtools.records import answers, consistency, metric_name
 from rbtools.registry import gathered
 from rbtools.store import Store
@@ -117,7 +117,7 @@ def test_large_details_stay_in_the_store(trained: dict[str, Record], monkeypatch
     """Figures fetch them by their key, and are the same to the byte."""
     words = "fgsm --eps 8 --n 30 --detail".split()
     inside = one(run(words, trained["erm"]))
-    monkeypatch.setattr(evaluate_record, "LARGE_DETAIL", 100)
+    monkeypatch.setattr(stored_results, "LARGE_DETAIL", 100)
     apart = one(run(words, trained["erm"]))
     assert list(apart["evals"][-1]["detail"]) == ["stored"]
     for figure in ("confusion", "confidence --view class"):
@@ -815,10 +815,10 @@ def outcomes_of(record: Record, task: Any) -> np.ndarray:
     """The outcomes of the last output of a task on the first 120 images."""
     from rbtools.execution.run import Run
     from rbtools.inputs.checkpoints import resolve_inputs
-    from rbtools.jobs import evaluate_record
+    from rbtools.jobs import stored_results
 
     inputs = resolve_inputs(record, Run.of("rb-attack", Store(Path("rb-store")), n=120, device="cpu"))
-    rows: np.ndarray = evaluate_record.task_entries(inputs, task).rows(task.specs[0])
+    rows: np.ndarray = stored_results.task_entries(inputs, task).rows(task.specs[0])
     return rows
 
 

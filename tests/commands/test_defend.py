@@ -13,7 +13,7 @@ import pytest
 from rbtools.defences.stages import Stages, parse
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
-from rbtools.jobs.evaluate_record import inputs_fields
+from rbtools.jobs.stored_results import inputs_fields
 from rbtools.records import consistency, metric_name
 from rbtools.store import Store
 from tests.runner import Record, entry, model, one, records, run

@@ -14,7 +14,7 @@ from click.testing import Result
 import rbtools
 from rbtools.commands.verify import main
 from rbtools.execution.run import Run
-from rbtools.jobs import evaluate_record
+from rbtools.jobs.evaluate_record import EvaluateJob
 from rbtools.probabilistic import intervals
 from rbtools.records import checksums
 from tests.runner import Record, invoke
@@ -303,13 +303,13 @@ def test_the_options_of_the_run_go_with_every_measurement(
     measured: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Run] = []
-    run_task = evaluate_record.run_task
+    work = EvaluateJob.__call__
 
-    def recording(record: Record, task: Any, run: Run) -> Record:
+    def recording(job: EvaluateJob, record: Record, run: Run) -> Record:
         asked.append(run)
-        return run_task(record, task, run)
+        return work(job, record, run)
 
-    monkeypatch.setattr(evaluate_record, "run_task", recording)
+    monkeypatch.setattr(EvaluateJob, "__call__", recording)
     assert run(["--threads", "1", "--batch", "7", "--device", "cpu"], measured).exit_code == 0
     assert {(one.placement.threads, one.settings.batch, one.placement.device) for one in asked} == {
         (1, 7, "cpu")

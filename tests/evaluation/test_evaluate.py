@@ -31,17 +31,18 @@ from rbtools.evaluation.robust_loss import robust_loss
 from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
+from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import data_of
-from rbtools.jobs import evaluate_record
+from rbtools.jobs import stored_results
 from rbtools.jobs.evaluate_record import run_task
-from rbtools.jobs.train_test_gap import ge
+from rbtools.jobs.train_test_gap import GapJob
 from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
-from rbtools.store import Store, digest
+from rbtools.store import Store
 
 Record = dict[str, Any]
 TEST_IMAGES = 355
@@ -436,7 +437,7 @@ def test_where_no_image_is_right_pr_has_a_reason_and_no_value(
 
 
 def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: Run) -> None:
-    result = ge(record, accuracy.clean(), run.changed(n=80), n_train=200)
+    result = GapJob((accuracy.clean(),), 200)(record, run.changed(n=80))
     metrics = result["metrics"]
     assert metrics["ge.acc"] == pytest.approx(metrics["train.acc"] - metrics["acc"], abs=1e-15)
     entry = result["evals"][-1]
@@ -451,7 +452,7 @@ def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: Run
 def test_ge_takes_what_the_evaluators_found(record: Record, run: Run, seen: Seen) -> None:
     run_task(record, pgd(8), run.changed(n=30))
     before = seen.images
-    ge(record, accuracy.clean(), run.changed(n=30), n_train=50)
+    GapJob((accuracy.clean(),), 50)(record, run.changed(n=30))
     assert seen.since(before) == 50  # the test side came along with the attack
 
 
@@ -470,7 +471,7 @@ def test_ge_without_a_value_on_one_side_says_which(
 
     model_is(Memory())
     question = noisy(NOISES.build("uniform"), (1e-3,), Estimator(rho=()), 2)
-    result = ge(record, question, run.changed(n=10), n_train=10)
+    result = GapJob((question,), 10)(record, run.changed(n=10))
     assert "ge.pr.uniform.0.001" not in result["metrics"]
     assert result["evals"][-1]["reason"].startswith("on train: no image is classified correctly")
 
@@ -533,7 +534,7 @@ def test_another_protocol_is_refused_before_the_work(
 
     def work(record: Record, question: Evaluation, **own: Any) -> Record:
         if difference:
-            return ge(record, question, run.changed(**own), 6)
+            return GapJob((question,), 6)(record, run.changed(**own))
         return run_task(record, question, run.changed(**own))
 
     done = json.loads(json.dumps(work(record, first)))
@@ -663,7 +664,9 @@ def test_damaged_results_are_computed_again(
 @pytest.mark.parametrize(
     "kept", [None, 1, "x", {}, [1], [{}], [{"metric": 1, "value": 1}], [{"metric": "acc"}]]
 )
-def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(kept: object, run: Run) -> None:
-    unit = evaluate_record._CacheUnit((Clean(),), {}, "", {}, digest({}))
-    run.store.keep_result(unit.entries_key, {}, kept)
-    assert evaluate_record._stored_entries(run, unit) is None
+def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(
+    kept: object, record: dict[str, Any], run: Run
+) -> None:
+    unit = stored_results._Unit(resolve_inputs(record, run), (Clean(),))
+    run.store.keep_result(unit.entries_key, unit.entries_fields, kept)
+    assert unit.stored() is None

@@ -29,7 +29,7 @@ from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.in_memory import task_of
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
-from rbtools.jobs import evaluate_record
+from rbtools.jobs import stored_results
 from rbtools.measures.hessian import Hessian
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.distributions import Uniform
@@ -135,7 +135,7 @@ def by_command(line: list[str], task: Any, name: str) -> np.ndarray:
     run = Run.of(store=Store("rb-store"), device="cpu", allow_code=True)
     inputs = resolve_inputs(json.loads(result.stdout), run)
     (spec,) = in_memory.task_of(task).specs
-    found = Outcomes(run.store, digest(evaluate_record.outcome_fields(inputs, spec))).values(inputs.n)
+    found = Outcomes(run.store, digest(stored_results.outcome_fields(inputs, spec))).values(inputs.n)
     assert len(found), "the store has no outcomes under the key of these settings"
     return found[inputs.data.order(inputs.data.load().labels).argsort().numpy()]
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -152,26 +149,10 @@ def cleared(store: Store, **options: Any) -> dict[str, list[str]]:
     return found
 
 
-def held_by(store: Store, key: str, **changes: Any) -> Path:
-    """A lease on that key of a process of another host, or of whom `changes` name."""
-    path = store.path("leases", key)
-    assert path is not None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"host": "elsewhere", "pid": 1, "token": "x", **changes}))
-    return path
-
-
 def aged(path: Path, seconds: float) -> Path:
     then = time.time() - seconds
     os.utime(path, (then, then))
     return path
-
-
-def dead() -> int:
-    """The number of a process that was."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        pass
-    return process.pid
 
 
 def test_nothing_that_is_needed_goes(busy: Any) -> None:
@@ -199,43 +180,30 @@ def test_hashes_of_files_go_and_other_cached_texts_stay(busy: Any) -> None:
 
 @pytest.mark.parametrize("keep_metrics", [False, True])
 def test_work_in_progress_is_not_touched(keep_metrics: bool, busy: Any) -> None:
-    held_by(busy.store, KEY)
-    found = upkeep.clear(busy.store, keep_metrics=keep_metrics)
+    with busy.store.claimed(KEY, lambda: False, lambda: None):
+        found = upkeep.clear(busy.store, keep_metrics=keep_metrics)
     assert [path.name for path in found.live] == [KEY]
     assert not [one for one in found.garbage if one.kind in ("state", "leases", "objects")]
     assert busy.store.state(KEY) and len(busy.files("objects")) == 2
 
 
-def test_leases_of_the_dead_and_the_silent_go(filled: Any) -> None:
-    keys = [digest({"unit": number}) for number in range(4)]
-    held_by(filled.store, keys[0])
-    held_by(filled.store, keys[1], **{**lease.myself(), "pid": dead()})
-    aged(held_by(filled.store, keys[2]), 61)
-    aged(held_by(filled.store, keys[3]), 50)
-    assert set(cleared(filled.store)["leases"]) == {keys[1], keys[2]}
-    assert {path.name for path in filled.files("leases")} == {keys[0], keys[3]}
+def test_leases_that_nobody_holds_go(filled: Any) -> None:
+    held, left = (filled.store.path("leases", digest({"unit": number})) for number in range(2))
+    mine = lease.claim(held)
+    assert mine is not None
+    left.parent.mkdir(exist_ok=True)
+    left.touch()  # its holder was killed
+    assert cleared(filled.store)["leases"] == [left.name]
+    assert [path.name for path in filled.files("leases")] == [held.name]
+    mine.release()
 
 
-def test_half_written_files_of_the_dead_go_and_those_of_the_living_stay(filled: Any) -> None:
-    code = (
-        "import os, sys\nfrom pathlib import Path\nfrom rbtools.store import files\n"
-        "with files.written_whole(Path(sys.argv[1])) as stream:\n"
-        "    stream.write(b'half'); stream.flush(); os._exit(9)\n"
-    )
-    target = filled.files("results")[0]
-    subprocess.run([sys.executable, "-c", code, str(target.parent / "new")], check=False)
-    (left,) = target.parent.glob(".aside-*")
-    names = {
-        "of a living process": f".aside-{lease.label()}-abc",
-        "of another host": ".aside-otherhost+1+2-abc",
-        "of another host, long ago": ".aside-otherhost+1+2-def",
-        "the user's": ".notes",
-    }
-    for name in names.values():
-        (target.parent / name).write_bytes(b"half")
-    aged(target.parent / names["of another host, long ago"], 4000)
-    aged(target.parent / names["the user's"], 4000)
-    assert set(cleared(filled.store)["aside"]) == {left.name, names["of another host, long ago"]}
+def test_half_written_files_go_when_nobody_writes_them_any_more(filled: Any) -> None:
+    folder = filled.files("results")[0].parent
+    for name, seconds in ((".aside-new", 3000), (".aside-old", 4000), (".notes", 4000)):
+        (folder / name).write_bytes(b"half")
+        aged(folder / name, seconds)
+    assert cleared(filled.store)["aside"] == [".aside-old"]
 
 
 def finished(filled: Any) -> str:

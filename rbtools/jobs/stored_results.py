@@ -1,0 +1,335 @@
+"""The results of an `Evaluation` of a record: from the store or computed.
+
+Each `Spec` has a row for each example (whether it is still classified correctly; the number of its correct
+noisy copies). Rows are stored under a key that does not contain `n`, in one fixed order of the examples, so
+that more examples, another eps or an interrupted run continue from the stored rows. (The key of attacks that
+draw random numbers for the whole batch does contain `n`.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from rbtools.errors import RbError
+from rbtools.evaluation.accuracy import Clean
+from rbtools.evaluation.base import VERSION, Outcomes
+from rbtools.evaluation.evaluate import together
+from rbtools.evaluation.spec import Evaluation, Spec, by_column
+from rbtools.evaluation.tiles import missing_tiles
+from rbtools.execution import precision, resources
+from rbtools.execution.run import Run
+from rbtools.inputs import resolve
+from rbtools.inputs.data import named_data
+from rbtools.inputs.resolve import Inputs
+from rbtools.jobs import randomness, tile_calls
+from rbtools.jobs.save_images import ImageFiles, files_to_save, saving
+from rbtools.records import answers, dumps, metric_name, results
+from rbtools.rng import seed_fields
+from rbtools.store import digest
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+Entry = dict[str, Any]
+Entries = list[Entry]
+
+POSTPROCESSING = 2  # version of the computation of entries from outcomes
+LARGE_DETAIL = 16384  # bytes of JSON; larger details of an evaluation stay in the store
+NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could not be prepared for searches."
+
+
+class Results(NamedTuple):
+    """The entries of an evaluation: those that were asked for, and those measured along. rows: of a spec, as
+    far as the store has them; `rows(spec, again=True)` computes those that it has lost. Before the work there
+    are none (`unknown`)."""
+
+    entries: Entries
+    along: Entries
+    rows: Callable[..., np.ndarray]
+
+
+def unknown(spec: Spec, again: bool = False) -> NoReturn:
+    """The rows of a spec before the work."""
+    raise LookupError(f"{spec.name()} is not measured yet.")
+
+
+def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
+    """The entries of the evaluation as far as they are known before the computation: without results.
+
+    Fields that only the computation determines are results.LATER: the number of correct images, a loss that
+    may replace another, whether the attack can run on the fast model.
+    """
+    entries = []
+    for unit in (_Unit(inputs, (spec,)) for spec in evaluation.specs):
+        entry = {**unit.named(unit.spec), **unit.common, "value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
+        entry["n"] = results.LATER if entry.get("denominator") == "correct" else inputs.n
+        entry["precision"] = "fp32" if unit.arithmetic["precision"] == "fp32" else results.LATER
+        entries.append(entry | ({"loss": results.LATER} if "loss" in entry else {}))
+    return [_labelled(entry, inputs) for entry in entries + evaluation.summarize(entries, [])]
+
+
+def task_entries(inputs: Inputs, evaluation: Evaluation) -> Results:
+    """The entries of an evaluation on the split, from the store or computed."""
+    run = inputs.run
+    units = [_Unit(inputs, specs) for specs in by_column(evaluation.every)]
+    save = None
+    if evaluation.save is not None:
+        names = {unit.spec: unit.entries_key for unit in units if unit.spec in evaluation.specs}
+        save = files_to_save(evaluation.save, names, inputs.record["arch"], evaluation.png)
+    known: dict[str, Outcomes] = {}
+    computed = [None if save else unit.stored() for unit in units]
+    if None not in computed:
+        run.store.found += 1
+    else:
+        known = _compute(inputs, evaluation.title, units, computed, save)
+        run.store.computed += 1
+    found: dict[Spec, Entry] = {}
+    for unit, entries in zip(units, computed, strict=True):
+        found |= {spec: unit.shown(entry) for spec, entry in zip(unit.specs, entries or (), strict=True)}
+    keys = {spec: unit.outcomes_key for unit in units for spec in unit.specs}
+
+    def rows(spec: Spec, again: bool = False) -> np.ndarray:
+        if keys[spec] not in known:
+            known[keys[spec]] = Outcomes(run.store, keys[spec])
+        if again and len(known[keys[spec]]) < inputs.n:
+            known.update(_compute(inputs, evaluation.title, units, [None] * len(units), None))
+        return known[keys[spec]].values(inputs.n)
+
+    requested, along = ([found[spec] for spec in part] for part in (evaluation.specs, evaluation.along))
+    requested += evaluation.summarize(requested, along, rows)
+    entries, along = ([_labelled(entry, inputs) for entry in part] for part in (requested, along))
+    return Results(entries, along, rows)
+
+
+def stored_value(inputs: Inputs, spec: Spec) -> float | None:
+    """The value of a spec as far as the store has it."""
+    entries = _Unit(inputs, (spec,)).stored()
+    return None if entries is None else entries[0]["value"]
+
+
+def renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
+    """The entries under the name of `--as`, if there is one. Raises RbError where they are several."""
+    if run.name_as is None:
+        return entries
+    if len(entries) != 1:
+        more = f" and {len(entries) - 4} others" if len(entries) > 4 else ""
+        names = ", ".join(entry["metric"] for entry in entries[:4]) + more
+        raise RbError(
+            f"--as names one result, but this run gives {len(entries)}: {names}. Ask for one of them alone."
+        )
+    return [{**entries[0], "metric": run.name_as}]
+
+
+def outcome_fields(inputs: Inputs, spec: Spec) -> dict[str, Any]:
+    """The fields that determine the rows of a spec, whose digest is their key in the store."""
+    return _Unit(inputs, (spec,)).outcomes_fields
+
+
+def inputs_fields(inputs: Inputs) -> dict[str, Any]:
+    """Those of these fields that name the model, the data and the version of the outcomes."""
+    return {"version": VERSION, **inputs.fields}
+
+
+def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
+    """The name of the list of examples, of which an evaluation takes the first n.
+
+    fields: with `data` and `split`, as `inputs_fields` and stored results have them; protocol: of an entry.
+    """
+    chosen = {name: protocol[name] for name in ("indices", "class_map") if name in protocol}
+    return digest({"data": fields["data"], "split": fields["split"], **chosen})[:16]
+
+
+def _labelled(entry: Entry, inputs: Inputs) -> Entry:
+    """An entry as stored in the record: named for its split, with the tool that made it."""
+    data = inputs.data
+    named = {**inputs.run.labels, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
+    if named_data(inputs.record, data.name) != data.name:
+        named["dataset"] = data.name
+    return named
+
+
+@dataclass(frozen=True, eq=False)
+class _Unit:
+    """Specs that read the same rows of some inputs: their keys in the store, and their entries."""
+
+    inputs: Inputs
+    specs: tuple[Any, ...]
+
+    @property
+    def spec(self) -> Spec:
+        """The one that is measured for all."""
+        first: Spec = self.specs[0]
+        return first
+
+    @property
+    def checked(self) -> bool:
+        """Whether the entries have what a look at the model's outputs found."""
+        return isinstance(self.spec, Clean) and not self.spec.draws
+
+    @property
+    def arithmetic(self) -> dict[str, Any]:
+        """The numerical settings of the computation that could change an outcome."""
+        run = self.inputs.run
+        if not (run.settings.prepare and self.spec.searches):
+            return {"precision": "fp32"}
+        return {"precision": precision.resolve(run), "prepared": precision.PREPARED}
+
+    @property
+    def _seed(self) -> dict[str, Any]:
+        return seed_fields(self.inputs.run.settings.seed) if self.spec.random else {}
+
+    @property
+    def outcomes_fields(self) -> dict[str, Any]:
+        """Everything that determines the rows."""
+        # n sets the size of the last batch, and such an attack draws for whole batches.
+        n = {"n": self.inputs.n} if self.spec.batch_dependent else {}
+        fields = {**inputs_fields(self.inputs), **self.arithmetic, **self._seed, **n}
+        return {"kind": "outcomes", **fields, "column": self.spec.column()}
+
+    @cached_property
+    def outcomes_key(self) -> str:
+        return digest(self.outcomes_fields)
+
+    @property
+    def entries_fields(self) -> dict[str, Any]:
+        """Everything that determines the entries."""
+        made = {"n": self.inputs.n, "version": POSTPROCESSING, **self.spec.reading(self.specs)}
+        return {"outcomes": self.outcomes_key, **made}
+
+    @cached_property
+    def entries_key(self) -> str:
+        return digest(self.entries_fields)
+
+    def stored(self) -> Entries | None:
+        """The entries that the store has; a store of other people may contain anything under the key."""
+        kept = self.inputs.run.store.result(self.entries_key)
+        if not isinstance(kept, list) or len(kept) != len(self.specs):
+            return None
+        whole = [
+            isinstance(one, dict) and isinstance(one.get("metric"), str) and "value" in one for one in kept
+        ]
+        return kept if all(whole) else None
+
+    def shown(self, entry: Entry) -> Entry:
+        """The entry with the key of its stored result in place of details that would fill the pipe: those of
+        100 classes have a quarter of a megabyte for each metric. Without a store they stay in the entry.
+        """
+        small = "detail" not in entry or len(dumps(entry["detail"])) <= LARGE_DETAIL
+        small = small or self.inputs.run.store.folder is None
+        return entry if small else {**entry, "detail": {"stored": self.entries_key}}
+
+    def named(self, spec: Spec) -> Entry:
+        """The fields of an entry that a spec knows before the work."""
+        return {"metric": spec.name(), **spec.settings()}
+
+    @property
+    def common(self) -> Entry:
+        """The fields of the entries that describe their examples, the stages in front of the network and, if
+        the attack went through them, how their gradients were taken, and the random numbers."""
+        stages, data = self.inputs.run.selection.defend, self.inputs.data
+        entry: Entry = {"split": data.split, **data.protocol()}
+        if stages is not None:
+            entry["defend"] = stages.text
+            by_gradient = self.spec.settings().get("attack") not in (None, "square", "noise")
+            if by_gradient and not metric_name.of_other_network(self.spec.name()):
+                entry["backward"] = stages.backwards
+        return entry | self._seed
+
+    def claim(self) -> Entry:
+        """What a file of saved images claims, without the value and the number of images."""
+        entry = _labelled({**self.named(self.spec), **self.common}, self.inputs)
+        (named,) = renamed([entry], self.inputs.run)
+        return {**named, "checkpoint": self.inputs.checkpoint, "data": self.inputs.data.fingerprint}
+
+    def keep(self, outcomes: Outcomes, checks: dict[str, Any] | None) -> Entries:
+        """The entries that are made of outcomes, which the store then has."""
+        run, n = self.inputs.run, self.inputs.n
+        totals, rows = outcomes.totals, outcomes.values(n)
+        about: Entry = {**self.common, "seconds": round(totals.get("seconds", 0.0), 3)}
+        if "forward" in totals:
+            passes = {name: round(totals[name] / len(outcomes), 2) for name in ("forward", "backward")}
+            about["passes"] = passes
+        if self.checked and checks is not None:
+            about["sanity"] = checks
+        about |= {"device": "+".join(outcomes.devices), **self.arithmetic}
+        if len(outcomes.environments) == 1 and outcomes.environments[0]:
+            about["environment"] = outcomes.environments[0]
+        warnings = []
+        if outcomes.fast_steps:
+            about["prepared"] = outcomes.fast_steps
+        elif about.pop("prepared", None) is not None:
+            about["precision"] = "fp32"  # there was no fast copy of the model
+            warnings = [NO_FAST_MODEL]
+        entries = []
+        for spec in self.specs:
+            entry = spec.entry(rows, totals) | about
+            if warnings:
+                entry["warnings"] = [*entry.get("warnings", ()), *warnings]
+            entries.append(entry | self._answers(entry, spec, rows))
+        of = {"kind": "evaluation", "of": self.outcomes_fields}
+        names = resolve.names(self.inputs.record, self.inputs.data)
+        run.store.keep_result(self.entries_key, self.entries_fields, entries, of | names)
+        return entries
+
+    def _answers(self, entry: Entry, spec: Spec, rows: np.ndarray) -> Entry:
+        """A bit for each image, where the value is a share of images and they are not too many."""
+        n = entry.get("n")
+        if not n or len(rows) > answers.MOST or not metric_name.is_share(entry["metric"]):
+            return {}
+        counted = spec.counts(rows)
+        if counted is None or counted.ndim != 1 or abs(int(counted.sum()) / n - entry["value"]) > 1e-6:
+            return {}
+        return {answers.FIELD: answers.packed(counted, examples_digest(self.outcomes_fields, entry))}
+
+
+def _compute(
+    inputs: Inputs, title: str, units: Sequence[_Unit], computed: list[Any], save: ImageFiles | None
+) -> dict[str, Outcomes]:
+    """Compute the entries that are None in `computed`, and store outcomes and entries. Returns the outcomes
+    by their keys.
+
+    With `save` the perturbed images are needed too, and everything is computed again. Raises Pending in a dry
+    run.
+    """
+    run = inputs.run
+    missing = [unit for unit, entries in zip(units, computed, strict=True) if entries is None]
+    if any(unit.spec.needs for unit in missing):
+        missing = list(units)
+    outcomes = [Outcomes(run.store, unit.outcomes_key, anew=bool(save)) for unit in missing]
+    if run.plan is not None:
+        size = together([unit.spec for unit in missing], resources.kind(run), inputs.data.about.shape)
+        keys = digest({"tiles of": [unit.entries_key for unit in missing]})
+        run.plan.lacks(keys, title, len(missing_tiles(outcomes, inputs.n, size)))
+    checks = None
+    if any(len(stored) < inputs.n for stored in outcomes):
+        checks = _measure(inputs, title, missing, outcomes, save)
+    elif any(unit.checked for unit in missing) and "checkpoint_file" in inputs.record:
+        # An earlier run of more images left the outcomes. The file may be gone since.
+        with contextlib.suppress(RbError):
+            checks = _measure(inputs, title, missing, outcomes, save)
+    for unit, stored in zip(missing, outcomes, strict=True):
+        computed[units.index(unit)] = unit.keep(stored, checks)
+    return {unit.outcomes_key: stored for unit, stored in zip(missing, outcomes, strict=True)}
+
+
+def _measure(
+    inputs: Inputs, title: str, units: Sequence[_Unit], outcomes: list[Outcomes], save: ImageFiles | None
+) -> dict[str, Any] | None:
+    """Complete the outcomes; return the checks of the model where entries have them."""
+    # A missing file is reported before torch is imported.
+    resolve.checkpoint_of(inputs.record, inputs.run)
+    specs, checked = [unit.spec for unit in units], any(unit.checked for unit in units)
+    evaluation = tile_calls.RecordEvaluation(inputs, title, specs, randomness.found(inputs))
+    if save is None:
+        return tile_calls.measure(evaluation, outcomes, checked=checked)
+    claims = {unit.spec: unit.claim() for unit in units if unit.spec in save.names}
+    shape = (inputs.n, *inputs.data.about.shape)
+    to_files = partial(saving, save, inputs.data.load().labels, shape, claims)
+    checks = tile_calls.measure(evaluation, outcomes, checked=checked, saving=to_files)
+    inputs.run.report.notify(save.written())
+    return checks
