@@ -134,42 +134,44 @@ def _by_workers(
 
 
 @dataclass(frozen=True)
-class _OfEvaluation(Call):
-    """A call that needs an evaluation, pickled."""
+class OpenedCall(Call):
+    """A call that needs work with `inputs`, pickled, and what `opened` makes of it: that stays loaded for the
+    next call."""
 
     arch: Any
     sent: bytes
 
     @contextlib.contextmanager
-    def opened(self, run: Run) -> Iterator[tuple[RecordEvaluation, Evaluator]]:
-        """The evaluation and its network, which stays loaded for the next call."""
+    def opened(self, run: Run) -> Iterator[tuple[Any, Any]]:
+        """The work in this process, and what it opened."""
         global _open
-        evaluation: RecordEvaluation = pickle.loads(self.sent)  # trusted: the driver of this run pickled it
-        there = replace(evaluation.inputs.run, placement=run.placement, report=run.report)
-        evaluation = replace(evaluation, inputs=replace(evaluation.inputs, run=there))
+        work = pickle.loads(self.sent)  # trusted: the driver of this run pickled it
+        there = replace(work.inputs.run, placement=run.placement, report=run.report)
+        work = replace(work, inputs=replace(work.inputs, run=there))
         if _open is None or _open[0] != self.sent:
             _open = None  # its memory is free before the next network is loaded
-            with evaluation.opened() as evaluator:
-                _open = self.sent, evaluator
-        with device.taken(run, evaluation.inputs.threads()):
+            with work.opened() as loaded:
+                _open = self.sent, loaded
+        with device.taken(run, work.inputs.threads()):
             _open[1].report = run.report
-            yield evaluation, _open[1]
+            yield work, _open[1]
 
 
-_open: tuple[bytes, Evaluator] | None = None  # what a worker measured last
+_open: tuple[bytes, Any] | None = None  # what a worker measured last
 
 
 @dataclass(frozen=True)
-class CheckCall(_OfEvaluation):
+class CheckCall(OpenedCall):
     """Look at the first images."""
 
     def __call__(self, run: Run) -> dict[str, Any] | None:
         with self.opened(run) as (evaluation, evaluator):
-            return evaluation.checks(evaluator)
+            checks: dict[str, Any] | None = evaluation.checks(evaluator)
+            return checks
 
 
 @dataclass(frozen=True)
-class TileCall(_OfEvaluation):
+class TileCall(OpenedCall):
     """Measure a tile. size: of the tiles, which follows from the kind of device; keys: of its parts, which
     another shard may have stored since.
     """
