@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from rbtools.evaluation.base import Outcomes, TilePart
+from rbtools.evaluation.base import OutcomeRows, Outcomes
 from rbtools.lazy import np
 from rbtools.store import Store, digest
 
 if TYPE_CHECKING:
-    Parts = Mapping[int, TilePart]  # by the position of their spec
+    Parts = Mapping[int, OutcomeRows]  # by the position of their spec
 
 
 class Tile(NamedTuple):
@@ -115,7 +115,7 @@ def complete(
         done[tile.examples] = parts
         while left and left[0].examples in done:
             for i, part in done.pop(left.popleft().examples).items():
-                outcomes[i].extend(*part)
+                outcomes[i].extend(part)
 
     try:
         for tile, parts in measured(missing()):
@@ -131,10 +131,10 @@ def complete(
 
 def stored_parts(store: Store, keys: Mapping[int, str]) -> Parts | None:
     """The parts of a tile; None where one is missing or damaged."""
-    parts: dict[int, TilePart] = {}
+    parts: dict[int, OutcomeRows] = {}
     for i, key in keys.items():
         data = store.state(key)
-        part = None if data is None else TilePart.decoded(data)
+        part = None if data is None else OutcomeRows.decoded(data)
         if part is None:
             return None
         parts[i] = part

@@ -401,12 +401,12 @@ def _compute(
     for i, stored in zip(missing, outcomes, strict=True):
         unit = units[i]
         common = _common(unit.spec, inputs)
-        cost = {"device": "+".join(stored.devices), **_arithmetic(unit.spec, run)}
-        if len(stored.environments) == 1 and stored.environments[0]:
-            cost["environment"] = stored.environments[0]
+        cost = {"device": "+".join(stored.known.devices), **_arithmetic(unit.spec, run)}
+        if len(stored.known.environments) == 1 and stored.known.environments[0]:
+            cost["environment"] = stored.known.environments[0]
         warnings = []
-        if stored.fast_steps:
-            cost["prepared"] = stored.fast_steps
+        if stored.known.fast_steps:
+            cost["prepared"] = stored.known.fast_steps
         elif cost.pop("prepared", None) is not None:
             cost["precision"] = "fp32"  # there was no fast copy of the model
             warnings = [NO_FAST_MODEL]
