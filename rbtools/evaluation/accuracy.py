@@ -70,7 +70,7 @@ class Accuracy(Spec):
 
     def drawn(self, batch: Batch, images: Tensor, totals: Mapping[str, float]) -> Outcome:
         """How many draws of the model are right on the images."""
-        batch = batch.with_images(images)
+        batch = replace(batch, images=images)
         right = sum((part.sum(0) for part in _drawn(batch, self.draws)), torch.zeros_like(batch.labels))
         forward = totals.get("forward", 0.0) + float(self.draws * len(batch.ids))
         return Outcome(right.float(), {"backward": 0.0, **totals, "forward": forward})
@@ -104,7 +104,7 @@ def _drawn(batch: Batch, draws: int) -> Iterator[Tensor]:
     together = max(size // max(count, 1), 1)
     for start in range(0, draws, together):
         numbers = torch.arange(start, min(start + together, draws), device=rows.device)
-        copies = batch.take(rows.repeat(len(numbers))).at_draw(numbers.repeat_interleave(count))
+        copies = replace(batch.take(rows.repeat(len(numbers))), draw=numbers.repeat_interleave(count))
         yield copies.right().view(len(numbers), count)
 
 

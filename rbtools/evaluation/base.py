@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,35 +55,31 @@ def _smaller(shape: Sequence[int]) -> int:
     return max(_PIXELS // (shape[-2] * shape[-1]), 1)
 
 
+@dataclass(eq=False)
 class Batch:
     """Some examples and the models that are evaluated on them.
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); ids: int64 (N,), the examples' positions in
     their split, which key their random numbers. `model` decides; `fast_model` computes the same function,
-    possibly faster and less exactly. `precomputed`: by spec the rows (N, ...) that are known already.
-    `draw`: of a randomised model, the number of the pass that decides; None for any other model. `watch`
-    takes in words how far an attack on the batch is.
+    possibly faster and less exactly; by default it is the model. `precomputed`: by spec the rows (N, ...)
+    that are known already. `draw`: of a randomised model, the number of the pass that decides, or one for
+    each example (N,); None for any other model. `watch` takes in words how far an attack on the batch is.
     """
 
+    model: nn.Module
+    images: Tensor
+    labels: Tensor
+    ids: Tensor
+    seed: int = field(kw_only=True)
+    chunk_size: int = field(kw_only=True)
+    fast_model: nn.Module = None  # type: ignore[assignment]
+    precomputed: Mapping[Any, Tensor] = field(default_factory=dict)
     draw: int | Tensor | None = None
     watch: Callable[[str], None] | None = None
 
-    def __init__(
-        self,
-        model: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        ids: Tensor,
-        *,
-        seed: int,
-        chunk_size: int,
-        fast_model: nn.Module | None = None,
-        precomputed: Mapping[Any, Tensor] | None = None,
-    ) -> None:
-        self.model, self.images, self.labels, self.ids = model, images, labels, ids
-        self.seed, self.chunk_size = seed, chunk_size
-        self.fast_model = model if fast_model is None else fast_model
-        self.precomputed = precomputed or {}
+    def __post_init__(self) -> None:
+        if self.fast_model is None:
+            self.fast_model = self.model
 
     def draws(self, stream: str) -> Draws:
         """Random numbers for these examples, independent of every other stream."""
@@ -147,38 +143,11 @@ class Batch:
         """Which of the images are classified correctly, 1 or 0: int64 (N,)."""
         return self.correct(self.images).long()
 
-    def at_draw(self, number: int | Tensor) -> Batch:
-        """The same batch in another pass of a randomised model, a number or one each (N,)."""
-        batch = self.take(slice(None))
-        batch.draw = number
-        return batch
-
-    def with_images(self, images: Tensor) -> Batch:
-        """The same examples with other images (N, C, H, W)."""
-        batch = self.take(slice(None))
-        batch.images = images
-        return batch
-
-    def in_chunks(self, chunk_size: int) -> Batch:
-        """The same batch with another number of images that go through a model at once."""
-        batch = copy(self)
-        batch.chunk_size = chunk_size
-        return batch
-
     def take(self, rows: Tensor | slice) -> Batch:
         """The batch of some of the examples: where a mask is true, at positions, or a slice."""
-        batch = Batch(
-            self.model,
-            self.images[rows],
-            self.labels[rows],
-            self.ids[rows],
-            seed=self.seed,
-            chunk_size=self.chunk_size,
-            fast_model=self.fast_model,
-        )
-        batch.draw = self.draw[rows] if isinstance(self.draw, torch.Tensor) else self.draw
-        batch.watch = self.watch
-        return batch
+        draw = self.draw[rows] if isinstance(self.draw, torch.Tensor) else self.draw
+        images, labels, ids = self.images[rows], self.labels[rows], self.ids[rows]
+        return replace(self, images=images, labels=labels, ids=ids, draw=draw, precomputed={})
 
 
 class Outcome(NamedTuple):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -198,8 +199,7 @@ class Evaluator:
             ids = self.examples.order[begin : tile.examples.stop]
             wanted = [self.specs[i] for i in missing]
             start = time.perf_counter()
-            batch = self._batch(ids, self._known(tile, parts, begin))
-            batch.watch = watch
+            batch = self._batch(ids, self._known(tile, parts, begin), watch)
             while True:
                 try:
                     results = rows_of(wanted, batch)
@@ -233,11 +233,13 @@ class Evaluator:
                 known[spec] = torch.from_numpy(stored).to(self.device)
         return known
 
-    def _batch(self, ids: Tensor, precomputed: Mapping[Any, Tensor]) -> Batch:
+    def _batch(
+        self, ids: Tensor, precomputed: Mapping[Any, Tensor], watch: Callable[[str], None] | None
+    ) -> Batch:
         images = self.pixels[ids].to(self.device)
         images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
         ids = ids.to(self.device)
-        batch = Batch(
+        return Batch(
             self.model,
             images,
             self.labels[ids],
@@ -246,10 +248,9 @@ class Evaluator:
             chunk_size=self.chunk,
             fast_model=self.fast.model,
             precomputed=precomputed,
+            draw=0 if self.randomised else None,
+            watch=watch,
         )
-        if self.randomised:
-            batch.draw = 0
-        return batch
 
 
 def measure_all(
@@ -300,7 +301,7 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
     if torch.cuda.is_available():
         graphs.lasting_pool.cache_clear()
         torch.cuda.empty_cache()
-    return batch.in_chunks(max(batch.chunk_size // 2, 1))
+    return replace(batch, chunk_size=max(batch.chunk_size // 2, 1))
 
 
 class StatusLine:

@@ -151,13 +151,15 @@ def looked_at(
     """What is random in a network, by its first images. Warns of outputs or a normalisation that look wrong,
     as commands do; a look at these that fails says nothing. Raises RbError as `Randomness.checked` does."""
     first = data.images[: batch_of_look(data.images, len(data.labels))].to(place)
-    found = cache.found("randomness", {}, lambda: randomised.look(network, check_input.floats(first)))
+    found = cache.found(
+        "randomness", {}, lambda: randomised.look(network, check_input.floats(first))._asdict()
+    )
     randomness = Randomness(**found).checked()
     ids = order[: model_checks.FIRST]
 
-    def find() -> model_checks.Warnings:
+    def find() -> dict[str, Any]:
         images = check_input.floats(data.images[ids].to(place))
-        return model_checks.in_memory(network, images, data.labels[ids].to(place))
+        return {"warnings": model_checks.in_memory(network, images, data.labels[ids].to(place))}
 
     texts: list[str] = []
     with contextlib.suppress(Exception):  # whatever the network raises
@@ -196,12 +198,12 @@ class Cache:
         key = digest({**self.fields, **arithmetic, **seed, **whole, "column": spec.column()})
         return Outcomes(self.store, key, anew=anew)
 
-    def found(self, kind: str, fields: dict[str, Any], find: Callable[[], Any]) -> dict[str, Any]:
+    def found(self, kind: str, fields: dict[str, Any], find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The fields of what a look finds, stored or now."""
         key = f"{kind}:{digest({**self.fields, **fields, 'version': LOOKED})}"
         stored = self.store.get(key)
         if stored is None:
-            stored = orjson.dumps(find()._asdict()).decode()
+            stored = orjson.dumps(find()).decode()
             self.store.put(key, stored)
         return dict(orjson.loads(stored))
 

@@ -355,7 +355,7 @@ class _Radius:
         copied = self.batch if whole and block == 1 else self.batch.take(rows.repeat(block))
         if copied.draw is not None:  # a randomised model has a draw of its own for each copy
             numbers = torch.arange(first, first + block, device=rows.device)
-            copied = copied.at_draw(numbers.repeat_interleave(len(rows)))
+            copied = replace(copied, draw=numbers.repeat_interleave(len(rows)))
         noisy = noise.apply(copied.images, units.flatten(0, 1), self.gamma)
         if not self.rules:
             right, unsure = self.classifier.search(copied, noisy)

@@ -16,13 +16,13 @@ from rbtools.attacks import lattice
 from rbtools.errors import RbError
 from rbtools.evaluation.base import CHUNK
 from rbtools.evaluation.fast_model import CountingModel
+from rbtools.evaluation.tiles import in_turn
 from rbtools.execution import device, resources
 from rbtools.execution.device import out_of_memory
-from rbtools.execution.engine import Call
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import Data, InMemory
-from rbtools.jobs.tile_calls import OpenedCall
+from rbtools.jobs.tile_calls import OpenedCall, by_workers
 from rbtools.lazy import nn, torch
 from rbtools.measures import batchnorm
 from rbtools.measures.base import BatchResult, MeasureBatch, Value
@@ -149,14 +149,11 @@ def measured(work: MeasureWork, keys: Sequence[str]) -> Iterator[tuple[int, list
         for group in groups
         for tile in group
     }
-    number, of = run.placement.shard
-    own = groups[number - 1 :: of]
-    others = [group for place, group in enumerate(groups) if place % of != number - 1]
     results: dict[MeasureTile, TileResult] = {}
 
     def missing() -> Iterator[list[MeasureTile]]:
-        for group in [*own, *reversed(others)]:
-            if of > 1 and all(store.result(key) is not None for key in keys):
+        for group in in_turn(groups, run.placement.shard):
+            if run.placement.shard[1] > 1 and all(store.result(key) is not None for key in keys):
                 return
             for tile in group:
                 if (known := _stored(store.state(names[tile]))) is not None:
@@ -165,7 +162,7 @@ def measured(work: MeasureWork, keys: Sequence[str]) -> Iterator[tuple[int, list
                 yield left
 
     with store.working():
-        for group, found in (_here if run.pool is None else _by_workers)(work, missing()):
+        for group, found in _computed(work, missing()):
             for tile, result in zip(group, found, strict=True):
                 results[tile] = result
                 store.keep_part(names[tile], json.dumps(result).encode())
@@ -177,27 +174,18 @@ def measured(work: MeasureWork, keys: Sequence[str]) -> Iterator[tuple[int, list
         store.drop_state(name)
 
 
-Groups = Iterator[list["MeasureTile"]]
-Found = Iterator[tuple[list["MeasureTile"], list["TileResult"]]]
-
-
-def _here(work: MeasureWork, groups: Groups) -> Found:
+def _computed(
+    work: MeasureWork, groups: Iterator[list[MeasureTile]]
+) -> Iterator[tuple[list[MeasureTile], list[TileResult]]]:
+    """Tiles with their results, in this process or by the workers of the engine."""
+    run, arch = work.inputs.run, work.inputs.record.get("arch")
+    if run.pool is not None:
+        sent = pickle.dumps(work)
+        yield from by_workers(run, groups, lambda group: MeasureCall(arch, sent, group))
+        return
     with work.opened() as measuring:
         for group in groups:
             yield group, [measuring.computed(tile) for tile in group]
-
-
-def _by_workers(work: MeasureWork, groups: Groups) -> Found:
-    run, sent, arch = work.inputs.run, pickle.dumps(work), work.inputs.record.get("arch")
-    taken: list[list[MeasureTile]] = []
-
-    def calls() -> Iterator[Call]:
-        for group in groups:
-            taken.append(group)
-            yield MeasureCall(arch, sent, group)
-
-    for number, report in run.pool.map(calls(), run.report.check_cancelled):
-        yield taken[number], report.value(run)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ Workers get the resolved inputs: options that are resolved again could mean othe
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
@@ -22,6 +23,8 @@ from rbtools.execution import device, precision, resources
 from rbtools.execution.engine import Call
 from rbtools.execution.run import Run
 from rbtools.inputs.resolve import Inputs
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def measure(
     inputs, run = evaluation.inputs, evaluation.inputs.run
     if run.pool is not None and saving is None:
         with run.store.working():
-            return _by_workers(evaluation, outcomes, checked)
+            return _measured_by_workers(evaluation, outcomes, checked)
     with run.store.working(), evaluation.opened() as evaluator, contextlib.ExitStack() as stack:
         checks = evaluation.checks(evaluator) if checked else None
         save = None if saving is None else stack.enter_context(saving())
@@ -86,7 +89,20 @@ def measure(
     return checks
 
 
-def _by_workers(
+def by_workers(run: Run, units: Iterable[T], call: Callable[[T], Call]) -> Iterator[tuple[T, Any]]:
+    """Each unit of work and the result of its call, as the workers of the engine finish them."""
+    taken: list[T] = []
+
+    def calls() -> Iterator[Call]:
+        for unit in units:
+            taken.append(unit)
+            yield call(unit)
+
+    for number, report in run.pool.map(calls(), run.report.check_cancelled):
+        yield taken[number], report.value(run)
+
+
+def _measured_by_workers(
     evaluation: RecordEvaluation, outcomes: list[Outcomes], checked: bool
 ) -> dict[str, Any] | None:
     """As `measure`, by the workers of the engine."""
@@ -99,23 +115,18 @@ def _by_workers(
     others = any(spec.needs for spec in specs)
     checks: list[Any] = []
 
+    def call(tile: Tile | None) -> Call:
+        if tile is None:
+            return CheckCall(arch, sent)
+        keys = tile.keys(outcomes) if shard[1] > 1 else {}
+        return TileCall(arch, sent, tile if others else tile._replace(known={}), size, keys)
+
     def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, Any]]:
-        taken: list[Tile] = []
-
-        def calls() -> Iterator[Call]:
-            if checked:
-                yield CheckCall(arch, sent)
-            for tile in tiles:
-                taken.append(tile)
-                keys = tile.keys(outcomes) if shard[1] > 1 else {}
-                yield TileCall(arch, sent, tile if others else tile._replace(known={}), size, keys)
-
-        for number, report in run.pool.map(calls(), run.report.check_cancelled):
-            result = report.value(run)
-            if checked and not number:
+        for tile, result in by_workers(run, itertools.chain([None] if checked else [], tiles), call):
+            if tile is None:
                 checks.append(result)
             else:
-                yield taken[number - checked], result
+                yield tile, result
 
     with run.report.clock.stage(evaluation.title):
         complete(
