@@ -133,16 +133,6 @@ class Batch:
         """Which of the unchanged images are classified correctly: bool (N,)."""
         return self.clean_logits.argmax(1).eq(self.labels)
 
-    @property
-    def one_by_one(self) -> bool:
-        """Whether every image goes through the model alone, because random numbers of the model belong to its
-        batch."""
-        return bool(getattr(self.model, "one_by_one", False))
-
-    def right(self) -> Tensor:
-        """Which of the images are classified correctly, 1 or 0: int64 (N,)."""
-        return self.correct(self.images).long()
-
     def take(self, rows: Tensor | slice) -> Batch:
         """The batch of some of the examples: where a mask is true, at positions, or a slice."""
         draw = self.draw[rows] if isinstance(self.draw, torch.Tensor) else self.draw

@@ -7,7 +7,7 @@ import itertools
 import json
 import pickle
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,9 +84,9 @@ def arch_of(record: dict[str, Any], data: Data) -> dict[str, Any]:
 
 
 class MeasureTile(NamedTuple):
-    """A unit of work: an item, by its position, on consecutive examples of one batch."""
+    """A unit of work: an item, by the key of its result, on consecutive examples of one batch."""
 
-    place: int
+    key: str
     batch: int
     examples: range
 
@@ -100,10 +100,11 @@ class TileResult(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasureWork:
-    """Some measures of a record: what a process needs to measure tiles of them."""
+    """Some measures of a record, by the keys of their results: what a process needs to measure tiles of
+    them."""
 
     inputs: resolve.Inputs
-    items: Sequence[MeasureItem]
+    items: Mapping[str, MeasureItem]
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Measuring]:
@@ -126,26 +127,26 @@ class MeasureWork:
         run = self.inputs.run
         chunk = run.settings.batch or CHUNK.get(resources.kind(run).type, CHUNK["cpu"])
         together: dict[Any, list[MeasureTile]] = {}
-        for place, item in enumerate(self.items):
+        for key, item in self.items.items():
             n, size = (item.n, item.size[1]) if item.measure.data else (1, 1)
             of_images = item.measure.of_images and item.batchnorm != "batch"
             step = min(chunk, size) if self.divided and of_images else size
             for start in range(0, n, size):
                 for begin in range(start, min(start + size, n), step):
-                    tile = MeasureTile(place, start // size, range(begin, min(begin + step, start + size, n)))
+                    tile = MeasureTile(key, start // size, range(begin, min(begin + step, start + size, n)))
                     together.setdefault((_shared(item), *tile[1:]), []).append(tile)
         return list(together.values())
 
 
-def measured(work: MeasureWork, keys: Sequence[str]) -> Iterator[tuple[int, list[Value], float]]:
-    """The place of each item, its values and its seconds; nothing where other shards finished first.
+def measured(work: MeasureWork) -> Iterator[tuple[str, list[Value], float]]:
+    """The key of each item, its values and its seconds; nothing where other shards finished first.
 
-    The workers of the run's engine measure, or this process. keys: of the items' results.
+    The workers of the run's engine measure, or this process.
     """
-    run, items = work.inputs.run, work.items
+    run = work.inputs.run
     store, groups = run.store, work.tiles()
     names = {
-        tile: digest({"part of": keys[tile.place], "begin": tile.examples.start, "end": tile.examples.stop})
+        tile: digest({"part of": tile.key, "begin": tile.examples.start, "end": tile.examples.stop})
         for group in groups
         for tile in group
     }
@@ -153,7 +154,7 @@ def measured(work: MeasureWork, keys: Sequence[str]) -> Iterator[tuple[int, list
 
     def missing() -> Iterator[list[MeasureTile]]:
         for group in in_turn(groups, run.placement.shard):
-            if run.placement.shard[1] > 1 and all(store.result(key) is not None for key in keys):
+            if run.placement.shard[1] > 1 and all(store.result(key) is not None for key in work.items):
                 return
             for tile in group:
                 if (known := _stored(store.state(names[tile]))) is not None:
@@ -167,9 +168,9 @@ def measured(work: MeasureWork, keys: Sequence[str]) -> Iterator[tuple[int, list
                 results[tile] = result
                 store.keep_part(names[tile], json.dumps(result).encode())
     if len(results) == len(names):
-        for place, item in enumerate(items):
-            of_item = {tile: results[tile] for tile in names if tile.place == place}
-            yield place, *_joined(item.measure, of_item)
+        for key, item in work.items.items():
+            of_item = {tile: results[tile] for tile in names if tile.key == key}
+            yield key, *_joined(item.measure, of_item)
     for name in names.values():
         store.drop_state(name)
 
@@ -211,7 +212,7 @@ class Measuring:
 
     def computed(self, tile: MeasureTile) -> TileResult:
         """The result of a tile."""
-        item = self.work.items[tile.place]
+        item = self.work.items[tile.key]
         self.report.check_cancelled()
         self.report.progress(f"{item.measure.name}  batch {tile.batch + 1}")
         model, together = self._model(item)

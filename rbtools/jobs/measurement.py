@@ -114,18 +114,17 @@ def measure(record: dict[str, Any], request: MeasureJob, run: Run) -> dict[str, 
     record = inputs.record
     jobs = _jobs(record, request, run)
     _check(record, jobs, run)
-    keys = [_what(record, job, run) for job in jobs]
-    names = [digest(what) for what in keys]
     first = resolve.Inputs(record, jobs[0].data, run)
-    computed: list[Any] = [run.store.result(name) for name in names]
-    if None not in computed:
+    keyed = {digest(what): (job, what) for job in jobs for what in [_what(record, job, run)]}
+    computed: dict[str, Any] = {key: run.store.result(key) for key in keyed}
+    if None not in computed.values():
         run.store.found += 1
     else:
-        _compute(first, [*zip(jobs, keys, names, strict=True)], computed)
+        _compute(first, keyed, computed)
         run.store.computed += 1
     entries: dict[str, dict[str, Any]] = {}
-    for job, entries_of_job in zip(jobs, computed, strict=True):
-        for entry in entries_of_job:  # entries that do not depend on the attack occur once for each
+    for key, (job, _) in keyed.items():
+        for entry in computed[key]:  # entries that do not depend on the attack occur once for each
             entries.setdefault(entry["metric"], _shown(entry, record, job, run))
     return add_entries(first.record_with_data(), list(entries.values()), run)
 
@@ -222,11 +221,8 @@ def _data(record: dict[str, Any], run: Run, split: str, on: str) -> Data:
     if on == "trained" and split == "train" and run.selection.indices is None:
         run = run.changed(indices=trained_on(record, run))
     data = data_of(record, run, split)
-    return (
-        data
-        if run.selection.n is None or run.selection.n >= data.size
-        else replace(data, size=run.selection.n)
-    )
+    n = run.selection.n
+    return data if n is None or n >= data.size else replace(data, size=n)
 
 
 def _what(record: dict[str, Any], job: MeasureItem, run: Run) -> dict[str, Any]:
@@ -263,25 +259,23 @@ def _what(record: dict[str, Any], job: MeasureItem, run: Run) -> dict[str, Any]:
 
 def _compute(
     inputs: resolve.Inputs,
-    jobs: Sequence[tuple[MeasureItem, dict[str, Any], str]],
-    results: list[Any],
+    keyed: Mapping[str, tuple[MeasureItem, dict[str, Any]]],
+    computed: dict[str, Any],
 ) -> None:
-    """Compute the entries that are None in `results`, and store them. Raises Pending in a dry run."""
+    """Compute the entries that are None in `computed`, and store them. Raises Pending in a dry run."""
     run = inputs.run
-    missing = [place for place, entry_list in enumerate(results) if entry_list is None]
-    items, names = [jobs[place][0] for place in missing], [jobs[place][2] for place in missing]
-    work = measure_batches.MeasureWork(inputs, items)
+    missing = {key: keyed[key][0] for key, entries in computed.items() if entries is None}
+    work = measure_batches.MeasureWork(inputs, missing)
     if run.plan is not None:
-        run.plan.lacks(digest({"measures": names}), "measures", sum(map(len, work.tiles())))
-    for number, values, seconds in measure_batches.measured(work, names):
-        place = missing[number]
-        job, fields, name = jobs[place]
+        run.plan.lacks(digest({"measures": [*missing]}), "measures", sum(map(len, work.tiles())))
+    for key, values, seconds in measure_batches.measured(work):
+        job, fields = keyed[key]
         cost = {"seconds": round(seconds, 3), "device": resources.kind(run).type, "precision": "fp32"}
-        results[place] = [_entry(job, value, run) | cost for value in values]
+        computed[key] = [_entry(job, value, run) | cost for value in values]
         about = {"kind": "evaluation", "of": fields, **resolve.names(inputs.record, job.data)}
-        run.store.keep_result(name, fields, results[place], about)
-    for place in missing:  # another shard has joined them
-        results[place] = results[place] or run.store.result(jobs[place][2])
+        run.store.keep_result(key, fields, computed[key], about)
+    for key in missing:  # another shard has joined them
+        computed[key] = computed[key] or run.store.result(key)
 
 
 def _entry(job: MeasureItem, value: Value, run: Run) -> dict[str, Any]:

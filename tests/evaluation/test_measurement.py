@@ -137,10 +137,10 @@ def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_t
     data = data_of(FRESH, run, "train")
     kernel = MEASURES.build("ntk", kernel="twice")
     job = measure_batches.MeasureItem(kernel, attack, "init", data, (1, 5))
-    work = measure_batches.MeasureWork(resolve.Inputs(FRESH, data, run), [job])
+    work = measure_batches.MeasureWork(resolve.Inputs(FRESH, data, run), {"key": job})
     with work.opened() as measuring:
         model, _ = measuring._model(job)
-        clean = measuring._batch(job, measure_batches.MeasureTile(0, 0, range(5)))
+        clean = measuring._batch(job, measure_batches.MeasureTile("key", 0, range(5)))
     whole = measure_batches.AttackedBatch(model, clean, 0).batch(job, 64)
     first, second = (whole.attacked - clean.images).abs(), (whole.attacked_twice - whole.attacked).abs()
     assert 0 < float(first.max()) <= 8 / 255 + 1e-6 and 0 < float(second.max()) <= 8 / 255 + 1e-6
