@@ -87,9 +87,9 @@ def _repeat_unconfirmed(
     still_correct = logits.argmax(1) == batch.labels
     unconfirmed = torch.zeros_like(still_correct)
     if still_correct.any():
-        unconfirmed[still_correct] = ~batch.take(still_correct).judged(
-            batch.fast_model, images[still_correct]
-        )
+        left = batch.take(still_correct)
+        found = left.outputs(batch.fast_model, images[still_correct]).argmax(1)
+        unconfirmed[still_correct] = found != left.labels
         totals["forward"] += float(still_correct.sum())
     totals["unconfirmed"] = totals.get("unconfirmed", 0.0) + float(unconfirmed.sum())
     if unconfirmed.any():

@@ -117,11 +117,10 @@ class Batch:
         """Which images (N, ...) of these examples the model classifies correctly: bool (N,)."""
         return self.logits(images).argmax(1).eq(self.labels)
 
-    def judged(self, model: nn.Module, images: Tensor) -> Tensor:
-        """Which images (N, ...) another model classifies correctly: bool (N,)."""
+    def outputs(self, model: nn.Module, images: Tensor) -> Tensor:
+        """The outputs (N, K) of another model, at most `chunk_size` images at a time."""
         with torch.no_grad():
-            predictions = torch.cat([model(part).argmax(1) for part in images.split(self.chunk_size)])
-        return predictions.eq(self.labels)
+            return torch.cat([model(part) for part in images.split(self.chunk_size)])
 
     @cached_property
     def clean_logits(self) -> Tensor:
