@@ -49,10 +49,6 @@ class GivenData(NamedTuple):
     labels: Tensor
     fingerprint: str | None = None
 
-    def hashed(self) -> str:
-        """A hash of the images and labels."""
-        return self.fingerprint or images_hash(self.images, self.labels)
-
 
 def data_of(given: Any, *, kept: bool) -> GivenData:
     """The images and labels of `data`: (images, labels), a Dataset or DataLoader of such pairs, or
@@ -188,7 +184,8 @@ class Cache:
         self.store = store if isinstance(store, Store) else Store(store)
         self.fields: dict[str, Any] = {"kind": "outcomes", "version": VERSION}
         if store is not None:
-            self.fields |= {"model": weights_hash(model), "data": data.hashed()}
+            content = data.fingerprint or images_hash(data.images, data.labels)
+            self.fields |= {"model": weights_hash(model), "data": content}
 
     def outcomes(self, spec: Spec, settings: Settings, n: int, *, anew: bool) -> Outcomes:
         """The outcomes of a spec."""

@@ -168,7 +168,9 @@ def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[Measure
     for measure in request.measures:
         size = (request.batches or measure.size[0], request.batch_size or measure.size[1])
         for on in _weights(record, measure, request, run):
-            norm = _statistics(measure, on, request)
+            norm = "running"
+            if measure.batchnorm is not None:
+                norm = request.batchnorm or (measure.batchnorm if on == "init" else "running")
             for split in (request.splits or (measure.split,)) if measure.data else (measure.split,):
                 data = _data(record, run, split, on)
                 if measure.needs_record:
@@ -181,13 +183,6 @@ def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[Measure
                     forms = [(replace(measure, eps=eps), None) for eps in request.eps]
                 jobs += [MeasureItem(*form, on, data, size, norm, request.init_seed) for form in forms]
     return jobs
-
-
-def _statistics(measure: Measure, on: str, request: MeasureJob) -> str:
-    """Which statistics BatchNorm takes in a measure on these weights."""
-    if measure.batchnorm is None:
-        return "running"
-    return str(request.batchnorm or (measure.batchnorm if on == "init" else "running"))
 
 
 def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run: Run) -> tuple[str, ...]:
