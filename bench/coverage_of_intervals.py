@@ -160,7 +160,7 @@ def losses(draws: int, rng: np.random.Generator) -> Iterator[Row]:
 def batches(draws: int, rng: np.random.Generator) -> Iterator[Row]:
     """Means of 256 images over n batches; means over n runs, also of values that are skewed."""
     for n in (2, *SIZES[:3]):
-        job: Any = SimpleNamespace(measure=SimpleNamespace(probes=n), n=256 * n, size=(n, 256))
+        job: Any = SimpleNamespace(measure=SimpleNamespace(probes=n), n=256 * n, batches=n)
         for shape, (drawn, mean) in laws().items():
             tally, runs = Tally(), Tally()
             for _ in range(draws if n < 1000 else draws // 10):

@@ -28,7 +28,7 @@ from common import BIN, fresh, medians, show
 
 from rbtools.attacks import ATTACKS
 from rbtools.evaluation import accuracy
-from rbtools.evaluation.base import encoded
+from rbtools.evaluation.base import OutcomeRows
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import stored_results
@@ -45,7 +45,7 @@ class Known(Store):
 
     def outcomes(self, key: str) -> bytes:
         right = np.random.default_rng(int(key[:8], 16)).random(TEST_IMAGES) < 0.9
-        return encoded(right.astype(np.int32), {"seconds": 0.25}, ["cpu"])
+        return OutcomeRows(right.astype(np.int32), {"seconds": 0.25}, ["cpu"]).encoded()
 
 
 def models(count: int) -> Iterator[dict[str, Any]]:

@@ -122,12 +122,12 @@ def test_an_array_that_claims_more_than_there_is(case: str, packed: int) -> None
 
 def test_outcomes_from_elsewhere_are_numbers_or_nothing() -> None:
     """An archive may bring them into a store."""
-    good = base.encoded(np.ones(3, np.int32), {"seconds": 1.0}, ["cpu"])
-    assert base._decoded(good)[0] is not None
+    good = base.OutcomeRows(np.ones(3, np.int32), {"seconds": 1.0}, ["cpu"]).encoded()
+    assert base.OutcomeRows.decoded(good) is not None
     head = good.partition(b"\n")[0] + b"\n"
     for body in (npy("|O", (1,), bytes(8)), npy("<i4", (2**60,), bytes(8)), npy("", 0, header="(" * 9000)):
-        assert base._decoded(head + body)[0] is None
-    assert base._decoded(b"[" * 100_000 + b"\n")[0] is None
+        assert base.OutcomeRows.decoded(head + body) is None
+    assert base.OutcomeRows.decoded(b"[" * 100_000 + b"\n") is None
 
 
 # --- images ---------------------------------------------------------------------------------------
@@ -235,7 +235,6 @@ RUNS = {
     "pickle.loads": {
         "rbtools/datasets/cifar.py",
         "rbtools/execution/ray_engine.py",
-        "rbtools/jobs/measure_batches.py",
         "rbtools/jobs/tile_calls.py",
     },
     "pickle.load": set(),

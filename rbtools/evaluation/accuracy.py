@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -69,10 +69,20 @@ class Accuracy(Spec):
         return logits.argmax(1).eq(batch.labels).int()
 
     def drawn(self, batch: Batch, images: Tensor, totals: Mapping[str, float]) -> Outcome:
-        """How many draws of the model are right on the images."""
-        batch = batch.with_images(images)
-        right = sum((part.sum(0) for part in _drawn(batch, self.draws)), torch.zeros_like(batch.labels))
-        forward = totals.get("forward", 0.0) + float(self.draws * len(batch.ids))
+        """How many draws of the model are right on the images.
+
+        As many draws at a time as fill a batch; one where every image goes through the model alone, because
+        some of its random numbers belong to its batch: a batch saves nothing there.
+        """
+        batch, count = replace(batch, images=images), len(batch.ids)
+        alone = getattr(batch.model, "one_by_one", False)
+        size = 1 if alone else batch_size(batch.ids.device, images.shape[1:])
+        rows = torch.arange(count, device=batch.ids.device)
+        right = torch.zeros_like(batch.labels)
+        for numbers in torch.arange(self.draws, device=rows.device).split(max(size // max(count, 1), 1)):
+            copies = replace(batch.take(rows.repeat(len(numbers))), draw=numbers.repeat_interleave(count))
+            right += copies.correct(copies.images).view(len(numbers), count).sum(0)
+        forward = totals.get("forward", 0.0) + float(self.draws * count)
         return Outcome(right.float(), {"backward": 0.0, **totals, "forward": forward})
 
     def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
@@ -93,19 +103,6 @@ class Accuracy(Spec):
 
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
         return None if self.draws else self.correct(rows)
-
-
-def _drawn(batch: Batch, draws: int) -> Iterator[Tensor]:
-    """Which draws are right, 1 or 0, for the examples: int64 (D, N), as many draws at a time as fill a batch;
-    one where every image goes through the model alone, and a batch saves nothing."""
-    count = len(batch.ids)
-    size = 1 if batch.one_by_one else batch_size(batch.ids.device, batch.images.shape[1:])
-    rows = torch.arange(count, device=batch.ids.device)
-    together = max(size // max(count, 1), 1)
-    for start in range(0, draws, together):
-        numbers = torch.arange(start, min(start + together, draws), device=rows.device)
-        copies = batch.take(rows.repeat(len(numbers))).at_draw(numbers.repeat_interleave(count))
-        yield copies.right().view(len(numbers), count)
 
 
 def kept_of(entry: Mapping[str, Any]) -> dict[str, Any]:

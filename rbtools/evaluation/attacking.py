@@ -5,6 +5,7 @@ float32 and inside the budget.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools.attacks import lattice
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.base import Attack
+    from rbtools.evaluation.fast_model import CountingModel
 
 
 class AttackResult(NamedTuple):
@@ -87,9 +89,9 @@ def _repeat_unconfirmed(
     still_correct = logits.argmax(1) == batch.labels
     unconfirmed = torch.zeros_like(still_correct)
     if still_correct.any():
-        unconfirmed[still_correct] = ~batch.take(still_correct).judged(
-            batch.fast_model, images[still_correct]
-        )
+        left = batch.take(still_correct)
+        found = left.outputs(batch.fast_model, images[still_correct]).argmax(1)
+        unconfirmed[still_correct] = found != left.labels
         totals["forward"] += float(still_correct.sum())
     totals["unconfirmed"] = totals.get("unconfirmed", 0.0) + float(unconfirmed.sum())
     if unconfirmed.any():
@@ -97,16 +99,15 @@ def _repeat_unconfirmed(
         images[unconfirmed], logits[unconfirmed] = again
 
 
-def _attempt(
-    batch: Batch, method: Attack, model: nn.Module, totals: dict[str, float], again: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
-    # AutoAttack's own code draws random numbers for the whole batch: it gets the fixed batch undivided.
-    whole = method.batch_dependent
-    decides = batch.model if model is batch.fast_model is not batch.model else None
+def searched(
+    batch: Batch, method: Attack, model: nn.Module, decides: nn.Module | None = None
+) -> tuple[Tensor, Mapping[str, Tensor], CountingModel]:
+    """The images (N, C, H, W), inside the budget, of an attack on all examples, its findings, and the model
+    that counted. Raises RbError for an attack that gives images of another shape, or no finite ones."""
     from rbtools.evaluation.fast_model import CountingModel
 
-    counting = CountingModel(model, None if whole else batch.chunk_size, decides)
+    # AutoAttack's own code draws random numbers for the whole batch: it gets the fixed batch undivided.
+    counting = CountingModel(model, None if method.batch_dependent else batch.chunk_size, decides)
     counting.begin(len(batch.ids) * method.draws_each)
     counting.watch = batch.watch
     draws = batch.draws(f"attack.{method.name}")
@@ -122,7 +123,15 @@ def _attempt(
             f"The attack {method.name} gave NaN or infinite pixels for image {int(batch.ids[first])}. Check"
             " that the gradient of the model is finite there."
         )
-    perturbed = lattice.project(perturbed, batch.images, method)
+    return lattice.project(perturbed, batch.images, method), findings, counting
+
+
+def _attempt(
+    batch: Batch, method: Attack, model: nn.Module, totals: dict[str, float], again: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
+    decides = batch.model if model is batch.fast_model is not batch.model else None
+    perturbed, findings, counting = searched(batch, method, model, decides)
     logits = batch.logits(perturbed)
     sums: dict[str, float] = {"forward": counting.forwards + len(perturbed), "backward": counting.backwards}
     if counting.backwards and not again:

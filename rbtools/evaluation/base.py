@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,35 +55,31 @@ def _smaller(shape: Sequence[int]) -> int:
     return max(_PIXELS // (shape[-2] * shape[-1]), 1)
 
 
+@dataclass(eq=False)
 class Batch:
     """Some examples and the models that are evaluated on them.
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); ids: int64 (N,), the examples' positions in
     their split, which key their random numbers. `model` decides; `fast_model` computes the same function,
-    possibly faster and less exactly. `precomputed`: by spec the rows (N, ...) that are known already.
-    `draw`: of a randomised model, the number of the pass that decides; None for any other model. `watch`
-    takes in words how far an attack on the batch is.
+    possibly faster and less exactly; by default it is the model. `precomputed`: by spec the rows (N, ...)
+    that are known already. `draw`: of a randomised model, the number of the pass that decides, or one for
+    each example (N,); None for any other model. `watch` takes in words how far an attack on the batch is.
     """
 
+    model: nn.Module
+    images: Tensor
+    labels: Tensor
+    ids: Tensor
+    seed: int = field(kw_only=True)
+    chunk_size: int = field(kw_only=True)
+    fast_model: nn.Module = None  # type: ignore[assignment]
+    precomputed: Mapping[Any, Tensor] = field(default_factory=dict)
     draw: int | Tensor | None = None
     watch: Callable[[str], None] | None = None
 
-    def __init__(
-        self,
-        model: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        ids: Tensor,
-        *,
-        seed: int,
-        chunk_size: int,
-        fast_model: nn.Module | None = None,
-        precomputed: Mapping[Any, Tensor] | None = None,
-    ) -> None:
-        self.model, self.images, self.labels, self.ids = model, images, labels, ids
-        self.seed, self.chunk_size = seed, chunk_size
-        self.fast_model = model if fast_model is None else fast_model
-        self.precomputed = precomputed or {}
+    def __post_init__(self) -> None:
+        if self.fast_model is None:
+            self.fast_model = self.model
 
     def draws(self, stream: str) -> Draws:
         """Random numbers for these examples, independent of every other stream."""
@@ -121,11 +117,10 @@ class Batch:
         """Which images (N, ...) of these examples the model classifies correctly: bool (N,)."""
         return self.logits(images).argmax(1).eq(self.labels)
 
-    def judged(self, model: nn.Module, images: Tensor) -> Tensor:
-        """Which images (N, ...) another model classifies correctly: bool (N,)."""
+    def outputs(self, model: nn.Module, images: Tensor) -> Tensor:
+        """The outputs (N, K) of another model, at most `chunk_size` images at a time."""
         with torch.no_grad():
-            predictions = torch.cat([model(part).argmax(1) for part in images.split(self.chunk_size)])
-        return predictions.eq(self.labels)
+            return torch.cat([model(part) for part in images.split(self.chunk_size)])
 
     @cached_property
     def clean_logits(self) -> Tensor:
@@ -137,48 +132,11 @@ class Batch:
         """Which of the unchanged images are classified correctly: bool (N,)."""
         return self.clean_logits.argmax(1).eq(self.labels)
 
-    @property
-    def one_by_one(self) -> bool:
-        """Whether every image goes through the model alone, because random numbers of the model belong to its
-        batch."""
-        return bool(getattr(self.model, "one_by_one", False))
-
-    def right(self) -> Tensor:
-        """Which of the images are classified correctly, 1 or 0: int64 (N,)."""
-        return self.correct(self.images).long()
-
-    def at_draw(self, number: int | Tensor) -> Batch:
-        """The same batch in another pass of a randomised model, a number or one each (N,)."""
-        batch = self.take(slice(None))
-        batch.draw = number
-        return batch
-
-    def with_images(self, images: Tensor) -> Batch:
-        """The same examples with other images (N, C, H, W)."""
-        batch = self.take(slice(None))
-        batch.images = images
-        return batch
-
-    def in_chunks(self, chunk_size: int) -> Batch:
-        """The same batch with another number of images that go through a model at once."""
-        batch = copy(self)
-        batch.chunk_size = chunk_size
-        return batch
-
     def take(self, rows: Tensor | slice) -> Batch:
         """The batch of some of the examples: where a mask is true, at positions, or a slice."""
-        batch = Batch(
-            self.model,
-            self.images[rows],
-            self.labels[rows],
-            self.ids[rows],
-            seed=self.seed,
-            chunk_size=self.chunk_size,
-            fast_model=self.fast_model,
-        )
-        batch.draw = self.draw[rows] if isinstance(self.draw, torch.Tensor) else self.draw
-        batch.watch = self.watch
-        return batch
+        draw = self.draw[rows] if isinstance(self.draw, torch.Tensor) else self.draw
+        images, labels, ids = self.images[rows], self.labels[rows], self.ids[rows]
+        return replace(self, images=images, labels=labels, ids=ids, draw=draw, precomputed={})
 
 
 class Outcome(NamedTuple):
@@ -190,124 +148,95 @@ class Outcome(NamedTuple):
     totals: Mapping[str, float] = {}
     images: Tensor | None = None
 
+    def stored(self) -> np.ndarray:
+        """The outcomes as they are stored."""
+        return self.values.cpu().numpy().astype(np.int32 if self.values.dim() == 1 else np.float32)
 
-class TilePart(NamedTuple):
-    """Outcomes of one spec for some consecutive examples: the arguments of `Outcomes.extend`."""
+
+class OutcomeRows(NamedTuple):
+    """Outcomes of one spec for some consecutive examples, as the store keeps them.
+
+    values: int32 (n,), or float32 (n, R). totals: sums over the examples and over all runs that computed
+    them: seconds, passes and other counts; devices: those used; fast_steps: the steps that made the fast
+    model; environments: the values of `device.environment`, "" if unknown.
+    """
 
     values: np.ndarray
     totals: Mapping[str, float]
-    device: str
+    devices: Sequence[str]
     fast_steps: Sequence[str] = ()
-    environment: str = ""
+    environments: Sequence[str] = ("",)
+
+    def followed_by(self, more: OutcomeRows) -> OutcomeRows:
+        """These and those of the next examples."""
+        names = {**self.totals, **more.totals}
+        return OutcomeRows(
+            np.concatenate([self.values, more.values]) if len(self.values) else more.values,
+            {name: float(self.totals.get(name, 0) + more.totals.get(name, 0)) for name in names},
+            *(sorted({*mine, *others}) for mine, others in zip(self[2:], more[2:], strict=True)),
+        )
 
     def encoded(self) -> bytes:
-        """The part in the format of stored outcomes."""
-        rows = _rows(self.values)
-        return encoded(rows, self.totals, [self.device], self.fast_steps, [self.environment])
+        """A line of JSON, then the array in numpy's .npy format."""
+        buffer = io.BytesIO()
+        head = {"totals": {name: round(value, 3) for name, value in self.totals.items()}}
+        named = zip(("devices", "prepared", "environments"), map(list, self[2:]), strict=True)
+        buffer.write(orjson.dumps(head | dict(named)) + b"\n")
+        np.save(buffer, self.values, allow_pickle=False)
+        return buffer.getvalue()
 
     @classmethod
-    def decoded(cls, data: bytes) -> TilePart | None:
-        """Decode a stored part; None for damaged data."""
-        values, totals, devices, fast_steps, environments = _decoded(data)
-        if values is None or len(devices) != 1 or len(environments) != 1:
-            return None
-        return cls(values, totals, devices[0], fast_steps, environments[0])
+    def decoded(cls, data: bytes) -> OutcomeRows | None:
+        """Decode stored outcomes; None for damaged data."""
+        try:
+            line, _, body = data.partition(b"\n")
+            head = orjson.loads(line)
+            values: np.ndarray = np.load(io.BytesIO(body), allow_pickle=False)
+            totals = {str(name): float(value) for name, value in head["totals"].items()}
+            if (str(values.dtype), values.ndim) in (("int32", 1), ("float32", 2)):
+                names = (head["devices"], head["prepared"], head.get("environments", [""]))
+                return cls(values, totals, *(list(map(str, part)) for part in names))
+        except Exception:  # numpy and its parser of headers raise nearly any error
+            pass
+        return None
 
 
 class Outcomes:
-    """The outcomes of one spec for a prefix of the examples' fixed order.
+    """The outcomes of one spec for a prefix of the examples' fixed order, `known`.
 
-    A row is a whole number, or some float32 numbers. Every write contains all rows, so that an interrupted
-    run loses at most the last seconds. `totals` are sums over the examples and over all runs that computed
-    them: seconds, passes and other counts; `devices` are the devices used, `fast_steps` the steps that made
-    the fast model, `environments` the values of `device.environment`, "" if unknown. With `anew`
+    Every write contains all rows, so that an interrupted run loses at most the last seconds. With `anew`
     stored outcomes are ignored, and stay in the store unless these are of more examples.
     """
 
     def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:
         self._store, self.key = store, key
-        stored = store.outcomes(key)
-        self.totals: dict[str, float] = {}
-        self.devices: list[str] = []
-        self.fast_steps: list[str] = []
-        self.environments: list[str] = []
-        self._values: np.ndarray | None = None
-        self._kept = 0
-        if stored is not None:
-            decoded = _decoded(stored)
-            self._kept = 0 if decoded[0] is None else len(decoded[0])
-            if not anew:
-                self._values, self.totals, self.devices, self.fast_steps, self.environments = decoded
+        data = store.outcomes(key)
+        stored = None if data is None else OutcomeRows.decoded(data)
+        self._kept = 0 if stored is None else len(stored.values)
+        none = OutcomeRows(np.empty(0, np.int32), {}, (), (), ())
+        self.known = none if stored is None or anew else stored
         self._written = time.monotonic()
 
     def __len__(self) -> int:
-        return 0 if self._values is None else len(self._values)
+        return len(self.known.values)
 
-    def extend(
-        self,
-        values: np.ndarray,
-        totals: Mapping[str, float],
-        device: str,
-        fast_steps: Sequence[str] = (),
-        environment: str = "",
-    ) -> None:
-        """Append the outcomes of the next examples in the order, and add their sums, device, steps and
-        environment."""
-        rows = _rows(values)
-        self._values = rows if self._values is None else np.concatenate([self._values, rows])
-        for name, value in totals.items():
-            self.totals[name] = self.totals.get(name, 0.0) + value
-        self.devices = sorted({*self.devices, device})
-        self.fast_steps = sorted({*self.fast_steps, *fast_steps})
-        self.environments = sorted({*self.environments, environment})
+    @property
+    def totals(self) -> Mapping[str, float]:
+        """Sums over the examples."""
+        return self.known.totals
+
+    def extend(self, more: OutcomeRows) -> None:
+        """Append the outcomes of the next examples in the order."""
+        self.known = self.known.followed_by(more)
         if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
             self.keep()
 
     def keep(self) -> None:
         """Write the outcomes to the store if there are new ones."""
-        if self._values is not None and len(self) > self._kept:
-            data = encoded(self._values, self.totals, self.devices, self.fast_steps, self.environments)
-            self._store.keep_outcomes(self.key, data)
+        if len(self) > self._kept:
+            self._store.keep_outcomes(self.key, self.known.encoded())
             self._kept, self._written = len(self), time.monotonic()
 
     def values(self, n: int) -> np.ndarray:
         """The outcomes of the first n examples."""
-        return np.empty(0, np.int32) if self._values is None else self._values[:n]
-
-
-def _rows(values: np.ndarray) -> np.ndarray:
-    """Rows as they are stored."""
-    return values.astype(np.int32 if values.ndim == 1 else np.float32)
-
-
-def encoded(
-    values: np.ndarray,
-    totals: Mapping[str, float],
-    devices: Sequence[str],
-    fast_steps: Sequence[str] = (),
-    environments: Sequence[str] = ("",),
-) -> bytes:
-    """Outcomes in the store's format: a line of JSON, then the array in numpy's .npy format."""
-    buffer = io.BytesIO()
-    rounded = {name: round(value, 3) for name, value in totals.items()}
-    head = {"totals": rounded, "devices": list(devices), "prepared": list(fast_steps)}
-    head["environments"] = list(environments)
-    buffer.write(orjson.dumps(head) + b"\n")
-    np.save(buffer, values, allow_pickle=False)
-    return buffer.getvalue()
-
-
-def _decoded(data: bytes) -> tuple[np.ndarray | None, dict[str, float], list[str], list[str], list[str]]:
-    """Decode stored outcomes; damaged data decode to none."""
-    try:
-        line, _, body = data.partition(b"\n")
-        head = orjson.loads(line)
-        values: np.ndarray = np.load(io.BytesIO(body), allow_pickle=False)
-        totals = {str(name): float(value) for name, value in head["totals"].items()}
-        if (str(values.dtype), values.ndim) in (("int32", 1), ("float32", 2)):
-            names = (head["devices"], head["prepared"], head.get("environments", [""]))
-            devices, fast_steps, environments = (list(map(str, part)) for part in names)
-            return values, totals, devices, fast_steps, environments
-    except Exception:  # numpy and its parser of headers raise nearly any error
-        pass
-    return None, {}, [], [], []
+        return self.known.values[:n]

@@ -102,10 +102,7 @@ class Smoothed(Spec):
 
         def logits(noisy: Tensor, rows: Tensor) -> Tensor:
             size = smoothed_counts.part_size(len(noisy), batch.chunk_size)
-            copies = Batch(
-                batch.model, noisy, batch.labels[rows], batch.ids[rows], seed=batch.seed, chunk_size=size
-            )
-            return copies.logits(noisy)
+            return replace(batch, ids=batch.ids[rows], chunk_size=size, draw=None).logits(noisy)
 
         select, estimate = batch.draws(method.SELECT), batch.draws(method.ESTIMATE)
         classes = batch.clean_logits.shape[1]

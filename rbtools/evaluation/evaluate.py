@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,8 +21,8 @@ from rbtools.evaluation.base import (
     REFERENCE_BATCH,
     Batch,
     Outcome,
+    OutcomeRows,
     Outcomes,
-    TilePart,
     batch_size,
     default_chunk_size,
 )
@@ -104,41 +105,26 @@ def evaluate(
     order = subset(given.labels, len(given.labels) if n is None else n, seed=0)
     chosen = precisions.chosen(precision, place.type == "cuda")
     settings = Settings(seed=seed, batch=batch, precision=chosen, draws=draws)
-    cache = in_memory.Cache(store, model, given) if store is not None else None
+    cache = in_memory.Cache(store, model, given)
     with progress_of(progress) as line, float32(place), in_memory.in_eval_mode(model):
         report = SILENT if line is None else Report(progress=line)
-        look = in_memory.Look(network, given, place, settings, cache)
-        network = in_memory.randomised.controlled(network, look.randomness)
-        look.warn(given, order)
+        look = in_memory.looked_at(network, given, order, place, cache)
+        network = in_memory.randomised.controlled(network, look)
         results: list[in_memory.Result] = []
         for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
-            if look.randomness.randomised and draws > 1:
+            if look.randomised and draws > 1:
                 asked, todo = todo, by_draws(todo, draws)
                 if asked is not todo:
-                    report.notify(f"The model {look.randomness.sentence(draws, eot_of(todo))}")
+                    report.notify(f"The model {look.sentence(draws, eot_of(todo))}")
             columns = by_column(todo.every)
             specs = [column[0] for column in columns]
-            outcomes = [
-                Outcomes(Store(None), "")
-                if cache is None
-                else Outcomes(
-                    cache.store,
-                    cache.key(spec, settings, len(order)),
-                    anew=keep_images,
-                )
-                for spec in specs
-            ]
+            outcomes = [cache.outcomes(spec, settings, len(order), anew=keep_images) for spec in specs]
             images = in_memory.KeptImages() if keep_images else None
+            examples = Examples(given.images, given.labels, order)
             evaluator = Evaluator(
-                network,
-                Examples(given.images, given.labels, order),
-                todo.title,
-                specs,
-                settings=settings,
-                device=place,
-                report=report,
+                network, examples, todo.title, specs, settings=settings, device=place, report=report
             )
-            measure_all(evaluator, outcomes, Store(None) if cache is None else cache.store, save=images)
+            measure_all(evaluator, outcomes, cache.store, save=images)
             for column, known in zip(columns, outcomes, strict=True):
                 for spec in column:
                     if spec in todo.specs:
@@ -201,20 +187,19 @@ class Evaluator:
         tile: Tile,
         watch: Callable[[str], None] | None = None,
         save: Callable[[Any, Tensor, Outcome], None] | None = None,
-    ) -> dict[int, TilePart]:
+    ) -> dict[int, OutcomeRows]:
         """The outcomes that a tile lacks, by the position of their spec.
 
         `watch` takes in words how far the work is; `save` receives a spec, the ids of the examples and the
         outcome wherever the outcome has images. Raises RbError where one image alone needs more memory than
         there is.
         """
-        parts, fast = dict[int, TilePart](), self.fast
+        parts, fast = dict[int, OutcomeRows](), self.fast
         for begin, missing in tile.lacks:
             ids = self.examples.order[begin : tile.examples.stop]
             wanted = [self.specs[i] for i in missing]
             start = time.perf_counter()
-            batch = self._batch(ids, self._known(tile, parts, begin))
-            batch.watch = watch
+            batch = self._batch(ids, self._known(tile, parts, begin), watch)
             while True:
                 try:
                     results = rows_of(wanted, batch)
@@ -222,12 +207,12 @@ class Evaluator:
                 except RuntimeError as error:
                     batch = _in_smaller_chunks(batch, error)
             self.chunk = batch.chunk_size
-            arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
+            arrays = [result.stored() for result in results]  # waits for the device
             seconds = time.perf_counter() - start
             for i, result, values in zip(missing, results, arrays, strict=True):
                 steps = fast.steps if self.specs[i].searches else ()
                 totals = {"seconds": seconds, **result.totals}
-                parts[i] = TilePart(values, totals, self.device.type, steps, self.place)
+                parts[i] = OutcomeRows(values, totals, [self.device.type], steps, [self.place])
                 if result.images is not None and save is not None:
                     save(self.specs[i], ids, result)
         return parts
@@ -237,7 +222,7 @@ class Evaluator:
         stop = tile.examples.stop
         streaming.prefetch(self.pixels, self.examples.order[stop : stop + len(tile.examples)])
 
-    def _known(self, tile: Tile, parts: Mapping[int, TilePart], begin: int) -> dict[Any, Tensor]:
+    def _known(self, tile: Tile, parts: Mapping[int, OutcomeRows], begin: int) -> dict[Any, Tensor]:
         """The outcomes of the examples from `begin` on of specs that have them."""
         known = {}
         for i, spec in enumerate(self.specs):
@@ -248,11 +233,13 @@ class Evaluator:
                 known[spec] = torch.from_numpy(stored).to(self.device)
         return known
 
-    def _batch(self, ids: Tensor, precomputed: Mapping[Any, Tensor]) -> Batch:
+    def _batch(
+        self, ids: Tensor, precomputed: Mapping[Any, Tensor], watch: Callable[[str], None] | None
+    ) -> Batch:
         images = self.pixels[ids].to(self.device)
         images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
         ids = ids.to(self.device)
-        batch = Batch(
+        return Batch(
             self.model,
             images,
             self.labels[ids],
@@ -261,10 +248,9 @@ class Evaluator:
             chunk_size=self.chunk,
             fast_model=self.fast.model,
             precomputed=precomputed,
+            draw=0 if self.randomised else None,
+            watch=watch,
         )
-        if self.randomised:
-            batch.draw = 0
-        return batch
 
 
 def measure_all(
@@ -281,7 +267,7 @@ def measure_all(
         evaluator.title, n, evaluator.specs, outcomes, evaluator.settings.seed, evaluator.report
     )
 
-    def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, dict[int, TilePart]]]:
+    def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, dict[int, OutcomeRows]]]:
         for tile in tiles:
             evaluator.prefetch(tile)
             yield tile, evaluator.measure(tile, progress.inside, save)
@@ -315,7 +301,7 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
     if torch.cuda.is_available():
         graphs.lasting_pool.cache_clear()
         torch.cuda.empty_cache()
-    return batch.in_chunks(max(batch.chunk_size // 2, 1))
+    return replace(batch, chunk_size=max(batch.chunk_size // 2, 1))
 
 
 class StatusLine:

@@ -54,8 +54,7 @@ def make_fast_model(
     network = model.network if isinstance(model, Preprocessed) else model
     if any(isinstance(module, Program) for module in model.modules()):
         return FastModel(model, ())
-    bf16 = precision == "bf16"
-    folded, remark = None, None
+    bf16, folded, remark = precision == "bf16", None, None
     try:
         folded = _folded(network, shape)
     except Exception as wrong:  # tracing a network may raise anything
@@ -71,10 +70,8 @@ def make_fast_model(
         try:
             quicker = fused.fuse(copied, probe.to(torch.bfloat16 if bf16 else probe.dtype))
         except (RuntimeError, ValueError) as wrong:
-            quicker, remark = (
-                None,
-                f"ReLU has kernels of its own: passes take longer ({folding.reason(wrong)}).",
-            )
+            quicker = None
+            remark = f"ReLU has kernels of its own: passes take longer ({folding.reason(wrong)})."
         if quicker is not None:
             copied, steps = quicker, [*steps, "fused"]
         fast: nn.Module = _Fast(normalization, copied, bf16)
@@ -173,8 +170,7 @@ class CountingModel(nn.Module, Network):
     def forward(self, images: Tensor) -> Tensor:
         self.count(len(images), 0)
         if not (images.requires_grad and torch.is_grad_enabled()):
-            pieces = images.split(self.chunk_size or max(len(images), 1))
-            return torch.cat([self.model(piece) for piece in pieces])
+            return self._in_pieces(self.model, images)
         inputs = images.view_as(images)
         inputs.register_hook(self._seen)
         logits: Tensor = self.model(inputs)
@@ -193,9 +189,10 @@ class CountingModel(nn.Module, Network):
             return super().verdict(points, labels)
         self.forwards += len(points)
         with torch.no_grad():
-            pieces = points.split(self.chunk_size or max(len(points), 1))
-            predictions = torch.cat([self.decides(piece).argmax(1) for piece in pieces])
-        return predictions.eq(labels)
+            return self._in_pieces(self.decides, points).argmax(1).eq(labels)
+
+    def _in_pieces(self, model: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        return torch.cat([model(piece) for piece in images.split(self.chunk_size or max(len(images), 1))])
 
     def undecided(self) -> Network | None:
         return None if self.decides is None else Network(self, self.chunk_size)

@@ -8,7 +8,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -49,10 +48,6 @@ class GivenData(NamedTuple):
     images: Tensor | Streamed
     labels: Tensor
     fingerprint: str | None = None
-
-    def hashed(self) -> str:
-        """A hash of the images and labels."""
-        return self.fingerprint or images_hash(self.images, self.labels)
 
 
 def data_of(given: Any, *, kept: bool) -> GivenData:
@@ -113,26 +108,19 @@ def _check_radius(method: Any, radius: float) -> None:
 def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch.device]:
     """The model as a module, and the device that it is on. Raises RbError for one in another form."""
     with in_eval_mode(given, warn=True):
-        return _model_of(given, data, device)
-
-
-def _model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch.device]:
-    check_input.check_model(given)
-    network = given if isinstance(given, nn.Module) else _Function(given)
-    first = next(network.parameters(), None)
-    place = torch.device("cpu") if first is None else first.device
-    if device != "auto":
-        place = named(str(device), 'device="cpu" or "auto"')
-        if first is not None:
-            check_input.check_device(network, place, "The evaluation is")
-    network, _, _ = check_input.checked(
-        network,
-        data.images[: check_input.PROBED].to(place),
-        data.labels[: check_input.PROBED],
-        every=data.labels,
-        probabilities=True,
-    )
-    return network, place
+        check_input.check_model(given)
+        network = given if isinstance(given, nn.Module) else _Function(given)
+        first = next(network.parameters(), None)
+        place = torch.device("cpu") if first is None else first.device
+        if device != "auto":
+            place = named(str(device), 'device="cpu" or "auto"')
+            if first is not None:
+                check_input.check_device(network, place, "The evaluation is")
+        images, labels = (part[: check_input.PROBED] for part in data[:2])
+        network, _, _ = check_input.checked(
+            network, images.to(place), labels, every=data.labels, probabilities=True
+        )
+        return network, place
 
 
 @contextlib.contextmanager
@@ -153,52 +141,28 @@ def in_eval_mode(given: Any, warn: bool = False) -> Iterator[None]:
         yield
 
 
-class Look:
-    """What is found of a model on its first images, in the store if there is one."""
+def looked_at(
+    network: nn.Module, data: GivenData, order: Tensor, place: torch.device, cache: Cache
+) -> Randomness:
+    """What is random in a network, by its first images. Warns of outputs or a normalisation that look wrong,
+    as commands do; a look at these that fails says nothing. Raises RbError as `Randomness.checked` does."""
+    first = data.images[: batch_of_look(data.images, len(data.labels))].to(place)
+    found = cache.found(
+        "randomness", {}, lambda: randomised.look(network, check_input.floats(first))._asdict()
+    )
+    randomness = Randomness(**found).checked()
+    ids = order[: model_checks.FIRST]
 
-    def __init__(
-        self,
-        network: nn.Module,
-        data: GivenData,
-        place: torch.device,
-        settings: Settings,
-        cache: Cache | None,
-    ) -> None:
-        self.network, self.settings, self.cache = network, settings, cache
-        images = data.images[: batch_of_look(data.images, len(data.labels))].to(place)
-        self.images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
+    def find() -> dict[str, Any]:
+        images = check_input.floats(data.images[ids].to(place))
+        return {"warnings": model_checks.in_memory(network, images, data.labels[ids].to(place))}
 
-    @cached_property
-    def randomness(self) -> Randomness:
-        """What is random in it. Raises RbError as `Randomness.checked` does."""
-        found = self._kept("randomness", {}, lambda: randomised.look(self.network, self.images))
-        return Randomness(**found).checked()
-
-    def warn(self, data: GivenData, order: Tensor) -> None:
-        """Warn of outputs or a normalisation that look wrong on the first images, as commands do. A look that
-        fails says nothing."""
-
-        def find() -> model_checks.Warnings:
-            ids = order[: model_checks.FIRST]
-            images, labels = check_input.floats(data.images[ids].to(self.images.device)), data.labels[ids]
-            return model_checks.in_memory(self.network, images, labels.to(images.device))
-
-        texts: list[str] = []
-        with contextlib.suppress(Exception):  # whatever the network raises
-            texts = self._kept("looks", {"n": min(len(order), model_checks.FIRST)}, find)["warnings"]
-        for text in texts:
-            warnings.warn(text, stacklevel=4)
-
-    def _kept(self, kind: str, fields: dict[str, Any], find: Callable[[], Any]) -> dict[str, Any]:
-        """The fields of what was found, stored or now."""
-        if self.cache is None:
-            return dict(find()._asdict())
-        key = f"{kind}:{digest({**self.cache.fields, **fields, 'version': LOOKED})}"
-        stored = self.cache.store.get(key)
-        if stored is None:
-            stored = orjson.dumps(find()._asdict()).decode()
-            self.cache.store.put(key, stored)
-        return dict(orjson.loads(stored))
+    texts: list[str] = []
+    with contextlib.suppress(Exception):  # whatever the network raises
+        texts = cache.found("looks", {"n": len(ids)}, find)["warnings"]
+    for text in texts:
+        warnings.warn(text, stacklevel=4)
+    return randomness
 
 
 class _Function(nn.Module):
@@ -214,23 +178,31 @@ class _Function(nn.Module):
 
 
 class Cache:
-    """Outcomes of a model and its data in a store, by the hash of both."""
+    """What was found of a model and its data, by the hash of both; without a store nothing is kept."""
 
     def __init__(self, store: Any, model: Any, data: GivenData) -> None:
         self.store = store if isinstance(store, Store) else Store(store)
-        self.fields = {
-            "kind": "outcomes",
-            "version": VERSION,
-            "model": weights_hash(model),
-            "data": data.hashed(),
-        }
+        self.fields: dict[str, Any] = {"kind": "outcomes", "version": VERSION}
+        if store is not None:
+            content = data.fingerprint or images_hash(data.images, data.labels)
+            self.fields |= {"model": weights_hash(model), "data": content}
 
-    def key(self, spec: Spec, settings: Settings, n: int) -> str:
-        """The key of the outcomes of a spec."""
+    def outcomes(self, spec: Spec, settings: Settings, n: int, *, anew: bool) -> Outcomes:
+        """The outcomes of a spec."""
         arithmetic = {"precision": settings.precision if spec.searches else "fp32"}
         seed = {"seed": settings.seed} if spec.random else {}
         whole = {"n": n} if spec.batch_dependent else {}
-        return digest({**self.fields, **arithmetic, **seed, **whole, "column": spec.column()})
+        key = digest({**self.fields, **arithmetic, **seed, **whole, "column": spec.column()})
+        return Outcomes(self.store, key, anew=anew)
+
+    def found(self, kind: str, fields: dict[str, Any], find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The fields of what a look finds, stored or now."""
+        key = f"{kind}:{digest({**self.fields, **fields, 'version': LOOKED})}"
+        stored = self.store.get(key)
+        if stored is None:
+            stored = orjson.dumps(find()).decode()
+            self.store.put(key, stored)
+        return dict(orjson.loads(stored))
 
 
 class KeptImages:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rbtools import check_input, datasets
 from rbtools.errors import optional
@@ -74,14 +74,8 @@ def check_outputs(
     return {**summary, "warnings": warnings}
 
 
-class Warnings(NamedTuple):
-    """What looks wrong, a sentence each."""
-
-    warnings: list[str]
-
-
-def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> Warnings:
-    """What looks wrong in the outputs and the normalisation of a network in memory, in words of Python.
+def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> list[str]:
+    """What looks wrong in the outputs and the normalisation of a network in memory, a sentence each.
 
     Images (N, C, H, W) are in [0, 1], labels (N,); the network is in eval mode. Raises what it raises.
     """
@@ -99,7 +93,7 @@ def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> Warnings:
             f" images, and {other.right / other.n:.4f} with the normalisation '{other.shown}' as the first"
             " layer of the model."
         )
-    return Warnings(texts)
+    return texts
 
 
 def _share(logits: Tensor, labels: Tensor) -> float:

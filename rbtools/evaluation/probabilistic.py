@@ -355,7 +355,7 @@ class _Radius:
         copied = self.batch if whole and block == 1 else self.batch.take(rows.repeat(block))
         if copied.draw is not None:  # a randomised model has a draw of its own for each copy
             numbers = torch.arange(first, first + block, device=rows.device)
-            copied = copied.at_draw(numbers.repeat_interleave(len(rows)))
+            copied = replace(copied, draw=numbers.repeat_interleave(len(rows)))
         noisy = noise.apply(copied.images, units.flatten(0, 1), self.gamma)
         if not self.rules:
             right, unsure = self.classifier.search(copied, noisy)
@@ -441,29 +441,18 @@ class _Classifier:
         if batch.fast_model is batch.model:
             logits = batch.unchecked_logits(noisy)
             return logits.argmax(1).eq(batch.labels), ~logits.isfinite().all(1)
-        with torch.no_grad():
-            margins = torch.cat(
-                [
-                    margin(batch.fast_model(part), labels)
-                    for part, labels in zip(
-                        noisy.split(batch.chunk_size), batch.labels.split(batch.chunk_size), strict=True
-                    )
-                ]
-            )
-        if self.error is None:
-            first = slice(0, _COMPARED)
-            self.error = self._off(batch.take(first), noisy[first], margins[first])
+        margins = margin(batch.outputs(batch.fast_model, noisy), batch.labels)
+        if self.error is None:  # the largest of the first copies, which the model evaluates, too
+            first = batch.take(slice(0, _COMPARED))
+            exact = margin(first.logits(noisy[:_COMPARED]), first.labels)
+            self.error = (margins[:_COMPARED] - exact).abs().max()
+            self.confirmed += len(exact)
         return margins > 0, ~(margins.abs() > _SAFETY * self.error)  # true for NaN, too
 
     def confirm(self, batch: Batch, noisy: Tensor) -> Tensor:
         """Which copies the model itself classifies correctly: bool (N,)."""
         self.confirmed += len(noisy)
         return batch.correct(noisy)
-
-    def _off(self, batch: Batch, noisy: Tensor, margins: Tensor) -> Tensor:
-        """The largest error of the fast model's margins on some copies, which the model evaluates too."""
-        self.confirmed += len(noisy)
-        return (margins - margin(batch.logits(noisy), batch.labels)).abs().max()
 
     def totals(self) -> dict[str, float]:
         """The number of copies, of those that the model itself decided, and of forward passes."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from rbtools.attacks import ATTACKS, lattice
+from rbtools.attacks import ATTACKS
 from rbtools.errors import UsageError
+from rbtools.evaluation import attacking
 from rbtools.evaluation.accuracy import Clean, attack_settings, share
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.spec import Entry, Evaluation, Spec, method_key, rebuilt
@@ -68,13 +69,7 @@ class RobustLoss(Spec):
         return loss
 
     def rows(self, batch: Batch) -> Outcome:
-        from rbtools.evaluation.fast_model import CountingModel
-
-        counting = CountingModel(batch.fast_model, batch.chunk_size)
-        counting.begin(len(batch.ids))
-        draws = batch.draws(f"attack.{self.method.name}")
-        perturbed, _ = lattice.run(self.method, counting, batch.images, batch.labels, draws)
-        perturbed = lattice.project(perturbed, batch.images, self.method)
+        perturbed, _, counting = attacking.searched(batch, self.method, batch.fast_model)
         logits = batch.logits(perturbed)
         loss = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
         rows = torch.stack([loss, (logits.argmax(1) == batch.labels).float()], dim=1)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from rbtools.evaluation.base import Outcomes, TilePart
+from rbtools.evaluation.base import OutcomeRows, Outcomes
 from rbtools.lazy import np
 from rbtools.store import Store, digest
 
 if TYPE_CHECKING:
-    Parts = Mapping[int, TilePart]  # by the position of their spec
+    Parts = Mapping[int, OutcomeRows]  # by the position of their spec
+
+
+T = TypeVar("T")
 
 
 class Tile(NamedTuple):
@@ -65,6 +68,14 @@ def _tile(outcomes: Sequence[Outcomes], examples: range) -> Tile:
     return Tile(examples, lacks, known)
 
 
+def in_turn(units: Sequence[T], shard: tuple[int, int]) -> list[T]:
+    """All units in the order in which shard (i, N) takes them: its own, and then the others, last ones first,
+    as far as they are not done by then."""
+    number, of = shard
+    others = [unit for place, unit in enumerate(units) if place % of != number - 1]
+    return [*units[number - 1 :: of], *reversed(others)]
+
+
 def complete(
     outcomes: list[Outcomes],
     n: int,
@@ -79,14 +90,10 @@ def complete(
 
     size: of a tile. `measured` takes tiles one by one as there is room, and gives them with their parts as
     they are done. Before each is taken, `progress` takes the number of examples whose outcomes are appended,
-    and raises when the work should stop. shard: (i, N) of N processes with this store: this one begins with
-    its own tiles, and then computes what is left of those of the others, from the last on. Outcomes are kept
-    in the store at the end, also after an interruption.
+    and raises when the work should stop. shard: (i, N) of N processes with this store (`in_turn`). Outcomes
+    are kept in the store at the end, also after an interruption.
     """
-    number, of = shard
-    tiles = missing_tiles(outcomes, n, size)
-    mine = tiles[number - 1 :: of]
-    others = [tile for place, tile in enumerate(tiles) if place % of != number - 1]
+    tiles, divided = missing_tiles(outcomes, n, size), shard[1] > 1
     left = deque(tiles)  # those that are not appended yet
     done: dict[range, Parts] = {}
     # What a killed run had appended may still be there as parts.
@@ -94,10 +101,10 @@ def complete(
     stored = [_key(one, begin, begin + size) for begin in appended for one in outcomes]
 
     def missing() -> Iterator[Tile]:
-        for tile in [*mine, *reversed(others)]:
+        for tile in in_turn(tiles, shard):
             if (parts := stored_parts(store, tile.keys(outcomes))) is not None:
                 take(tile, parts, kept=True)
-            elif of > 1 and (joined := _finished(store, outcomes, tiles)) is not None:
+            elif divided and (joined := _finished(store, outcomes, tiles)) is not None:
                 outcomes[:] = joined
                 left.clear()
                 return
@@ -107,7 +114,7 @@ def complete(
 
     def take(tile: Tile, parts: Parts, *, kept: bool = False) -> None:
         keys = tile.keys(outcomes)
-        if not kept and (of > 1 or tile is not left[0]):
+        if not kept and (divided or tile is not left[0]):
             for i, key in keys.items():
                 store.keep_part(key, parts[i].encoded())
             kept = True
@@ -115,7 +122,7 @@ def complete(
         done[tile.examples] = parts
         while left and left[0].examples in done:
             for i, part in done.pop(left.popleft().examples).items():
-                outcomes[i].extend(*part)
+                outcomes[i].extend(part)
 
     try:
         for tile, parts in measured(missing()):
@@ -131,10 +138,10 @@ def complete(
 
 def stored_parts(store: Store, keys: Mapping[int, str]) -> Parts | None:
     """The parts of a tile; None where one is missing or damaged."""
-    parts: dict[int, TilePart] = {}
+    parts: dict[int, OutcomeRows] = {}
     for i, key in keys.items():
         data = store.state(key)
-        part = None if data is None else TilePart.decoded(data)
+        part = None if data is None else OutcomeRows.decoded(data)
         if part is None:
             return None
         parts[i] = part

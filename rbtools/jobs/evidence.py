@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from rbtools.attacks.losses import best_other, of_class
 from rbtools.datasets import npy
 from rbtools.defences import stages
 from rbtools.errors import RbError, shown
@@ -163,9 +164,8 @@ def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, i
             _check_distance(images, pixels(dataset.images[ids]), saved)
             with torch.no_grad():
                 logits = model(images.to(place)).float().cpu()
-            of_label = logits.gather(1, labels[:, None])[:, 0]
-            others = logits.scatter(1, labels[:, None], float("-inf")).amax(1)
-            margins = (of_label - others) / logits.abs().amax(1).clamp_min(1e-12)
+            margins = of_class(logits, labels) - best_other(logits, labels)
+            margins /= logits.abs().amax(1).clamp_min(1e-12)
             broken, ties = broken + int((margins < 0).sum()), ties + int((margins.abs() <= _TIE).sum())
             inputs.run.report.progress(f"saved images  {start}/{n}")
     return broken, ties

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import pickle
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,12 +16,13 @@ from rbtools.attacks import lattice
 from rbtools.errors import RbError
 from rbtools.evaluation.base import CHUNK
 from rbtools.evaluation.fast_model import CountingModel
+from rbtools.evaluation.tiles import in_turn
 from rbtools.execution import device, resources
 from rbtools.execution.device import out_of_memory
-from rbtools.execution.engine import Call
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import Data, InMemory
+from rbtools.jobs.tile_calls import OpenedCall, by_workers
 from rbtools.lazy import nn, torch
 from rbtools.measures import batchnorm
 from rbtools.measures.base import BatchResult, MeasureBatch, Value
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.base import Attack
+    from rbtools.measures.base import Measure
 
 
 class MeasureItem(NamedTuple):
@@ -44,11 +47,17 @@ class MeasureItem(NamedTuple):
     data: Data
     size: tuple[int, int]
     batchnorm: str = "running"
+    init_seed: int = 0
 
     @property
     def n(self) -> int:
         """Number of images that are measured; 0 for measures without data."""
         return min(self.data.size, self.size[0] * self.size[1]) if self.measure.data else 0
+
+    @property
+    def batches(self) -> int:
+        """Number of batches that they are in."""
+        return -(-self.n // self.size[1])
 
     @property
     def statistics(self) -> dict[str, str]:
@@ -75,9 +84,9 @@ def arch_of(record: dict[str, Any], data: Data) -> dict[str, Any]:
 
 
 class MeasureTile(NamedTuple):
-    """A unit of work: an item, by its position, on consecutive examples of one batch."""
+    """A unit of work: an item, by the key of its result, on consecutive examples of one batch."""
 
-    place: int
+    key: str
     batch: int
     examples: range
 
@@ -90,44 +99,62 @@ class TileResult(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Request:
-    """Some measures of a record: what a process needs to measure tiles of them."""
+class MeasureWork:
+    """Some measures of a record, by the keys of their results: what a process needs to measure tiles of
+    them."""
 
-    record: dict[str, Any]
-    init_seed: int
-    items: Sequence[MeasureItem]
-    run: Run
+    inputs: resolve.Inputs
+    items: Mapping[str, MeasureItem]
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Measuring]:
         """The measures on this process's device."""
-        with device.taken(self.run, resources.threads_for(self.run, self.record.get("arch"))) as place:
-            yield Measuring(self.record, self.init_seed, self.run, place)
+        with device.taken(self.inputs.run, self.inputs.threads()) as place:
+            yield Measuring(self, place)
+
+    @property
+    def divided(self) -> bool:
+        """Whether several processes may share the work."""
+        run = self.inputs.run
+        return run.pool is not None or run.plan is not None or run.placement.shard[1] > 1
+
+    def tiles(self) -> list[list[MeasureTile]]:
+        """The tiles of all items; those of the same images together, since they share attacks.
+
+        A tile is a batch. Where processes share the work, batches of measures that are sums over images are
+        cut into chunks of `chunk` images, as a single process does.
+        """
+        run = self.inputs.run
+        chunk = run.settings.batch or CHUNK.get(resources.kind(run).type, CHUNK["cpu"])
+        together: dict[Any, list[MeasureTile]] = {}
+        for key, item in self.items.items():
+            n, size = (item.n, item.size[1]) if item.measure.data else (1, 1)
+            of_images = item.measure.of_images and item.batchnorm != "batch"
+            step = min(chunk, size) if self.divided and of_images else size
+            for start in range(0, n, size):
+                for begin in range(start, min(start + size, n), step):
+                    tile = MeasureTile(key, start // size, range(begin, min(begin + step, start + size, n)))
+                    together.setdefault((_shared(item), *tile[1:]), []).append(tile)
+        return list(together.values())
 
 
-def shared(work: Request, keys: Sequence[str]) -> Iterator[tuple[int, list[Value], float]]:
-    """As `Measuring.all`, by the workers of the run's engine, or by this process beside other shards; nothing
-    where these finished first. keys: of the items' results.
+def measured(work: MeasureWork) -> Iterator[tuple[str, list[Value], float]]:
+    """The key of each item, its values and its seconds; nothing where other shards finished first.
+
+    The workers of the run's engine measure, or this process.
     """
-    run, items = work.run, work.items
-    store, tiles = run.store, tiles_for(items, run)
+    run = work.inputs.run
+    store, groups = run.store, work.tiles()
     names = {
-        tile: digest({"part of": keys[tile.place], "begin": tile.examples.start, "end": tile.examples.stop})
-        for tile in tiles
+        tile: digest({"part of": tile.key, "begin": tile.examples.start, "end": tile.examples.stop})
+        for group in groups
+        for tile in group
     }
-    # Of equal batches all items are measured together, since they share attacks.
-    together: dict[Any, list[MeasureTile]] = {}
-    for tile in tiles:
-        together.setdefault((_shared(items[tile.place]), tile.batch, tile.examples), []).append(tile)
-    groups = list(together.values())
-    number, of = run.placement.shard
-    own = groups[number - 1 :: of]
-    others = [group for place, group in enumerate(groups) if place % of != number - 1]
     results: dict[MeasureTile, TileResult] = {}
 
     def missing() -> Iterator[list[MeasureTile]]:
-        for group in [*own, *reversed(others)]:
-            if of > 1 and all(store.result(key) is not None for key in keys):
+        for group in in_turn(groups, run.placement.shard):
+            if run.placement.shard[1] > 1 and all(store.result(key) is not None for key in work.items):
                 return
             for tile in group:
                 if (known := _stored(store.state(names[tile]))) is not None:
@@ -136,98 +163,66 @@ def shared(work: Request, keys: Sequence[str]) -> Iterator[tuple[int, list[Value
                 yield left
 
     with store.working():
-        for group, found in (_here if run.pool is None else _by_workers)(work, missing()):
+        for group, found in _computed(work, missing()):
             for tile, result in zip(group, found, strict=True):
                 results[tile] = result
                 store.keep_part(names[tile], json.dumps(result).encode())
-    if len(results) == len(tiles):
-        yield from _joined(items, {tile: results[tile] for tile in tiles})
+    if len(results) == len(names):
+        for key, item in work.items.items():
+            of_item = {tile: results[tile] for tile in names if tile.key == key}
+            yield key, *_joined(item.measure, of_item)
     for name in names.values():
         store.drop_state(name)
 
 
-Groups = Iterator[list["MeasureTile"]]
-Found = Iterator[tuple[list["MeasureTile"], list["TileResult"]]]
-
-
-def _here(work: Request, groups: Groups) -> Found:
+def _computed(
+    work: MeasureWork, groups: Iterator[list[MeasureTile]]
+) -> Iterator[tuple[list[MeasureTile], list[TileResult]]]:
+    """Tiles with their results, in this process or by the workers of the engine."""
+    run, arch = work.inputs.run, work.inputs.record.get("arch")
+    if run.pool is not None:
+        sent = pickle.dumps(work)
+        yield from by_workers(run, groups, lambda group: MeasureCall(arch, sent, group))
+        return
     with work.opened() as measuring:
         for group in groups:
-            yield group, [measuring.computed(tile, work.items[tile.place]) for tile in group]
-
-
-def _by_workers(work: Request, groups: Groups) -> Found:
-    run, sent, arch = work.run, pickle.dumps(work), work.record.get("arch")
-    taken: list[list[MeasureTile]] = []
-
-    def calls() -> Iterator[Call]:
-        for group in groups:
-            taken.append(group)
-            yield MeasureCall(arch, sent, group)
-
-    for number, report in run.pool.map(calls(), run.report.check_cancelled):
-        yield taken[number], report.value(run)
+            yield group, [measuring.computed(tile) for tile in group]
 
 
 @dataclass(frozen=True)
-class MeasureCall(Call):
-    """The results of tiles of one batch, in a worker, which keeps the networks of the last request. sent: it,
-    pickled."""
+class MeasureCall(OpenedCall):
+    """The results of tiles of one batch, in a worker."""
 
-    arch: Any
-    sent: bytes
     tiles: list[MeasureTile]
 
     def __call__(self, run: Run) -> list[TileResult]:
-        global _open
-        if _open is None or _open[0] != self.sent:
-            _open = None  # its memory is free before the next network is loaded
-            work: Request = pickle.loads(self.sent)  # trusted: the driver of this run pickled it
-            there = replace(work.run, placement=run.placement, report=run.report)
-            with replace(work, run=there).opened() as measuring:
-                _open = self.sent, work.items, measuring
-        _, items, measuring = _open
-        with device.taken(run, resources.threads_for(run, self.arch)):
-            measuring.run = replace(measuring.run, report=run.report)
-            return [measuring.computed(tile, items[tile.place]) for tile in self.tiles]
-
-
-_open: tuple[bytes, Sequence[MeasureItem], Measuring] | None = None
+        with self.opened(run) as (_, measuring):
+            return [measuring.computed(tile) for tile in self.tiles]
 
 
 class Measuring:
     """All measures of one record: each network is built once, each batch attacked once for all measures."""
 
-    def __init__(self, record: dict[str, Any], init_seed: int, run: Run, device: torch.device) -> None:
-        self.record, self.init_seed, self.run, self.device = record, init_seed, run, device
-        self.chunk = run.settings.batch or CHUNK.get(device.type, CHUNK["cpu"])
+    def __init__(self, work: MeasureWork, device: torch.device) -> None:
+        self.work, self.device, self.report = work, device, work.inputs.run.report
+        self.settings = work.inputs.run.settings
+        self.chunk = self.settings.batch or CHUNK.get(device.type, CHUNK["cpu"])
         self.models: dict[tuple[str, str], tuple[nn.Module, bool]] = {}
         self.attacked: tuple[Any, AttackedBatch] | None = None  # the last network and its key
 
-    def all(self, items: Sequence[MeasureItem]) -> Iterator[tuple[int, list[Value], float]]:
-        """The place of each item, its values, and its seconds; items on the same batches share a pass."""
-        groups: dict[Any, list[int]] = {}
-        for place, item in enumerate(items):
-            groups.setdefault(_shared(item), []).append(place)
-        for places in groups.values():
-            results = {tile: self.computed(tile, items[tile.place]) for tile in _tiles(items, places)}
-            yield from _joined(items, results)
-
-    def computed(self, tile: MeasureTile, item: MeasureItem) -> TileResult:
-        """The result of a tile of an item."""
-        self._progress(item, tile)
+    def computed(self, tile: MeasureTile) -> TileResult:
+        """The result of a tile."""
+        item = self.work.items[tile.key]
+        self.report.check_cancelled()
+        self.report.progress(f"{item.measure.name}  batch {tile.batch + 1}")
         model, together = self._model(item)
-        which = (_shared(item), tile.batch, tile.examples)
+        which = (_shared(item), *tile[1:])
         if self.attacked is None or self.attacked[0] != which:
             batch = self._batch(item, tile)
-            self.attacked = which, AttackedBatch(model, batch, self.run.settings.seed, together)
+            self.attacked = which, AttackedBatch(model, batch, self.settings.seed, together)
         start = time.perf_counter()
         result = self._measured(model, item, self.attacked[1])
         return TileResult(result, time.perf_counter() - start)
-
-    def _progress(self, item: MeasureItem, tile: MeasureTile) -> None:
-        self.run.report.check_cancelled()
-        self.run.report.progress(f"{item.measure.name}  batch {tile.batch + 1}")
 
     def _measured(self, model: nn.Module, job: MeasureItem, attacked: AttackedBatch) -> BatchResult:
         """A measure of one batch; each time memory runs out, with fewer images at once."""
@@ -255,13 +250,13 @@ class Measuring:
 
     def _model(self, job: MeasureItem) -> tuple[nn.Module, bool]:
         """The network in eval mode, its parameters frozen; and whether an image depends on its batch."""
-        key = job.on, job.batchnorm
+        key, inputs = (job.on, job.batchnorm), self.work.inputs
         if key not in self.models:
             if job.on == "trained":
-                model = resolve.load_model(self.record, job.data, self.run, self.device)
+                model = resolve.load_model(inputs.record, job.data, inputs.run, self.device)
             else:
-                arch, allowed = arch_of(self.record, job.data), self.run.selection.allow_code
-                model = init.fresh(arch, job.data.about, self.init_seed, allow_code=allowed)
+                arch, allowed = arch_of(inputs.record, job.data), inputs.run.selection.allow_code
+                model = init.fresh(arch, job.data.about, job.init_seed, allow_code=allowed)
                 model = model.to(self.device).eval().requires_grad_(False)
             self.models[key] = model, batchnorm.use(model, job.batchnorm)
         return self.models[key]
@@ -276,11 +271,9 @@ class Measuring:
         else:
             ids = labels = torch.zeros(1, dtype=torch.int64, device=self.device)
             images = torch.zeros(1, *item.data.about.shape, device=self.device)
-        draws = Draws(self.run.settings.seed, "measure", ids.to(self.device))
-        probes = Draws(
-            self.run.settings.seed, "measure.batch", torch.tensor([tile.batch], device=self.device)
-        )
-        return MeasureBatch(images, labels, draws, probes, chunk=self.chunk)
+        draws = Draws(self.settings.seed, "measure", ids.to(self.device))
+        probes = Draws(self.settings.seed, "measure.batch", torch.tensor([tile.batch], device=self.device))
+        return MeasureBatch(images, labels, draws, probes)
 
 
 def _shared(item: MeasureItem) -> tuple[Any, ...]:
@@ -288,52 +281,12 @@ def _shared(item: MeasureItem) -> tuple[Any, ...]:
     return (item.on, item.batchnorm, item.data.split, item.size if item.measure.data else None)
 
 
-def _tiles(
-    items: Sequence[MeasureItem], places: Sequence[int], piece: int | None = None
-) -> list[MeasureTile]:
-    """The tiles of items with equal batches, in order: whole batches, or pieces of `piece` examples."""
-    first = items[places[0]]
-    n, size = (first.n, first.size[1]) if first.measure.data else (1, 1)
-    step = min(piece or size, size)
-    return [
-        MeasureTile(place, start // size, range(begin, min(begin + step, start + size, n)))
-        for start in range(0, n, size)
-        for begin in range(start, min(start + size, n), step)
-        for place in places
-    ]
-
-
-def tiles_for(items: Sequence[MeasureItem], run: Run) -> list[MeasureTile]:
-    """The tiles of all items that workers can share.
-
-    Measures that are sums over images are cut into chunks of `chunk` images, as a single process does. For
-    other measures a batch is one tile.
-    """
-    chunk = run.settings.batch or CHUNK.get(resources.kind(run).type, CHUNK["cpu"])
-    groups: dict[Any, list[int]] = {}
-    for place, item in enumerate(items):
-        of_images = bool(item.measure.of_images and item.batchnorm != "batch")
-        groups.setdefault((_shared(item), of_images), []).append(place)
-    return [
-        tile
-        for (_, of_images), places in groups.items()
-        for tile in _tiles(items, places, chunk if of_images else None)
-    ]
-
-
-def _joined(
-    items: Sequence[MeasureItem], results: Mapping[MeasureTile, TileResult]
-) -> Iterator[tuple[int, list[Value], float]]:
-    """The position, values and seconds of every item with results of tiles, in their order."""
-    for place in dict.fromkeys(tile.place for tile in results):
-        measure, batches = items[place].measure, dict[int, list[MeasureTile]]()
-        for tile in results:
-            if tile.place == place:
-                batches.setdefault(tile.batch, []).append(tile)
-        parts = [measure.joined([results[tile].result for tile in tiles]) for tiles in batches.values()]
-        sizes = [sum(len(tile.examples) for tile in tiles) for tiles in batches.values()]
-        seconds = sum(results[tile].seconds for tiles in batches.values() for tile in tiles)
-        yield place, measure.values(parts, sizes), seconds
+def _joined(measure: Measure, results: Mapping[MeasureTile, TileResult]) -> tuple[list[Value], float]:
+    """The values of a measure from the results of its tiles in their order, and the seconds."""
+    batches = [list(tiles) for _, tiles in itertools.groupby(results, lambda tile: tile.batch)]
+    parts = [measure.joined([results[tile].result for tile in tiles]) for tiles in batches]
+    sizes = [sum(len(tile.examples) for tile in tiles) for tiles in batches]
+    return measure.values(parts, sizes), sum(result.seconds for result in results.values())
 
 
 def _stored(data: bytes | None) -> TileResult | None:
@@ -354,12 +307,10 @@ class AttackedBatch:
 
     def batch(self, job: MeasureItem, chunk: int) -> MeasureBatch:
         """The batch with the adversarial images that the job's measure needs."""
-        clean = self.clean
-        chunk = len(clean) if self.together else chunk
+        chunk = len(self.clean) if self.together else chunk
         perturbed = self._after(job.attack, 1, chunk) if job.measure.attacks > 0 else None
         twice = self._after(job.attack, 2, chunk) if job.measure.attacks > 1 else None
-        extra = perturbed, twice, chunk, self.together
-        return MeasureBatch(clean.images, clean.labels, clean.draws, clean.probes, *extra)
+        return replace(self.clean, perturbed=perturbed, twice=twice, chunk=chunk, together=self.together)
 
     def _after(self, attack: Attack, times: int, chunk: int) -> Tensor:
         """The images after `times` attacks, each within eps of its start."""

@@ -113,24 +113,23 @@ def measure(record: dict[str, Any], request: MeasureJob, run: Run) -> dict[str, 
     )
     record = inputs.record
     jobs = _jobs(record, request, run)
-    _check(record, jobs, request, run)
-    keys = [_what(record, job, request, run) for job in jobs]
-    names = [digest(what) for what in keys]
-    computed: list[Any] = [run.store.result(name) for name in names]
-    if None not in computed:
+    _check(record, jobs, run)
+    first = resolve.Inputs(record, jobs[0].data, run)
+    keyed = {digest(what): (job, what) for job in jobs for what in [_what(record, job, run)]}
+    computed: dict[str, Any] = {key: run.store.result(key) for key in keyed}
+    if None not in computed.values():
         run.store.found += 1
     else:
-        _compute(record, request, run, [*zip(jobs, keys, names, strict=True)], computed)
+        _compute(first, keyed, computed)
         run.store.computed += 1
     entries: dict[str, dict[str, Any]] = {}
-    for job, entries_of_job in zip(jobs, computed, strict=True):
-        for entry in entries_of_job:  # entries that do not depend on the attack occur once for each
+    for key, (job, _) in keyed.items():
+        for entry in computed[key]:  # entries that do not depend on the attack occur once for each
             entries.setdefault(entry["metric"], _shown(entry, record, job, run))
-    first = resolve.Inputs(record, jobs[0].data, run)
     return add_entries(first.record_with_data(), list(entries.values()), run)
 
 
-def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], request: MeasureJob, run: Run) -> None:
+def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], run: Run) -> None:
     """Raise RbError before the computation where the record has a requested number, computed differently.
 
     The names of a measure's numbers are known only afterwards, so that the record's own entries are compared.
@@ -142,7 +141,7 @@ def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], request: Measure
         for job in jobs:
             before, after = (".".join(parts) for parts in _around(job, clean))
             name = str(old.get("metric")).removeprefix(before).removesuffix(after).strip(".")
-            settings = _made(job, name, clean, request, run)
+            settings = _made(job, name, clean, run)
             if all(old.get(key) == settings.get(key) for key in _SAME):
                 # Other fields of the entry are not known yet, except those that identify the data.
                 open_ = {key: results.LATER for key in old.keys() - settings.keys() - schema.of_images()}
@@ -169,29 +168,21 @@ def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[Measure
     for measure in request.measures:
         size = (request.batches or measure.size[0], request.batch_size or measure.size[1])
         for on in _weights(record, measure, request, run):
-            norm = _statistics(measure, on, request)
+            norm = "running"
+            if measure.batchnorm is not None:
+                norm = request.batchnorm or (measure.batchnorm if on == "init" else "running")
             for split in (request.splits or (measure.split,)) if measure.data else (measure.split,):
                 data = _data(record, run, split, on)
                 if measure.needs_record:
                     described = {**record, "arch": arch_of(record, data)}
                     measure = measure.filled(described, _data(record, run.changed(n=None), split, on).size)
+                forms: list[tuple[Any, Any]] = [(measure, None)]
                 if measure.attacks:
-                    jobs += [MeasureItem(measure, attack, on, data, size, norm) for attack in request.attacks]
+                    forms = [(measure, attack) for attack in request.attacks]
                 elif measure.own_eps:
-                    jobs += [
-                        MeasureItem(replace(measure, eps=eps), None, on, data, size, norm)
-                        for eps in request.eps
-                    ]
-                else:
-                    jobs.append(MeasureItem(measure, None, on, data, size, norm))
+                    forms = [(replace(measure, eps=eps), None) for eps in request.eps]
+                jobs += [MeasureItem(*form, on, data, size, norm, request.init_seed) for form in forms]
     return jobs
-
-
-def _statistics(measure: Measure, on: str, request: MeasureJob) -> str:
-    """Which statistics BatchNorm takes in a measure on these weights."""
-    if measure.batchnorm is None:
-        return "running"
-    return str(request.batchnorm or (measure.batchnorm if on == "init" else "running"))
 
 
 def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run: Run) -> tuple[str, ...]:
@@ -225,14 +216,11 @@ def _data(record: dict[str, Any], run: Run, split: str, on: str) -> Data:
     if on == "trained" and split == "train" and run.selection.indices is None:
         run = run.changed(indices=trained_on(record, run))
     data = data_of(record, run, split)
-    return (
-        data
-        if run.selection.n is None or run.selection.n >= data.size
-        else replace(data, size=run.selection.n)
-    )
+    n = run.selection.n
+    return data if n is None or n >= data.size else replace(data, size=n)
 
 
-def _what(record: dict[str, Any], job: MeasureItem, request: MeasureJob, run: Run) -> dict[str, Any]:
+def _what(record: dict[str, Any], job: MeasureItem, run: Run) -> dict[str, Any]:
     """The key fields: everything that determines the result."""
     about = job.data.about
     fields: dict[str, Any] = {
@@ -249,7 +237,7 @@ def _what(record: dict[str, Any], job: MeasureItem, request: MeasureJob, run: Ru
         fields |= {"checkpoint": resolve.checkpoint_name(record, run), "arch": identity(record["arch"])}
     else:
         fields |= {"arch": identity(arch_of(record, job.data)), "normalize": [about.mean, about.std]}
-        fields |= {"init_seed": request.init_seed, "classes": about.classes, "shape": about.shape}
+        fields |= {"init_seed": job.init_seed, "classes": about.classes, "shape": about.shape}
     if job.measure.data:
         fields |= {"data": job.data.fingerprint, "split": job.data.split, "size": job.size, "n": job.n}
     if job.attack is not None:
@@ -265,43 +253,31 @@ def _what(record: dict[str, Any], job: MeasureItem, request: MeasureJob, run: Ru
 
 
 def _compute(
-    record: dict[str, Any],
-    request: MeasureJob,
-    run: Run,
-    jobs: Sequence[tuple[MeasureItem, dict[str, Any], str]],
-    results: list[Any],
+    inputs: resolve.Inputs,
+    keyed: Mapping[str, tuple[MeasureItem, dict[str, Any]]],
+    computed: dict[str, Any],
 ) -> None:
-    """Compute the entries that are None in `results`, and store them. Raises Pending in a dry run."""
-    missing = [place for place, entry_list in enumerate(results) if entry_list is None]
-    items, names = [jobs[place][0] for place in missing], [jobs[place][2] for place in missing]
+    """Compute the entries that are None in `computed`, and store them. Raises Pending in a dry run."""
+    run = inputs.run
+    missing = {key: keyed[key][0] for key, entries in computed.items() if entries is None}
+    work = measure_batches.MeasureWork(inputs, missing)
     if run.plan is not None:
-        run.plan.lacks(digest({"measures": names}), "measures", len(measure_batches.tiles_for(items, run)))
-
-    def keep(number: int, values: list[Value], seconds: float, device_type: str) -> None:
-        place = missing[number]
-        job, fields, name = jobs[place]
-        cost = {"seconds": round(seconds, 3), "device": device_type, "precision": "fp32"}
-        results[place] = [_entry(job, value, request, run) | cost for value in values]
-        about = {"kind": "evaluation", "of": fields, **resolve.names(record, job.data)}
-        run.store.keep_result(name, fields, results[place], about)
-
-    work = measure_batches.Request(record, request.init_seed, items, run)
-    if run.pool is not None or run.placement.shard[1] > 1:
-        for finished in measure_batches.shared(work, names):
-            keep(*finished, resources.kind(run).type)
-    else:
-        with work.opened() as measuring:
-            for finished in measuring.all(items):
-                keep(*finished, measuring.device.type)
-    for place in missing:  # another shard has joined them
-        results[place] = results[place] or run.store.result(jobs[place][2])
+        run.plan.lacks(digest({"measures": [*missing]}), "measures", sum(map(len, work.tiles())))
+    for key, values, seconds in measure_batches.measured(work):
+        job, fields = keyed[key]
+        cost = {"seconds": round(seconds, 3), "device": resources.kind(run).type, "precision": "fp32"}
+        computed[key] = [_entry(job, value, run) | cost for value in values]
+        about = {"kind": "evaluation", "of": fields, **resolve.names(inputs.record, job.data)}
+        run.store.keep_result(key, fields, computed[key], about)
+    for key in missing:  # another shard has joined them
+        computed[key] = computed[key] or run.store.result(key)
 
 
-def _entry(job: MeasureItem, value: Value, request: MeasureJob, run: Run) -> dict[str, Any]:
+def _entry(job: MeasureItem, value: Value, run: Run) -> dict[str, Any]:
     """The entry of one number: its name, its settings, its value, and its standard error."""
     before, after = _around(job, value.clean)
     name = ".".join([*before, *([value.name] if value.name else []), *after])
-    entry = {"metric": name, **_made(job, value.name, value.clean, request, run)}
+    entry = {"metric": name, **_made(job, value.name, value.clean, run)}
     more: dict[str, Any] = _finite(value.more)
     return entry | more | _number(value, job)
 
@@ -315,21 +291,15 @@ def _finite(value: object) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _made(job: MeasureItem, value: str, clean: bool, request: MeasureJob, run: Run) -> dict[str, Any]:
+def _made(job: MeasureItem, value: str, clean: bool, run: Run) -> dict[str, Any]:
     """The settings of the number of this name; `clean`: without the attack."""
     entry: dict[str, Any] = {"measure": job.measure.name, **job.measure.settings(value)}
     if job.measure.weights != "none":
         entry |= {"on": job.on, **job.statistics}
-        entry |= {"init_seed": request.init_seed} if job.on == "init" else {}
+        entry |= {"init_seed": job.init_seed} if job.on == "init" else {}
     if job.measure.data:
-        batches = -(-job.n // job.size[1])
-        entry |= {
-            "split": job.data.split,
-            **job.data.protocol(),
-            "batches": batches,
-            "batch_size": job.size[1],
-        }
-        entry["n"] = job.n
+        sizes = {"batches": job.batches, "batch_size": job.size[1], "n": job.n}
+        entry |= {"split": job.data.split, **job.data.protocol(), **sizes}
     if job.attack is not None and not clean:
         entry |= {"attack": job.attack.name, **registry.config(job.attack)}
     if job.random:
@@ -347,7 +317,7 @@ def _number(value: Value, job: MeasureItem) -> dict[str, Any]:
     if value.over == "probes":
         count = job.measure.probes
     else:
-        count = {"batches": -(-job.n // job.size[1]), "examples": job.n}[value.over]
+        count = {"batches": job.batches, "examples": job.n}[value.over]
     if value.numbers:
         ends = list(intervals.of_images(value.numbers))
     else:

@@ -256,12 +256,12 @@ class _Unit:
             about["passes"] = passes
         if self.checked and checks is not None:
             about["sanity"] = checks
-        about |= {"device": "+".join(outcomes.devices), **self.arithmetic}
-        if len(outcomes.environments) == 1 and outcomes.environments[0]:
-            about["environment"] = outcomes.environments[0]
+        about |= {"device": "+".join(outcomes.known.devices), **self.arithmetic}
+        if len(outcomes.known.environments) == 1 and outcomes.known.environments[0]:
+            about["environment"] = outcomes.known.environments[0]
         warnings = []
-        if outcomes.fast_steps:
-            about["prepared"] = outcomes.fast_steps
+        if outcomes.known.fast_steps:
+            about["prepared"] = outcomes.known.fast_steps
         elif about.pop("prepared", None) is not None:
             about["precision"] = "fp32"  # there was no fast copy of the model
             warnings = [NO_FAST_MODEL]

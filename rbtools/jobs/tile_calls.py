@@ -6,10 +6,11 @@ Workers get the resolved inputs: options that are resolved again could mean othe
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
@@ -22,6 +23,8 @@ from rbtools.execution import device, precision, resources
 from rbtools.execution.engine import Call
 from rbtools.execution.run import Run
 from rbtools.inputs.resolve import Inputs
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def measure(
     inputs, run = evaluation.inputs, evaluation.inputs.run
     if run.pool is not None and saving is None:
         with run.store.working():
-            return _by_workers(evaluation, outcomes, checked)
+            return _measured_by_workers(evaluation, outcomes, checked)
     with run.store.working(), evaluation.opened() as evaluator, contextlib.ExitStack() as stack:
         checks = evaluation.checks(evaluator) if checked else None
         save = None if saving is None else stack.enter_context(saving())
@@ -86,7 +89,20 @@ def measure(
     return checks
 
 
-def _by_workers(
+def by_workers(run: Run, units: Iterable[T], call: Callable[[T], Call]) -> Iterator[tuple[T, Any]]:
+    """Each unit of work and the result of its call, as the workers of the engine finish them."""
+    taken: list[T] = []
+
+    def calls() -> Iterator[Call]:
+        for unit in units:
+            taken.append(unit)
+            yield call(unit)
+
+    for number, report in run.pool.map(calls(), run.report.check_cancelled):
+        yield taken[number], report.value(run)
+
+
+def _measured_by_workers(
     evaluation: RecordEvaluation, outcomes: list[Outcomes], checked: bool
 ) -> dict[str, Any] | None:
     """As `measure`, by the workers of the engine."""
@@ -99,23 +115,18 @@ def _by_workers(
     others = any(spec.needs for spec in specs)
     checks: list[Any] = []
 
+    def call(tile: Tile | None) -> Call:
+        if tile is None:
+            return CheckCall(arch, sent)
+        keys = tile.keys(outcomes) if shard[1] > 1 else {}
+        return TileCall(arch, sent, tile if others else tile._replace(known={}), size, keys)
+
     def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, Any]]:
-        taken: list[Tile] = []
-
-        def calls() -> Iterator[Call]:
-            if checked:
-                yield CheckCall(arch, sent)
-            for tile in tiles:
-                taken.append(tile)
-                keys = tile.keys(outcomes) if shard[1] > 1 else {}
-                yield TileCall(arch, sent, tile if others else tile._replace(known={}), size, keys)
-
-        for number, report in run.pool.map(calls(), run.report.check_cancelled):
-            result = report.value(run)
-            if checked and not number:
+        for tile, result in by_workers(run, itertools.chain([None] if checked else [], tiles), call):
+            if tile is None:
                 checks.append(result)
             else:
-                yield taken[number - checked], result
+                yield tile, result
 
     with run.report.clock.stage(evaluation.title):
         complete(
@@ -134,42 +145,44 @@ def _by_workers(
 
 
 @dataclass(frozen=True)
-class _OfEvaluation(Call):
-    """A call that needs an evaluation, pickled."""
+class OpenedCall(Call):
+    """A call that needs work with `inputs`, pickled, and what `opened` makes of it: that stays loaded for the
+    next call."""
 
     arch: Any
     sent: bytes
 
     @contextlib.contextmanager
-    def opened(self, run: Run) -> Iterator[tuple[RecordEvaluation, Evaluator]]:
-        """The evaluation and its network, which stays loaded for the next call."""
+    def opened(self, run: Run) -> Iterator[tuple[Any, Any]]:
+        """The work in this process, and what it opened."""
         global _open
-        evaluation: RecordEvaluation = pickle.loads(self.sent)  # trusted: the driver of this run pickled it
-        there = replace(evaluation.inputs.run, placement=run.placement, report=run.report)
-        evaluation = replace(evaluation, inputs=replace(evaluation.inputs, run=there))
+        work = pickle.loads(self.sent)  # trusted: the driver of this run pickled it
+        there = replace(work.inputs.run, placement=run.placement, report=run.report)
+        work = replace(work, inputs=replace(work.inputs, run=there))
         if _open is None or _open[0] != self.sent:
             _open = None  # its memory is free before the next network is loaded
-            with evaluation.opened() as evaluator:
-                _open = self.sent, evaluator
-        with device.taken(run, evaluation.inputs.threads()):
+            with work.opened() as loaded:
+                _open = self.sent, loaded
+        with device.taken(run, work.inputs.threads()):
             _open[1].report = run.report
-            yield evaluation, _open[1]
+            yield work, _open[1]
 
 
-_open: tuple[bytes, Evaluator] | None = None  # what a worker measured last
+_open: tuple[bytes, Any] | None = None  # what a worker measured last
 
 
 @dataclass(frozen=True)
-class CheckCall(_OfEvaluation):
+class CheckCall(OpenedCall):
     """Look at the first images."""
 
     def __call__(self, run: Run) -> dict[str, Any] | None:
         with self.opened(run) as (evaluation, evaluator):
-            return evaluation.checks(evaluator)
+            checks: dict[str, Any] | None = evaluation.checks(evaluator)
+            return checks
 
 
 @dataclass(frozen=True)
-class TileCall(_OfEvaluation):
+class TileCall(OpenedCall):
     """Measure a tile. size: of the tiles, which follows from the kind of device; keys: of its parts, which
     another shard may have stored since.
     """

@@ -24,7 +24,7 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
 from rbtools.evaluation.accuracy import Clean
-from rbtools.evaluation.base import BATCH, batch_size, encoded
+from rbtools.evaluation.base import BATCH, OutcomeRows, batch_size
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.rare_failures import rare_failures
 from rbtools.evaluation.robust_loss import robust_loss
@@ -178,7 +178,8 @@ def test_more_examples_go_on_from_fewer_and_fewer_are_the_first_of_more(
 def test_an_entry_says_what_all_its_examples_took_and_where(record: Record, run: Run) -> None:
     run_task(record, accuracy.clean(), run.changed(n=10))
     (path,) = run.store.files("outcomes")
-    run.store.keep_outcomes(path.name, encoded(np.ones(10, np.int32), {"seconds": 100.0}, ["cuda"]))
+    known = OutcomeRows(np.ones(10, np.int32), {"seconds": 100.0}, ["cuda"])
+    run.store.keep_outcomes(path.name, known.encoded())
     more = run_task(record, accuracy.clean(), run.changed(n=30))["evals"][-1]
     assert more["device"] == "cpu+cuda" and 100 < more["seconds"] < 200
     fewer = run_task(record, accuracy.clean(), run.changed(n=20))["evals"][-1]

@@ -135,11 +135,12 @@ def test_several_attacks_and_distances_stand_beside_each_other() -> None:
 def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_the_first_ended() -> None:
     run, attack = run_in(), perturbing(("pgd",), (8 / 255,), 3, None)[0]
     data = data_of(FRESH, run, "train")
-    from rbtools.jobs.measure_batches import MeasureItem
-
-    job = MeasureItem(MEASURES.build("ntk", kernel="twice"), attack, "init", data, (1, 5))
-    work = measure_batches.Measuring(FRESH, 0, run, torch.device("cpu"))
-    (model, _), clean = work._model(job), work._batch(job, measure_batches.MeasureTile(0, 0, range(5)))
+    kernel = MEASURES.build("ntk", kernel="twice")
+    job = measure_batches.MeasureItem(kernel, attack, "init", data, (1, 5))
+    work = measure_batches.MeasureWork(resolve.Inputs(FRESH, data, run), {"key": job})
+    with work.opened() as measuring:
+        model, _ = measuring._model(job)
+        clean = measuring._batch(job, measure_batches.MeasureTile("key", 0, range(5)))
     whole = measure_batches.AttackedBatch(model, clean, 0).batch(job, 64)
     first, second = (whole.attacked - clean.images).abs(), (whole.attacked_twice - whole.attacked).abs()
     assert 0 < float(first.max()) <= 8 / 255 + 1e-6 and 0 < float(second.max()) <= 8 / 255 + 1e-6
@@ -275,9 +276,9 @@ def test_a_divided_measure_is_as_of_one_process(
     tiles: list[range] = []
     computed = measure_batches.Measuring.computed
 
-    def counted(self: Any, tile: Any, item: Any) -> Any:
+    def counted(self: Any, tile: Any) -> Any:
         tiles.append(tile.examples)
-        return computed(self, tile, item)
+        return computed(self, tile)
 
     monkeypatch.setattr(measure_batches.Measuring, "computed", counted)
     request, found = asked(name), []

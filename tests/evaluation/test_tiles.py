@@ -16,7 +16,7 @@ import pytest
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.evaluation import accuracy, base
-from rbtools.evaluation.base import Outcomes, TilePart
+from rbtools.evaluation.base import OutcomeRows, Outcomes
 from rbtools.evaluation.evaluate import Evaluator
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.spec import Evaluation
@@ -96,8 +96,8 @@ def outcomes(folder: str) -> dict[str, Any]:
             str(one.values(9999).dtype),
             one.values(9999).tolist(),
             {name: total for name, total in one.totals.items() if name != "seconds"},
-            one.devices,
-            one.fast_steps,
+            one.known.devices,
+            one.known.fast_steps,
         )
         for key, one in known.items()
     }
@@ -296,10 +296,11 @@ def test_workers_of_another_kind_of_device_are_refused(
         run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
 
 
-@pytest.mark.parametrize("values", [np.arange(3), np.linspace(0, 1, 6).reshape(3, 2)])
+@pytest.mark.parametrize("values", [np.arange(3, dtype="i4"), np.eye(3, 2, dtype="f4")])
 def test_a_part_is_read_as_it_was_written(values: np.ndarray) -> None:
-    part = TilePart.decoded(TilePart(values, {"seconds": 0.5, "forward": 7}, "cpu", ("folded",)).encoded())
-    assert part is not None and (part.device, part.fast_steps) == ("cpu", ["folded"])
+    written = OutcomeRows(values, {"seconds": 0.5, "forward": 7}, ["cpu"], ["folded"])
+    part = OutcomeRows.decoded(written.encoded())
+    assert part is not None and (part.devices, part.fast_steps) == (["cpu"], ["folded"])
     assert part.totals == {"seconds": 0.5, "forward": 7}
-    np.testing.assert_array_equal(part.values, values.astype(part.values.dtype))
-    assert TilePart.decoded(b"{}\n") is None
+    np.testing.assert_array_equal(part.values, values)
+    assert OutcomeRows.decoded(b"{}\n") is None

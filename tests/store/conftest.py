@@ -10,7 +10,7 @@ import pytest
 
 from rbtools.attacks import ATTACKS
 from rbtools.evaluation import accuracy
-from rbtools.evaluation.base import encoded
+from rbtools.evaluation.base import OutcomeRows
 from rbtools.execution.run import Run
 from rbtools.jobs import evaluate_record
 from rbtools.spaces import sized
@@ -29,7 +29,8 @@ class Filling(Store):
     def outcomes(self, key: str) -> bytes | None:
         known = super().outcomes(key)
         if known is None:
-            known = encoded((np.arange(IMAGES) % 4 > 0).astype(np.int32), {"seconds": 0.25}, ["cpu"])
+            right = (np.arange(IMAGES) % 4 > 0).astype(np.int32)
+            known = OutcomeRows(right, {"seconds": 0.25}, ["cpu"]).encoded()
             self.keep_outcomes(key, known)
         return known
 
