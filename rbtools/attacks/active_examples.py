@@ -10,7 +10,6 @@ model itself at the next check, and its search, which goes on meanwhile, ends on
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -91,16 +90,15 @@ class AttackBatch:
 
 
 class ExampleRows:
-    """The base of dataclasses whose tensors and objectives have one row an example."""
+    """The base of dataclasses whose tensors, objectives and draws have one row an example."""
 
     def take(self, kept: Tensor) -> Any:
         """Keep some examples, by a mask or by positions, in place; fields of other types stay."""
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if isinstance(value, AttackObjective):
-                setattr(self, field.name, value.take(kept))
-            elif isinstance(value, torch.Tensor):
-                setattr(self, field.name, value[kept])
+        for name, value in list(vars(self).items()):
+            if isinstance(value, torch.Tensor):
+                setattr(self, name, value[kept])
+            elif hasattr(value, "take"):
+                setattr(self, name, value.take(kept))
         return self
 
     def tensors(self) -> dict[str, Tensor]:
@@ -222,14 +220,6 @@ class ActiveExamples:
         others = self.result[self.row] if points is None else points
         self.result[self.row] = torch.where(wide(self._done, others), self._first, others)
         self.broken[self.row] = self._done
-
-
-def judged(model: Network, batch: AttackBatch, points: Tensor, more: bool) -> tuple[Tensor, Tensor]:
-    """The result of a stage without checks: its points, and if more stages follow which fool the model."""
-    active = ActiveExamples(batch)
-    if more:
-        (points,) = active.update(-1, ~model.still_correct(points, batch.labels), points, points)
-    return active.finish(points)
 
 
 def _kept(rows: tuple[Any, ...], kept: Tensor | None) -> tuple[Any, ...]:

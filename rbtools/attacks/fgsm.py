@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import losses, steps
-from rbtools.attacks.active_examples import judged
-from rbtools.attacks.base import SequentialAttack
+from rbtools.attacks import steps
+from rbtools.attacks.drive import SteppedAttack
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from rbtools.attacks.active_examples import AttackBatch, Stage
-    from rbtools.attacks.target import Network
+    from rbtools.attacks.drive import Iterate
+    from rbtools.attacks.target import Evaluated
 
 
 @dataclass(frozen=True, kw_only=True)
-class FGSM(SequentialAttack):
+class FGSM(SteppedAttack):
     """Fast gradient sign method (Goodfellow et al. 2015, arXiv:1412.6572), L-infinity.
 
     x' = clip[0,1](x + eps * sign of the gradient of the cross-entropy), without a random start.
@@ -32,13 +29,10 @@ class FGSM(SequentialAttack):
     random: ClassVar[bool] = False
     clean_pass: ClassVar[bool] = False
     single_step: ClassVar[bool] = True
+    steps: ClassVar[int] = 1  # type: ignore[misc]
+    any_counts: ClassVar[bool] = False
 
     eps: float = 8 / 255
 
-    def stages(self, classes: int) -> list[Stage]:
-        return [self._step]
-
-    def _step(self, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        seen = model.loss_and_gradient(batch.images, batch.goal(losses.cross_entropy), everyone=True)
-        moved = steps.ascend(batch.images, seen.gradient, self.eps, "linf").clamp_(0, 1)
-        return judged(model, batch, moved, more)
+    def tell(self, state: Iterate, seen: Evaluated, step: int) -> None:
+        state.points = steps.ascend(state.images, seen.gradient, self.eps, "linf").clamp_(0, 1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import losses, steps
-from rbtools.attacks.active_examples import judged
-from rbtools.attacks.base import SequentialAttack, norm_param, relative_step_param, step_size_param
+from rbtools.attacks import steps
+from rbtools.attacks.base import norm_param, relative_step_param, step_size_param
+from rbtools.attacks.drive import Iterate, SteppedAttack
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import param
@@ -15,16 +15,15 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_examples import AttackBatch, Stage
-    from rbtools.attacks.losses import AttackObjective
-    from rbtools.attacks.target import Network
+    from rbtools.attacks.active_examples import AttackBatch
+    from rbtools.attacks.target import Evaluated
     from rbtools.rng.draws import Draws
 
 _SMALLEST = 0.9  # of the image's side, the smallest copy of --diversity
 
 
 @dataclass(frozen=True, kw_only=True)
-class MIFGSM(SequentialAttack):
+class MIFGSM(SteppedAttack):
     """Momentum iterative FGSM on the cross-entropy (Dong et al. 2018, arXiv:1710.06081), for transfer.
 
     The step follows a sum of the gradients so far, each divided by its mean absolute value: its sign, in L2
@@ -92,35 +91,44 @@ class MIFGSM(SequentialAttack):
     def stem(self) -> str:
         return f"{self.name}{self.steps}{self.norm_suffix}"
 
-    def stages(self, classes: int) -> list[Stage]:
-        return [self._run]
+    def begin(self, batch: AttackBatch, restart: int) -> _Momentum:
+        return _Momentum(
+            batch.images, batch.images, self.goal(batch), torch.zeros_like(batch.images), batch.draws
+        )
 
-    def _run(self, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        images, goal = batch.images, batch.goal(losses.cross_entropy)
-        points, direction = images, torch.zeros_like(images)
-        for number in range(self.steps):
-            gradient = self._gradient(model, points, goal, batch.draws, number)
-            size = gradient.abs().mean((1, 2, 3), keepdim=True).clamp_min(torch.finfo(gradient.dtype).tiny)
-            direction = self.momentum * direction + gradient / size
-            points = steps.step(
-                points, direction, images, eps=self.eps, step_size=self.effective_step_size, norm=self.norm
-            )
-        return judged(model, batch, points, more)
+    def ask(self, state: _Momentum, step: int) -> Tensor:
+        if not self.diversity:
+            return state.points
+        state.rows, state.columns = copies(state.points, state.draws, step, self.diversity)
+        return state.rows @ state.points @ state.columns.mT
 
-    def _gradient(
-        self, model: Network, points: Tensor, goal: AttackObjective, draws: Draws, number: int
-    ) -> Tensor:
-        """The gradient (N, C, H, W) of a step: through the smaller copies, then smoothed."""
+    def tell(self, state: _Momentum, seen: Evaluated, step: int) -> None:
+        gradient = seen.gradient
         if self.diversity:
-            rows, columns = copies(points, draws, number, self.diversity)
-            gradient = model.loss_and_gradient(rows @ points @ columns.mT, goal, everyone=True).gradient
-            gradient = rows.mT @ gradient @ columns
-        else:
-            gradient = model.loss_and_gradient(points, goal, everyone=True).gradient
+            gradient = state.rows.mT @ gradient @ state.columns
         if self.kernel > 1:
             height, width = (gaussian(side, self.kernel).to(gradient) for side in gradient.shape[2:])
             gradient = height @ gradient @ width
-        return gradient
+        size = gradient.abs().mean((1, 2, 3), keepdim=True).clamp_min(torch.finfo(gradient.dtype).tiny)
+        state.direction = self.momentum * state.direction + gradient / size
+        state.points = steps.step(
+            state.points,
+            state.direction,
+            state.images,
+            eps=self.eps,
+            step_size=self.effective_step_size,
+            norm=self.norm,
+        )
+
+
+@dataclass
+class _Momentum(Iterate):
+    """direction: (N, C, H, W), the sum of gradients; rows, columns: the maps of the step's `copies`."""
+
+    direction: Tensor
+    draws: Draws
+    rows: Tensor = field(init=False)
+    columns: Tensor = field(init=False)
 
 
 def copies(images: Tensor, draws: Draws, draw: int, probability: float) -> tuple[Tensor, Tensor]:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, steps
-from rbtools.attacks.active_examples import ActiveExamples
-from rbtools.attacks.base import SequentialAttack, norm_param, relative_step_param, step_size_param
+from rbtools.attacks.base import norm_param, relative_step_param, step_size_param
+from rbtools.attacks.drive import SteppedAttack
 from rbtools.errors import RbError
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from rbtools.attacks.active_examples import AttackBatch, Stage
+    from rbtools.attacks.active_examples import AttackBatch
+    from rbtools.attacks.drive import Iterate
     from rbtools.attacks.losses import AttackObjective
-    from rbtools.attacks.target import Network
+    from rbtools.attacks.target import Evaluated
 
 
 @dataclass(frozen=True, kw_only=True)
-class PGD(SequentialAttack):
+class PGD(SteppedAttack):
     """Projected gradient descent on the cross-entropy (Madry et al. 2018, arXiv:1706.06083).
 
     L-infinity steps follow the sign of the gradient, L2 steps the normalised gradient. A restart runs on the
@@ -122,13 +120,10 @@ class PGD(SequentialAttack):
     def clean_pass(self) -> bool:
         return self.target != "none"
 
-    def stages(self, classes: int) -> list[Stage]:
-        return [functools.partial(self._run, restart) for restart in range(self.restarts)]
-
     def goal(self, batch: AttackBatch) -> AttackObjective:
         """The objective for these examples."""
         if self.target == "none":
-            return batch.goal(losses.cross_entropy)
+            return super().goal(batch)
         assert batch.logits is not None
         if self.target == "least-likely":
             return batch.goal(
@@ -142,28 +137,21 @@ class PGD(SequentialAttack):
             )
         return batch.goal(losses.targeted_cross_entropy, batch.labels.new_full((len(batch),), target))
 
-    def _run(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        """One run: (an iterate of each example, which of them are known to fool the model)."""
-        images, goal, any_counts = batch.images, self.goal(batch), self.iterate == "any"
-        points = images
+    def begin(self, batch: AttackBatch, restart: int) -> Iterate:
+        state = super().begin(batch, restart)
         if self.start == "uniform":
-            points = steps.uniform_start(images, batch.draws, self.eps, self.norm, draw=restart)
-        active = ActiveExamples(batch)
-        everyone = not (any_counts and batch.schedule.each_step)
-        for number in range(self.steps):
-            seen = model.loss_and_gradient(points, goal, everyone=everyone)
-            if any_counts:
-                broken = ~seen.still_correct
-                seen, points, images, goal, model = active.update(
-                    number, broken, points, seen, points, images, goal, model
-                )
-            if not len(active):
-                break
-            size = self.step_at(number)
-            points = steps.step(points, seen.gradient, images, eps=self.eps, step_size=size, norm=self.norm)
-        if more and len(active):  # the caller evaluates the last iterate of the last run
-            (points,) = active.update(-1, ~model.still_correct(points, goal.labels), points, points)
-        return active.finish(points)
+            state.points = steps.uniform_start(batch.images, batch.draws, self.eps, self.norm, draw=restart)
+        return state
+
+    def tell(self, state: Iterate, seen: Evaluated, step: int) -> None:
+        state.points = steps.step(
+            state.points,
+            seen.gradient,
+            state.images,
+            eps=self.eps,
+            step_size=self.step_at(step),
+            norm=self.norm,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,90 @@
+"""The one loop of attacks by gradient steps.
+
+Each step asks the attack for points, looks at the model there, drops the examples that are broken, and tells
+the attack the loss and the gradient of the others.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rbtools.attacks import losses
+from rbtools.attacks.active_examples import ActiveExamples, ExampleRows
+from rbtools.attacks.base import SequentialAttack
+from rbtools.attacks.losses import AttackObjective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.active_examples import AttackBatch, Stage
+    from rbtools.attacks.target import Evaluated, Network
+
+
+@dataclass
+class Iterate(ExampleRows):
+    """The examples of a run, a row each. An attack that remembers more has a subclass with further fields.
+
+    images, points: (N, C, H, W) in [0, 1], the unchanged images and where the run is; goal: the loss that is
+    increased.
+    """
+
+    images: Tensor
+    points: Tensor
+    goal: AttackObjective
+
+
+class SteppedAttack(SequentialAttack):
+    """The base of attacks by gradient steps: a dataclass with `begin`, `tell` and perhaps `ask`.
+
+    Whether the search is on a CPU or a GPU, in chunks, on a fast copy, on means over draws, on 8-bit images
+    or behind stages is not its business.
+    """
+
+    steps: int
+    restarts: int = 1
+
+    @property
+    def any_counts(self) -> bool:
+        """Whether the first point that fools the model is an example's result, and the run goes on without
+        it; otherwise only the last point counts."""
+        return self.iterate == "any"
+
+    def goal(self, batch: AttackBatch) -> AttackObjective:
+        """The loss that is increased: the cross-entropy, unless an attack says otherwise."""
+        return batch.goal(losses.cross_entropy)
+
+    def begin(self, batch: AttackBatch, restart: int) -> Iterate:
+        """The `Iterate` of a run, at the images. `restart` counts the runs from 0."""
+        return Iterate(batch.images, batch.images, self.goal(batch))
+
+    def ask(self, state: Any, step: int) -> Tensor:
+        """The points (N, C, H, W) whose gradient a step needs; steps are counted from 0."""
+        points: Tensor = state.points
+        return points
+
+    def tell(self, state: Any, seen: Evaluated, step: int) -> None:
+        """Move `state.points` by the loss (N,) and the gradient (N, C, H, W) at the points of `ask`."""
+        raise NotImplementedError
+
+    def stages(self, classes: int) -> list[Stage]:
+        return [functools.partial(self._drive, restart) for restart in range(self.restarts)]
+
+    def _drive(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+        """One run: (a point of each example, which of them are known to fool the model)."""
+        state: Any = self.begin(batch, restart)
+        active = ActiveExamples(batch)
+        everyone = not (self.any_counts and batch.schedule.each_step)
+        for step in range(self.steps):
+            points = self.ask(state, step)
+            seen = model.loss_and_gradient(points, state.goal, everyone=everyone)
+            if self.any_counts:
+                seen, state, model = active.update(step, ~seen.still_correct, points, seen, state, model)
+            if not len(active):
+                break
+            self.tell(state, seen, step)
+        if more and len(active):  # the caller looks at the last points of the last run
+            fooled = ~model.still_correct(state.points, state.goal.labels)
+            (state,) = active.update(-1, fooled, state.points, state)
+        return active.finish(state.points)
