@@ -12,6 +12,10 @@ from click.testing import CliRunner, Result
 
 from rbtools.cli import tools
 from rbtools.cli.declare import Tool
+from rbtools.evaluation.spec import Evaluation
+from rbtools.execution.run import Run
+from rbtools.jobs.evaluate_record import EvaluateJob
+from rbtools.jobs.measurement import MeasureJob
 
 Record = dict[str, Any]
 
@@ -75,3 +79,13 @@ def entry(record: Record, metric: str) -> Record:
     """The one entry of a record's `evals` that has this metric."""
     (entry,) = [entry for entry in record["evals"] if entry["metric"] == metric]
     return entry
+
+
+def run_task(record: Record, evaluation: Evaluation, run: Run) -> Record:
+    """The record with the results of an evaluation."""
+    return EvaluateJob((evaluation,))(record, run)
+
+
+def measure(record: Record, job: MeasureJob, run: Run) -> Record:
+    """The record with the results of measures."""
+    return job(record, run)

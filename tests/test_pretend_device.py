@@ -41,8 +41,7 @@ from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution.run import Run
 from rbtools.jobs.attack_tasks import MaskingChecklist
 from rbtools.jobs.corrupted_images import ArchiveJob
-from rbtools.jobs.evaluate_record import run_task
-from rbtools.jobs.measurement import MeasureJob, measure, perturbing
+from rbtools.jobs.measurement import MeasureJob, perturbing
 from rbtools.jobs.screened_attack import TwoPhaseJob, screen_of
 from rbtools.jobs.transfer import transferred
 from rbtools.measures import MEASURES
@@ -58,6 +57,7 @@ from rbtools.training.chen_lee import ChenLee
 from tests.pretend_device import PretendDevice, on_device
 from tests.pretend_graphs import PretendGraph
 from tests.pretend_training import counts_of_steps, data_of, small_method, trained_for
+from tests.runner import measure, run_task
 
 Record = dict[str, Any]
 

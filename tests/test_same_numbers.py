@@ -26,7 +26,6 @@ from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.engine import Job
 from rbtools.execution.processes import Processes
 from rbtools.execution.run import Run
-from rbtools.jobs import evaluate_record
 from rbtools.jobs.evaluate_record import EvaluateJob
 from rbtools.jobs.train_test_gap import GapJob
 from rbtools.probabilistic import NOISES
@@ -35,6 +34,7 @@ from rbtools.spaces import sized
 from rbtools.store import Store
 from rbtools.trainer import recipe, train_model
 from rbtools.training import METHODS
+from tests.runner import run_task
 
 N = 200  # more than one tile
 QUESTIONS: dict[str, Evaluation] = {
@@ -94,7 +94,7 @@ def reference(
     found = {}
     for name, question in QUESTIONS.items():
         run = fresh(trained[0], tmp_path_factory.mktemp("plain"), n=N)
-        evaluate_record.run_task(trained[1], question, run)
+        run_task(trained[1], question, run)
         found[name] = outcomes(run.store)
     return found
 
@@ -134,16 +134,16 @@ def test_outcomes_depend_on_the_example_alone(
     run = fresh(trained[0], tmp_path_factory.mktemp("way"), batch=way["batch"], n=N)
     record = trained[1]
     if way["before"] is not None:
-        evaluate_record.run_task(record, QUESTIONS[way["before"]], Run.of(tool="test", store=run.store, n=5))
+        run_task(record, QUESTIONS[way["before"]], Run.of(tool="test", store=run.store, n=5))
     # The key of what is drawn for whole tiles has n: a smaller one is another question.
     if way["first"] is not None and name != "square by tiles":
         first = Run.of(tool="test", store=run.store, n=way["first"])
-        evaluate_record.run_task(record, QUESTIONS[name], first)
+        run_task(record, QUESTIONS[name], first)
     if way["pulled"] is not None:
         pulled = run.changed(check_cancelled=pulling(way["pulled"]))
         with contextlib.suppress(Pulled):
-            evaluate_record.run_task(record, QUESTIONS[name], pulled)
-    evaluate_record.run_task(record, QUESTIONS[name], run)
+            run_task(record, QUESTIONS[name], pulled)
+    run_task(record, QUESTIONS[name], run)
     found, wanted = outcomes(run.store), reference[name]
     assert found.keys() >= wanted.keys()
     values = np.concatenate([found[key] for key in wanted])
@@ -215,7 +215,7 @@ def test_workers_give_the_records_of_one_process(
     (tmp_path / "pooled").mkdir()
     plain = fresh(trained[0], tmp_path / "plain", n=40)
     names = ["fgsm", "pr", "corrupt"]
-    wanted = [evaluate_record.run_task(trained[1], QUESTIONS[name], plain) for name in names]
+    wanted = [run_task(trained[1], QUESTIONS[name], plain) for name in names]
     run = fresh(trained[0], tmp_path / "pooled", n=40, jobs=2, batch=7)
     works = [EvaluateJob((QUESTIONS[name],)) for name in names]
     assert timeless(pooled(works, [trained[1]], run)) == timeless(wanted)

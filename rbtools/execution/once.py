@@ -22,7 +22,12 @@ def once(
         return result
     if run.plan is not None:
         run.plan.lacks(key, title, unit=unit)
-    with run.store.claimed(key, lambda: look_up() is not None, run.report.check_cancelled):
+
+    def waiting() -> None:
+        run.report.check_cancelled()
+        run.report.progress(f"{title}: waits for another process that does it, or has stopped")
+
+    with run.store.claimed(key, lambda: look_up() is not None, waiting):
         result = look_up()
         if result is None:
             result = compute()

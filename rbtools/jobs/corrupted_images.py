@@ -152,10 +152,10 @@ class ArchiveJob(PlanJob):
             _check_labels(self.folder / "labels.npy", data)
         size = data.about.sizes[data.split]  # of the whole split, without the selection of --n
         given: Any = {"size": size, "detail": self.detail}
+        contents = {path: "" if ask.before else run.store.file_hash(path) for path in paths}
         specs = tuple(
-            Archived(corruption=path.stem, severity=severity, content=content, file=path, **given)
+            Archived(corruption=path.stem, severity=severity, content=contents[path], file=path, **given)
             for path in paths
-            for content in ["" if ask.before else run.store.file_hash(path)]
             for severity in self.severities
         )
         means = partial(corruption_means, self.reference)

@@ -133,11 +133,6 @@ def evaluated(ask: Ask, evaluation: Evaluation) -> Entries:
     return entries
 
 
-def run_task(record: dict[str, Any], evaluation: Evaluation, run: Run) -> dict[str, Any]:
-    """The record with the results of an evaluation. Raises RbError as a job does."""
-    return EvaluateJob((evaluation,))(record, run)
-
-
 def _report_grid(inputs: Inputs, spec: Attacked) -> None:
     """Print how much accuracy the grid of an attack gives back, where the store has the result without it."""
     real = replace(spec, method=replace(spec.method, grid="none"))

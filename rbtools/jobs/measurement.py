@@ -69,7 +69,29 @@ class MeasureJob(SplitJob):
         )
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
-        return measure(record, self, run)
+        """The record with the measures.
+
+        Raises RbError where a measure needs a checkpoint and there is none, a model cannot be built, or a
+        measure is not defined for it.
+        """
+        inputs = resolve_inputs(record, run.changed(split=(self.splits or [str(self.measures[0].split)])[0]))
+        record = inputs.record
+        jobs = _jobs(record, self, run)
+        _check(record, jobs, run)
+        first = resolve.Inputs(record, jobs[0].data, run)
+        described = [(job, _what(record, job, run)) for job in jobs]
+        keyed = {digest(what): (job, what) for job, what in described}
+        computed: dict[str, Any] = {key: run.store.result(key) for key in keyed}
+        if None not in computed.values():
+            run.store.found += 1
+        else:
+            _compute(first, keyed, computed)
+            run.store.computed += 1
+        entries: dict[str, dict[str, Any]] = {}
+        for key, (job, _) in keyed.items():
+            for entry in computed[key]:  # entries that do not depend on the attack occur once for each
+                entries.setdefault(entry["metric"], _shown(entry, record, job, run))
+        return add_entries(first.record_with_data(), list(entries.values()), run)
 
 
 def perturbing(
@@ -100,33 +122,6 @@ def perturbing(
         attack: Any = OnSphere if norm == "sphere" else ATTACKS.load(name)
         attacks += [attack(eps=eps, **settings) for eps in distances]
     return tuple(attacks)
-
-
-def measure(record: dict[str, Any], request: MeasureJob, run: Run) -> dict[str, Any]:
-    """The record with the requested measures.
-
-    Raises RbError where a measure needs a checkpoint and there is none, a model cannot be built, or a
-    measure is not defined for it.
-    """
-    inputs = resolve_inputs(
-        record, run.changed(split=(request.splits or [str(request.measures[0].split)])[0])
-    )
-    record = inputs.record
-    jobs = _jobs(record, request, run)
-    _check(record, jobs, run)
-    first = resolve.Inputs(record, jobs[0].data, run)
-    keyed = {digest(what): (job, what) for job in jobs for what in [_what(record, job, run)]}
-    computed: dict[str, Any] = {key: run.store.result(key) for key in keyed}
-    if None not in computed.values():
-        run.store.found += 1
-    else:
-        _compute(first, keyed, computed)
-        run.store.computed += 1
-    entries: dict[str, dict[str, Any]] = {}
-    for key, (job, _) in keyed.items():
-        for entry in computed[key]:  # entries that do not depend on the attack occur once for each
-            entries.setdefault(entry["metric"], _shown(entry, record, job, run))
-    return add_entries(first.record_with_data(), list(entries.values()), run)
 
 
 def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], run: Run) -> None:

@@ -79,7 +79,8 @@ def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """A job whose results have the answer, and under which options of the run (`Run.changed`), with `defend`
-    as text. Of a job that is fixed, metric is the name that it gives the answer; None is that of the entry.
+    as text. fixed: the job, where it does not depend on the run. metric: what that job calls the answer;
+    None: as the entry does.
     """
 
     under: Mapping[str, Any]

@@ -6,6 +6,7 @@ may contain these, so the standard library parses it again. Lines that rbtools w
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -257,8 +258,16 @@ def dumps(record: dict[str, Any]) -> bytes:
     except TypeError:  # an integer beyond 64 bits, from another tool
         return json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     if b"null" in text:
-        json.dumps(record, allow_nan=False)
+        _refuse_nonfinite(record, "record")
     return text
+
+
+def _refuse_nonfinite(value: object, where: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where} is {value}; a record holds finite numbers only")
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        _refuse_nonfinite(item, f"{where}.{key}" if isinstance(value, dict) else f"{where}[{key}]")
 
 
 def read(path: str | Path) -> Iterator[dict[str, Any]]:

@@ -213,7 +213,8 @@ class Store:
         """Show by a lease that this process works with what the store has, so that `gc` leaves it; its name,
         None where there is none."""
         name = checksum.digest({"work": uuid.uuid4().hex})
-        with self._lease(name, lease.claim) as held:
+        # `gc` holds each lease for a moment, to see whether it is free.
+        with self._lease(name, lambda path: lease.wait(path, lambda: None, lambda: False)) as held:
             yield None if held is None else name
 
     @contextlib.contextmanager

@@ -1,13 +1,14 @@
-"""Leases: claims on work in progress, by locks of files (flock), which work on a network file system too.
+"""Leases: claims on work in progress, by locks of files (flock).
 
 A lease is a file that its holder has locked. However the holder ends, the system gives the lock back at once.
-Results do not depend on leases: where a file system has no locks, or keeps them to one machine, two processes
-may compute the same result, and one has wasted its time.
+NFS passes locks on to all machines; other network file systems may keep them to one, or have none. Results do
+not depend on leases: without locks two processes may compute the same result, and one has wasted its time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -16,15 +17,18 @@ from pathlib import Path
 
 from rbtools.plain_files import NoPlainFile, is_plain
 
+_TRIES = 100  # to lock a file before another process removes it
+
 
 class Lease:
-    """A claim that this process holds until `release`: a file and the handle that has it locked."""
+    """A claim that this process holds until `release`: a file and its handle. locked: whether the file system
+    has locks, so that nobody else holds it."""
 
-    def __init__(self, path: Path, handle: int) -> None:
-        self.path, self.handle = path, handle
+    def __init__(self, path: Path, handle: int, *, locked: bool) -> None:
+        self.path, self.handle, self.locked = path, handle, locked
 
     def in_place(self) -> bool:
-        """Whether it is the file of that name, which its former holder or a user may have removed."""
+        """Whether the path still leads to this file: a former holder or a user may have removed it."""
         try:
             return os.path.samestat(os.fstat(self.handle), os.stat(self.path))
         except OSError:
@@ -39,29 +43,37 @@ class Lease:
 
 
 def claim(path: Path) -> Lease | None:
-    """Take the lease at `path`, or return None if another process holds it. Raises OSError."""
+    """Take the lease at `path`, or return None if it is held. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return _taken(path, os.O_CREAT)
+    return _taken(path, make=True)
 
 
-def _taken(path: Path, create: int) -> Lease | None:
-    """The lease at `path`; None if another process holds it. Raises OSError, also where there is no file and
-    none is to be made (O_CREAT)."""
-    while True:
+def _taken(path: Path, *, make: bool) -> Lease | None:
+    """The lease at `path`; None if it is held. Raises OSError, also where there is no file and none is to be
+    made."""
+    for _ in range(_TRIES):
         if os.path.lexists(path) and not is_plain(path):
             raise NoPlainFile(path)
-        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | create, 0o666)
+        handle, locked = _opened(path, os.O_CREAT if make else 0), True
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(handle)
             return None
         except OSError:
-            pass  # a file system without locks
-        lease = Lease(path, handle)
+            locked = False
+        lease = Lease(path, handle, locked=locked)
         if lease.in_place():
             return lease
         os.close(handle)  # its holder released it between our two calls
+    raise OSError(errno.ESTALE, "The file is another one each time that it is opened", str(path))
+
+
+def _opened(path: Path, create: int) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | create, 0o666)
+    except PermissionError:  # the file of another user, which can be locked without writing to it
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
 
 
 def wait(
@@ -85,22 +97,27 @@ def wait(
 def is_alive(path: Path) -> bool:
     """Whether a process holds this lease; True too where that cannot be seen."""
     try:
-        lease = _taken(path, 0)
+        lease = _taken(path, make=False)
     except (FileNotFoundError, NoPlainFile):
         return False
     except OSError:
         return True
-    if lease is not None:
-        os.close(lease.handle)
-    return lease is None
+    if lease is None:
+        return True
+    os.close(lease.handle)
+    return not lease.locked
 
 
 def take_away(path: Path) -> bool:
-    """Remove a lease that nobody holds; False where somebody does. Raises OSError."""
+    """Remove a lease that nobody holds; False where somebody does, or that cannot be seen. Raises OSError."""
     try:
-        lease = _taken(path, 0)
+        lease = _taken(path, make=False)
     except FileNotFoundError:
         return True
-    if lease is not None:
-        lease.release()
-    return lease is not None
+    if lease is None:
+        return False
+    if not lease.locked:
+        os.close(lease.handle)
+        return False
+    lease.release()
+    return True

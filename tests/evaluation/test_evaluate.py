@@ -34,7 +34,6 @@ from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import data_of
 from rbtools.jobs import stored_results
-from rbtools.jobs.evaluate_record import run_task
 from rbtools.jobs.train_test_gap import GapJob
 from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
@@ -43,6 +42,7 @@ from rbtools.probabilistic.splitting import Splitting
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
 from rbtools.store import Store
+from tests.runner import run_task
 
 Record = dict[str, Any]
 TEST_IMAGES = 355

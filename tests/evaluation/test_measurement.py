@@ -18,12 +18,13 @@ from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.jobs import measure_batches
-from rbtools.jobs.measurement import MeasureJob, measure, perturbing
+from rbtools.jobs.measurement import MeasureJob, perturbing
 from rbtools.measures import MEASURES
 from rbtools.records import results
 from rbtools.store import Store
 from rbtools.trainer import init
 from rbtools.trainer.train_model import TrainingTask
+from tests.runner import measure
 
 ARCH = {
     "space": "nasbench201",

@@ -22,11 +22,11 @@ from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.engine import Call, Engine, JobReport, run_job
 from rbtools.execution.run import Run
-from rbtools.jobs.evaluate_record import run_task
 from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.store import Store
+from tests.runner import run_task
 
 Record = dict[str, Any]
 TASKS: dict[str, Callable[[], Evaluation]] = {

@@ -21,12 +21,11 @@ from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.jobs import transfer
-from rbtools.jobs.evaluate_record import run_task
 from rbtools.jobs.transfer import transferred
 from rbtools.store import Store
 from rbtools.store.content_store import object_name
 from tests.conftest import SMALL_ARCH
-from tests.runner import Record, entry, one, run
+from tests.runner import Record, entry, one, run, run_task
 
 EPS = 40 / 255
 CONTEXT = Run.of(tool="test", device="cpu", threads=1)

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from rbtools.errors import RbError, UsageError
 from rbtools.execution.run import Run
-from rbtools.jobs.measurement import MeasureJob, measure, perturbing
+from rbtools.jobs.measurement import MeasureJob, perturbing
 from rbtools.measures import MEASURES, batchnorm, derivatives, kernel
 from rbtools.measures.base import MeasureBatch, measured
 from rbtools.rng.draws import Draws
 from rbtools.store import Store
+from tests.runner import measure
 
 ARCH = {
     "space": "nasbench201",

@@ -12,12 +12,12 @@ from rbtools.attacks import ATTACKS
 from rbtools.evaluation import accuracy
 from rbtools.evaluation.base import OutcomeRows
 from rbtools.execution.run import Run
-from rbtools.jobs import evaluate_record
 from rbtools.spaces import sized
 from rbtools.store import Store
 from rbtools.trainer import train_model
 from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS
+from tests.runner import run_task
 
 Record = dict[str, Any]
 IMAGES = 355  # of the test split of digits
@@ -69,7 +69,7 @@ class Filled:
         question = accuracy.attacked(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
         assert self.store.folder is not None
         run = Run.of(tool="rb-attack", store=Filling(self.store.folder), split=split, n=n)
-        made = evaluate_record.run_task(record, question, run)
+        made = run_task(record, question, run)
         self.evaluated.append(made)
         return made
 

@@ -104,6 +104,7 @@ def test_where_a_file_system_has_no_locks_everybody_goes_on(monkeypatch: pytest.
     monkeypatch.setattr(fcntl, "flock", refused)
     for _ in range(2):
         assert lease.claim(LEASE) is not None
+    assert lease.is_alive(LEASE) and not lease.take_away(LEASE)  # nobody can see whether it is free
 
 
 def nobody_waits() -> None:

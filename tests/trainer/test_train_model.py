@@ -17,7 +17,6 @@ from rbtools import datasets, models
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
 from rbtools.execution.run import Run
-from rbtools.jobs.evaluate_record import run_task
 from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.trainer import loop, validation
@@ -27,6 +26,7 @@ from rbtools.training import METHODS
 from rbtools.training.base import Loss
 from rbtools.training.erm import ERM
 from tests import pretend_graphs
+from tests.runner import run_task
 from tests.trainings import ARCH, FAST, RECORD, Pulled, Record, run_in, weights
 
 TRAIN_IMAGES = 1442
