@@ -106,7 +106,7 @@ def train_epoch(setup: TrainSetup, state: TrainState, pace: Pace) -> None:
     ids = setup.examples.ids  # on the CPU, like images that do not fit into a GPU
     parts = batches(ids[torch.randperm(len(ids))], setup.recipe.batch_size)
     method = stepping(setup.method, setup.recipe, state.carried)
-    totals, rate = Totals(), 0.0
+    totals, rate = Totals(setup.device), 0.0
     worst = torch.zeros((), dtype=torch.float64, device=setup.device)
     _wait(setup.device)
     start = time.perf_counter()
@@ -155,7 +155,7 @@ def _end_epoch(
     """Exchange the processes' parts of the state, validate, measure, and write the history."""
     for model in dict.fromkeys((state.model, state.kept)):
         distributed.share_buffers(model)
-    totals.gather(setup.device)
+    totals.gather()
     share_carried(state.carried, parts)
     state.epoch += 1
     place = setup.device.type

@@ -17,6 +17,7 @@ from rbtools.trainer import distributed, regularize
 from rbtools.trainer.augment import augment, cutout, pixels
 from rbtools.trainer.init import mixed_seed
 from rbtools.trainer.optim import batches
+from rbtools.training.base import mode
 
 if TYPE_CHECKING:
     from typing import Any
@@ -37,8 +38,7 @@ class Piece:
 
     method: as it is in this step. weight: their share of the batch. ascent: how the step's weights are
     perturbed, if they are; perturbed: a context that ends the perturbation. wci: the weight of the
-    Weight-Curvature Index in the loss. last: no other piece of
-    the batch follows in this process.
+    Weight-Curvature Index in the loss.
     """
 
     images: Tensor
@@ -49,7 +49,6 @@ class Piece:
     ascent: regularize.Ascent | None
     perturbed: contextlib.ExitStack
     wci: float = 0.0
-    last: bool = True
 
 
 def train_step(
@@ -73,30 +72,28 @@ def train_step(
     index_weight = recipe.wci_weight if "wci" in recipe.regularize else 0.0
     total = torch.zeros((), dtype=torch.float64, device=setup.device)
     with contextlib.ExitStack() as perturbed:
-        for number, part in enumerate(parts, 1):
+        for part in parts:
             own = (draws if len(parts) == 1 else draws.take(part)).child("method")
             # A loss is a mean over its examples: with this weight the pieces' gradients add up to the
             # batch's.
-            weight, last = len(part) / batch, number == len(parts)
-            piece = Piece(
-                images[part], targets[part], own, method, weight, ascent, perturbed, index_weight, last
-            )
-            loss = backward(setup, piece)
+            weight = len(part) / batch
+            piece = Piece(images[part], targets[part], own, method, weight, ascent, perturbed, index_weight)
+            loss = loss_of(networks, piece)
+            (loss.value * weight).backward()
             total = total + totals.add(loss, setup.examples.labels[share[part]]) * weight
         if not parts:
-            # Join the collectives although this process has no examples of the batch.
-            assert setup.buckets is not None  # a single process has examples of every batch
-            setup.buckets.backward_of_nothing(
-                lambda: (
-                    None if ascent is None else perturbed.enter_context(_perturbed(networks, None, ascent))
-                )
-            )
+            # The others wait for this process's part of their sums, although it has no examples of the batch.
+            if ascent is not None:
+                perturbed.enter_context(_perturbed(networks, None, ascent))
+            with mode(networks.model, train=False):  # zeros, for the weights that the output depends on
+                (networks.model(images.new_zeros(1, *images.shape[1:])).float().sum() * 0).backward()
+        distributed.sum_gradients(networks.model)
         total = distributed.sum_of(total)
         if ascent is not None and not ascent.step_inside:
             perturbed.close()
         state.optimizer.step()
     if state.averaged is not None:
-        state.averaged.update(state.model)
+        state.averaged.update_parameters(state.model)
     if recipe.clean_pass:
         with torch.no_grad(), networks.precision():
             for part in parts:
@@ -136,15 +133,6 @@ def batch_of(setup: TrainSetup, ids: Tensor, draws: Draws, mixing: int) -> tuple
     if "mixup" in recipe.regularize:
         images, targets = regularize.mixup(images, targets, recipe.mixup_alpha, mixing)
     return images, targets
-
-
-def backward(setup: TrainSetup, piece: Piece) -> Loss:
-    """The loss of a part of the batch; its weighted gradient is added to the parameters'."""
-    if setup.buckets is not None:
-        return setup.buckets.backward(piece, weight=piece.weight, last=piece.last)
-    loss = loss_of(setup.networks, piece)
-    (loss.value * piece.weight).backward()
-    return loss
 
 
 def loss_of(networks: StepNetworks, piece: Piece) -> Loss:

@@ -272,14 +272,14 @@ def test_l2_decays_weights_alone() -> None:
 
 def test_averaged_weights_follow_and_are_the_ones_that_are_kept() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    averaged = regularize.Averaged(net, 0.75)
+    averaged = regularize.averaged(net, 0.75)
     start = copy.deepcopy(net)
     with torch.no_grad():
         net[0].weight += 1
         net[1].running_mean += 5  # type: ignore[operator]
-    averaged.update(net)
-    assert torch.allclose(averaged.model[0].weight, start[0].weight + 0.25)  # type: ignore[index]
-    assert torch.equal(averaged.model[1].running_mean, net[1].running_mean)  # type: ignore[index,arg-type]
+    averaged.update_parameters(net)
+    assert torch.allclose(averaged.module[0].weight, start[0].weight + 0.25)  # type: ignore[index]
+    assert torch.equal(averaged.module[1].running_mean, net[1].running_mean)  # type: ignore[index,arg-type]
     last, frozen = go(TWICE), go(changed(ema=0.0))  # a decay of 0 is the last step's weights
     assert frozen["checkpoint"] == last["checkpoint"]
 
