@@ -71,8 +71,8 @@ class TrainState:
         return buffer.getvalue()
 
     def load(self, data: bytes) -> None:
-        """Continue from stored bytes. Tensors of the model and of `carried`, and the counters of `passes`, are
-        written in place.
+        """Continue from stored bytes. Tensors of the model and of `carried`, and the counters of `passes`
+        are written in place.
 
         Raises any exception for bytes that do not fit; then a part may have been loaded.
         """
