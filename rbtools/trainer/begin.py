@@ -128,7 +128,7 @@ def begin(
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be set before cuBLAS is first used
     examples = TrainExamples.of(task.data, recipe, device)
-    checks = validation.Checks.of(examples, method, settings.seed)
+    checks = validation.Checks(examples, method, settings.seed)
     model = _network(model, task, examples, device)
     averaged = None if recipe.ema is None else regularize.averaged(model, recipe.ema)
     kept = allocate_carried(method, len(examples.labels), examples.about.shape, device)

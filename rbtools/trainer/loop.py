@@ -164,7 +164,7 @@ def _end_epoch(
         place = f"cpu, {threads} thread{'s' * (threads > 1)}"
     state.places += [] if place in state.places else [place]
     with setup.report.clock.stage("validation"):
-        checked = setup.checks.measure(state, single_step=setup.method.single_step)
+        checked = setup.checks.after(state)
     for name, value in {**totals.means(), **checked, **numbers}.items():
         state.history.setdefault(name, []).append(float(f"{value:.6g}"))
     if setup.tracker is not None:
@@ -218,8 +218,8 @@ def result(setup: TrainSetup, state: TrainState, keep: Callable[[nn.Module], str
         done["stopped_after"] = state.epoch
     if setup.tracker is not None:
         done |= {"tracked": state.tracked, "tracking": setup.tracker.settings()}
-    if setup.checks.held_out is not None:
-        done["validation"] = validation.settings(setup.method, len(setup.checks.held_out.ids))
+    if held := len(setup.examples.held):
+        done["validation"] = {"n": held, **validation.settings(setup.method)}
     if state.best is not None:
         kept.load_state_dict(state.best["state"])
         is_last = state.best["epoch"] == state.epoch and state.drawn is None
