@@ -33,11 +33,6 @@ class Passes:
         for hook in self._hooks:
             hook.remove()
 
-    def add(self, count: int) -> None:
-        """Add passes of an image, as many forward as backward, that do not call a model."""
-        self.totals["forward"] += count
-        self.totals["backward"] += count
-
     def an_image(self) -> dict[str, float]:
         """The mean number of passes per image."""
         images = self.totals["images"]

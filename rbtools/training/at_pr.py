@@ -169,13 +169,6 @@ class ATPR(Method[Solution]):
         return "--step-max", "--steps-max"
 
     @property
-    def passes(self) -> tuple[int, int]:
-        plain = self.first == "plain"
-        attacks = plain * self.plain_steps + (self.candidates - plain) * self.steps_max
-        backward = attacks + self.candidates * self.walk_steps + 1 + (self.walk_gradient == "keep")
-        return backward + self.candidates * self._in_train, backward
-
-    @property
     def unused(self) -> dict[str, str]:
         idle = {"plain_steps": "--first drawn"} if self.first == "drawn" else {}
         if self.first == "drawn" and self.walk_size == "own":
