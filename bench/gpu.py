@@ -285,7 +285,6 @@ def floor(bench: Bench) -> None:
 def train(bench: Bench) -> None:
     """Seconds an epoch of adversarial training, by four methods."""
     import rbtools
-    from rbtools.training import METHODS as KNOWN
 
     for method in bench.methods:
         goal = GOALS[method]
@@ -296,7 +295,6 @@ def train(bench: Bench) -> None:
         history, macs = done["train"]["history"], done["arch"].get("macs")
         scale = 50_000 / len(tensors(bench, "train")[1])
         ours, passes = scale * history["seconds"][-1], done["train"]["passes"]
-        most = KNOWN.build(method, **options).passes
         # A backward pass to the images costs one forward, one to the weights as well.
         work = passes["forward"] + passes["backward"]
         images = len(tensors(bench, "train")[1])
@@ -307,10 +305,8 @@ def train(bench: Bench) -> None:
         }
         if macs:
             told["floor"] = bench.floor(work, scale * images, macs)
-        fine = all(np.isfinite(history["loss"])) and passes["forward"] <= most[0] + 1e-9
-        bench.say(
-            f"{method}, an epoch", ours, **told, check="finite loss, no more passes than it says", good=fine
-        )
+        fine = all(np.isfinite(history["loss"]))
+        bench.say(f"{method}, an epoch", ours, **told, check="finite loss", good=fine)
 
 
 def verdicts(bench: Bench) -> None:

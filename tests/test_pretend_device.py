@@ -674,16 +674,16 @@ def test_the_filter_gives_the_numbers_of_the_cpu(
     name: str, rule: str, inner_mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of batches whose attack goes up for all examples, down for all, and down for some."""
-    step = steps.pgd_step
+    step = steps.step
     seen = set()
     for most in (2.0, -1.0, 0.5):  # an example whose first pixel is above this goes down, with a wrong label
 
-        def either_way(model: Any, points: Tensor, images: Tensor, objective: Any, **more: Any) -> Any:
-            up, value = step(model, points, images, objective, **more)
+        def either_way(points: Tensor, gradient: Tensor, images: Tensor, **more: Any) -> Tensor:
+            up = step(points, gradient, images, **more)
             down = images[:, :1, :1, :1] > most  # noqa: B023
-            return torch.where(down, (2 * points - up).clamp(0, 1), up), value
+            return torch.where(down, (2 * points - up).clamp(0, 1), up)
 
-        monkeypatch.setattr("rbtools.training.base.steps.pgd_step", either_way)
+        monkeypatch.setattr("rbtools.training.base.steps.step", either_way)
         wanted, numbers = filtered(name, rule, inner_mode, most, "cpu")
         with PretendDevice():
             found, there = filtered(name, rule, inner_mode, most, "cuda")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rbtools import check_input
@@ -24,11 +24,9 @@ from rbtools.trainer import (
     tracking,
     validation,
 )
-from rbtools.trainer.division import GradientBuckets
 from rbtools.trainer.optim import batches, drawn_step, schedule
 from rbtools.trainer.recipe import Recipe, held_out
 from rbtools.trainer.state import TrainState, allocate_carried
-from rbtools.trainer.step import loss_of
 from rbtools.training.chen_lee import ChenLee
 
 if TYPE_CHECKING:
@@ -74,8 +72,8 @@ class TrainExamples:
 @dataclass(frozen=True, eq=False)
 class TrainSetup:
     """The inputs of a training. arch: of the record, for its name and facts. method: as the user gave it.
-    recipe: with the learning rate of theorem 1. networks: as a step uses them. buckets: of several processes'
-    gradients. checks: after each epoch. tracker: None without --track.
+    recipe: with the learning rate of theorem 1. networks: as a step uses them. checks: after each epoch.
+    tracker: None without --track.
     """
 
     arch: dict[str, Any]
@@ -86,7 +84,6 @@ class TrainSetup:
     device: torch.device
     examples: TrainExamples
     networks: step_networks.StepNetworks
-    buckets: GradientBuckets | None
     checks: validation.Checks
     tracker: tracking.Tracker | None
 
@@ -131,9 +128,9 @@ def begin(
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be set before cuBLAS is first used
     examples = TrainExamples.of(task.data, recipe, device)
-    checks = validation.Checks.of(examples, method, settings.seed)
+    checks = validation.Checks(examples, method, settings.seed)
     model = _network(model, task, examples, device)
-    averaged = None if recipe.ema is None else regularize.Averaged(model, recipe.ema)
+    averaged = None if recipe.ema is None else regularize.averaged(model, recipe.ema)
     kept = allocate_carried(method, len(examples.labels), examples.about.shape, device)
     steps = stepping(method, recipe, kept)
     networks = step_networks.of(model, task, steps, report, device)
@@ -143,9 +140,6 @@ def begin(
     weights = regularize.decayed(model, recipe.l2) if "l2" in recipe.regularize else model.parameters()
     optimizer = optim.of(recipe, weights, fused=device.type == "cuda")
     sizes = len(batches(examples.ids, recipe.batch_size))
-    buckets = None
-    if distributed.count() > 1:
-        buckets = GradientBuckets(model, partial(loss_of, networks), examples.about.shape)
     state = TrainState(model, optimizer, schedule(optimizer, recipe, sizes), averaged, kept)
     state.passes = networks.passes.totals
     tracker = None
@@ -154,7 +148,7 @@ def begin(
     for notice in division.notices(recipe, steps, model, task.name, device):
         report.notify(notice)
     given = (task.arch, method, recipe, settings, report, device, examples, networks)
-    return TrainSetup(*given, buckets, checks, tracker), state
+    return TrainSetup(*given, checks, tracker), state
 
 
 def _network(

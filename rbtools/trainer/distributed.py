@@ -104,6 +104,12 @@ def sum_all(tensors: Sequence[Tensor]) -> None:
         one.copy_(total.view_as(one))
 
 
+def sum_gradients(model: nn.Module) -> None:
+    """Sum the gradients of a model's weights over all processes, each of which has those of its share."""
+    if count() > 1:
+        sum_all([weight.grad for weight in model.parameters() if weight.grad is not None])
+
+
 def share_buffers(model: nn.Module) -> None:
     """Copy the buffers (BatchNorm's statistics) of process 0 to all processes."""
     if count() > 1:

@@ -106,7 +106,7 @@ def train_epoch(setup: TrainSetup, state: TrainState, pace: Pace) -> None:
     ids = setup.examples.ids  # on the CPU, like images that do not fit into a GPU
     parts = batches(ids[torch.randperm(len(ids))], setup.recipe.batch_size)
     method = stepping(setup.method, setup.recipe, state.carried)
-    totals, rate = Totals(), 0.0
+    totals, rate = Totals(setup.device), 0.0
     worst = torch.zeros((), dtype=torch.float64, device=setup.device)
     _wait(setup.device)
     start = time.perf_counter()
@@ -155,7 +155,7 @@ def _end_epoch(
     """Exchange the processes' parts of the state, validate, measure, and write the history."""
     for model in dict.fromkeys((state.model, state.kept)):
         distributed.share_buffers(model)
-    totals.gather(setup.device)
+    totals.gather()
     share_carried(state.carried, parts)
     state.epoch += 1
     place = setup.device.type
@@ -164,7 +164,7 @@ def _end_epoch(
         place = f"cpu, {threads} thread{'s' * (threads > 1)}"
     state.places += [] if place in state.places else [place]
     with setup.report.clock.stage("validation"):
-        checked = setup.checks.measure(state, single_step=setup.method.single_step)
+        checked = setup.checks.after(state)
     for name, value in {**totals.means(), **checked, **numbers}.items():
         state.history.setdefault(name, []).append(float(f"{value:.6g}"))
     if setup.tracker is not None:
@@ -218,8 +218,8 @@ def result(setup: TrainSetup, state: TrainState, keep: Callable[[nn.Module], str
         done["stopped_after"] = state.epoch
     if setup.tracker is not None:
         done |= {"tracked": state.tracked, "tracking": setup.tracker.settings()}
-    if setup.checks.held_out is not None:
-        done["validation"] = validation.settings(setup.method, len(setup.checks.held_out.ids))
+    if held := len(setup.examples.held):
+        done["validation"] = {"n": held, **validation.settings(setup.method)}
     if state.best is not None:
         kept.load_state_dict(state.best["state"])
         is_last = state.best["epoch"] == state.epoch and state.drawn is None

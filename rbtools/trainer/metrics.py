@@ -33,11 +33,6 @@ class Passes:
         for hook in self._hooks:
             hook.remove()
 
-    def add(self, count: int) -> None:
-        """Add passes of an image, as many forward as backward, that do not call a model."""
-        self.totals["forward"] += count
-        self.totals["backward"] += count
-
     def an_image(self) -> dict[str, float]:
         """The mean number of passes per image."""
         images = self.totals["images"]
@@ -66,40 +61,35 @@ _NAMES = ("loss", "acc", "robust_acc")
 class Totals:
     """Running means over an epoch of the loss and of the accuracies that the method reports.
 
-    They stay on the device, in float64: only `means` waits for a GPU.
+    The sums stay on the device, in float64: only `means` waits for a GPU.
     """
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.sums: dict[str, Tensor] = {}
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.sums = torch.zeros(len(_NAMES), dtype=torch.float64, device=device)
+        self.counts = [0] * len(_NAMES)
 
     def add(self, loss: Loss, labels: Tensor) -> Tensor:
         """Add a batch (or a piece of one); returns its loss as float64, on the device."""
-        self.count += len(labels)
         value: Tensor = loss.value.detach().double()
-        self._plus("loss", value * len(labels))
-        for name, logits in zip(_NAMES[1:], (loss.clean_logits, loss.adversarial_logits), strict=True):
-            if logits is not None:
-                self._plus(name, logits.argmax(1).eq(labels).sum().double())
+        right = [
+            None if logits is None else logits.argmax(1).eq(labels).sum()
+            for logits in (loss.clean_logits, loss.adversarial_logits)
+        ]
+        for at, total in enumerate((value * len(labels), *right)):
+            if total is not None:
+                self.sums[at] += total
+                self.counts[at] += len(labels)
         return value
 
-    def _plus(self, name: str, value: Tensor) -> None:
-        self.sums[name] = self.sums[name] + value if name in self.sums else value
-
-    def gather(self, device: torch.device) -> None:
+    def gather(self) -> None:
         """Sum the totals of all processes of the training, one of which may have had no images."""
-        if distributed.count() > 1:
-            zero = torch.zeros((), dtype=torch.float64, device=device)
-            sums = [self.sums.get(name, zero).to(device) for name in _NAMES]
-            counts = zero.new_tensor([self.count, *(name in self.sums for name in _NAMES)])
-            counted, *there, own = distributed.sum_of(torch.cat([counts, torch.stack(sums)])).split(
-                [1] * len(counts) + [len(sums)]
-            )
-            self.count = int(counted)
-            self.sums = {name: own[at] for at, name in enumerate(_NAMES) if there[at] > 0}
+        counts = self.sums.new_tensor(self.counts)
+        self.sums, counts = distributed.sum_of(torch.stack([self.sums, counts]))
+        self.counts = counts.int().tolist()
 
     def means(self) -> dict[str, float]:
-        return {name: float(total) / self.count for name, total in self.sums.items()} if self.count else {}
+        rows = zip(_NAMES, self.sums.tolist(), self.counts, strict=True)
+        return {name: total / count for name, total, count in rows if count}
 
 
 DIVERGED = 1e5

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rbtools import registry
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
 from rbtools.registry import check_number, option_name, options, param, plain
@@ -23,35 +24,17 @@ VALIDATED = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """SGD with momentum or Adam, one of five schedules, and optional regularisation, validation and tracking.
+    """The options of a training beside its method's, each described where it stands.
 
     `onecycle` is torch's OneCycleLR per step with maximum `lr`, which moves the momentum too (from 0.95 to
-    0.85 where the rate is highest, and back) and leaves `momentum` unused; Adam's momentum is its first beta,
-    the second is 0.999; `step` multiplies by `decay` at
-    each of `milestones` (epochs); `piecewise` does so per batch, by the time at the end of the batch, and so
-    one batch earlier (Rice et al. 2020); `cosine` anneals to 0, set per epoch. `augment` names augmentations
-    of the uint8 batch on the device: `crop` (zero padding of an eighth of the side, 4 pixels for 32;
-    `crop-reflect` pads by reflection) and `flip` (left-right, half of the examples); None is the usual one of
-    the data set. `micro_batch` sends a batch through the network in pieces of at most that size and sums
-    their gradients: it needs the memory of a piece, but makes the step of the batch. BatchNorm uses the
-    statistics of each piece.
-
-    `regularize`: `cutout` (a black square of `cutout_length`, None is 14 for a side of 32), `mixup` (one
-    lambda ~ Beta(a, a) per batch), `awp` (each step uses the gradient at adversarially perturbed weights;
-    gamma None is .005 for trades and .01 otherwise), `l2` (weight decay `l2` on weights, none on biases and
-    BatchNorm, instead of `weight_decay`), `wci` (the loss gains `wci_weight` times the Weight-Curvature Index
-    of the batch, by one probe: `of_batch` in measures/wci.py). `filter`, `filter_rule` and `warm_steps`: see
-    training/chen_lee.py. `label_smoothing` s trains on (1 - s) * one-hot + s / K. `ema` averages the weights;
-    the averages are validated and stored instead. `val` is the share of the training images that is held out,
-    to find the best epoch; `patience` stops after that many epochs without a better one. `clean_pass` adds a
-    forward pass of the clean images after each step. `normalize`: None (usual for the data set), "none", or
-    (mean, std). `select`: the weights that the record names, "last" or "best"; `keep`: whether the store gets
-    "all" of them or the "selected" ones alone. `output`: the weights that a
-    training returns, the "last" or "random", those before a uniformly drawn step (algorithm 1 of Wu et al.
-    2024). With `lr_rule` "theorem1" `lr` is the constant of trainer/optim.py's step size. `track` names
-    what is measured after each `every` epochs (see trainer/tracking.py), robust losses on at most `track_n`
-    images of train and test. `stop_on` ends the training after `stop_patience` measurements of that name each
-    of which is above the one before. `given` names the options that the user set in addition to a preset.
+    0.85 where the rate is highest, and back) and leaves `momentum` unused; Adam's second beta is 0.999;
+    `cosine` anneals to 0, set per epoch; `piecewise` is set per batch, by the time at the batch's end. `crop`
+    pads with zeros by an eighth of the side, `crop-reflect` by reflection. BatchNorm uses the statistics of
+    each piece of `micro_batch`. `mixup` has one lambda per batch. `wci` is that of one probe (`of_batch` in
+    measures/wci.py). `filter`: see training/chen_lee.py. `label_smoothing` s trains on (1 - s) * one-hot
+    + s / K. `output` "random" is algorithm 1 of Wu et al. 2024, `lr_rule`: see trainer/optim.py, `track`:
+    trainer/tracking.py. None of `augment`, `normalize`, `cutout_length` and `awp_gamma` is the usual for
+    data set and method. `given` names the options that the user set in addition to a preset.
     """
 
     preset: str | None = param(
@@ -77,16 +60,19 @@ class Recipe:
         " y) / (width sqrt(N)) of NAS-RobBench-201's theorem 1, from kernels at the start; for rescnn by"
         " corollary 1's, which has no root and divides by sqrt(pixels * filter) too.",
         choices=("fixed", "theorem1"),
+        optional=True,
     )
     micro_batch: int | None = param(
         None,
         "Split each batch into pieces of this size, to save memory.",
         bounds="[1, inf)",
+        optional=True,
     )
     optimizer: str = param(
         "sgd",
         "sgd, or adam.",
         choices=("sgd", "adam"),
+        optional=True,
     )
     momentum: float = param(0.9, "Of SGD, and Adam's first beta; onecycle sets it.", bounds="[0, 1)")
     nesterov: bool = param(False, "Nesterov's form of SGD's momentum.")
@@ -128,6 +114,7 @@ class Recipe:
         choices=("cutout", "mixup", "awp", "l2", "wci"),
         metavar="LIST",
         typed="",
+        optional=True,
     )
     cutout_length: int | None = param(
         None,
@@ -152,12 +139,14 @@ class Recipe:
         0.0,
         "Share of each label that is spread over all classes.",
         check="below one",
+        optional=True,
     )
     filter: str | None = param(
         None,
         "chen-lee: if the loss is lower after the first steps of the attack, train on clean images.",
         choices=("chen-lee",),
         metavar="NAME",
+        optional=True,
     )
     filter_rule: str = param(
         "batch",
@@ -174,6 +163,7 @@ class Recipe:
         "Decay per step of averaged weights, such as 0.995; these are validated and kept.",
         check="below one",
         metavar="DECAY",
+        optional=True,
     )
     val: float = param(
         0.0,
@@ -186,6 +176,7 @@ class Recipe:
         None,
         "Stop after this many epochs without a better validation.",
         check="count",
+        optional=True,
     )
     select: str = param(
         "last",
@@ -197,6 +188,7 @@ class Recipe:
         "last",
         "Weights that a training returns: the last, or random, those before a uniformly drawn step.",
         choices=("last", "random"),
+        optional=True,
     )
     keep: str = param(
         "all",
@@ -218,15 +210,19 @@ class Recipe:
         "Stop when a measure of --track has risen: wci or sharpness.",
         choices=STOPPING,
         metavar="MEASURE",
+        optional=True,
     )
     stop_patience: int = param(3, "Measurements in a row that rise before it stops.", check="count")
     clean_pass: bool = param(
-        False, "One more pass of the clean images after each step, for BatchNorm (Rice et al.)."
+        False,
+        "One more pass of the clean images after each step, for BatchNorm (Rice et al.).",
+        optional=True,
     )
     init: str = param(
         "random",
         "Start from random weights, the record's checkpoint (fine-tuning), or timm's published weights.",
         choices=("random", "checkpoint", "timm"),
+        optional=True,
     )
     init_file: str | None = param(
         None,
@@ -239,11 +235,13 @@ class Recipe:
         "How weights of timm fit other images and patches: as timm does, timm (not in the text), or with"
         " kernels summed over blocks and positions interpolated bilinearly, prbench (PRBench's code).",
         choices=("timm", "prbench"),
+        optional=True,
     )
     deterministic: bool = param(
         False,
         "On a GPU, use only deterministic algorithms; those on the CPU are.",
         flags=("--deterministic",),
+        optional=True,
     )
     given: frozenset[str] = frozenset()
 
@@ -285,24 +283,18 @@ class Recipe:
 
     def config(self) -> dict[str, Any]:
         """The recipe in the record's form, without unused fields."""
-        config = asdict(self)
+        config = registry.config(self)
         # These are in other fields of the record, or do not affect the weights.
-        for key in ("normalize", "given", "select", "keep", "preset"):
-            del config[key]
-        for key in ("track", "every", "track_n", "init_file"):
+        for key in "normalize given select keep preset track every track_n init_file".split():
             del config[key]
         if self.schedule == "onecycle":
             config["momentum"] = list(CYCLED_MOMENTUM)
-        for key in ("milestones", "augment", "regularize"):
-            config[key] = list(config[key] or ())
-        optional = "micro_batch regularize label_smoothing ema filter patience output lr_rule clean_pass init"
-        optional += " resample optimizer stop_on"
-        plain = Recipe()
-        unused = {
-            key for key in f"{optional} deterministic".split() if getattr(self, key) == getattr(plain, key)
+        unused = self.without_effect().keys() - {"momentum"}
+        return {
+            key: list(value or ()) if key in ("milestones", "augment", "regularize") else value
+            for key, value in config.items()
+            if key not in unused
         }
-        unused |= self.without_effect().keys() - {"momentum"}
-        return {key: value for key, value in config.items() if key not in unused}
 
 
 def check(recipe: Recipe, training_images: int | None = None) -> None:

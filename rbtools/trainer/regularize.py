@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from rbtools.attacks.active_examples import uploaded
 
@@ -138,20 +138,13 @@ def _restore(copies: Iterable[tuple[Tensor, Tensor]]) -> None:
         tensor.copy_(before)
 
 
-class Averaged:
-    """An exponential moving average of a model's weights; its buffers are the model's own."""
-
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model = copy.deepcopy(model).requires_grad_(False)
-        self.decay = decay
-
-    @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Move the average towards the model's weights after a step; copy its buffers."""
-        for average, weights in zip(self.model.parameters(), model.parameters(), strict=True):
-            average.lerp_(weights, 1 - self.decay)
-        for own, buffer in zip(self.model.buffers(), model.buffers(), strict=True):
-            own.copy_(buffer)
+def averaged(model: nn.Module, decay: float) -> AveragedModel:
+    """An exponential moving average of a model's weights, from those that it has now; its buffers are the
+    model's own.
+    """
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)).requires_grad_(False)
+    average.n_averaged.fill_(1)  # at 0 the first update would replace the weights
+    return average
 
 
 def decayed(model: nn.Module, l2: float) -> list[dict[str, object]]:

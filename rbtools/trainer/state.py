@@ -16,9 +16,9 @@ from rbtools.trainer import distributed
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.optim.swa_utils import AveragedModel
 
     from rbtools.trainer.optim import Schedule
-    from rbtools.trainer.regularize import Averaged
     from rbtools.training.base import Method
 
 
@@ -33,14 +33,14 @@ class TrainState:
     were trained on, and their passes. places: processors of the epochs, since rounding depends on them.
     stopped: whether --stop-on has ended the training.
 
-    A new field that resuming needs goes here, into `to_bytes` and into `load`. A stored state that lacks a
-    field is not used, and the training starts again: give the field a default in `load` to keep such states.
+    A stored state that lacks a field is not used, and the training starts again: give a new field a default
+    in `load` to keep such states.
     """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     schedule: Schedule
-    averaged: Averaged | None = None
+    averaged: AveragedModel | None = None
     carried: dict[str, Tensor] = field(default_factory=dict)
     epoch: int = 0
     history: dict[str, list[float]] = field(default_factory=dict)
@@ -54,48 +54,36 @@ class TrainState:
     @property
     def kept(self) -> nn.Module:
         """The network that is validated and stored: with --ema the averaged one."""
-        return self.model if self.averaged is None else self.averaged.model
+        return self.model if self.averaged is None else self.averaged.module
+
+    @property
+    def _parts(self) -> dict[str, Any]:
+        """The fields that have a `state_dict` of their own."""
+        averaged = {} if self.averaged is None else {"averaged": self.averaged.module}
+        return {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, **averaged}
 
     def to_bytes(self) -> bytes:
         """The state as bytes that `load` and `unpickle.torch_file` read."""
         on_cpu = next(self.model.parameters()).device.type == "cpu"
-        fields = {
-            "model": self.model.state_dict(),
-            "averaged": None if self.averaged is None else self.averaged.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(),
-            "epoch": self.epoch,
-            "history": self.history,
-            "tracked": self.tracked,
-            "best": self.best,
-            "drawn": self.drawn,
-            "passes": self.passes,
-            "places": self.places,
-            "stopped": self.stopped,
-            "threads": torch.get_num_threads() if on_cpu else None,
-            "carried": self.carried,
-        }
+        fields = vars(self) | {name: part.state_dict() for name, part in self._parts.items()}
         buffer = io.BytesIO()
-        torch.save(fields, buffer)
+        torch.save(fields | {"threads": torch.get_num_threads() if on_cpu else None}, buffer)
         return buffer.getvalue()
 
     def load(self, data: bytes) -> None:
-        """Continue from stored bytes. The tensors of the model and of `carried` are written in place.
+        """Continue from stored bytes. Tensors of the model and of `carried`, and the counters of `passes`
+        are written in place.
 
         Raises any exception for bytes that do not fit; then a part may have been loaded.
         """
         stored = unpickle.torch_file(io.BytesIO(data))
-        self.model.load_state_dict(stored["model"])
-        if self.averaged is not None:
-            self.averaged.model.load_state_dict(stored["averaged"])
-        self.optimizer.load_state_dict(stored["optimizer"])
-        self.schedule.load_state_dict(stored["schedule"])
-        self.epoch, self.history, self.tracked = stored["epoch"], stored["history"], stored["tracked"]
-        self.best, self.drawn, self.places = stored["best"], stored["drawn"], stored["places"]
-        self.passes.update(stored["passes"])
-        self.stopped = stored["stopped"]
+        for name, part in self._parts.items():
+            part.load_state_dict(stored[name])
         for name, values in self.carried.items():
             values.copy_(stored["carried"][name])
+        self.passes.update(stored["passes"])
+        for name in vars(self).keys() - {*self._parts, "averaged", "carried", "passes"}:
+            setattr(self, name, stored[name])
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -105,12 +93,8 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def threads(data: bytes | None) -> int | None:
     """The CPU threads (of each process) that a training had; None without a state that says so."""
-    return _number(data, "threads")
-
-
-def _number(data: bytes | None, name: str) -> int | None:
     try:
-        number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get(name)
+        number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get("threads")
     except Exception:  # torch raises many kinds for damaged files; loading the state reports them
         return None
     return number if type(number) is int and number > 0 else None

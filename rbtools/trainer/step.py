@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +16,7 @@ from rbtools.trainer import distributed, regularize
 from rbtools.trainer.augment import augment, cutout, pixels
 from rbtools.trainer.init import mixed_seed
 from rbtools.trainer.optim import batches
+from rbtools.training.base import mode
 
 if TYPE_CHECKING:
     from typing import Any
@@ -27,29 +27,7 @@ if TYPE_CHECKING:
     from rbtools.trainer.metrics import Totals
     from rbtools.trainer.recipe import Recipe
     from rbtools.trainer.state import TrainState
-    from rbtools.trainer.step_networks import StepNetworks
     from rbtools.training.base import Loss, LossTerms, Method
-
-
-@dataclass
-class Piece:
-    """The images (N, C, H, W) of one backward pass, with labels (N,) or distributions (N, K).
-
-    method: as it is in this step. weight: their share of the batch. ascent: how the step's weights are
-    perturbed, if they are; perturbed: a context that ends the perturbation. wci: the weight of the
-    Weight-Curvature Index in the loss. last: no other piece of
-    the batch follows in this process.
-    """
-
-    images: Tensor
-    targets: Tensor
-    draws: Draws
-    method: Method[Any]
-    weight: float
-    ascent: regularize.Ascent | None
-    perturbed: contextlib.ExitStack
-    wci: float = 0.0
-    last: bool = True
 
 
 def train_step(
@@ -70,33 +48,37 @@ def train_step(
     parts = [part for part in parts if len(part)]  # a process may have no examples of a small batch
     state.passes["images"] += len(share)
     ascent = _ascent(recipe, method, state.epoch)
-    index_weight = recipe.wci_weight if "wci" in recipe.regularize else 0.0
     total = torch.zeros((), dtype=torch.float64, device=setup.device)
     with contextlib.ExitStack() as perturbed:
-        for number, part in enumerate(parts, 1):
+
+        def ascend(loss: Callable[[], Loss] | None) -> None:
+            """Perturb the weights for the rest of the step by the loss of this process's images, if any."""
+            assert ascent is not None
+            weighted = None if loss is None else lambda: loss().value * (len(share) / batch)
+            sums = distributed.sum_all if distributed.count() > 1 else None
+            perturbed.enter_context(regularize.perturbed_weights(networks.model, weighted, ascent, sums))
+
+        for part in parts:
             own = (draws if len(parts) == 1 else draws.take(part)).child("method")
+            loss = loss_of(setup, method, images[part], targets[part], own, ascend if ascent else None)
             # A loss is a mean over its examples: with this weight the pieces' gradients add up to the
             # batch's.
-            weight, last = len(part) / batch, number == len(parts)
-            piece = Piece(
-                images[part], targets[part], own, method, weight, ascent, perturbed, index_weight, last
-            )
-            loss = backward(setup, piece)
+            weight = len(part) / batch
+            (loss.value * weight).backward()
             total = total + totals.add(loss, setup.examples.labels[share[part]]) * weight
         if not parts:
-            # Join the collectives although this process has no examples of the batch.
-            assert setup.buckets is not None  # a single process has examples of every batch
-            setup.buckets.backward_of_nothing(
-                lambda: (
-                    None if ascent is None else perturbed.enter_context(_perturbed(networks, None, ascent))
-                )
-            )
+            # The others wait for this process's part of their sums, although it has no examples of the batch.
+            if ascent is not None:
+                ascend(None)
+            with mode(networks.model, train=False):  # zeros, for the weights that the output depends on
+                (networks.model(images.new_zeros(1, *images.shape[1:])).float().sum() * 0).backward()
+        distributed.sum_gradients(networks.model)
         total = distributed.sum_of(total)
         if ascent is not None and not ascent.step_inside:
             perturbed.close()
         state.optimizer.step()
     if state.averaged is not None:
-        state.averaged.update(state.model)
+        state.averaged.update_parameters(state.model)
     if recipe.clean_pass:
         with torch.no_grad(), networks.precision():
             for part in parts:
@@ -138,58 +120,49 @@ def batch_of(setup: TrainSetup, ids: Tensor, draws: Draws, mixing: int) -> tuple
     return images, targets
 
 
-def backward(setup: TrainSetup, piece: Piece) -> Loss:
-    """The loss of a part of the batch; its weighted gradient is added to the parameters'."""
-    if setup.buckets is not None:
-        return setup.buckets.backward(piece, weight=piece.weight, last=piece.last)
-    loss = loss_of(setup.networks, piece)
-    (loss.value * piece.weight).backward()
-    return loss
-
-
-def loss_of(networks: StepNetworks, piece: Piece) -> Loss:
-    """The method's loss; perturbed weights stay so until `piece.perturbed` is closed."""
-    method, images, targets = piece.method, piece.images, piece.targets
-    if networks.copy is None and piece.ascent is None and not piece.wci:
+def loss_of(
+    setup: TrainSetup,
+    method: Method[Any],
+    images: Tensor,
+    targets: Tensor,
+    draws: Draws,
+    ascend: Callable[[Callable[[], Loss]], None] | None,
+) -> Loss:
+    """The method's loss of images (N, C, H, W) with labels (N,) or distributions (N, K), after `ascend` has
+    perturbed the weights by it, if that is given.
+    """
+    networks = setup.networks
+    index_weight = setup.recipe.wci_weight if "wci" in setup.recipe.regularize else 0.0
+    if networks.copy is None and ascend is None and not index_weight:
         with networks.precision():  # a method of one's own may replace the whole call
-            result: Loss = method(networks.model, images, targets, piece.draws)
+            result: Loss = method(networks.model, images, targets, draws)
             return result
     if networks.copy is None:
         with networks.precision():
-            inner_result = method.inner_attack(networks.model, images, targets, piece.draws)
+            inner_result = method.inner_attack(networks.model, images, targets, draws)
     else:
         networks.copy.update()
-        inner_result = method.inner_attack(networks.inner, images, targets, piece.draws)
+        inner_result = method.inner_attack(networks.inner, images, targets, draws)
 
     def loss() -> Loss:
         with networks.precision():
-            if not piece.wci:
+            if not index_weight:
                 return method.loss(networks.model, images, targets, inner_result).mean()
             # This kernel of attention has second derivatives.
             with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
                 terms = method.loss(networks.model, images, targets, inner_result)
-        return _with_index(networks.model, terms, piece)
+        mean = terms.mean()
+        return mean._replace(value=mean.value + index_weight * _index(networks.model, terms, draws))
 
-    if piece.ascent is not None:
-        weighted = _perturbed(networks, lambda: loss().value * piece.weight, piece.ascent)
-        piece.perturbed.enter_context(weighted)
+    if ascend is not None:
+        ascend(loss)
     return loss()
 
 
-def _with_index(model: nn.Module, terms: LossTerms, piece: Piece) -> Loss:
-    """The loss with its term of the Weight-Curvature Index, at adversarial images where there are any."""
+def _index(model: nn.Module, terms: LossTerms, draws: Draws) -> Tensor:
+    """The Weight-Curvature Index of a loss, at adversarial images where there are any."""
     logits = terms.adversarial
     if logits is None or not logits.requires_grad:  # the filter may have left all images alone
         logits = terms.clean
     assert logits is not None
-    signs = derivatives.rademacher(piece.draws.child("wci"), logits.shape[1], 0)
-    loss = terms.mean()
-    return loss._replace(value=loss.value + piece.wci * wci.of_batch(model, logits, signs))
-
-
-def _perturbed(
-    networks: StepNetworks, loss: Callable[[], Tensor] | None, ascent: regularize.Ascent
-) -> contextlib.AbstractContextManager[None]:
-    """Perturbed weights, for the loss of this process's share."""
-    total = distributed.sum_all if distributed.count() > 1 else None
-    return regularize.perturbed_weights(networks.model, loss, ascent, total)
+    return wci.of_batch(model, logits, derivatives.rademacher(draws.child("wci"), logits.shape[1], 0))

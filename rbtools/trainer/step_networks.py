@@ -12,6 +12,7 @@ from rbtools import graphs
 from rbtools.models import cuda_graphs, folding
 from rbtools.models.normalize import Preprocessed
 from rbtools.trainer.metrics import Passes
+from rbtools.training.base import mode
 
 if TYPE_CHECKING:
     from rbtools.report import Report
@@ -79,20 +80,14 @@ def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> E
     parameter = next(own.parameters(), None)
     if parameter is None:
         return None
-    before = [(module, module.training) for module in model.modules()]
     random = torch.Generator().manual_seed(0)
     probe = torch.rand(2, *shape, generator=random).to(parameter.device)
-    try:
-        with torch.no_grad():
-            model.eval()
-            wanted = model(probe)
-            network, folded = folding.fold(own)
-            plain = EvalCopy(model, network, folded, bf16=False)
-            plain.update()
-            folding.check_same(wanted, plain(probe))
-    finally:
-        for module, training in before:
-            module.training = training
+    with torch.no_grad(), mode(model, train=False):
+        wanted = model(probe)
+        network, folded = folding.fold(own)
+        plain = EvalCopy(model, network, folded, bf16=False)
+        plain.update()
+        folding.check_same(wanted, plain(probe))
     network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return EvalCopy(model, network.bfloat16() if bf16 else network, folded, bf16=bf16)
 

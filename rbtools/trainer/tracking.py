@@ -99,7 +99,7 @@ class Tracker:
     ) -> None:
         self.tracking, self.measures = tracking, tracking.measures()
         self.seed, self.check_cancelled = seed, report.check_cancelled
-        self.attack = validation.attack_of(method)
+        self.method, self.attack = method, validation.attack_of(method)
         device, ids = examples.labels.device, examples.ids
         needed = [int(math.prod(one.size)) for one in self.measures.values()]
         needed += [] if tracking.test is None else [tracking.n]
@@ -116,12 +116,7 @@ class Tracker:
 
     def settings(self) -> dict[str, Any]:
         """The settings of the measurements, for the record."""
-        attack = {"attack": "pgd", "eps": self.attack.eps, "step_size": self.attack.step_size}
-        description: dict[str, Any] = {
-            "every": self.tracking.every,
-            **attack,
-            "steps": self.attack.attack_steps,
-        }
+        description: dict[str, Any] = {"every": self.tracking.every, **validation.settings(self.method)}
         if "test" in self.splits:
             most = len(self.splits["train"][2])
             description[ROBUST] = {"n_train": min(self.tracking.n, most), "n": len(self.splits["test"][2])}

@@ -3,7 +3,7 @@ the training images, to notice catastrophic overfitting of training with one ste
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rbtools import datasets
@@ -78,63 +78,48 @@ def attack_of(method: Method) -> Any:
     return METHODS.build("pgd", eps=eps, step_size=2.5 * eps / STEPS, attack_steps=STEPS)
 
 
-def settings(method: Method, held_out: int) -> dict[str, Any]:
-    """The settings of the validation, for the record."""
+def settings(method: Method) -> dict[str, Any]:
+    """The settings of that attack, for the record."""
     attack = attack_of(method)
-    return {"n": held_out, "attack": "pgd", "eps": attack.eps, "step_size": attack.step_size, "steps": STEPS}
+    return {"attack": "pgd", "eps": attack.eps, "step_size": attack.step_size, "steps": STEPS}
 
 
-@dataclass(frozen=True)
 class Checks:
-    """Accuracies under PGD after each epoch. held_out: on the held-out images, if there are any. single_step:
-    of a training with one step, on training images where too few are held out; else None.
+    """Accuracies under PGD after each epoch, with the same draws in every one: on the held-out images, if
+    there are any, and of a training with one step also on training images, where too few are held out.
     """
 
-    held_out: Validation | None
-    single_step: Validation | None
+    def __init__(self, examples: TrainExamples, method: Method, seed: int) -> None:
+        self.examples, self.method, self.seed = examples, method, seed
+        self.attack = attack_of(method)
 
-    @classmethod
-    def of(cls, examples: TrainExamples, method: Method, seed: int) -> Checks:
-        """The checks of a training with this method."""
+    @cached_property
+    def few(self) -> Tensor:
+        """The examples on which a training with one step is attacked."""
+        if len(self.examples.held) >= ENOUGH:
+            return self.examples.held
+        return few(self.examples.labels.cpu(), self.examples.ids)
 
-        def on(ids: Tensor) -> Validation:
-            return Validation(examples.images, examples.labels, ids.to(examples.labels.device), method, seed)
-
-        held, single = examples.held, None
-        if method.single_step and len(held) < ENOUGH:
-            single = on(few(examples.labels.cpu(), examples.ids))
-        return cls(on(held) if len(held) else None, single)
-
-    def measure(self, state: TrainState, *, single_step: bool) -> dict[str, float]:
+    def after(self, state: TrainState) -> dict[str, float]:
         """The numbers of the epoch that is done; the best epoch so far is kept, of equal ones that of lower
         loss."""
-        numbers = {}
-        if self.held_out is not None:
-            numbers = self.held_out.measure(state.kept)
+        held, numbers = self.examples.held, {}
+        if len(held):
+            numbers = self.measure(state.kept, held)
             rank = (numbers["val_robust_acc"], -numbers["val_robust_loss"])
             if state.best is None or rank > tuple(state.best["rank"]):
                 state.best = {"epoch": state.epoch, "rank": list(rank), "state": weights_of(state.kept)}
-        if not single_step:
+        if not self.method.single_step:
             return numbers
-        attacked = numbers if self.single_step is None else self.single_step.measure(state.kept)
+        attacked = numbers if self.few is held else self.measure(state.kept, self.few)
         return {**numbers, "pgd_acc": attacked["val_robust_acc"]}
 
-
-class Validation:
-    """The held-out images and the attack on them, with the same draws in every epoch."""
-
-    def __init__(
-        self, images: Tensor | Streamed, labels: Tensor, ids: Tensor, method: Method, seed: int
-    ) -> None:
-        self.images, self.labels, self.ids, self.seed = images, labels, ids, seed
-        self.attack = attack_of(method)
-
-    def measure(self, model: nn.Module) -> dict[str, float]:
+    def measure(self, model: nn.Module, ids: Tensor) -> dict[str, float]:
         """Clean and robust accuracy and the robust loss of a model, which is in eval mode and stays so."""
         model.eval()
         sums = torch.zeros(3, dtype=torch.float64)
-        for part in self.ids.split(_TILE):
-            images, labels = pixels(self.images[part]), self.labels[part]
+        for part in ids.to(self.examples.labels.device).split(_TILE):
+            images, labels = pixels(self.examples.images[part]), self.examples.labels[part]
             draws = Draws(self.seed, "validation", part)
             perturbed = self.attack.perturb(model, images, labels, draws)
             with torch.no_grad():
@@ -142,7 +127,7 @@ class Validation:
                 loss = cross_entropy(robust, labels).sum()
             right = [(logits.argmax(1) == labels).sum() for logits in (clean, robust)]
             sums += torch.stack([*right, loss]).double().cpu()
-        acc, robust_acc, loss = (sums / len(self.ids)).tolist()
+        acc, robust_acc, loss = (sums / len(ids)).tolist()
         return {"val_acc": acc, "val_robust_acc": robust_acc, "val_robust_loss": loss}
 
 
@@ -182,12 +167,16 @@ def at_chance(setup: TrainSetup, state: TrainState) -> dict[str, float]:
     """Warn of a training that ended at chance; return its clean accuracy for the record."""
     if state.epoch < LEARNING:
         return {}
-    examples, method = setup.examples, setup.method
-    classes = examples.about.classes
+    examples, classes = setup.examples, setup.examples.about.classes
     accuracy = ended_at_chance(state.kept, examples.images, examples.labels, examples.ids, classes)
     if accuracy is None:
         return {}
-    setup.tell(at_chance_in_words(accuracy, classes, method))
+    smaller = ", a smaller --eps" if hasattr(setup.method, "eps") else ""
+    setup.tell(
+        f"the training ended at chance. The clean accuracy on training images is {accuracy:.3g}; a guess"
+        f" among {classes} classes gives {1 / classes:.3g}. Train with more --epochs{smaller}, or another"
+        " --lr."
+    )
     return {"at_chance": round(accuracy, 6)}
 
 
@@ -206,15 +195,3 @@ def ended_at_chance(
     accuracy, chance = int(torch.stack(right).sum()) / len(chosen), 1 / classes
     error = (chance * (1 - chance) / len(chosen)) ** 0.5
     return accuracy if classes > 1 and accuracy < chance + _ERRORS * error else None
-
-
-def at_chance_in_words(accuracy: float, classes: int, method: Method) -> str:
-    """The message for a training that `ended_at_chance`: its accuracy, that of a guess, and possible
-    changes."""
-    remedies = ["more --epochs"]
-    remedies += ["a smaller --eps"] if hasattr(method, "eps") else []
-    return (
-        f"the training ended at chance. The clean accuracy on training images is {accuracy:.3g}; a guess"
-        f" among {classes} classes gives {1 / classes:.3g}. Train with {', '.join(remedies)}, or another"
-        " --lr."
-    )

@@ -169,13 +169,6 @@ class ATPR(Method[Solution]):
         return "--step-max", "--steps-max"
 
     @property
-    def passes(self) -> tuple[int, int]:
-        plain = self.first == "plain"
-        attacks = plain * self.plain_steps + (self.candidates - plain) * self.steps_max
-        backward = attacks + self.candidates * self.walk_steps + 1 + (self.walk_gradient == "keep")
-        return backward + self.candidates * self._in_train, backward
-
-    @property
     def unused(self) -> dict[str, str]:
         idle = {"plain_steps": "--first drawn"} if self.first == "drawn" else {}
         if self.first == "drawn" and self.walk_size == "own":
@@ -256,36 +249,35 @@ class ATPR(Method[Solution]):
         perturbed = steps.uniform_start(images, draws, chosen.eps)
         for done in range(int(chosen.steps.max())):
             active = chosen.steps > done
-            if bool(active.all()) or self._in_train:
-                objective = steps.cross_entropy(labels)
-                stepped, _ = steps.pgd_step(
-                    model, perturbed, images, objective, eps=chosen.eps, step_size=chosen.size
-                )
-                moving = wide(uploaded(active, images.device), stepped)
-                perturbed = torch.where(moving, stepped, perturbed)
-                continue
-            at = uploaded(torch.nonzero(active)[:, 0], images.device)
-            objective = steps.cross_entropy(labels[at])
-            perturbed[at], _ = steps.pgd_step(
-                model, perturbed[at], images[at], objective, eps=chosen.eps[at], step_size=chosen.size[at]
+            moving = uploaded(torch.nonzero(active)[:, 0], images.device)
+            at = torch.arange(len(images), device=images.device) if self._in_train else moving
+            stepped, _ = steps.pgd_step(
+                model,
+                perturbed[at],
+                images[at],
+                steps.cross_entropy(labels[at]),
+                eps=chosen.eps[at],
+                step_size=chosen.size[at],
             )
+            perturbed[moving] = stepped[moving] if self._in_train else stepped
         return perturbed
 
     def walked(self, model: nn.Module, candidate: Tensor, labels: Tensor, sizes: Tensor) -> Walk:
         """The walk back of each candidate that is misclassified, in steps of the sizes (N, 1, 1, 1).
 
-        In eval mode an image that is correct is dropped. In train mode all go through the network at each
-        step, and once more after the last one, as in the code (for BatchNorm); an image whose walk has ended
-        continues if the batch makes it misclassified again.
+        In eval mode an image that is correct is dropped; on a GPU, which would wait for that, it goes through
+        the network with the others at each of `walk_steps` steps and does not move. In train mode all go
+        through the network at each step, and once more after the last one, as in the code (for BatchNorm); an
+        image whose walk has ended continues if the batch makes it misclassified again.
         """
-        if candidate.is_cuda and not self._in_train and self.walk_gradient == "drop":
-            return self._walked_together(model, candidate, labels, sizes)
+        reads = not candidate.is_cuda or self._in_train or self.walk_gradient == "keep"
         classes, walked, last = truth(labels), candidate.clone(), None
         if self.walk_size == "plain":
             sizes = torch.full_like(sizes, self.plain_step)
         depth = torch.full_like(candidate.flatten(1)[:, 0], -torch.inf)
         loss = torch.zeros_like(depth)
         at = torch.arange(len(candidate), device=candidate.device)
+        moving = torch.ones_like(depth, dtype=torch.bool)
         for step in range(self.walk_steps):
             targets = classes[at]
             objective = steps.cross_entropy(labels[at])
@@ -295,43 +287,23 @@ class ATPR(Method[Solution]):
             if step == 0:
                 loss = cross_entropy(logits, labels).to(loss)
             wrong = logits.argmax(1) != targets
-            if int(wrong.sum()) <= self.walk_rest * len(candidate):
+            moving = wrong if reads else moving & wrong
+            enough = moving.sum() > self.walk_rest * len(candidate)
+            if not reads:
+                moving = moving & enough
+            elif not enough:
                 return Walk(depth, loss, last)
             if self.walk_gradient == "keep":
                 last = walked.clone()
-            moving, gradient = at[wrong], gradient[wrong]
+            if reads and not self._in_train:
+                at, gradient, moving = at[moving], gradient[moving], moving[moving]
             direction = gradient if self.walk == "grad" else gradient.sign()
-            walked[moving] = (walked[moving] - sizes[moving] * direction).clamp_(0, 1)
-            depth[moving] = (walked[moving] - candidate[moving]).flatten(1).abs().amax(1)
-            at = at if self._in_train else moving
+            further = (walked[at] - sizes[at] * direction).clamp_(0, 1)
+            walked[at] = torch.where(wide(moving, further), further, walked[at])
+            depth[at] = torch.where(moving, (walked[at] - candidate[at]).flatten(1).abs().amax(1), depth[at])
         if self._in_train:
             model(walked)
         return Walk(depth, loss, last)
-
-    def _walked_together(self, model: nn.Module, candidate: Tensor, labels: Tensor, sizes: Tensor) -> Walk:
-        """The same walks in eval mode without reading from the device, for which a GPU would wait. All images
-        go through the network at each of `walk_steps` steps, and correct ones do not move.
-        """
-        classes, walked = truth(labels), candidate
-        if self.walk_size == "plain":
-            sizes = torch.full_like(sizes, self.plain_step)
-        depth = torch.full_like(candidate.flatten(1)[:, 0], -torch.inf)
-        loss, moving = depth, torch.ones_like(depth, dtype=torch.bool)
-        objective = steps.cross_entropy(labels)
-        if self.walk == "margin":
-            objective = losses.AttackObjective(losses.margin, classes, classes)
-        for step in range(self.walk_steps):
-            gradient, logits = steps.input_gradient(model, walked, objective)
-            if step == 0:
-                loss = cross_entropy(logits, labels).to(depth)
-            moving = moving & (logits.argmax(1) != classes)
-            # few misclassified images end all walks
-            moving = moving & (moving.sum() > self.walk_rest * len(candidate))
-            direction = gradient if self.walk == "grad" else gradient.sign()
-            further = (walked - sizes * direction).clamp_(0, 1)
-            walked = torch.where(wide(moving, walked), further, walked)
-            depth = torch.where(moving, (walked - candidate).flatten(1).abs().amax(1), depth)
-        return Walk(depth, loss, None)
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Solution) -> LossTerms:
         chosen, last = inner_result if isinstance(inner_result, tuple) else (inner_result, None)

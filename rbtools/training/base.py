@@ -101,11 +101,6 @@ class Method(Registered, Generic[InnerResult]):
         return self
 
     @property
-    def passes(self) -> tuple[int, int]:
-        """(forward, backward) passes per image of one step; the maximum if it depends on the images."""
-        return 1, 1
-
-    @property
     def weight_radius(self) -> float | None:
         """How far all weights ascend the loss before a step's gradient is taken (SAM); None if not."""
         return None
@@ -176,24 +171,14 @@ class Adversarial(Method[Tensor]):
         return self.attack_steps == 1 and self.inner == "ce"
 
     @property
+    def from_image(self) -> bool:
+        """Whether each step of the attack leaves from the image, not from the iterate."""
+        return False
+
+    @property
     def reach(self) -> float:
         """The sum of the attack's step lengths, in pixel units of [0, 1]."""
         return self.attack_steps * self.step_size
-
-    @property
-    def inner_passes(self) -> tuple[int, int]:
-        """(forward, backward) passes per image of the inner attack."""
-        return self.attack_steps + (self.inner == "kl"), self.attack_steps
-
-    @property
-    def outer_passes(self) -> tuple[int, int]:
-        """(forward, backward) passes per image of the loss."""
-        return 2, 2
-
-    @property
-    def passes(self) -> tuple[int, int]:
-        (forward, backward), (outer, back) = self.inner_passes, self.outer_passes
-        return forward + outer, backward + back
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         return self.perturb(model, images, labels, draws)
@@ -213,8 +198,14 @@ class Adversarial(Method[Tensor]):
         """`count` steps from `start`, shaped as `images` (N, C, H, W), in the model's current mode."""
         perturbed = start
         for _ in range(count):
-            perturbed, _ = steps.pgd_step(
-                model, perturbed, images, objective, eps=self.eps, step_size=self.step_size, norm=self.norm
+            gradient, _ = steps.input_gradient(model, perturbed, objective)
+            perturbed = steps.step(
+                images if self.from_image else perturbed,
+                gradient,
+                images,
+                eps=self.eps,
+                step_size=self.step_size,
+                norm=self.norm,
             )
         return perturbed
 

@@ -28,11 +28,6 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
         self.name, self.inner, self.inner_mode = method.name, method.inner, method.inner_mode  # type: ignore[misc]
 
     @property
-    def passes(self) -> tuple[int, int]:
-        forward, backward = self.method.passes
-        return forward + 1 + (self.method.inner == "ce"), backward
-
-    @property
     def of_whole_batches(self) -> bool:
         return self.rule == "batch"
 

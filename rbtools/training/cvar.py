@@ -51,10 +51,6 @@ class CVaR(Sampled):
             raise RbError(f"beta of training method 'cvar' is {self.beta:g}. It must be above 0, at most 1.")
 
     @property
-    def passes(self) -> tuple[int, int]:
-        return self.samples * (1 if self.tail == "exact" else self.rounds), self.samples
-
-    @property
     def unused(self) -> dict[str, str]:
         moves = ("rounds", "tail_lr", "tail_step")
         return dict.fromkeys(moves, "--tail exact, which moves nothing") if self.tail == "exact" else {}

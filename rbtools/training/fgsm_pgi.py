@@ -74,10 +74,6 @@ class FGSMPGI(Method[PriorStep]):
     reset: int = param(40, "Epochs between random starts: 40 of 110 (the authors' code).", check="positive")
     inner_mode: str = step_mode_param()
 
-    @property
-    def passes(self) -> tuple[int, int]:
-        return 2 + (self.lambda_ > 0), 2 + (self.lambda_ > 0)
-
     def carrying(self, state: Mapping[str, Tensor]) -> Method[PriorStep]:
         return CarriedPrior(self, Prior(**state))
 
@@ -122,10 +118,6 @@ class CarriedPrior(Method[PriorStep]):
     def __init__(self, method: FGSMPGI, kept: Prior) -> None:
         self.method, self.kept = method, kept
         self.name, self.inner, self.inner_mode = method.name, method.inner, method.inner_mode  # type: ignore[misc]
-
-    @property
-    def passes(self) -> tuple[int, int]:
-        return self.method.passes
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> PriorStep:
         kept, eps = self.kept, self.method.eps

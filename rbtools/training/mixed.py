@@ -42,14 +42,6 @@ class Mixed(Adversarial):
             )
         super().__post_init__()
 
-    @property
-    def inner_passes(self) -> tuple[int, int]:
-        return (0, 0) if self.beta == 0 else (self.attack_steps, self.attack_steps)
-
-    @property
-    def outer_passes(self) -> tuple[int, int]:
-        return (2, 2) if 0 < self.beta < 1 else (1, 1)
-
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         return images if self.beta == 0 else self.perturb(model, images, labels, draws)
 

@@ -22,7 +22,6 @@ class NFGSM(Method[Tensor]):
 
     name = "n-fgsm"
     inner = "noisy-step"
-    passes = 2, 2
     single_step = True
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")

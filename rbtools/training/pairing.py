@@ -48,10 +48,6 @@ class Pairing(Adversarial):
         optional=True,
     )
 
-    @property
-    def outer_passes(self) -> tuple[int, int]:
-        return 2 + self.extra_pass, 2
-
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
         if self.extra_pass:
             # PRBench's code computes the logits of the cross-entropy and those of the pair separately, in

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rbtools.attacks import steps
-from rbtools.lazy import Tensor, nn
 from rbtools.registry import param
-from rbtools.training.base import Adversarial, Objective
+from rbtools.training.base import Adversarial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +22,6 @@ class PGDTraining(Adversarial):
     name = "pgd"
     inner = "ce"
     start = "uniform"
-    outer_passes = 1, 1
 
     origin: str = param(
         "iterate",
@@ -33,17 +30,9 @@ class PGDTraining(Adversarial):
         optional=True,
     )
 
-    def climb(
-        self, model: nn.Module, images: Tensor, start: Tensor, objective: Objective, count: int
-    ) -> Tensor:
-        if self.origin == "iterate":
-            return super().climb(model, images, start, objective, count)
-        perturbed = start
-        for _ in range(count):
-            gradient, _ = steps.input_gradient(model, perturbed, objective)
-            ascended = steps.ascend(images, gradient, self.step_size, self.norm)
-            perturbed = steps.project(ascended, images, self.eps, self.norm)
-        return perturbed
+    @property
+    def from_image(self) -> bool:
+        return self.origin == "image"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,10 +26,6 @@ class Sampled(Method[Any]):
         20, "Random points of each image: 20 (text), 10 (PRBench's code, for cvar).", check="positive"
     )
 
-    @property
-    def passes(self) -> tuple[int, int]:
-        return self.samples, self.samples
-
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Any:
         return self.points(images, draws, 0)
 

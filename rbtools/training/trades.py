@@ -31,10 +31,6 @@ class TRADES(Adversarial):
         optional=True,
     )
 
-    @property
-    def outer_passes(self) -> tuple[int, int]:
-        return 2 + self.extra_pass, 2
-
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
         # The authors' code runs x, x' and x again in training mode, so BatchNorm sees three separate batches;
         # a joint batch of x and x' would mix their statistics. The third pass gives the logits of the first

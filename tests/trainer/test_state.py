@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from rbtools.execution.run import Run
 from rbtools.store import Store
@@ -27,7 +28,7 @@ def state(seed: int, ema: float | None = 0.9) -> TrainState:
     """A state before the first epoch, of a network with these random weights."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.BatchNorm1d(2))
-    averaged = None if ema is None else regularize.Averaged(model, ema)
+    averaged = None if ema is None else regularize.averaged(model, ema)
     optimizer = optim.of(RECIPE, model.parameters(), fused=False)
     schedule = optim.schedule(optimizer, RECIPE, 2)
     kept = {"delta": torch.zeros(SHAPE, dtype=torch.float16)}
@@ -42,7 +43,7 @@ def stepped(found: TrainState, epochs: int) -> TrainState:
         found.optimizer.step()
         found.schedule.step()
         if found.averaged is not None:
-            found.averaged.update(found.model)
+            found.averaged.update_parameters(found.model)
         found.epoch = epoch
         found.history.setdefault("loss", []).append(1.0 / epoch)
         found.tracked.setdefault("wci", []).append(None if epoch == 1 else 0.5)
@@ -58,10 +59,10 @@ def plain(value: Any) -> Any:
     """A value as nested containers of numbers and text, which == compares."""
     if isinstance(value, Tensor):
         return ["tensor", str(value.dtype), value.tolist()]
+    if isinstance(value, AveragedModel):  # counts its updates, of which only the first would matter
+        return plain(value.module)
     if isinstance(value, nn.Module | torch.optim.Optimizer) or hasattr(value, "state_dict"):
         return plain(value.state_dict())
-    if isinstance(value, regularize.Averaged):
-        return plain(value.model)
     if isinstance(value, dict):
         return {key: plain(entry) for key, entry in value.items()}
     return [plain(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -475,9 +475,7 @@ def test_catastrophic_overfitting_is_a_fall_under_pgd_alone(
 @pytest.mark.parametrize("name", ["n-fgsm", "fgsm-pgi", "pgd"])
 def test_catastrophic_overfitting_is_noticed_and_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = iter([0.6, 0.1, 0.05])
-    monkeypatch.setattr(
-        validation.Validation, "measure", lambda self, model: {"val_robust_acc": next(values)}
-    )
+    monkeypatch.setattr(validation.Checks, "measure", lambda *_: {"val_robust_acc": next(values)})
     monkeypatch.setattr(loop.Totals, "means", lambda self: {"loss": 1.0, "robust_acc": 0.7})
     lines: list[str] = []
     method = METHODS.build(name, **({"attack_steps": 1} if name == "pgd" else {}))

@@ -272,14 +272,14 @@ def test_l2_decays_weights_alone() -> None:
 
 def test_averaged_weights_follow_and_are_the_ones_that_are_kept() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    averaged = regularize.Averaged(net, 0.75)
+    averaged = regularize.averaged(net, 0.75)
     start = copy.deepcopy(net)
     with torch.no_grad():
         net[0].weight += 1
         net[1].running_mean += 5  # type: ignore[operator]
-    averaged.update(net)
-    assert torch.allclose(averaged.model[0].weight, start[0].weight + 0.25)  # type: ignore[index]
-    assert torch.equal(averaged.model[1].running_mean, net[1].running_mean)  # type: ignore[index,arg-type]
+    averaged.update_parameters(net)
+    assert torch.allclose(averaged.module[0].weight, start[0].weight + 0.25)  # type: ignore[index]
+    assert torch.equal(averaged.module[1].running_mean, net[1].running_mean)  # type: ignore[index,arg-type]
     last, frozen = go(TWICE), go(changed(ema=0.0))  # a decay of 0 is the last step's weights
     assert frozen["checkpoint"] == last["checkpoint"]
 
@@ -326,12 +326,12 @@ def test_the_best_epoch_is_the_one_of_highest_robust_accuracy(monkeypatch: pytes
     values = iter([(0.3, 2.0), (0.5, 1.0), (0.5, 0.9), (0.4, 0.1)])
     seen: list[dict[str, Tensor]] = []
 
-    def measure(self: Any, model: nn.Module) -> dict[str, float]:
+    def measure(self: Any, model: nn.Module, ids: Tensor) -> dict[str, float]:
         acc, loss_ = next(values)
         seen.append({name: value.clone() for name, value in model.state_dict().items()})
         return {"val_acc": 0.9, "val_robust_acc": acc, "val_robust_loss": loss_}
 
-    monkeypatch.setattr(validation.Validation, "measure", measure)
+    monkeypatch.setattr(validation.Checks, "measure", measure)
     method = dataclasses.replace(PGD, attack_steps=2)  # with one step PGD measures some training images, too
     record = go(changed(epochs=4, val=0.1, select="best"), method)
     names = record["train"]["checkpoints"]
@@ -371,10 +371,10 @@ def test_accuracies_are_those_of_the_attack_on_what_is_held_out() -> None:
 def test_patience_stops_and_says_after_which_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     values = iter([0.3, 0.5, 0.4, 0.5, 0.5, 0.5, 0.5])
 
-    def measure(self: Any, model: nn.Module) -> dict[str, float]:
+    def measure(self: Any, model: nn.Module, ids: Tensor) -> dict[str, float]:
         return {"val_acc": 0.9, "val_robust_acc": next(values), "val_robust_loss": 1.0}
 
-    monkeypatch.setattr(validation.Validation, "measure", measure)
+    monkeypatch.setattr(validation.Checks, "measure", measure)
     told = go(changed(epochs=9, val=0.1, patience=3))["train"]
     assert told["stopped_after"] == 5 and told["checkpoints"]["best_epoch"] == 2 and told["epochs"] == 9
     assert len(told["history"]["loss"]) == 5

@@ -130,7 +130,6 @@ def test_loss_and_gradient_are_those_of_the_formula(weight: float) -> None:
     for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
     torch.testing.assert_close(net[2].running_var, other[2].running_var)
-    assert method.passes == (2 + (weight > 0),) * 2
 
 
 def test_rounding_to_float16_stays_in_the_ball() -> None:

@@ -12,13 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-from torch import nn
 
 from rbtools.models import checkpoint
 from rbtools.store import Store
-from rbtools.trainer.division import GradientBuckets
-from rbtools.training.base import Loss
 
 # Each process of torchrun, and the test itself, runs this with its own store. The network has no BatchNorm,
 # and a weight that no gradient reaches.
@@ -118,32 +114,3 @@ def test_two_processes_train_every_method_as_one() -> None:
     assert not alone["said"]["said"]
     (line,) = together["said"]["said"]
     assert line.startswith("cvar with these options depends on the images in a process's share of a batch: 2")
-
-
-def test_the_first_gradients_are_summed_while_others_are_computed(tmp_path: Path) -> None:
-    """Two layers of more than a first bucket each: that of the last layer is sent before the first layer's
-    gradient is there."""
-    events: list[str] = []
-
-    def summed(state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations
-        events.append("sum")
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        future.set_result(bucket.buffer())
-        return future
-
-    network = nn.Sequential(nn.Flatten(), nn.Linear(600, 600), nn.ReLU(), nn.Linear(600, 600))
-    first = network.get_parameter("1.weight")
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "group"), 1), rank=0, world_size=1)
-    try:
-        buckets = GradientBuckets(network, lambda images: Loss(network(images).square().mean()), (1, 20, 30))
-        buckets.parallel.register_comm_hook(None, summed)
-        for step, last in enumerate((True, False, True)):
-            events.clear()
-            hook = first.register_post_accumulate_grad_hook(lambda _: events.append("first layer"))
-            buckets.backward(torch.rand(2, 1, 20, 30), weight=1.0, last=last)
-            hook.remove()
-            # DistributedDataParallel has one bucket in the first step, in which it learns the order.
-            wanted = (["first layer", "sum"], ["first layer"], ["sum", "first layer", "sum"])[step]
-            assert events == wanted
-    finally:
-        dist.destroy_process_group()
