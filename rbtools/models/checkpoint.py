@@ -22,15 +22,15 @@ from rbtools.models import (
     Shape,
     normalising,
     programs,
-    recognise,
     tensor_names,
     trial,
     unpack,
     variants,
     weights_file,
 )
-from rbtools.models.families import Ambiguous, pooled_windows, skeleton
-from rbtools.models.load_weights import OPTIONAL, load_into, meta_init
+from rbtools.models.families import Ambiguous, classes_of, in_channels_of, pooled_windows, skeleton
+from rbtools.models.load_weights import load_into
+from rbtools.models.meta import meta_init
 from rbtools.models.normalising import RAW, Choices, NormalizationHints, noted_per_image
 from rbtools.models.normalize import (
     PER_IMAGE,
@@ -266,8 +266,8 @@ def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
     and the file may have losses, metrics or another, smaller network beside it. Where nothing fits, the names
     that fit best, for the error.
     """
-    names = {key for key in network.state_dict() if not key.endswith(OPTIONAL)}
-    saved = {key: value for key, value in checkpoint.saved.items() if not key.endswith(OPTIONAL)}
+    names = {key for key in network.state_dict() if not key.endswith(tensor_names.OPTIONAL)}
+    saved = {key: value for key, value in checkpoint.saved.items() if not key.endswith(tensor_names.OPTIONAL)}
     for inside in _wrappers(names):
         wanted = {key.removeprefix(inside) for key in names}
         last = min(wanted, default="")
@@ -357,8 +357,8 @@ def _classes_and_channels(
     except Ambiguous as several:
         n_classes, channels = several.candidates[0].classes, several.candidates[0].in_channels
     except RbError:
-        n_classes = recognise.classes_of(checkpoint.state)
-        channels = recognise.in_channels_of(checkpoint.state)
+        n_classes = classes_of(checkpoint.state)
+        channels = in_channels_of(checkpoint.state)
     other_channels = channels if shape is not None and channels not in (None, shape[0]) else None
     if classes is not None and n_classes is not None and classes != n_classes:
         raise Misfit(

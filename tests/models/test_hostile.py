@@ -15,8 +15,8 @@ import torch
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import checkpoint, read_checkpoint, recognise
-from rbtools.models.load_weights import meta_init
+from rbtools.models import checkpoint, families, read_checkpoint, recognise
+from rbtools.models.meta import meta_init
 from rbtools.models.unpack import MOST, PickleScan
 
 W = torch.zeros(2, 3)
@@ -103,8 +103,8 @@ def test_a_tensor_of_any_shape_in_any_place_is_no_crash(shape: tuple[int, ...]) 
                 recognise.infer(odd)
             except RbError as wrong:
                 assert str(wrong).endswith(".")
-            recognise.classes_of(odd)
-            recognise.in_channels_of(odd)
+            families.classes_of(odd)
+            families.in_channels_of(odd)
 
 
 def test_a_billion_cells_are_not_counted() -> None:

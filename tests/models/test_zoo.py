@@ -14,7 +14,7 @@ from rbtools import models
 from rbtools.errors import RbError
 from rbtools.inputs.checkpoints import named_arch
 from rbtools.models import checkpoint, torchvision_import, torchvision_operators, variants
-from rbtools.models.load_weights import meta_init
+from rbtools.models.meta import meta_init
 from rbtools.models.normalize import Normalized
 from rbtools.models.resnet import ResNet
 from rbtools.models.tensor_names import translated, translation
