@@ -132,7 +132,8 @@ def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     if not sizes:
         return None
     cells, channels = sizes["cells"], sizes["channels"]
-    ops = _shared_ops(state, [i for i in range(3 * cells + 2) if i not in (cells, 2 * cells + 1)])
+    kernels = [weight(state, f"cells.0.layers.{edge}.op.1.weight", 4) for edge in range(len(EDGES))]
+    ops = [0 if one is None else {1: CONV1}.get(one.shape[-1], CONV3) for one in kernels]
     candidates = list(itertools.product(*((op,) if op else (NONE, SKIP, POOL) for op in ops)))
     named: set[tuple[int, ...]] = set()
     for text in _texts(metadata):
@@ -148,6 +149,8 @@ def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
         )
         arch = {key: described[key] for key in ("space", "name", "index", "str", "channels", "cells")}
         inferred.append(Inferred(arch, classes, in_channels))
+    if not fits(state, inferred[0].arch, classes, (in_channels, 32, 32)):
+        return None
     if len(inferred) > 1:
         names = [str(one.arch["name"]) for one in inferred]
         some = ", ".join(names[:9]) + (", ..." if len(names) > 9 else "")
@@ -171,22 +174,6 @@ def skeleton(state: State) -> dict[str, int]:
     if not 1 <= reductions[0] <= MOST_CELLS:
         return {}
     return {"channels": len(stem), "cells": reductions[0]}
-
-
-def _shared_ops(state: State, places: list[int]) -> list[int]:
-    """For each edge the convolution that every cell has there, or 0 (no weights)."""
-    kernels: dict[int, set[int]] = {edge: set() for edge in range(len(EDGES))}
-    for place in places:
-        for edge in kernels:
-            name = f"cells.{place}.layers.{edge}.op.1.weight"
-            tensor = weight(state, name, 4)
-            kernels[edge].add(tensor.shape[-1] if tensor is not None else -1 if name in state else 0)
-    if any(len(sizes) > 1 or not sizes <= {0, 1, 3} for sizes in kernels.values()):
-        raise RbError(
-            "The checkpoint looks like a NAS-Bench-201 network, but its cells differ from each other."
-            " Expected the same operations in every cell: check that the file is whole."
-        )
-    return [{0: 0, 1: CONV1, 3: CONV3}[sizes.pop()] for sizes in kernels.values()]
 
 
 def _open_edges(ops: list[int]) -> str:

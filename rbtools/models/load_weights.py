@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,7 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
         pairs = [] if missing or unexpected else [(given[key].shape, wanted[key].shape) for key in others]
         raise Misfit(
             f"The checkpoint {checkpoint.path} does not fit {type(target).__name__} ({len(given)} tensors"
-            f" there, {len(wanted)} expected). Keys {listed}. {_advice(checkpoint, wanted)}",
+            f" there, {len(wanted)} expected). Keys {listed}. {_advice(checkpoint)}",
             *_of_other_images(pairs),
         )
     whole = [k for k, v in given.items() if wanted[k].is_floating_point() and not v.is_floating_point()]
@@ -96,7 +96,7 @@ def _finite(value: Tensor) -> bool:
     return bool(value.isfinite().all())
 
 
-def _advice(checkpoint: Checkpoint, wanted: Mapping[str, Tensor]) -> str:
+def _advice(checkpoint: Checkpoint) -> str:
     """A hint for weights that do not fit, from the network that is recognised in the file."""
     check = "Check that --arch names the network that it was trained as."
     sizes = " and ".join(f"{name} {value}" for name, value in skeleton(checkpoint.state).items())
@@ -110,11 +110,6 @@ def _advice(checkpoint: Checkpoint, wanted: Mapping[str, Tensor]) -> str:
     name = str(seen.arch["name"])
     if seen.arch["space"] not in ("zoo", "nasbench201"):
         name = f"{seen.arch['space']}:{name}"
-    there = len(checkpoint.state.keys() & wanted.keys())
-    if there > 0.9 * len(wanted):
-        return (
-            f"The file looks like {name}{size} and is another network, or not whole: say which with --arch."
-        )
     ends = f"{seen.classes} classes, {seen.in_channels} image channels"
     return f"The file holds {name}{size} ({ends}): name that with --arch, or leave --arch out."
 
