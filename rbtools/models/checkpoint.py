@@ -28,7 +28,7 @@ from rbtools.models import (
     variants,
     weights_file,
 )
-from rbtools.models.families import Ambiguous, classes_of, in_channels_of, pooled_windows, skeleton
+from rbtools.models.families import classes_of, in_channels_of, pooled_windows, skeleton
 from rbtools.models.load_weights import load_into
 from rbtools.models.meta import meta_init
 from rbtools.models.normalising import RAW, Choices, NormalizationHints, noted_per_image
@@ -185,11 +185,14 @@ def _architectures(
     elif isinstance(metadata_arch, Mapping) and "space" in metadata_arch:
         facts["arch_from"], fields = "metadata", _arch_in_metadata(metadata_arch, checkpoint)
     else:
-        facts["arch_from"] = "weights"
-        cells = _inferred(checkpoint, hints)
-        if len(cells) > 1:
-            return [{**cell, **of_file} for cell in cells], facts
-        (fields,) = cells
+        facts["arch_from"], seen = "weights", checkpoint.seen
+        if len(seen) > 1 and hints.batches is not None:  # images decide
+            return [{**cell, **of_file} for cell in variants.different_cells(seen)], facts
+        try:
+            fields = infer(checkpoint.state, checkpoint.metadata).arch
+        except RbError as error:
+            error.args = (f"{error} The file is {checkpoint.path}.",)
+            raise
     whole = {**_sizes_in_weights(fields, checkpoint), **fields, **of_file}
     named = any(field in (arch or {}) for field in variants.VARIANT_FIELDS)
     if named or facts["arch_from"] == "metadata" or "run" in checkpoint.origin:
@@ -209,17 +212,6 @@ def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
     return json.loads(json.dumps(arch))  # NumPy's numbers become Python's
 
 
-def _inferred(checkpoint: Checkpoint, hints: NormalizationHints) -> list[dict[str, Any]]:
-    """The architecture of the weights, or several cells if there are images, which decide. Raises RbError."""
-    try:
-        return [infer(checkpoint.state, checkpoint.metadata).arch]
-    except RbError as error:
-        if isinstance(error, Ambiguous) and hints.batches is not None:
-            return variants.different_cells(error.candidates)
-        error.args = (f"{error} The file is {checkpoint.path}.",)
-        raise
-
-
 def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
     """The sizes of the weights, for an architecture that is given without them."""
     if arch.get("space") == "nasbench201":
@@ -231,12 +223,10 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
         return {} if first is None or not first.ndim else {"width": len(first)}
     if arch.get("space") != "zoo" or arch.get("name") not in zoo.FORMS:
         return {}
-    try:
-        seen = infer(checkpoint.state, checkpoint.metadata).arch
-    except RbError:
-        return {}
-    same = zoo.FORMS.get(str(seen.get("name"))) == zoo.FORMS[arch["name"]]
-    return {key: seen[key] for key in ("stem", "pool", "patch", "side") if same and key in seen}
+    same = [
+        one.arch for one in checkpoint.seen if zoo.FORMS.get(str(one.arch["name"])) == zoo.FORMS[arch["name"]]
+    ]
+    return {key: one[key] for one in same for key in ("stem", "pool", "patch", "side") if key in one}
 
 
 def _network(
@@ -349,16 +339,9 @@ def _classes_and_channels(
     checkpoint: Checkpoint, classes: int | None, shape: tuple[int, int, int] | None
 ) -> tuple[int, int]:
     """The number of classes and of image channels, from the data set or else from the file."""
-    n_classes: int | None
-    channels: int | None
-    try:
-        seen = infer(checkpoint.state, checkpoint.metadata)
-        n_classes, channels = seen.classes, seen.in_channels
-    except Ambiguous as several:
-        n_classes, channels = several.candidates[0].classes, several.candidates[0].in_channels
-    except RbError:
-        n_classes = classes_of(checkpoint.state)
-        channels = in_channels_of(checkpoint.state)
+    seen = next(iter(checkpoint.seen), None)
+    n_classes = classes_of(checkpoint.state) if seen is None else seen.classes
+    channels = in_channels_of(checkpoint.state) if seen is None else seen.in_channels
     other_channels = channels if shape is not None and channels not in (None, shape[0]) else None
     if classes is not None and n_classes is not None and classes != n_classes:
         raise Misfit(

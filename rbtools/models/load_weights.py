@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.errors import Misfit, RbError
-from rbtools.models.families import Ambiguous, skeleton
+from rbtools.models.families import skeleton
 from rbtools.models.normalize import Normalized
 from rbtools.models.read_checkpoint import Checkpoint, counted
-from rbtools.models.recognise import infer
 from rbtools.models.tensor_names import OPTIONAL, translation
 
 
@@ -101,12 +100,11 @@ def _advice(checkpoint: Checkpoint) -> str:
     check = "Check that --arch names the network that it was trained as."
     sizes = " and ".join(f"{name} {value}" for name, value in skeleton(checkpoint.state).items())
     size = f" with {sizes}" if sizes else ""
-    try:
-        seen = infer(checkpoint.state, checkpoint.metadata)
-    except Ambiguous:
-        return f"The file holds a NAS-Bench-201 network{size}. {check}"
-    except RbError:
+    if not checkpoint.seen:
         return check
+    seen, *others = checkpoint.seen
+    if others:
+        return f"The file holds a NAS-Bench-201 network{size}. {check}"
     name = str(seen.arch["name"])
     if seen.arch["space"] not in ("zoo", "nasbench201"):
         name = f"{seen.arch['space']}:{name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from rbtools.errors import RbError, shown
 from rbtools.models import published, tensor_names, unpack, weights_file
+from rbtools.models.families import Ambiguous, Inferred
+from rbtools.models.recognise import infer
 from rbtools.registry import hooks
 from rbtools.unpickle import Stub, UnusualTensor
 
@@ -38,6 +41,16 @@ class Checkpoint:
     origin: dict[str, Any] = field(default_factory=dict)
     saved: dict[str, Tensor] = field(default_factory=dict)
     inside: str = ""
+
+    @cached_property
+    def seen(self) -> list[Inferred]:
+        """The networks that these tensors may be of: none, one, or several cells of NAS-Bench-201."""
+        try:
+            return [infer(self.state, self.metadata)]
+        except Ambiguous as several:
+            return several.candidates
+        except RbError:
+            return []
 
     def in_file(self, name: str) -> str:
         """The name in the file of a tensor that has this name in `state`, or would have it."""
