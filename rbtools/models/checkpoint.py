@@ -258,28 +258,24 @@ def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
     """
     names = {key for key in network.state_dict() if not key.endswith(tensor_names.OPTIONAL)}
     saved = {key: value for key, value in checkpoint.saved.items() if not key.endswith(tensor_names.OPTIONAL)}
+    starts = sorted({key[:end] for key in saved for end in range(len(key)) if not end or key[end - 1] == "."})
+    at = {start: {key.removeprefix(start) for key in saved if key.startswith(start)} for start in starts}
+    most, best = 0, ("", "")
     for inside in _wrappers(names):
         wanted = {key.removeprefix(inside) for key in names}
-        last = min(wanted, default="")
-        ends = [key.removesuffix(last) for key in saved if f".{key}".endswith(f".{last}")]
-        fits = [one for one in ends if {k.removeprefix(one) for k in saved if k.startswith(one)} == wanted]
+        fits = [prefix for prefix, keys in at.items() if keys == wanted]
         if len(fits) > 1:
-            fits = [one for one in fits if one == checkpoint.origin["prefix"]]
+            fits = [prefix for prefix in fits if prefix == checkpoint.origin["prefix"]]
         for prefix in fits:
             rest = {key: value for key, value in saved.items() if not key.startswith(prefix)}
             others = sum(value.numel() for key, value in rest.items() if not unpack.is_beside(key))
             if others <= sum(saved[prefix + key].numel() for key in wanted):
                 return _under(checkpoint, prefix, inside, rest)
-    prefixes = {key[:end] for key in saved for end in range(len(key)) if not end or key[end - 1] == "."}
-    at = {one: {key.removeprefix(one) for key in saved if key.startswith(one)} for one in prefixes}
+        for prefix, keys in at.items():
+            if len(keys & wanted) > most:
+                most, best = len(keys & wanted), (prefix, inside)
     now = len(names & set(tensor_names.translation(checkpoint.state, dict.fromkeys(names)).values()))
-    best = [
-        (len({inside + key for key in keys} & names), prefix, inside)
-        for inside in _wrappers(names)
-        for prefix, keys in at.items()
-    ]
-    most, prefix, inside = max(best, key=lambda one: one[0], default=(0, "", ""))
-    return _under(checkpoint, prefix, inside, {}) if now < most < len(names) else checkpoint
+    return _under(checkpoint, *best, {}) if now < most < len(names) else checkpoint
 
 
 def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Tensor]) -> Checkpoint:

@@ -19,7 +19,6 @@ from rbtools.unpickle import Stub, UnusualTensor
 
 _PRUNED, _MASK = "_orig", "_mask"  # ends of the names that torch.nn.utils.prune gives
 LONGEST_NAME = 1000  # letters of a tensor's name; those of networks have less than 100
-EXPANDED = 2**20  # bytes that an expanded tensor may have
 SHARED, SMALL = 16, 2**26  # all tensors may have SHARED times the bytes of the file, plus SMALL
 
 
@@ -117,8 +116,8 @@ def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
-    """Raise RbError where many tensors share the same few bytes: results computed from them would not share
-    memory."""
+    """Raise RbError where a tensor is expanded from a few bytes to a shape larger than memory, or many share
+    the same few bytes: results computed from them would not share memory."""
     storages = [tensor.untyped_storage() for tensor in state.values()]
     there = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
@@ -130,10 +129,8 @@ def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _refuse_unusual(key: str, value: object, path: Path) -> None:
-    """Raise RbError for tensors that are not dense: only dense ones can be compared, cast and copied.
-
-    A tensor of a few bytes may be expanded to a shape that is larger than memory, and names are searched.
-    """
+    """Raise RbError for tensors that are not dense, since only dense ones can be compared, cast and copied,
+    and for long names, which are searched."""
     if not isinstance(value, (Tensor, UnusualTensor)):
         return
     if len(key) > LONGEST_NAME:
@@ -146,11 +143,4 @@ def _refuse_unusual(key: str, value: object, path: Path) -> None:
         raise RbError(
             f"The checkpoint {path} has the tensor '{shown(key)}', which is {kind}. Expected tensors of plain"
             " numbers: convert it where the file comes from."
-        )
-    assert isinstance(value, Tensor)
-    there, claimed = value.untyped_storage().nbytes(), value.numel() * value.element_size()
-    if claimed > max(there, EXPANDED):
-        raise RbError(
-            f"The checkpoint {path} has the tensor '{shown(key)}' of {claimed} bytes, of which {there} are in"
-            " the file. Where it comes from, save it with .contiguous(); else the file is damaged."
         )
