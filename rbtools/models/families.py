@@ -115,10 +115,10 @@ def noted_names(metadata: Mapping[str, Any]) -> list[str]:
     return [name.partition(".")[0] for name in names if isinstance(name, str)]
 
 
-def numbered(state: State, pattern: str) -> list[tuple[int, int]]:
-    """The two numbers in each name that the pattern matches; 0 for an empty second one."""
+def numbered(state: State, pattern: str) -> list[int]:
+    """The number in each name that the pattern matches, in order."""
     matches = (re.fullmatch(pattern, key) for key in state if len(key) < LONGEST_NAME)
-    return [(int(match[1]), int(match[2] or 0)) for match in matches if match]
+    return sorted(int(match[1]) for match in matches if match)
 
 
 # --- NAS-Bench-201: only convolutions have weights, so none, skip_connect and pooling look the same -------
@@ -168,7 +168,7 @@ def skeleton(state: State) -> dict[str, int]:
     stem, head = weight(state, "stem.0.weight", 4), weight(state, "classifier.weight", 2)
     if stem is None or head is None or "lastact.0.weight" not in state:
         return {}
-    reductions = sorted(i for i, _ in numbered(state, r"cells\.(\d+)()\.conv_a\.op\.1\.weight"))
+    reductions = numbered(state, r"cells\.(\d+)\.conv_a\.op\.1\.weight")
     if len(reductions) != 2 or reductions[1] != 2 * reductions[0] + 1:
         return {}
     if not 1 <= reductions[0] <= MOST_CELLS:
@@ -234,7 +234,7 @@ def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
             yield {"name": name}, 32
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if first is not None:
-        count = len(numbered(state, r"block1\.layer\.(\d+)()\.conv1\.weight"))
+        count = len(numbered(state, r"block1\.layer\.(\d+)\.conv1\.weight"))
         yield {"name": f"wrn-{6 * count + 4}-{len(first) // 16}"}, 32
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -54,7 +54,7 @@ def meta_init() -> Iterator[None]:
         yield
 
 
-@cache
+@lru_cache(maxsize=64)
 def shapes_of(
     fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Shape
 ) -> dict[str, torch.Size]:

@@ -80,6 +80,6 @@ def names(state: State) -> Iterator[str]:
     """That of the blocks and the first grouped convolution of the first stage."""
     grouped = weight(state, "stage_1.0.conv_conv.weight", 4)
     if grouped is not None:
-        count = len(numbered(state, r"stage_1\.(\d+)()\.conv_conv\.weight"))
+        count = len(numbered(state, r"stage_1\.(\d+)\.conv_conv\.weight"))
         width = grouped.shape[1]
         yield f"augmix/resnext-{9 * count + 2}-{len(grouped) // width}x{width}d"

@@ -219,6 +219,6 @@ def names(state: State) -> Iterator[str]:
     first = weight(state, "layer.0.block.0.conv_1.weight", 4)
     if first is not None and len(first) >= 16:
         before = "meansparse-" if "meansparse_end.running_mean" in state else ""
-        count = len(numbered(state, r"layer\.0\.block\.(\d+)()\.conv_1\.weight"))
+        count = len(numbered(state, r"layer\.0\.block\.(\d+)\.conv_1\.weight"))
         yield f"deepmind/{before}ra-wrn-70-16"
         yield f"deepmind/{before}wrn-{6 * count + 4}-{len(first) // 16}"

@@ -101,8 +101,7 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
 def names(state: State) -> Iterator[str]:
     """Those of the blocks and widths of three stages, in either form."""
     kernels = [weight(state, f"blocks.{number}.layer.0.conv2.weight", 4) for number in range(3)]
-    places = numbered(state, r"blocks\.(\d)\.layer\.(\d+)\.conv2\.weight")
-    blocks = [sum(place == wanted for place, _ in places) for wanted in range(3)]
+    blocks = [len(numbered(state, rf"blocks\.{n}\.layer\.(\d+)\.conv2\.weight")) for n in range(3)]
     widths = [len(kernel) for kernel in kernels if kernel is not None]
     if len(widths) == 3:
         sizes = f"d{'-'.join(map(str, blocks))}-w{'-'.join(map(str, widths))}"
