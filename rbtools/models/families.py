@@ -23,7 +23,7 @@ from rbtools.models.tensor_names import HEAD, OPTIONAL, translation
 from rbtools.registry import Registry
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces.nasbench201 import CONV1, CONV3, EDGES, NONE, POOL, SKIP
-from rbtools.spaces.zoo import FORMS, STEMS, ResNetForm, SimpleCNNForm, ViT, WideResNetForm
+from rbtools.spaces.zoo import FORMS, STEMS, PreActResNetForm, ResNetForm, SimpleCNNForm, VGGForm, ViT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -220,22 +220,21 @@ def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> b
 
 def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
     """Architectures of the zoo in the sizes of these weights, and a side of images that they take."""
-    for name, form in FORMS.items():
-        if isinstance(form, ResNetForm):
-            windows = pooled_windows(state)
-            pool = {"pool": "4x4"} if windows > 1 else {}
-            yield from (({"name": name, "stem": stem, **pool}, 32 * windows) for stem in STEMS[:2])
-        elif isinstance(form, ViT):
-            yield {"name": name, **_patches(state)}, 224
-        elif isinstance(form, SimpleCNNForm):
-            features = weight(state, "fc1.weight", 2)
-            yield {"name": name}, 4 + 2 * math.isqrt(0 if features is None else features.shape[1] // 64)
-        elif not isinstance(form, WideResNetForm):
-            yield {"name": name}, 32
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if first is not None:
         count = len(numbered(state, r"block1\.layer\.(\d+)\.conv1\.weight"))
         yield {"name": f"wrn-{6 * count + 4}-{len(first) // 16}"}, 32
+    patches, windows, features = _patches(state), pooled_windows(state), weight(state, "fc1.weight", 2)
+    for name, form in FORMS.items():
+        if isinstance(form, ResNetForm):
+            pool = {"pool": "4x4"} if windows > 1 else {}
+            yield from (({"name": name, "stem": stem, **pool}, 32 * windows) for stem in STEMS[:2])
+        elif isinstance(form, ViT) and patches is not None:
+            yield {"name": name, **patches}, 224
+        elif isinstance(form, SimpleCNNForm) and features is not None:
+            yield {"name": name}, 4 + 2 * math.isqrt(features.shape[1] // 64)
+        elif isinstance(form, (VGGForm, PreActResNetForm)):
+            yield {"name": name}, 32
 
 
 def pooled_windows(state: State) -> int:
@@ -246,8 +245,9 @@ def pooled_windows(state: State) -> int:
     return side if head is not None and side * side * channels == head.shape[1] else 1
 
 
-def _patches(state: State) -> dict[str, int]:
-    """A transformer's `patch` and `side` where they are not 16 and 224, in torchvision's or timm's naming.
+def _patches(state: State) -> dict[str, int] | None:
+    """A transformer's `patch` and `side` where they are not 16 and 224, in torchvision's or timm's naming;
+    None for another network.
 
     The number of heads leaves no trace: 64 channels each, as in all published ones of these widths.
     """
@@ -260,4 +260,4 @@ def _patches(state: State) -> dict[str, int]:
             patch = kernel.shape[-1]
             side = math.isqrt(places.shape[1] - 1) * patch
             return {} if (patch, side) == (16, 224) else {"patch": patch, "side": side}
-    return {}
+    return None
