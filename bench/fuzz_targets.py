@@ -532,7 +532,7 @@ def small_states() -> list[dict[str, Any]]:
     import torch
 
     from rbtools import models
-    from rbtools.models.load_weights import meta_init
+    from rbtools.models.meta import meta_init
 
     def state(arch: dict[str, Any], shape: tuple[int, int, int]) -> dict[str, Any]:
         with meta_init():

@@ -96,7 +96,7 @@ def architectures(zoo: dict[str, Any], only: str | None) -> tuple[dict[str, list
     """Entries by network, the small ones first, and the networks by architecture: without classes and
     normalisation.
     """
-    from rbtools.models.load_weights import meta_init
+    from rbtools.models.meta import meta_init
 
     networks: dict[str, list[str]] = {}
     families: dict[str, set[str]] = {}
@@ -265,7 +265,7 @@ def table(zoo: dict[str, Any]) -> dict[str, list[str]]:
 
     from rbtools.errors import RbError
     from rbtools.models import unpack
-    from rbtools.models.load_weights import meta_init
+    from rbtools.models.meta import meta_init
 
     rows = {}
     for entry, (about, dataset, threat) in zoo.items():

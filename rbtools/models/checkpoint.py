@@ -22,15 +22,15 @@ from rbtools.models import (
     Shape,
     normalising,
     programs,
-    recognise,
     tensor_names,
     trial,
     unpack,
     variants,
     weights_file,
 )
-from rbtools.models.families import Ambiguous, pooled_windows, skeleton
-from rbtools.models.load_weights import OPTIONAL, load_into, meta_init
+from rbtools.models.families import classes_of, in_channels_of, pooled_windows, skeleton
+from rbtools.models.load_weights import load_into
+from rbtools.models.meta import meta_init
 from rbtools.models.normalising import RAW, Choices, NormalizationHints, noted_per_image
 from rbtools.models.normalize import (
     PER_IMAGE,
@@ -185,11 +185,14 @@ def _architectures(
     elif isinstance(metadata_arch, Mapping) and "space" in metadata_arch:
         facts["arch_from"], fields = "metadata", _arch_in_metadata(metadata_arch, checkpoint)
     else:
-        facts["arch_from"] = "weights"
-        cells = _inferred(checkpoint, hints)
-        if len(cells) > 1:
-            return [{**cell, **of_file} for cell in cells], facts
-        (fields,) = cells
+        facts["arch_from"], seen = "weights", checkpoint.seen
+        if len(seen) > 1 and hints.batches is not None:  # images decide
+            return [{**cell, **of_file} for cell in variants.different_cells(seen)], facts
+        try:
+            fields = infer(checkpoint.state, checkpoint.metadata).arch
+        except RbError as error:
+            error.args = (f"{error} The file is {checkpoint.path}.",)
+            raise
     whole = {**_sizes_in_weights(fields, checkpoint), **fields, **of_file}
     named = any(field in (arch or {}) for field in variants.VARIANT_FIELDS)
     if named or facts["arch_from"] == "metadata" or "run" in checkpoint.origin:
@@ -209,17 +212,6 @@ def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
     return json.loads(json.dumps(arch))  # NumPy's numbers become Python's
 
 
-def _inferred(checkpoint: Checkpoint, hints: NormalizationHints) -> list[dict[str, Any]]:
-    """The architecture of the weights, or several cells if there are images, which decide. Raises RbError."""
-    try:
-        return [infer(checkpoint.state, checkpoint.metadata).arch]
-    except RbError as error:
-        if isinstance(error, Ambiguous) and hints.batches is not None:
-            return variants.different_cells(error.candidates)
-        error.args = (f"{error} The file is {checkpoint.path}.",)
-        raise
-
-
 def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
     """The sizes of the weights, for an architecture that is given without them."""
     if arch.get("space") == "nasbench201":
@@ -231,12 +223,10 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
         return {} if first is None or not first.ndim else {"width": len(first)}
     if arch.get("space") != "zoo" or arch.get("name") not in zoo.FORMS:
         return {}
-    try:
-        seen = infer(checkpoint.state, checkpoint.metadata).arch
-    except RbError:
-        return {}
-    same = zoo.FORMS.get(str(seen.get("name"))) == zoo.FORMS[arch["name"]]
-    return {key: seen[key] for key in ("stem", "pool", "patch", "side") if same and key in seen}
+    same = [
+        one.arch for one in checkpoint.seen if zoo.FORMS.get(str(one.arch["name"])) == zoo.FORMS[arch["name"]]
+    ]
+    return {key: one[key] for one in same for key in ("stem", "pool", "patch", "side") if key in one}
 
 
 def _network(
@@ -266,30 +256,26 @@ def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
     and the file may have losses, metrics or another, smaller network beside it. Where nothing fits, the names
     that fit best, for the error.
     """
-    names = {key for key in network.state_dict() if not key.endswith(OPTIONAL)}
-    saved = {key: value for key, value in checkpoint.saved.items() if not key.endswith(OPTIONAL)}
+    names = {key for key in network.state_dict() if not key.endswith(tensor_names.OPTIONAL)}
+    saved = {key: value for key, value in checkpoint.saved.items() if not key.endswith(tensor_names.OPTIONAL)}
+    starts = sorted({key[:end] for key in saved for end in range(len(key)) if not end or key[end - 1] == "."})
+    at = {start: {key.removeprefix(start) for key in saved if key.startswith(start)} for start in starts}
+    most, best = 0, ("", "")
     for inside in _wrappers(names):
         wanted = {key.removeprefix(inside) for key in names}
-        last = min(wanted, default="")
-        ends = [key.removesuffix(last) for key in saved if f".{key}".endswith(f".{last}")]
-        fits = [one for one in ends if {k.removeprefix(one) for k in saved if k.startswith(one)} == wanted]
+        fits = [prefix for prefix, keys in at.items() if keys == wanted]
         if len(fits) > 1:
-            fits = [one for one in fits if one == checkpoint.origin["prefix"]]
+            fits = [prefix for prefix in fits if prefix == checkpoint.origin["prefix"]]
         for prefix in fits:
             rest = {key: value for key, value in saved.items() if not key.startswith(prefix)}
             others = sum(value.numel() for key, value in rest.items() if not unpack.is_beside(key))
             if others <= sum(saved[prefix + key].numel() for key in wanted):
                 return _under(checkpoint, prefix, inside, rest)
-    prefixes = {key[:end] for key in saved for end in range(len(key)) if not end or key[end - 1] == "."}
-    at = {one: {key.removeprefix(one) for key in saved if key.startswith(one)} for one in prefixes}
+        for prefix, keys in at.items():
+            if len(keys & wanted) > most:
+                most, best = len(keys & wanted), (prefix, inside)
     now = len(names & set(tensor_names.translation(checkpoint.state, dict.fromkeys(names)).values()))
-    best = [
-        (len({inside + key for key in keys} & names), prefix, inside)
-        for inside in _wrappers(names)
-        for prefix, keys in at.items()
-    ]
-    most, prefix, inside = max(best, key=lambda one: one[0], default=(0, "", ""))
-    return _under(checkpoint, prefix, inside, {}) if now < most < len(names) else checkpoint
+    return _under(checkpoint, *best, {}) if now < most < len(names) else checkpoint
 
 
 def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Tensor]) -> Checkpoint:
@@ -349,16 +335,9 @@ def _classes_and_channels(
     checkpoint: Checkpoint, classes: int | None, shape: tuple[int, int, int] | None
 ) -> tuple[int, int]:
     """The number of classes and of image channels, from the data set or else from the file."""
-    n_classes: int | None
-    channels: int | None
-    try:
-        seen = infer(checkpoint.state, checkpoint.metadata)
-        n_classes, channels = seen.classes, seen.in_channels
-    except Ambiguous as several:
-        n_classes, channels = several.candidates[0].classes, several.candidates[0].in_channels
-    except RbError:
-        n_classes = recognise.classes_of(checkpoint.state)
-        channels = recognise.in_channels_of(checkpoint.state)
+    seen = next(iter(checkpoint.seen), None)
+    n_classes = classes_of(checkpoint.state) if seen is None else seen.classes
+    channels = in_channels_of(checkpoint.state) if seen is None else seen.in_channels
     other_channels = channels if shape is not None and channels not in (None, shape[0]) else None
     if classes is not None and n_classes is not None and classes != n_classes:
         raise Misfit(

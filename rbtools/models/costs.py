@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from rbtools import models
-from rbtools.models.load_weights import meta_init
+from rbtools.models.meta import meta_init
 
 
 @cache

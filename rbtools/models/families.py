@@ -2,6 +2,7 @@
 
 A new family is one function `(state, metadata) -> Inferred | None` and one line in `FAMILIES`. It gives None
 for a state of another family, and raises RbError where no network of it fits, `Ambiguous` where several do.
+A few shapes give the sizes that a network may have; whether it is one, `fits` says, which builds it.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ import contextlib
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
+from rbtools.models import Shape
+from rbtools.models.meta import shapes_of
+from rbtools.models.tensor_names import HEAD, OPTIONAL, translation
 from rbtools.registry import Registry
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces.nasbench201 import CONV1, CONV3, EDGES, NONE, POOL, SKIP
-from rbtools.spaces.zoo import FORMS, PreActResNetForm, ResNetForm, SimpleCNNForm, VGGForm, ViT
+from rbtools.spaces.zoo import FORMS, STEMS, PreActResNetForm, ResNetForm, SimpleCNNForm, VGGForm, ViT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,12 +32,8 @@ FAMILIES = Registry(
     "family of checkpoints",
     {
         "NAS-Bench-201 (stem, cells, lastact, classifier)": "rbtools.models.families:nasbench201",
-        "ResNet (conv1, bn1, layer1 to layer4, linear or fc)": "rbtools.models.families:resnet",
-        "PreActResNet (conv1, layer1 to layer4, linear)": "rbtools.models.families:preactresnet",
-        "Wide ResNet (conv1, block1 to block3, bn1, fc)": "rbtools.models.families:wideresnet",
-        "VGG with one linear layer (features, classifier)": "rbtools.models.families:vgg",
-        "the four-layer network for MNIST (conv1, conv2, fc1, fc2)": ("rbtools.models.families:simplecnn"),
-        "vision transformers in torchvision's or timm's naming": "rbtools.models.families:vit",
+        "networks of the zoo (rb-arch --space zoo) and Wide ResNets of other sizes, in kuangliu's, TRADES',"
+        " torchvision's or timm's naming": "rbtools.models.families:zoo",
     },
     group="checkpoint-families",
     closed=True,
@@ -42,7 +43,6 @@ LONGEST_NAME = 200  # characters of a tensor's name; longer names are not search
 # where the options of training scripts name the network
 NAME_KEYS = ("model", "model_name", "arch", "architecture")
 State = Mapping[str, "Tensor"]
-Seen = tuple[str, "Tensor", "Tensor"]  # a name, the weights of the last layer and of the first convolution
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,13 @@ class Ambiguous(RbError):
         self.candidates = candidates
 
 
-# Names of the last layer, by itself or inside a Sequential.
-HEAD = re.compile(r"(fc|linear|classifier|head|heads|last_linear|logits)(\.(\d+|head|fc))?\.weight")
+# Numbered linear layers: the one with the highest number gives the logits.
+COUNTED = re.compile(r"(?:fc|linear|classifier\.)(\d{1,4})\.weight")
+# Names of the first convolution.
+FIRST = re.compile(
+    r"(conv1|conv_proj|conv_2d|conv_1_3x3|init_conv|stem_conv|stem|features|patch_embed\.proj)"
+    r"(\.stem)?(\.0){0,2}\.weight"
+)
 
 
 def weight(state: State, name: str, rank: int) -> Tensor | None:
@@ -74,14 +79,31 @@ def weight(state: State, name: str, rank: int) -> Tensor | None:
 
 def head_key(state: State) -> str | None:
     """The name of the last layer's weights if only one tensor qualifies, else None."""
-    names = [key for key, value in state.items() if value.ndim == 2 and value.numel() and HEAD.fullmatch(key)]
-    return names[0] if len(names) == 1 else None
+    names = [key for key, value in state.items() if value.numel() and HEAD.fullmatch(key)]
+    linear = [key for key in names if state[key].ndim == 2 or state[key].shape[2:] == (1, 1)]
+    return linear[0] if len(linear) == 1 else None
 
 
 def head_of(state: State) -> Tensor | None:
     """The last layer's weights (classes, features) if only one tensor qualifies, else None."""
     key = head_key(state)
     return None if key is None else state[key]
+
+
+def classes_of(state: State) -> int | None:
+    """The number of logits, by the usual names of a last layer; None where there is none of them."""
+    head = head_of(state)
+    if head is None:
+        numbers = {key: int(match[1]) for key in state if (match := COUNTED.fullmatch(key))}
+        linear = [key for key in numbers if weight(state, key, 2) is not None]
+        head = state[max(linear, key=numbers.__getitem__)] if linear else None
+    return None if head is None else len(head)
+
+
+def in_channels_of(state: State) -> int | None:
+    """The number of image channels, by the usual names of a first convolution."""
+    names = (key for key in state if FIRST.fullmatch(key))
+    return next((kernel.shape[1] for name in names if (kernel := weight(state, name, 4)) is not None), None)
 
 
 def noted_names(metadata: Mapping[str, Any]) -> list[str]:
@@ -93,10 +115,10 @@ def noted_names(metadata: Mapping[str, Any]) -> list[str]:
     return [name.partition(".")[0] for name in names if isinstance(name, str)]
 
 
-def numbered(state: State, pattern: str) -> list[tuple[int, int]]:
-    """The two numbers in each name that the pattern matches; 0 for an empty second one."""
+def numbered(state: State, pattern: str) -> list[int]:
+    """The number in each name that the pattern matches, in order."""
     matches = (re.fullmatch(pattern, key) for key in state if len(key) < LONGEST_NAME)
-    return [(int(match[1]), int(match[2] or 0)) for match in matches if match]
+    return sorted(int(match[1]) for match in matches if match)
 
 
 # --- NAS-Bench-201: only convolutions have weights, so none, skip_connect and pooling look the same -------
@@ -110,7 +132,8 @@ def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     if not sizes:
         return None
     cells, channels = sizes["cells"], sizes["channels"]
-    ops = _shared_ops(state, [i for i in range(3 * cells + 2) if i not in (cells, 2 * cells + 1)])
+    kernels = [weight(state, f"cells.0.layers.{edge}.op.1.weight", 4) for edge in range(len(EDGES))]
+    ops = [0 if one is None else {1: CONV1}.get(one.shape[-1], CONV3) for one in kernels]
     candidates = list(itertools.product(*((op,) if op else (NONE, SKIP, POOL) for op in ops)))
     named: set[tuple[int, ...]] = set()
     for text in _texts(metadata):
@@ -126,6 +149,8 @@ def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
         )
         arch = {key: described[key] for key in ("space", "name", "index", "str", "channels", "cells")}
         inferred.append(Inferred(arch, classes, in_channels))
+    if not fits(state, inferred[0].arch, classes, (in_channels, 32, 32)):
+        return None
     if len(inferred) > 1:
         names = [str(one.arch["name"]) for one in inferred]
         some = ", ".join(names[:9]) + (", ..." if len(names) > 9 else "")
@@ -143,28 +168,12 @@ def skeleton(state: State) -> dict[str, int]:
     stem, head = weight(state, "stem.0.weight", 4), weight(state, "classifier.weight", 2)
     if stem is None or head is None or "lastact.0.weight" not in state:
         return {}
-    reductions = sorted(i for i, _ in numbered(state, r"cells\.(\d+)()\.conv_a\.op\.1\.weight"))
+    reductions = numbered(state, r"cells\.(\d+)\.conv_a\.op\.1\.weight")
     if len(reductions) != 2 or reductions[1] != 2 * reductions[0] + 1:
         return {}
     if not 1 <= reductions[0] <= MOST_CELLS:
         return {}
     return {"channels": len(stem), "cells": reductions[0]}
-
-
-def _shared_ops(state: State, places: list[int]) -> list[int]:
-    """For each edge the convolution that every cell has there, or 0 (no weights)."""
-    kernels: dict[int, set[int]] = {edge: set() for edge in range(len(EDGES))}
-    for place in places:
-        for edge in kernels:
-            name = f"cells.{place}.layers.{edge}.op.1.weight"
-            tensor = weight(state, name, 4)
-            kernels[edge].add(tensor.shape[-1] if tensor is not None else -1 if name in state else 0)
-    if any(len(sizes) > 1 or not sizes <= {0, 1, 3} for sizes in kernels.values()):
-        raise RbError(
-            "The checkpoint looks like a NAS-Bench-201 network, but its cells differ from each other."
-            " Expected the same operations in every cell: check that the file is whole."
-        )
-    return [{0: 0, 1: CONV1, 3: CONV3}[sizes.pop()] for sizes in kernels.values()]
 
 
 def _open_edges(ops: list[int]) -> str:
@@ -183,37 +192,49 @@ def _texts(value: object, depth: int = 4) -> Iterator[str]:
         yield from itertools.chain.from_iterable(_texts(item, depth - 1) for item in value)
 
 
-# --- the zoo, in the namings of the repositories that its weights come from -------------------------------
-
-STEM_OF_KERNEL = {3: "cifar", 7: "imagenet"}
+# --- the zoo: built with the sizes that some tensors show, and compared ----------------------------------
 
 
-def resnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """A ResNet in kuangliu's or torchvision's naming, with either stem. Raises RbError for an odd stem."""
-    stem, head = weight(state, "conv1.weight", 4), head_of(state)
-    first, middle = (weight(state, f"layer1.0.{name}.weight", 4) for name in ("conv1", "conv2"))
-    # Without bn1 behind the stem it is a pre-activation ResNet, another function.
-    if head is None or stem is None or first is None or middle is None or "bn1.weight" not in state:
+def zoo(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
+    """The network of the zoo that has these names and shapes, under any names that `tensor_names` knows."""
+    classes, channels = classes_of(state), in_channels_of(state)
+    if classes is None or channels is None:
         return None
-    if "layer1.0.fc2.bias" in state or "layer1.0.se.fc2.bias" in state:  # squeeze-and-excitation
-        return None
-    if len(stem) != 64 or len(first) != 64:
-        return None
-    bottleneck = "layer1.0.conv3.weight" in state
-    name = next((n for n, form in FORMS.items() if form == ResNetForm(_blocks(state), bottleneck)), None)
-    # Where the 3x3 convolutions see only some channels each, it is a ResNeXt.
-    if name is None or (bottleneck and middle.shape[0] != middle.shape[1]):
-        return None
-    kernel = stem.shape[-1]
-    if kernel not in STEM_OF_KERNEL:
-        raise RbError(
-            f"The checkpoint is a {name} whose first convolution is {kernel}x{kernel}. Known are the forms"
-            " with 3x3 (small images) and 7x7 (224x224 images)."
-        )
-    arch = {"space": "zoo", "name": name, "stem": STEM_OF_KERNEL[kernel]}
-    if pooled_windows(state) > 1:
-        arch["pool"] = "4x4"
-    return Inferred(arch, head.shape[0], stem.shape[1])
+    for fields, side in _of_zoo(state):
+        arch = {"space": "zoo", **fields}
+        with contextlib.suppress(RbError):  # no network has such sizes
+            if fits(state, arch, classes, (channels, side, side)):
+                return Inferred(arch, classes, channels)
+    return None
+
+
+def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> bool:
+    """Whether the network of an architecture has just these tensors. Raises RbError where there is none."""
+    wanted = shapes_of(tuple(arch.items()), classes, shape)
+    if Counter(wanted.values()) - Counter(value.shape for value in state.values()):
+        return False
+    new = translation(state, wanted)
+    there = {new[key]: value.shape for key, value in state.items() if key in new}
+    return {key: shape for key, shape in there.items() if not key.endswith(OPTIONAL)} == wanted
+
+
+def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
+    """Architectures of the zoo in the sizes of these weights, and a side of images that they take."""
+    first = weight(state, "block1.layer.0.conv1.weight", 4)
+    if first is not None:
+        count = len(numbered(state, r"block1\.layer\.(\d+)\.conv1\.weight"))
+        yield {"name": f"wrn-{6 * count + 4}-{len(first) // 16}"}, 32
+    patches, windows, features = _patches(state), pooled_windows(state), weight(state, "fc1.weight", 2)
+    for name, form in FORMS.items():
+        if isinstance(form, ResNetForm):
+            pool = {"pool": "4x4"} if windows > 1 else {}
+            yield from (({"name": name, "stem": stem, **pool}, 32 * windows) for stem in STEMS[:2])
+        elif isinstance(form, ViT) and patches is not None:
+            yield {"name": name, **patches}, 224
+        elif isinstance(form, SimpleCNNForm) and features is not None:
+            yield {"name": name}, 4 + 2 * math.isqrt(features.shape[1] // 64)
+        elif isinstance(form, (VGGForm, PreActResNetForm)):
+            yield {"name": name}, 32
 
 
 def pooled_windows(state: State) -> int:
@@ -224,115 +245,19 @@ def pooled_windows(state: State) -> int:
     return side if head is not None and side * side * channels == head.shape[1] else 1
 
 
-def _blocks(state: State) -> tuple[int, ...]:
-    places = numbered(state, r"layer(\d)\.(\d+)\.conv2\.weight")
-    return tuple(sum(stage == wanted for stage, _ in places) for wanted in (1, 2, 3, 4))
-
-
-def preactresnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """A pre-activation ResNet: BatchNorm stands before the first convolution of a block."""
-    stem, head = weight(state, "conv1.weight", 4), head_of(state)
-    first = weight(state, "layer1.0.bn1.weight", 1)
-    if head is None or stem is None or first is None or "bn1.weight" in state:
-        return None
-    form = PreActResNetForm(_blocks(state), final_norm="bn.weight" in state)
-    name = next((name for name, one in FORMS.items() if one == form), None)
-    if name is None or stem.shape[0] != 64 or len(first) != 64 or "layer2.0.shortcut.1.weight" in state:
-        return None
-    return Inferred({"space": "zoo", "name": name}, head.shape[0], stem.shape[1])
-
-
-def wideresnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """A Wide ResNet in the naming of TRADES and MART."""
-    stem, head = weight(state, "conv1.weight", 4), head_of(state)
-    first = weight(state, "block1.layer.0.conv1.weight", 4)
-    if head is None or stem is None or first is None or len(stem) != 16 or len(first) % 16:
-        return None
-    # a network with another activation or head
-    if "block1.layer.0.activation.alpha" in state or "fc.bias" not in state:
-        return None
-    count = len(numbered(state, r"block1\.layer\.(\d+)()\.conv1\.weight"))
-    name = f"wrn-{6 * count + 4}-{first.shape[0] // 16}"
-    return Inferred({"space": "zoo", "name": name}, head.shape[0], stem.shape[1])
-
-
-def vgg(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """A VGG with BatchNorm and one linear layer, in kuangliu's naming."""
-    stem, head = weight(state, "features.0.weight", 4), head_of(state)
-    if stem is None or head is None or "features.1.running_mean" not in state:
-        return None
-    convs = {key: value for key, value in state.items() if value.ndim == 4}
-    for name, form in FORMS.items():
-        if isinstance(form, VGGForm) and _widths(form) == {key: len(value) for key, value in convs.items()}:
-            return Inferred({"space": "zoo", "name": name}, head.shape[0], stem.shape[1])
-    return None
-
-
-def _widths(form: VGGForm) -> dict[str, int]:
-    """The convolutions by name: three modules each (BatchNorm and ReLU follow), a pooling after a stage."""
-    widths, place = {}, 0
-    for count, width in zip(form.convs, form.widths, strict=True):
-        for _ in range(count):
-            widths[f"features.{place}.weight"] = width
-            place += 3
-        place += 1
-    return widths
-
-
-def simplecnn(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """MNISTNet of advbench, which is PyTorch's own MNIST example."""
-    modules = ("conv1", "conv2", "fc1", "fc2")
-    if set(state) != {f"{name}.{kind}" for name in modules for kind in ("weight", "bias")}:
-        return None
-    shapes = [tuple(state[f"{name}.weight"].shape) for name in modules]
-    if any(len(shape) != rank for shape, rank in zip(shapes, (4, 4, 2, 2), strict=True)):
-        return None
-    places = shapes[2][1] // 64
-    if (shapes[0][0], shapes[1][:2], shapes[2][0]) != (32, (64, 32), 128) or places > SimpleCNNForm.side**2:
-        return None
-    return Inferred({"space": "zoo", "name": "simplecnn"}, shapes[3][0], shapes[0][1])
-
-
-# --- vision transformers of the zoo, in torchvision's naming or timm's (DeiT's) ---------------------------
-
-# The names that identify it: patches, positions, head, first linear layer of a block; a pattern of the
-# blocks.
-TORCHVISION = (
-    "conv_proj.weight",
-    "encoder.pos_embedding",
-    "heads.head.weight",
-    "encoder.layers.encoder_layer_0.mlp.0.weight",
-    r"encoder\.layers\.encoder_layer_(\d+)()\.ln_1\.weight",
-)
-TIMM = (
-    "patch_embed.proj.weight",
-    "pos_embed",
-    "head.weight",
-    "blocks.0.mlp.fc1.weight",
-    r"blocks\.(\d+)()\.norm1\.weight",
-)
-PER_BLOCK, OUTSIDE = 12, 8  # tensors
-
-
-def vit(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """A transformer of the zoo's widths and depths; `patch` and `side` where they are not 16 and 224.
+def _patches(state: State) -> dict[str, int] | None:
+    """A transformer's `patch` and `side` where they are not 16 and 224, in torchvision's or timm's naming;
+    None for another network.
 
     The number of heads leaves no trace: 64 channels each, as in all published ones of these widths.
     """
-    for patches, positions, head, first, block in (TORCHVISION, TIMM):
-        conv, places = weight(state, patches, 4), weight(state, positions, 3)
-        last, inner = weight(state, head, 2), weight(state, first, 2)
-        if conv is None or places is None or last is None or inner is None:
-            continue
-        width, in_channels, patch = conv.shape[:3]
-        depth = len(numbered(state, block))
-        name = next((n for n, form in FORMS.items() if form == ViT(width, depth)), None)
-        grid = math.isqrt(places.shape[1] - 1)
-        whole = grid * grid + 1 == places.shape[1] and len(inner) == 4 * width
-        if name is None or not whole or len(state) != PER_BLOCK * depth + OUTSIDE:
-            return None
-        arch: dict[str, Any] = {"space": "zoo", "name": name}
-        if (patch, grid * patch) != (16, 224):
-            arch |= {"patch": patch, "side": grid * patch}
-        return Inferred(arch, len(last), in_channels)
+    for patches, positions in (
+        ("conv_proj.weight", "encoder.pos_embedding"),
+        ("patch_embed.proj.weight", "pos_embed"),
+    ):
+        kernel, places = weight(state, patches, 4), weight(state, positions, 3)
+        if kernel is not None and places is not None:
+            patch = kernel.shape[-1]
+            side = math.isqrt(places.shape[1] - 1) * patch
+            return {} if (patch, side) == (16, 224) else {"patch": patch, "side": side}
     return None

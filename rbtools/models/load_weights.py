@@ -1,63 +1,18 @@
-"""Networks without memory for their parameters, and strict loading of weights into networks."""
+"""Strict loading of weights into networks."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from rbtools import models
 from rbtools.errors import Misfit, RbError
-from rbtools.models import tensor_names
-from rbtools.models.families import Ambiguous, Inferred, skeleton
+from rbtools.models.families import skeleton
 from rbtools.models.normalize import Normalized
 from rbtools.models.read_checkpoint import Checkpoint, counted
-from rbtools.models.recognise import infer
-
-OPTIONAL = ("num_batches_tracked", "n_averaged")
-# The functions with which initialisations fill parameters. On the meta device there is nothing to fill, and
-# torch takes milliseconds a tensor to do so.
-_FILLS = {getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")}
-_FILLS |= {Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.mul_, Tensor.add_, Tensor.clamp_}
-
-
-class _MetaInit(TorchFunctionMode):
-    """Makes `torch.empty`, which layers create their parameters with, allocate no memory; nothing fills it.
-
-    The meta device is not used for everything: some networks compute their sizes, or constants of their
-    forward pass, with small tensors while they are built.
-    """
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Collection[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        if func is torch.empty:
-            kwargs["device"] = "meta"
-        if func in _FILLS:
-            target: Tensor = args[0] if args else kwargs["tensor"]
-            if target.is_meta:
-                return target
-        return func(*args, **kwargs)
-
-
-@contextmanager
-def meta_init() -> Iterator[None]:
-    """Build networks with parameters on the meta device (no memory, no initialisation).
-
-    The global random state is unchanged.
-    """
-    with torch.random.fork_rng(devices=[]), _MetaInit():
-        yield
+from rbtools.models.tensor_names import OPTIONAL, translation
 
 
 def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
@@ -69,7 +24,7 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
     """
     target = network.network if isinstance(network, Normalized) else network
     wanted: dict[str, Tensor] = target.state_dict()
-    new = tensor_names.translation(checkpoint.state, wanted)
+    new = translation(checkpoint.state, wanted)
     given = {new[key]: value for key, value in checkpoint.state.items() if key in new}
     old = {name: checkpoint.in_file(key) for key, name in new.items()}
     there = old.keys() & wanted.keys()
@@ -87,7 +42,7 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
         pairs = [] if missing or unexpected else [(given[key].shape, wanted[key].shape) for key in others]
         raise Misfit(
             f"The checkpoint {checkpoint.path} does not fit {type(target).__name__} ({len(given)} tensors"
-            f" there, {len(wanted)} expected). Keys {listed}. {_advice(checkpoint, wanted)}",
+            f" there, {len(wanted)} expected). Keys {listed}. {_advice(checkpoint)}",
             *_of_other_images(pairs),
         )
     whole = [k for k, v in given.items() if wanted[k].is_floating_point() and not v.is_floating_point()]
@@ -140,39 +95,21 @@ def _finite(value: Tensor) -> bool:
     return bool(value.isfinite().all())
 
 
-def _advice(checkpoint: Checkpoint, wanted: Mapping[str, Tensor]) -> str:
+def _advice(checkpoint: Checkpoint) -> str:
     """A hint for weights that do not fit, from the network that is recognised in the file."""
     check = "Check that --arch names the network that it was trained as."
     sizes = " and ".join(f"{name} {value}" for name, value in skeleton(checkpoint.state).items())
     size = f" with {sizes}" if sizes else ""
-    try:
-        seen = infer(checkpoint.state, checkpoint.metadata)
-    except Ambiguous:
-        return f"The file holds a NAS-Bench-201 network{size}. {check}"
-    except RbError:
+    if not checkpoint.seen:
         return check
+    seen, *others = checkpoint.seen
+    if others:
+        return f"The file holds a NAS-Bench-201 network{size}. {check}"
     name = str(seen.arch["name"])
     if seen.arch["space"] not in ("zoo", "nasbench201"):
         name = f"{seen.arch['space']}:{name}"
-    there = len(checkpoint.state.keys() & wanted.keys())
-    if there > 0.9 * len(wanted) or _same_network(seen, wanted):
-        return (
-            f"The file looks like {name}{size} and is another network, or not whole: say which with --arch."
-        )
     ends = f"{seen.classes} classes, {seen.in_channels} image channels"
     return f"The file holds {name}{size} ({ends}): name that with --arch, or leave --arch out."
-
-
-def _same_network(seen: Inferred, wanted: Mapping[str, Tensor]) -> bool:
-    """Whether the network recognised in the file has the same names and shapes as the wanted one."""
-    channels = seen.in_channels
-    try:
-        with meta_init():
-            network = models.build(seen.arch, classes=seen.classes, shape=(channels, 32, 32))
-    except RbError:
-        return False
-    shapes = {key: value.shape for key, value in network.state_dict().items()}
-    return shapes == {key: value.shape for key, value in wanted.items()}
 
 
 def _by(tensor: Tensor) -> str:

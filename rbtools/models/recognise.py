@@ -7,16 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from rbtools.errors import RbError, shown
-from rbtools.models.families import FAMILIES, Inferred, State, head_of, weight
+from rbtools.models.families import FAMILIES, Inferred, State
 
-# Numbered linear layers: the one with the highest number gives the logits.
-COUNTED = re.compile(r"(?:fc|linear|classifier\.)(\d{1,4})\.weight")
 # Tensors of diffusion models, of CompVis', OpenAI's and diffusers' code.
 DIFFUSION = re.compile(
     r"(model\.)?diffusion_model\..*|first_stage_model\..*|time_embed\.0\.weight|time_embedding\.linear_1\.weight"
 )
 CLIP = {"logit_scale", "visual.conv1.weight"}  # tensors of OpenAI's models
-STEMS = ("stem.0.weight", "conv1.weight", "features.0.weight", "features.0.0.weight", "conv_proj.weight")
 
 
 def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
@@ -49,19 +46,3 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
         " rb-arch --space zoo, torchvision:NAME, timm:NAME, repo:OWNER/NAME, or python:MODULE:FUNCTION for"
         " your own."
     )
-
-
-def classes_of(state: State) -> int | None:
-    """The number of logits, by the usual names of a last layer; None where there is none of them."""
-    head = head_of(state)
-    if head is None:
-        numbers = {key: int(match[1]) for key in state if (match := COUNTED.fullmatch(key))}
-        linear = [key for key in numbers if weight(state, key, 2) is not None]
-        head = state[max(linear, key=numbers.__getitem__)] if linear else None
-    return None if head is None else len(head)
-
-
-def in_channels_of(state: State) -> int | None:
-    """The number of image channels, by the usual names of a first convolution."""
-    stem = next((tensor for name in STEMS if (tensor := weight(state, name, 4)) is not None), None)
-    return None if stem is None else stem.shape[1]

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rbtools.models.families import HEAD
+# Names of the last layer, by itself or inside a Sequential.
+HEAD = re.compile(r"(fc|linear|classifier|head|heads|last_linear|logits)(\.(\d+|head|fc))?\.weight")
+OPTIONAL = ("num_batches_tracked", "n_averaged")  # ends of names of tensors that may be missing from a file
 
 # Synonyms: kuangliu's (advbench, MART, Rice) and torchvision's.
 SYNONYMS = (("shortcut", "downsample"), ("linear", "fc"))

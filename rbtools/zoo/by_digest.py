@@ -32,22 +32,8 @@ def digest(state: State, head: str, stem: str) -> str:
 
 def torchvision(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     """The network of torchvision that has exactly these names and shapes, its head under any usual name."""
-    table = external.table()
-    names = {about["digest"]: name for name, about in table.items()}
-    own = head_key(state)
-    for head, stem in dict.fromkeys((about["head"], about["stem"]) for about in table.values()):
-        if stem not in state or (head not in state and own is None):
-            continue
-        renamed = state
-        if head not in state:
-            before, after = (key.removesuffix("weight") for key in (str(own), head))
-            ends = {before + end: after + end for end in ("weight", "bias")}
-            renamed = {ends.get(key, key): value for key, value in state.items()}
-        name = names.get(digest(renamed, head, stem))
-        if name is not None:
-            arch = {"space": "torchvision", "name": name}
-            return Inferred(arch, renamed[head].shape[0], state[stem].shape[1])
-    return None
+    table = {about["digest"]: {**about, "names": [name]} for name, about in external.table().items()}
+    return _listed("torchvision", table, state, metadata)
 
 
 def timm(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
@@ -57,22 +43,31 @@ def timm(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     and epsilon, another GELU. Accuracies hardly distinguish them, so the file's own options decide, else the
     user.
     """
-    table = external.timm_table()
+    return _listed("timm", external.timm_table(), state, metadata)
+
+
+def _listed(
+    space: str, table: Mapping[str, Mapping[str, Any]], state: State, metadata: Mapping[str, Any]
+) -> Inferred | None:
+    """The network of these tensors in a table by digests, whose rows have `head`, `stem` and `names`."""
+    own = (head_key(state) or "").removesuffix("weight")
     for head, stem in dict.fromkeys((about["head"], about["stem"]) for about in table.values()):
-        if stem not in state or head not in state or state[stem].ndim < 2 or not state[head].ndim:
+        renamed = state
+        if head not in state:
+            ends = {own + end: head.removesuffix("weight") + end for end in ("weight", "bias")}
+            renamed = {ends.get(key, key): value for key, value in state.items()}
+        if stem not in state or head not in renamed or state[stem].ndim < 2 or not renamed[head].ndim:
             continue
-        about = table.get(digest(state, head, stem))
+        about = table.get(digest(renamed, head, stem))
         if about is None or (about["head"], about["stem"]) != (head, stem):
             continue
-        names = about["names"]
-        noted = [name for name in noted_names(metadata) if name in names]
-        if len(set(noted)) == 1:
-            names = noted[:1]
+        noted = {name for name in noted_names(metadata) if name in about["names"]}
+        names = list(noted) if len(noted) == 1 else about["names"]
         if len(names) > 1:
-            named = " or ".join(f"--arch timm:{name}" for name in names)
+            named = " or ".join(f"--arch {space}:{name}" for name in names)
             raise RbError(
-                f"The checkpoint has the names and shapes of {len(names)} networks of timm, which differ in"
-                f" padding, pooling or activation. Say which it is: {named}."
+                f"The checkpoint has the names and shapes of {len(names)} networks of {space}, which differ"
+                f" in padding, pooling or activation. Say which it is: {named}."
             )
-        return Inferred({"space": "timm", "name": names[0]}, state[head].shape[0], state[stem].shape[1])
+        return Inferred({"space": space, "name": names[0]}, renamed[head].shape[0], state[stem].shape[1])
     return None

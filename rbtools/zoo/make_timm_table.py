@@ -12,7 +12,7 @@ import warnings
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.models.load_weights import meta_init
+from rbtools.models.meta import meta_init
 from rbtools.zoo.by_digest import digest
 from rbtools.zoo.libraries import import_timm
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from rbtools.models.costs import multiply_adds, parameters
-from rbtools.models.load_weights import meta_init
+from rbtools.models.meta import meta_init
 from rbtools.models.torchvision_import import torchvision
 from rbtools.zoo import by_digest
 

@@ -19,8 +19,6 @@ from rbtools.errors import RbError
 from rbtools.models import build, checkpoint
 from rbtools.models.cell_network import NASBench201Network
 from rbtools.models.normalize import Normalized
-from rbtools.models.recognise import Inferred
-from rbtools.models.resnet import ResNet
 
 EVERY_EDGE = "|nor_conv_3x3~0|+|nor_conv_1x1~0|nor_conv_3x3~1|+|nor_conv_3x3~0|nor_conv_1x1~1|nor_conv_1x1~2|"
 WITH_SKIP = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1|nor_conv_3x3~2|"
@@ -200,16 +198,6 @@ class TestRecognition:
         assert (facts["classes"], facts["shape"], facts["normalize"]) == (10, [3, 32, 32], None)
         assert model(torch.rand(1, 3, 32, 32)).shape == (1, 10)
 
-    @pytest.mark.parametrize(("name", "blocks"), [("resnet18", (2, 2, 2, 2)), ("resnet34", (3, 4, 6, 3))])
-    @pytest.mark.parametrize("naming", ["kuangliu", "torchvision"])
-    def test_cifar_resnets_by_either_naming(self, name, blocks, naming):
-        with torch.device("meta"):
-            state = ResNet(blocks, classes=7, in_channels=1).state_dict()
-        if naming == "torchvision":
-            names = {"shortcut": "downsample", "linear": "fc"}
-            state = {".".join(names.get(w, w) for w in key.split(".")): value for key, value in state.items()}
-        assert checkpoint.infer(state) == Inferred({"space": "zoo", "name": name, "stem": "cifar"}, 7, 1)
-
     def test_an_edge_without_weights_is_named_with_the_architectures_that_fit(self):
         path = saved(build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).state_dict())
         with pytest.raises(RbError) as error:
@@ -235,10 +223,10 @@ class TestRecognition:
         with pytest.raises(RbError, match="3 architectures fit"):
             checkpoint.load(saved({"arch": WITH_SKIP, "state_dict": state}))
 
-    def test_cells_that_differ_are_refused(self):
+    def test_cells_that_differ_are_not_recognised(self):
         network = NASBench201Network((3, 2, 3, 3, 2, 3), channels=2, cells=2)
         network.cells[1] = NASBench201Network((2, 2, 3, 3, 2, 3), channels=2, cells=1).cells[0]
-        with pytest.raises(RbError, match="cells differ"):
+        with pytest.raises(RbError, match="not recognised"):
             checkpoint.infer(network.state_dict())
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from rbtools.errors import RbError
 from rbtools.inputs.checkpoints import named_arch
-from rbtools.models import build, checkpoint, recognise
+from rbtools.models import build, checkpoint, families
 from rbtools.models.normalize import PER_IMAGE, PerImageStandardization
 from rbtools.spaces import describe
 from rbtools.spaces.identity import identity
@@ -111,25 +111,12 @@ def test_a_network_written_behind_its_images_own_normalisation_is_read_so() -> N
     assert torch.equal(ours(waves(SIDE)), model.eval()(waves(SIDE)))
 
 
-def test_a_network_that_only_looks_like_a_known_one_is_not_to_be_loaded_without_arch() -> None:
-    """As SENet18 of kuangliu/pytorch-cifar: a pre-activation ResNet with BatchNorm behind its stem."""
-    state = dict(build(named_arch("preactresnet18-kuangliu"), classes=10, shape=(3, 32, 32)).state_dict())
-    state |= {f"bn1.{key}": value for key, value in nn.BatchNorm2d(64).state_dict().items()}
-    state["layer1.0.fc1.weight"] = torch.ones(4, 64, 1, 1)
-    torch.save(state, "m.pt")
-    with pytest.raises(
-        RbError, match=r"looks like resnet18 and is another network.*say which with --arch"
-    ) as error:
-        checkpoint.load("m.pt")
-    assert "leave --arch out" not in str(error.value)
-
-
 def test_the_last_of_counted_linear_layers_gives_the_logits() -> None:
     shapes = {"conv1": (6, 3, 5, 5), "fc1": (120, 400), "fc2": (84, 120), "fc3": (10, 84)}
     state = {f"{name}.weight": torch.ones(shape) for name, shape in shapes.items()}
-    assert recognise.classes_of(state) == 10
+    assert families.classes_of(state) == 10
     state = {"classifier.1.weight": torch.ones(7, 3), "classifier.4.weight": torch.ones(5, 7)}
-    assert recognise.classes_of(state) == 5
+    assert families.classes_of(state) == 5
 
 
 def test_vision_transformers_have_sides_and_patches() -> None:

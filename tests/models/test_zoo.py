@@ -14,7 +14,7 @@ from rbtools import models
 from rbtools.errors import RbError
 from rbtools.inputs.checkpoints import named_arch
 from rbtools.models import checkpoint, torchvision_import, torchvision_operators, variants
-from rbtools.models.load_weights import meta_init
+from rbtools.models.meta import meta_init
 from rbtools.models.normalize import Normalized
 from rbtools.models.resnet import ResNet
 from rbtools.models.tensor_names import translated, translation
@@ -248,7 +248,7 @@ def test_numbers_that_cannot_normalise_are_refused(mean, std):
 def test_torchvision_imports_and_what_is_declared_is_what_was_missing():
     has_operators = torchvision_import.torchvision.extension._has_ops()
     assert bool(torchvision_operators.declared) == (not has_operators)
-    assert torchvision_operators.declare_missing_operators() == []
+    torchvision_operators.prepare()
     flip = torchvision_import.torchvision.transforms.RandomHorizontalFlip(p=1.0)
     image = torch.arange(6).view(1, 2, 3)
     assert torch.equal(flip(image), image.flip(-1))

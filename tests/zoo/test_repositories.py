@@ -13,7 +13,7 @@ from rbtools.errors import RbError
 from rbtools.inputs.checkpoints import named_arch
 from rbtools.models import build, checkpoint
 from rbtools.models.checkpoint import NormalizationHints
-from rbtools.models.load_weights import meta_init
+from rbtools.models.meta import meta_init
 from rbtools.models.normalize import Known
 from rbtools.models.recognise import infer
 from rbtools.zoo import repositories

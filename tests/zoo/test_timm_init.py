@@ -17,7 +17,7 @@ from torch import Tensor
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.models import checkpoint
-from rbtools.models.load_weights import meta_init
+from rbtools.models.meta import meta_init
 from rbtools.store import Store
 from rbtools.trainer import presets, train_model
 from rbtools.trainer.recipe import Recipe

@@ -4,7 +4,7 @@ A family is one file here and one line in `REPOSITORIES`. Its module has
 
     NAMES               a regular expression for all its names
     EXAMPLES            some of them
-    infer(state)        the network of a bare state dict, or None: `Seen`
+    names(state)        names that the network of a bare state dict may have, which are built and compared
     build(match, fields, classes, shape)    the network of a name that matched, with the record's fields
     variants(name)      fields that names and shapes leave open, the usual ones first; may be absent
 
@@ -24,7 +24,7 @@ from torch import nn
 
 from rbtools.errors import RbError, near
 from rbtools.models import Shape
-from rbtools.models.families import Inferred, Seen, State
+from rbtools.models.families import Inferred, State, classes_of, fits, in_channels_of
 
 REPOSITORIES = {
     "google-deepmind and DM-Improves-AT (init_conv, layer, batchnorm, logits)": "deepmind",
@@ -45,12 +45,13 @@ def families() -> Iterator[tuple[str, ModuleType]]:
 
 def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     """The network of a public repository that these tensors are of, with the usual one of its variants."""
-    for _, family in families():
-        seen: Seen | None = family.infer(state)
-        if seen is not None:
-            name, head, stem = seen
-            usual = next(iter(variants_of({"name": name})), {})
-            return Inferred({"space": "repo", "name": name, **usual}, len(head), stem.shape[1])
+    classes, channels = classes_of(state), in_channels_of(state)
+    if classes is None or channels is None:
+        return None
+    for name in (name for _, family in families() for name in family.names(state)):
+        arch = {"space": "repo", "name": name, **next(iter(variants_of({"name": name})), {})}
+        if fits(state, arch, classes, (channels, 224, 224)):
+            return Inferred(arch, classes, channels)
     return None
 
 

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.models import Shape
-from rbtools.models.families import Seen, State, numbered, weight
+from rbtools.models.families import State, numbered, weight
 from rbtools.models.resnet import stage
 
 NAMES = r"augmix/resnext-(?P<depth>\d+)-(?P<groups>\d+)x(?P<width>\d+)d"
@@ -76,13 +76,10 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
     return AugMixResNeXt(*sizes, classes=classes, in_channels=shape[0])
 
 
-def infer(state: State) -> Seen | None:
-    """A ResNeXt by the shape of its first grouped convolution."""
-    stem, head = weight(state, "conv_1_3x3.weight", 4), weight(state, "classifier.weight", 2)
+def names(state: State) -> Iterator[str]:
+    """That of the blocks and the first grouped convolution of the first stage."""
     grouped = weight(state, "stage_1.0.conv_conv.weight", 4)
-    if stem is None or head is None or grouped is None:
-        return None
-    count = len(numbered(state, r"stage_1\.(\d+)()\.conv_conv\.weight"))
-    width = grouped.shape[1]
-    name = f"augmix/resnext-{9 * count + 2}-{len(grouped) // width}x{width}d"
-    return name, head, stem
+    if grouped is not None:
+        count = len(numbered(state, r"stage_1\.(\d+)\.conv_conv\.weight"))
+        width = grouped.shape[1]
+        yield f"augmix/resnext-{9 * count + 2}-{len(grouped) // width}x{width}d"

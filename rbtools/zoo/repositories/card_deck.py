@@ -7,16 +7,15 @@ as numbers; the scores of edge-popup beside them are left out, as the authors' c
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.models import Shape
-from rbtools.models.families import Seen, State, numbered, weight
+from rbtools.models.families import State, weight
 from rbtools.models.resnet import ResNet, stage
 
 NAMES = r"card/(resnet18-w(?P<width>\d+)|wide-preactresnet18-x(?P<widen>\d+))"
@@ -85,21 +84,10 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
     return CardResNet((2, 2, 2, 2), classes=classes, in_channels=shape[0], width=int(match["width"]))
 
 
-def infer(state: State) -> Seen | None:
-    """A ResNet-18 behind a 3x3 stem that is not 64 wide, or the binary network by its head."""
+def names(state: State) -> Iterator[str]:
+    """Those of the widths of the stem and of the last stage."""
     stem, deep = weight(state, "conv1.weight", 4), weight(state, "layer4.1.conv2.weight", 4)
-    if stem is None or deep is None or stem.shape[-1] != 3 or "layer1.2.conv1.weight" in state:
-        return None
-    head, last = weight(state, "fc.weight", 4), weight(state, "fc.weight", 2)
-    if head is not None and "layer1.0.bn1.running_mean" in state:
-        return f"card/wide-preactresnet18-x{len(deep) // 256 - 1}", head, stem
-    last = weight(state, "linear.weight", 2) if last is None else last
-    plain = "layer1.0.conv3.weight" not in state and "layer2.0.bn1.running_mean" in state
-    blocks = sorted(set(numbered(state, r"layer(\d)\.(\d+)\.conv2\.weight")))
-    if blocks != list(itertools.product((1, 2, 3, 4), (0, 1))) or not plain:
-        return None
-    if last is None or "bn1.running_mean" not in state or len(stem) * 8 != len(deep):
-        return None
-    if len(state["layer2.0.bn1.running_mean"]) != 2 * len(stem) or "layer1.0.fc1.weight" in state:
-        return None
-    return f"card/resnet18-w{len(stem)}", last, stem
+    if stem is not None and deep is not None:
+        if len(deep) >= 512:
+            yield f"card/wide-preactresnet18-x{len(deep) // 256 - 1}"
+        yield f"card/resnet18-w{len(stem)}"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.models import Shape
-from rbtools.models.families import Seen, State, weight
+from rbtools.models.families import State
 from rbtools.zoo.libraries import import_timm
 
 NAMES = r"singh/(?P<body>convnext-[tsbl]|vit-[sb])"
@@ -76,18 +76,7 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
     return network
 
 
-def infer(state: State) -> Seen | None:
-    """One of the six, by the widths and blocks of its body."""
-    convnext = "stem.stem.0.weight" in state
-    stem = weight(state, f"{'stem' if convnext else 'patch_embed.proj'}.stem.0.weight", 4)
-    head = weight(state, "head.fc.weight" if convnext else "head.weight", 2)
-    if stem is None or head is None:
-        return None
-    body = _convnext(state, head.shape[1]) if convnext else {384: "vit-s", 768: "vit-b"}.get(head.shape[1])
-    return None if body is None else (f"singh/{body}", head, stem)
-
-
-def _convnext(state: State, width: int) -> str | None:
-    if width == 768:  # tiny and small differ only in the blocks of the third stage
-        return "convnext-s" if "stages.2.blocks.9.conv_dw.weight" in state else "convnext-t"
-    return {1024: "convnext-b", 1536: "convnext-l"}.get(width)
+def names(state: State) -> list[str]:
+    """All of them for a network with such a stem."""
+    stems = state.keys() & {"stem.stem.0.weight", "patch_embed.proj.stem.0.weight"}
+    return [f"singh/{body}" for body in BODIES] if stems else []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.models import Shape
-from rbtools.models.families import Seen, State, numbered, weight
+from rbtools.models.families import State, numbered, weight
 from rbtools.models.resnet import ACTIVATIONS, stage
 
 NAMES = (
@@ -212,32 +212,13 @@ def _sizes(depth: int, widen: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return ((depth - 4) // 6,) * 3, (16, 16 * widen, 32 * widen, 64 * widen)
 
 
-def infer(state: State) -> Seen | None:
-    """A network whose sizes are those of a name."""
-    head = weight(state, "logits.weight", 2)
-    if head is None or "batchnorm.running_mean" not in state:
-        return None
-    stem = weight(state, "conv_2d.weight", 4)
-    name = _preact_name(state) if stem is not None else _wide_name(state)
-    stem = weight(state, "init_conv.weight", 4) if stem is None else stem
-    return None if name is None or stem is None else (name, head, stem)
-
-
-def _preact_name(state: State) -> str | None:
-    places = numbered(state, r"layer_(\d)\.(\d+)\.conv_2d_2\.weight")
-    blocks = tuple(sum(place == wanted for place, _ in places) for wanted in range(4))
-    return next((f"deepmind/preactresnet{name}" for name, one in BLOCKS.items() if one == blocks), None)
-
-
-def _wide_name(state: State) -> str | None:
-    places = numbered(state, r"layer\.(\d)\.block\.(\d+)\.conv_1\.weight")
-    blocks = tuple(sum(place == wanted for place, _ in places) for wanted in range(3))
-    kernels = [weight(state, "init_conv.weight", 4)]
-    kernels += [weight(state, f"layer.{stage}.block.0.conv_1.weight", 4) for stage in range(3)]
-    widths = tuple(0 if kernel is None else len(kernel) for kernel in kernels)
-    before = "meansparse-" if "meansparse_end.running_mean" in state else ""
-    if (blocks, widths) == RA_WRN and "layer.0.block.0.se.fc1.weight" in state:
-        return f"deepmind/{before}ra-wrn-70-16"
-    depth, widen = 6 * blocks[0] + 4, widths[1] // 16
-    same = blocks[0] > 0 and (blocks, widths) == _sizes(depth, widen)
-    return f"deepmind/{before}wrn-{depth}-{widen}" if same else None
+def names(state: State) -> Iterator[str]:
+    """Those of the blocks and the width of the first stage."""
+    if "conv_2d.weight" in state:
+        yield from (f"deepmind/preactresnet{blocks}" for blocks in BLOCKS)
+    first = weight(state, "layer.0.block.0.conv_1.weight", 4)
+    if first is not None and len(first) >= 16:
+        before = "meansparse-" if "meansparse_end.running_mean" in state else ""
+        count = len(numbered(state, r"layer\.0\.block\.(\d+)\.conv_1\.weight"))
+        yield f"deepmind/{before}ra-wrn-70-16"
+        yield f"deepmind/{before}wrn-{6 * count + 4}-{len(first) // 16}"

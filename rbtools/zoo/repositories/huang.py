@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from rbtools.models import Shape
-from rbtools.models.families import Seen, State, numbered, weight
+from rbtools.models.families import State, numbered, weight
 from rbtools.models.resnet import ACTIVATIONS, PreActivated, stage
 
 NAMES = r"huang/wrn-(?P<form>[ra])-d(\d+)-(\d+)-(\d+)-w(\d+)-(\d+)-(\d+)"
@@ -98,17 +98,11 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
     return HuangWideResNet(match["form"], sizes[:3], sizes[3:], **ends)
 
 
-def infer(state: State) -> Seen | None:
-    """A network with three stages and this stem."""
-    stem, head = weight(state, "stem_conv.weight", 4), weight(state, "fc.weight", 2)
+def names(state: State) -> Iterator[str]:
+    """Those of the blocks and widths of three stages, in either form."""
     kernels = [weight(state, f"blocks.{number}.layer.0.conv2.weight", 4) for number in range(3)]
-    form = next((form for form in "ra" if f"{_last_norm(form)}.running_mean" in state), None)
-    if stem is None or head is None or form is None or len(stem) != STEM:
-        return None
-    places = numbered(state, r"blocks\.(\d)\.layer\.(\d+)\.conv2\.weight")
-    blocks = [sum(place == wanted for place, _ in places) for wanted in range(3)]
+    blocks = [len(numbered(state, rf"blocks\.{n}\.layer\.(\d+)\.conv2\.weight")) for n in range(3)]
     widths = [len(kernel) for kernel in kernels if kernel is not None]
-    if len(widths) != 3:
-        return None
-    name = f"huang/wrn-{form}-d{'-'.join(map(str, blocks))}-w{'-'.join(map(str, widths))}"
-    return name, head, stem
+    if len(widths) == 3:
+        sizes = f"d{'-'.join(map(str, blocks))}-w{'-'.join(map(str, widths))}"
+        yield from (f"huang/wrn-{form}-{sizes}" for form in "ra")

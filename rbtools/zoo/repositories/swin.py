@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from rbtools.models import Shape
-from rbtools.models.families import Seen, State, numbered, weight
+from rbtools.models.families import State
 from rbtools.zoo.libraries import import_timm
 
 NAMES = r"(?P<owner>microsoft|xu)/swin-(?P<size>[tsbl])(?P<window>-window14)?"
@@ -49,17 +49,8 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
     return network
 
 
-def infer(state: State) -> Seen | None:
-    """A Swin transformer in Microsoft's names, or timm's."""
-    stem = weight(state, "patch_embed.proj.weight", 4)
-    head = weight(state, "head.weight", 2)
-    head = weight(state, "head.fc.weight", 2) if head is None else head
-    bias = weight(state, "layers.0.blocks.0.attn.relative_position_bias_table", 2)
-    if stem is None or head is None or bias is None or "patch_embed.norm.weight" not in state:
-        return None
-    places = numbered(state, r"layers\.(\d)\.blocks\.(\d+)\.norm1\.weight")
-    blocks = tuple(sum(stage == wanted for stage, _ in places) for wanted in range(4))
-    sizes = (len(stem), blocks)
-    size = next((size for size, (width, _, deep) in SIZES.items() if (width, deep) == sizes), None)
-    window = {169: "", 729: "-window14"}.get(len(bias))
-    return None if size is None or window is None else (f"microsoft/swin-{size}{window}", head, stem)
+def names(state: State) -> list[str]:
+    """All of Microsoft's for a network with biases by relative position."""
+    biased = "layers.0.blocks.0.attn.relative_position_bias_table" in state
+    sizes = [f"{size}{window}" for size in SIZES for window in ("", "-window14")]
+    return [f"microsoft/swin-{size}" for size in sizes] if biased else []

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from rbtools.models import Shape
-from rbtools.models.families import Seen, State, numbered, weight
+from rbtools.models.families import State
 from rbtools.zoo.libraries import import_timm
 
 NAMES = r"debenedetti/xcit-(?P<size>[sml])12"
@@ -54,12 +54,6 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
     return network
 
 
-def infer(state: State) -> Seen | None:
-    """An XCiT of these sizes with patches of 16 pixels, made by four convolutions."""
-    stem, head = weight(state, "patch_embed.proj.0.0.weight", 4), weight(state, "head.weight", 2)
-    heads = weight(state, "blocks.0.attn.temperature", 3)
-    if stem is None or head is None or heads is None or "patch_embed.proj.6.0.weight" not in state:
-        return None
-    depth = len(numbered(state, r"blocks\.(\d+)()\.attn\.temperature"))
-    size = next((size for size, sizes in SIZES.items() if sizes == (head.shape[1], len(heads))), None)
-    return None if size is None or depth != DEPTH else (f"debenedetti/xcit-{size}12", head, stem)
+def names(state: State) -> list[str]:
+    """All of them for a network with the temperatures of cross-covariance attention."""
+    return [f"debenedetti/xcit-{size}12" for size in SIZES] if "blocks.0.attn.temperature" in state else []

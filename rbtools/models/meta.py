@@ -1,0 +1,65 @@
+"""Networks without memory for their parameters, and the names and shapes of their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from rbtools import models
+from rbtools.models.tensor_names import OPTIONAL
+
+# The functions with which initialisations fill parameters. On the meta device there is nothing to fill, and
+# torch takes milliseconds a tensor to do so.
+_FILLS = {getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")}
+_FILLS |= {Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.mul_, Tensor.add_, Tensor.clamp_}
+
+
+class _MetaInit(TorchFunctionMode):
+    """Makes `torch.empty`, which layers create their parameters with, allocate no memory; nothing fills it.
+
+    The meta device is not used for everything: some networks compute their sizes, or constants of their
+    forward pass, with small tensors while they are built.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.empty:
+            kwargs["device"] = "meta"
+        if func in _FILLS:
+            target: Tensor = args[0] if args else kwargs["tensor"]
+            if target.is_meta:
+                return target
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def meta_init() -> Iterator[None]:
+    """Build networks with parameters on the meta device (no memory, no initialisation).
+
+    The global random state is unchanged.
+    """
+    with torch.random.fork_rng(devices=[]), _MetaInit():
+        yield
+
+
+@lru_cache(maxsize=64)
+def shapes_of(
+    fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Shape
+) -> dict[str, torch.Size]:
+    """The tensors that a file must have for the architecture with these fields and values. Raises RbError as
+    `models.build` does."""
+    with meta_init():
+        network = models.build(dict(fields), classes=classes, shape=shape)
+    return {key: value.shape for key, value in network.state_dict().items() if not key.endswith(OPTIONAL)}
