@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rbtools.errors import RbError, near, one_line
 from rbtools.lazy import np, torch
@@ -48,19 +48,6 @@ class Description:
     skipped: int = 0
     augment: tuple[str, ...] = ("crop", "flip")
     notes: tuple[str, ...] = ()
-
-
-class Remote(NamedTuple):
-    """A file to download: its address, MD5, and size in words. into: the folder that it is unpacked to."""
-
-    url: str
-    md5: str
-    size: str
-    into: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from rbtools.datasets import content_hash
 from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache, NotHere
-from rbtools.datasets.published_files import Arrays, DataFile, Remote
+from rbtools.datasets.published_files import Arrays
 from rbtools.errors import RbError
 from rbtools.lazy import np
 
@@ -33,7 +33,6 @@ FINGERPRINTS = {
 
 # In each class, in scikit-learn's order, every fifth example is a test example: the 5th, 10th, ...
 TEST_EVERY = 5
-_ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,31 +109,14 @@ class Mnist(Arrays):
     class_names: ClassVar[tuple[str, ...]] = _DIGITS
     folders: ClassVar[tuple[str, ...]] = ("MNIST/raw", "mnist", "mnist/MNIST/raw", "MNIST", ".")
     content: ClassVar[str] = "an idx file"
-    # split -> (file, MD5 of it packed): images, labels
-    files: ClassVar[dict[str, tuple[tuple[str, str], ...]]] = {
-        "train": (
-            ("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-            ("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
-        ),
-        "test": (
-            ("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3"),
-            ("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c"),
-        ),
-    }
 
-    def remotes(self, split: str) -> list[Remote]:
-        return [
-            Remote(f"{_ADDRESS}{name}.gz", md5, size)
-            for (name, md5), size in zip(self.files[split], ("10 MB", "30 kB"), strict=True)
-        ]
-
-    def parts(self, split: str) -> list[DataFile]:
-        files = dict(self.files[split])
+    def parts(self, split: str) -> dict[Path, str | None]:
+        """The files, else the packed ones; the MD5 are those of the latter."""
         try:
-            return list(map(DataFile, self.all_of(split, list(files))))
+            names = [file.path.removesuffix(".gz") for file in self.files(split)]
+            return dict.fromkeys(self.all_of(split, names))
         except NotHere:
-            packed = self.all_of(split, [f"{name}.gz" for name in files])
-            return list(map(DataFile, packed, files.values()))
+            return super().parts(split)
 
     def unpacked(self, data: bytes) -> Any:
         data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
@@ -158,16 +140,6 @@ class Svhn(Arrays):
     class_names: ClassVar[tuple[str, ...]] = _DIGITS
     folders: ClassVar[tuple[str, ...]] = (".", "svhn", "SVHN")
     content: ClassVar[str] = "a file of MATLAB"
-    files: ClassVar[dict[str, tuple[tuple[str, str], ...]]] = {
-        "train": (("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),),
-        "test": (("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),),
-        "extra": (("extra_32x32.mat", "a93ce644f1a588dc4d68dda5feec44a7"),),
-    }
-
-    def remotes(self, split: str) -> list[Remote]:
-        ((name, md5),) = self.files[split]
-        size = {"train": "182 MB", "test": "64 MB", "extra": "1.3 GB"}[split]
-        return [Remote(f"http://ufldl.stanford.edu/housenumbers/{name}", md5, size)]
 
     def unpacked(self, data: bytes) -> Any:
         from scipy.io import loadmat

@@ -13,7 +13,6 @@ from typing import ClassVar, NamedTuple
 from rbtools.datasets.base import Dataset, Description
 from rbtools.datasets.decode import Scaling
 from rbtools.datasets.photographs import Photographs
-from rbtools.datasets.published_files import Remote
 from rbtools.datasets.tree import Tree, class_folders, is_image, labelled, scan, some
 from rbtools.errors import RbError
 from rbtools.plain_files import read_text
@@ -125,9 +124,6 @@ class ImageNet(Photographs):
         """The images are read when they are used."""
         how, side = scaling(self.argument or USUAL)
         return labelled(self.name, split, self._checked(split), facts().wnids, (3, side, side), how)
-
-    def remotes(self, split: str) -> list[Remote]:
-        return []
 
     def tree(self, split: str) -> Tree:
         folder = self._place("train" if split == "train" else "test")

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from rbtools.datasets import cifar
 from rbtools.datasets.base import Dataset, Description, HashCache
-from rbtools.datasets.published_files import DataFile, PublishedDataset, Remote
+from rbtools.datasets.published_files import PublishedDataset
 from rbtools.datasets.tree import Tree, fingerprint, is_image, labelled, same_classes, scan, some
 from rbtools.errors import RbError
 from rbtools.plain_files import read_text
@@ -29,8 +29,8 @@ class Photographs(PublishedDataset):
     def tree(self, split: str) -> Tree:
         """The files of a split. Raises NotHere where they were not found."""
 
-    def parts(self, split: str) -> list[DataFile]:
-        return [DataFile(self.tree(split).root)]
+    def parts(self, split: str) -> dict[Path, str | None]:
+        return {self.tree(split).root: None}
 
     def load(self, split: str) -> Dataset:
         tree = self._checked(split)
@@ -75,15 +75,6 @@ class Cinic10(Photographs):
     normalization: ClassVar[str] = "cinic10"
     class_names: ClassVar[Sequence[str]] = cifar.Cifar10.class_names
     folders: ClassVar[tuple[str, ...]] = ("CINIC-10", "cinic10", "cinic-10", "CINIC10", ".")
-    archive: ClassVar[Remote] = Remote(
-        "https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz",
-        "6ee4d0c996905fe93221de577967a372",
-        "690 MB",
-        "CINIC-10",
-    )
-
-    def remotes(self, split: str) -> list[Remote]:
-        return [self.archive]
 
     def tree(self, split: str) -> Tree:
         for folder in self.folders:
@@ -119,9 +110,6 @@ class ImageNet50(Photographs):
         trees = {split: scan(folder) for split, folder in folders.items()}
         sizes = {split: len(tree) for split, tree in trees.items()}
         return replace(about, sizes=sizes, class_names=next(iter(trees.values())).classes)
-
-    def remotes(self, split: str) -> list[Remote]:
-        return []
 
     def tree(self, split: str) -> Tree:
         folders = self._splits()
@@ -185,15 +173,6 @@ class TinyImageNet(Photographs):
         "tiny-imagenet",
         ".",
     )
-    archive: ClassVar[Remote] = Remote(
-        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        "90528d7ca1a48142e341f4ef8d21d0de",
-        "250 MB",
-        FOLDER,
-    )
-
-    def remotes(self, split: str) -> list[Remote]:
-        return [self.archive]
 
     def tree(self, split: str) -> Tree:
         for folder in self.folders:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,7 +18,6 @@ from rbtools.datasets.base import (
     Description,
     HashCache,
     NotHere,
-    Remote,
     check_labels,
     damaged,
 )
@@ -30,11 +30,36 @@ from rbtools.plain_files import read_plain
 DEFAULT_FOLDER = "data"
 
 
-class DataFile(NamedTuple):
-    """A file that a split is read from, and the MD5 that its publisher prints for it, if any."""
+class PublishedFile(NamedTuple):
+    """A row of files.tsv: a file that a split is read from, or that is downloaded, or both.
 
-    path: Path
-    md5: str | None = None
+    path: where the file lies below the data folder; of an archive, the folder that it is unpacked to. split:
+    "" for an archive of all splits. size: in words.
+    """
+
+    dataset: str
+    split: str
+    path: str
+    md5: str
+    url: str
+    size: str
+
+    @property
+    def name(self) -> str:
+        """The name of the file that is downloaded; of an archive it is not that of `path`."""
+        return self.url.rpartition("/")[2]
+
+
+@cache
+def published() -> list[PublishedFile]:
+    """What is published of all data sets. MD5 sums and addresses are those of the publishers."""
+    lines = Path(__file__).with_name("files.tsv").read_text("ascii").splitlines()[1:]
+    return [PublishedFile(*line.split("\t")) for line in lines]
+
+
+def named(parts: Iterable[Path]) -> list[tuple[str, Path]]:
+    """(name, path) of files, as `content_hash.remembered` takes them."""
+    return [(path.name, path) for path in parts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +86,26 @@ class PublishedDataset(DatasetSource):
         more = {"mean": usual.mean, "std": usual.std, "augment": self.augment}
         return self.described(self.shape, self.class_names, dict(self.sizes), **more)
 
-    @abstractmethod
-    def parts(self, split: str) -> list[DataFile]:
-        """The files that a split is read from. Raises NotHere where they were not found."""
+    def files(self, split: str) -> list[PublishedFile]:
+        """The files that a split is read from, in the order of the examples."""
+        return [file for file in self._published() if file.split == split]
 
-    @abstractmethod
-    def remotes(self, split: str) -> list[Remote]:
+    def remotes(self, split: str) -> list[PublishedFile]:
         """The files to download for a split; empty where none are offered."""
+        return [file for file in self._published() if file.url and file.split in ("", split)]
+
+    def _published(self) -> list[PublishedFile]:
+        word = self.name.partition(":")[0]
+        return [file for file in published() if file.dataset == word]
+
+    def parts(self, split: str) -> dict[Path, str | None]:
+        """The files that a split is read from, with the MD5 that they must have.
+
+        Raises NotHere where they were not found.
+        """
+        files = self.files(split)
+        paths = self.all_of(split, [file.path for file in files])
+        return dict(zip(paths, (file.md5 for file in files), strict=True))
 
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
         self.known(split)
@@ -118,12 +156,8 @@ class PublishedDataset(DatasetSource):
 
 @dataclass(frozen=True, kw_only=True)
 class Arrays(PublishedDataset):
-    """A published data set that comes as arrays, and is read whole.
+    """A published data set that comes as arrays, and is read whole."""
 
-    files: split -> (path below one of the folders, MD5), in the order of the examples.
-    """
-
-    files: ClassVar[dict[str, tuple[tuple[str, str], ...]]]
     content: ClassVar[str]  # what a file of it is, in words
 
     @abstractmethod
@@ -134,10 +168,6 @@ class Arrays(PublishedDataset):
         """Images uint8 (N, C, H, W) and labels int64 (N,) of what the files hold."""
         images, labels = zip(*parts, strict=True)
         return np.concatenate(images), np.concatenate(labels)
-
-    def parts(self, split: str) -> list[DataFile]:
-        files = dict(self.files[split])
-        return list(map(DataFile, self.all_of(split, list(files)), files.values()))
 
     def load(self, split: str) -> Dataset:
         """Raises RbError where a file is missing, damaged, or holds something else."""
@@ -151,26 +181,25 @@ class Arrays(PublishedDataset):
             images, labels = self._checked(split)
             return content_hash.pixels_hash(images.shape, [images], labels)
 
-        files = [(part.path.name, part.path) for part in self.parts(split)]
-        return content_hash.remembered(cache, (self.name, split), files, make)
+        return content_hash.remembered(cache, (self.name, split), named(self.parts(split)), make)
 
-    def read(self, part: DataFile) -> Any:
+    def read(self, path: Path, published: str | None) -> Any:
         """What a file holds, after the check of its MD5: a pickle runs code."""
         expected = f"{self.content} of the data set {self.name}"
-        if part.md5 is not None:
-            expected += f", whose MD5 is {part.md5}"
+        if published is not None:
+            expected += f", whose MD5 is {published}"
         try:
-            data = read_plain(part.path)
+            data = read_plain(path)
             md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            if md5 != (part.md5 or md5):
+            if md5 != (published or md5):
                 raise ValueError(f"its MD5 is {md5}")
             return self.unpacked(data)
         except Exception as error:  # numpy, gzip and scipy raise many kinds of errors
-            raise damaged(part.path, expected, error, "Remove it and get it again.") from None
+            raise damaged(path, expected, error, "Remove it and get it again.") from None
 
     def _checked(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         self.known(split)
-        images, labels = self.joined([self.read(part) for part in self.parts(split)])
+        images, labels = self.joined([self.read(*part) for part in self.parts(split).items()])
         if images.shape != (self.sizes[split], *self.shape) or len(labels) != len(images):
             raise RbError(
                 f"The files of the data set {self.name} hold {_sized(images.shape)} and {len(labels)} labels"
