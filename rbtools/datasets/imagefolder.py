@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,8 +38,8 @@ FORMS = (
     " or with the names alone in the model's order"
 )
 
-BETWEEN = " \t,:="  # a name and its index: "cat 3", "cat,3", "cat: 3", "cat = 3"
-MOST_DIGITS = 9  # the most digits of an index
+# A name and its index: "cat 3", "cat,3", "cat: 3", "cat = 3".
+_PAIR = re.compile(r"(.*[^ \t,:=])[ \t,:=]+([0-9]{1,9})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,27 +186,16 @@ def _from_json(file: str, text: str) -> list[tuple[str, int]]:
 def _from_lines(file: str, text: str, folders: list[str]) -> list[tuple[str, int]]:
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
+    matches = [_PAIR.fullmatch(line) for line in lines]
     # A folder may be called "class 1": a file of folder names alone is taken as such.
-    if all(line in folders for line in lines):
-        return [(name, index) for index, name in enumerate(lines)]
-    matches = [_pair(line) for line in lines]
-    if not any(matches):
+    if not any(matches) or all(line in folders for line in lines):
         return [(name, index) for index, name in enumerate(lines)]
     pairs = []
     for line, match in zip(lines, matches, strict=True):
         if match is None:
             raise RbError(f"The class map {file} has the line '{line}'. Expected a name and an index: cat 3.")
-        pairs.append(match)
+        pairs.append((match[1], int(match[2])))
     return pairs
-
-
-def _pair(line: str) -> tuple[str, int] | None:
-    """The name and the index of a line; None if it lacks either."""
-    before = line.rstrip("0123456789")
-    name, digits = before.rstrip(BETWEEN), line[len(before) :]
-    if not name or name == before or not 0 < len(digits) <= MOST_DIGITS:
-        return None
-    return name, int(digits)
 
 
 def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> list[str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from rbtools.datasets import content_hash, decode, streaming
 from rbtools.datasets.base import Dataset, HashCache, are_numbers
@@ -98,14 +97,11 @@ def scan(root: Path, may_be_empty: bool = False) -> Tree:
             f"The folder {root} has no class folders. Expected a folder for each class with its images in it:"
             f" {root / 'cat' / 'image.png'}."
         )
-    real = root.resolve()
-    above = tuple(_identity(folder) for folder in (real, *real.parents))
     files: list[tuple[int, str]] = []
     skipped: Counter[str] = Counter()
     empty = []
     for position, name in enumerate(classes):
-        folders = sorted(_walk(root / name, name, above))
-        images = [os.path.join(folder, file) for folder, names in folders for file in sorted(names)]
+        images = [os.path.join(folder, file) for folder, names in _walk(root, name) for file in sorted(names)]
         chosen = [image for image in images if is_image(os.path.basename(image))]
         others = [os.path.basename(image) for image in set(images).difference(chosen)]
         skipped.update(HIDDEN if _hidden(other) else os.path.splitext(other)[1].lower() for other in others)
@@ -129,18 +125,16 @@ def _is_split(root: Path) -> bool:
     names = class_folders(root)
     if root.resolve().name == "train" or not names:
         return False
-    for name in names:
-        with _scandir(root / name) as entries:
-            if not any(is_image(entry.name) and not _is_folder(entry) for entry in entries):
-                return False
-    return True
+    return all(
+        any(is_image(file) and not (root / name / file).is_dir() for file in _entries(root / name))
+        for name in names
+    )
 
 
 def class_folders(root: Path) -> list[str]:
     """The names of the class folders, hidden ones left out: in alphabetical order, or by number if all are
     whole numbers (9 before 10)."""
-    with _scandir(root) as entries:
-        names = sorted(entry.name for entry in entries if not _hidden(entry.name) and _is_folder(entry))
+    names = sorted(name for name in _entries(root) if not _hidden(name) and os.path.isdir(root / name))
     return sorted(names, key=int) if are_numbers(names) else names
 
 
@@ -153,45 +147,36 @@ def _hidden(name: str) -> bool:
     return name.startswith(".")
 
 
-def _walk(folder: Path, relative: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, list[str]]]:
-    """(relative folder, names of its files) of a folder and all below it, links followed."""
-    here = _identity(folder)
-    if here in above:
-        raise RbError(
-            f"The folder {folder} is a link to a folder that it lies in, so the images below it have no end."
-            " Remove the link."
-        )
-    files = []
-    with _scandir(folder) as entries:
-        for entry in entries:
-            if not _is_folder(entry):
-                files.append(entry.name)
-            elif not _hidden(entry.name):
-                yield from _walk(folder / entry.name, os.path.join(relative, entry.name), (*above, here))
-    yield relative, files
+def _walk(root: Path, name: str) -> list[tuple[str, list[str]]]:
+    """(folder, names of its files) of a folder of `root` and all below it, by path and relative to `root`.
+
+    Links are followed. Raises RbError for one that leads to a folder that it lies in.
+    """
+    found = []
+    for below, folders, files in os.walk(root / name, onerror=_unreadable, followlinks=True):
+        folders[:] = [folder for folder in folders if not _hidden(folder)]
+        for link in filter(Path.is_symlink, (Path(below, folder) for folder in folders)):
+            target = link.resolve()
+            if any(above.resolve().is_relative_to(target) for above in link.parents):
+                raise RbError(
+                    f"The folder {link} is a link to a folder that it lies in, so the images below it have no"
+                    " end. Remove the link."
+                )
+        found.append((os.path.relpath(below, root), files))
+    return sorted(found)
 
 
-def _identity(folder: Path) -> tuple[int, int]:
-    status = os.stat(folder)
-    return status.st_dev, status.st_ino
-
-
-def _scandir(folder: Path) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+def _entries(folder: Path) -> list[str]:
     try:
-        return os.scandir(folder)
+        return os.listdir(folder)
     except OSError as error:
-        raise RbError(
-            f"The folder {folder} cannot be read ({error.strerror}). Check its permissions."
-        ) from None
+        _unreadable(error)
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError as error:
-        raise RbError(
-            f"{entry.path} cannot be followed ({error.strerror}). Remove or repair the link."
-        ) from None
+def _unreadable(error: OSError) -> NoReturn:
+    raise RbError(
+        f"The folder {error.filename} cannot be read ({error.strerror}). Check its permissions."
+    ) from None
 
 
 def same_classes(folders: dict[str, Path]) -> None:
