@@ -182,16 +182,6 @@ class TinyImageNet(Photographs):
         raise self.not_here(split, f"{FOLDER}/wnids.txt with train and val beside it")
 
 
-def _names(root: Path) -> list[str]:
-    """The paths of all files below train and val."""
-    return [
-        os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
-        for part in ("train", "val")
-        for folder, _, names in os.walk(root / part)
-        for name in names
-    ]
-
-
 def _tree(root: Path, split: str) -> Placed:
     """The images of a split: by class, then by name.
 
@@ -199,24 +189,22 @@ def _tree(root: Path, split: str) -> Placed:
     copies they are sorted into class folders.
     """
     classes = sorted(read_text(root / "wnids.txt").split())
+    number = {wnid: place for place, wnid in enumerate(classes)}
+    part = "val" if split == "test" else "train"
     # Lines such as `val_0.JPEG n03444034 0 32 44 62` with tabs: file -> class.
-    listed = root / "val" / ANNOTATIONS
+    listed = root / part / ANNOTATIONS
     lines = read_text(listed).splitlines() if listed.is_file() else []
     class_of = {fields[0]: fields[1] for line in lines if len(fields := line.split("\t")) > 1}
-    part, number = ("train", "val")[split == "test"], {name: i for i, name in enumerate(classes)}
     entries = []
-    for name in _names(root):
-        first, _, below = name.partition("/")
-        file = below.rpartition("/")[2]
-        if first != part or not is_image(file):
-            continue
-        wnid = (
-            class_of.get(file) if part == "val" and below.startswith("images/") else below.partition("/")[0]
-        )
-        if wnid not in number:
-            problem = f"the class '{wnid}', not in wnids.txt" if wnid else f"no class in {ANNOTATIONS}"
-            raise RbError(f"The image {name} of tinyimagenet in {root} has {problem}. Get the data anew.")
-        entries.append((number[wnid], f"{wnid}/{file}", name))
+    for folder, _, names in os.walk(root / part):
+        first = Path(folder).relative_to(root / part).parts[:1]
+        for file in filter(is_image, names):
+            name = Path(folder, file).relative_to(root).as_posix()
+            wnid = class_of.get(file) if part == "val" and first == ("images",) else "".join(first)
+            if wnid not in number:
+                problem = f"the class '{wnid}', not in wnids.txt" if wnid else f"no class in {ANNOTATIONS}"
+                raise RbError(f"The image {name} of tinyimagenet in {root} has {problem}. Get the data anew.")
+            entries.append((number[wnid], f"{wnid}/{file}", name))
     entries.sort()
     files = [(position, name) for position, name, _ in entries]
     return Placed(root, classes, files, {}, [name for *_, name in entries])
