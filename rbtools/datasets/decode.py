@@ -101,20 +101,14 @@ def _in_threads(count: int, work: Callable[[int], None]) -> None:
     # are bound by the interpreter: 32x32 JPEGs take 0.1 ms each, however many threads there are.
     threads = min(8, os.cpu_count() or 1)
     size = max(1, min(CHUNK, count // (2 * threads)))
-    starts = range(0, count, size)
 
     def piece(start: int) -> None:
         for number in range(start, min(start + size, count)):
             work(number)
 
     with _quiet(), ThreadPoolExecutor(threads) as pool:
-        tasks = [pool.submit(piece, start) for start in starts]
-        try:
-            for task in tasks:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
+        for _ in pool.map(piece, range(0, count, size)):  # after an error it cancels what has not begun
+            pass
 
 
 def mixed_sizes(first: str, size: tuple[int, int], other: str, other_size: tuple[int, int]) -> RbError:
