@@ -23,7 +23,7 @@ class Pickles(Arrays):
 
     sizes: ClassVar[dict[str, int]] = {"train": 50_000, "test": 10_000}
     shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
-    content: ClassVar[str] = "a pickle"
+    form: ClassVar[str] = "a pickle"
     label_key: ClassVar[str] = "labels"
 
     def unpacked(self, data: bytes) -> Any:

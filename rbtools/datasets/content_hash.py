@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rbtools.datasets.base import HashCache
@@ -16,16 +16,20 @@ from rbtools.store.checksum import stamp
 if TYPE_CHECKING:
     import numpy as np
 
+AT_ONCE = 1000  # images
 
-def pixels_hash(shape: tuple[int, ...], chunks: Iterable[np.ndarray], labels: np.ndarray) -> str:
+
+def pixels_hash(pieces: Sequence[np.ndarray], labels: np.ndarray) -> str:
     """SHA-256 (hex) of the shape (N, C, H, W), the pixels in order, and the labels.
 
-    `chunks` are uint8 arrays that make up the images, one after the other. Labels are single bytes where
-    they all fit, else four.
+    `pieces` are arrays uint8 (n, C, H, W) that make up the images, one after the other. Labels are single
+    bytes where they all fit, else four.
     """
+    shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
     total = hashlib.sha256(f"rbtools images 1 {shape}".encode())
-    for chunk in chunks:
-        total.update(chunk.reshape(-1).data)  # a view where the pixels are contiguous, else a copy
+    for piece in pieces:
+        for start in range(0, len(piece), AT_ONCE):  # a view where the pixels are contiguous, else a copy
+            total.update(piece[start : start + AT_ONCE].reshape(-1).data)
     total.update(labels.astype("u1" if labels.max(initial=0) < 256 else "<u4").tobytes())
     return total.hexdigest()
 

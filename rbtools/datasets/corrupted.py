@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import ClassVar
 
-from rbtools.datasets import cifar, content_hash, npy, streaming
-from rbtools.datasets.base import Dataset, Description, HashCache, check_labels, damaged
-from rbtools.datasets.published_files import PublishedDataset, PublishedFile, named
+from rbtools.datasets import cifar, content_hash, npy
+from rbtools.datasets.arrays import Content, ImageArrays
+from rbtools.datasets.base import Description, damaged
+from rbtools.datasets.published_files import PublishedDataset, PublishedFile
 from rbtools.errors import RbError, near
 from rbtools.lazy import np
 from rbtools.units import SEVERITIES
@@ -26,7 +27,7 @@ EXTRA = ("gaussian_blur", "saturate", "spatter", "speckle_noise")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CifarC(PublishedDataset):
+class CifarC(PublishedDataset, ImageArrays):
     """cifar10-c:fog.3 is one corruption at one severity, cifar10-c:fog all five, cifar10-c everything.
 
     Everything is the 15 corruptions of the benchmark, in alphabetical order, each from severity 1 to 5;
@@ -56,54 +57,26 @@ class CifarC(PublishedDataset):
         wanted = {"labels", *(name for name, _ in self._blocks())}
         return [file for file in super().files(split) if PurePath(file.path).stem in wanted]
 
-    def load(self, split: str) -> Dataset:
-        self.known(split)
-        arrays, labels = self._arrays(split)
-        blocks, size = self._blocks(), self.sizes["test"]
+    def content(self, split: str) -> Content:
+        arrays = {path.stem: self._array(path) for path in self.parts(split)}
+        size, labels = self.sizes["test"], arrays["labels"].astype(np.int64)
+        places = [(name, slice((number - 1) * size, number * size)) for name, number in self._blocks()]
+        pieces = [arrays[name][place].transpose(0, 3, 1, 2) for name, place in places]
+        return Content(pieces, np.concatenate([labels[place] for _, place in places]), self.class_names)
 
-        def fetch(ids: np.ndarray, out: np.ndarray) -> None:
-            for number, (name, severity) in enumerate(blocks):
-                of_block = ids // size == number
-                if of_block.any():
-                    places = ids[of_block] - number * size + (severity - 1) * size
-                    out[of_block] = arrays[name][places].transpose(0, 3, 1, 2)
-
-        images = streaming.images((len(blocks) * size, *self.shape), fetch)
-        return self.loaded(split, images, labels, self.class_names)
-
-    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers the pixels and labels of the selected blocks."""
-        self.known(split)
-        parts = self.parts(split)
-        size = self.sizes["test"]
-
-        def make() -> str:
-            for path, published in parts.items():
-                if (md5 := content_hash.md5_of(path)) != published:
-                    expected = f"the file of the data set {self.name} whose MD5 is {published}"
-                    raise damaged(path, expected, f"its MD5 is {md5}", "Remove it and get it again.")
-            arrays, labels = self._arrays(split)
-            chunks = (
-                arrays[name][(severity - 1) * size : severity * size].transpose(0, 3, 1, 2)
-                for name, severity in self._blocks()
-            )
-            return content_hash.pixels_hash((len(labels), *self.shape), chunks, labels)
-
-        return content_hash.remembered(cache, (self.name, split), named(parts), make)
+    def hashed(self, split: str) -> str:
+        """Raises RbError for a file whose MD5 is not the published one."""
+        for path, published in self.parts(split).items():
+            if (md5 := content_hash.md5_of(path)) != published:
+                expected = f"the file of the data set {self.name} whose MD5 is {published}"
+                raise damaged(path, expected, f"its MD5 is {md5}", "Remove it and get it again.")
+        return super().hashed(split)
 
     def _blocks(self) -> list[tuple[str, int]]:
         """(corruption, severity) of each ten thousand images."""
         word, _, severity = (self.argument or "").partition(".")
         names = (word,) if word else CORRUPTIONS
         return [(name, number) for name in names for number in SEVERITIES if severity in ("", str(number))]
-
-    def _arrays(self, split: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Memory maps (50000, 32, 32, 3) by corruption, and the labels of all images int64 (N,)."""
-        arrays = {path.stem: self._array(path) for path in self.parts(split)}
-        labels = arrays.pop("labels").astype(np.int64).reshape(len(SEVERITIES), -1)
-        chosen = np.concatenate([labels[severity - 1] for _, severity in self._blocks()])
-        check_labels(self.name, chosen, self.class_names)
-        return arrays, chosen
 
     def _array(self, path: Path) -> np.ndarray:
         """The labels (50000,) or the images (50000, 32, 32, 3) of a file, as a memory map."""

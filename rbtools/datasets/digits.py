@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rbtools.datasets import content_hash
-from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache, NotHere
+from rbtools.datasets.arrays import Content, ImageArrays
+from rbtools.datasets.base import Description, HashCache, NotHere
 from rbtools.datasets.published_files import Arrays
 from rbtools.errors import RbError
 from rbtools.lazy import np
@@ -36,7 +37,7 @@ TEST_EVERY = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Digits(DatasetSource):
+class Digits(ImageArrays):
     """The embedded data set. Pixels 0..16 become round(255 v / 16), with 127.5 (v = 8) rounded up to 128."""
 
     def __post_init__(self) -> None:
@@ -51,16 +52,16 @@ class Digits(DatasetSource):
             raise self.unknown_split(split, FINGERPRINTS)
         return FINGERPRINTS[split]
 
-    def load(self, split: str) -> Dataset:
+    def content(self, split: str) -> Content:
         """Raises RbError if scikit-learn is missing or has different digits."""
         expected = self.fingerprint(split)
         images, labels = split_of(*raw(), split)
-        if content_hash.pixels_hash(images.shape, [images], labels) != expected:
+        if content_hash.pixels_hash([images], labels) != expected:
             raise RbError(
                 "The digits of the installed scikit-learn are not the ones that rbtools knows, so results"
                 " would not be comparable. Install another version of scikit-learn."
             )
-        return self.loaded(split, images, labels, _DIGITS)
+        return Content([images], labels, _DIGITS)
 
 
 def raw() -> tuple[np.ndarray, np.ndarray]:
@@ -108,7 +109,7 @@ class Mnist(Arrays):
     augment: ClassVar[tuple[str, ...]] = ()
     class_names: ClassVar[tuple[str, ...]] = _DIGITS
     folders: ClassVar[tuple[str, ...]] = ("MNIST/raw", "mnist", "mnist/MNIST/raw", "MNIST", ".")
-    content: ClassVar[str] = "an idx file"
+    form: ClassVar[str] = "an idx file"
 
     def parts(self, split: str) -> dict[Path, str | None]:
         """The files, else the packed ones; the MD5 are those of the latter."""
@@ -123,9 +124,9 @@ class Mnist(Arrays):
         sides = np.frombuffer(data, ">u4", data[3], 4)
         return np.frombuffer(data, np.uint8, offset=4 + 4 * len(sides)).reshape(sides)
 
-    def joined(self, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    def joined(self, parts: list[Any]) -> tuple[list[np.ndarray], np.ndarray]:
         images, labels = parts
-        return images[:, None].copy(), labels.astype(np.int64)
+        return [images[:, None]], labels.astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +140,7 @@ class Svhn(Arrays):
     augment: ClassVar[tuple[str, ...]] = ("crop",)
     class_names: ClassVar[tuple[str, ...]] = _DIGITS
     folders: ClassVar[tuple[str, ...]] = (".", "svhn", "SVHN")
-    content: ClassVar[str] = "a file of MATLAB"
+    form: ClassVar[str] = "a file of MATLAB"
 
     def unpacked(self, data: bytes) -> Any:
         from scipy.io import loadmat

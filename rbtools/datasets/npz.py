@@ -9,16 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from rbtools.datasets import content_hash, npy, streaming
-from rbtools.datasets.base import (
-    Dataset,
-    DatasetSource,
-    Description,
-    HashCache,
-    check_labels,
-    damaged,
-    numbered,
-)
+from rbtools.datasets import npy
+from rbtools.datasets.arrays import Content, ImageArrays, Stamped
+from rbtools.datasets.base import Description, damaged, numbered
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plain_files import opened
@@ -37,7 +30,7 @@ _SPLITS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Npz(DatasetSource):
+class Npz(ImageArrays):
     """Arrays by split. `images` and `labels` alone are the split test.
 
     The number of classes is given by `class_names` (an array of texts) or `classes` (a number) in the file,
@@ -59,33 +52,8 @@ class Npz(DatasetSource):
             raise archive.wrong(f"its splits hold images of different shapes: {sizes}")
         return self.described(first[1:], class_names, {split: shape[0] for split, shape in shapes.items()})
 
-    def load(self, split: str) -> Dataset:
-        """Raises RbError where the arrays do not fit each other, or a label is out of range."""
-        images, labels, class_names = self._arrays(split)
-
-        def fetch(ids: np.ndarray, out: np.ndarray) -> None:
-            out[:] = images[ids]
-
-        return self.loaded(split, streaming.images(images.shape, fetch), labels, class_names)
-
-    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers the pixels and labels of the split, independent of their layout."""
-
-        def make() -> str:
-            images, labels, _ = self._arrays(split)
-            parts = (images[start : start + 1000] for start in range(0, len(images), 1000))
-            return content_hash.pixels_hash(images.shape, parts, labels)
-
-        with _archive(self._path) as archive:
-            path = archive.path
-        return content_hash.remembered(cache, ("npz", split, os.path.realpath(path)), [("", path)], make)
-
-    @property
-    def _path(self) -> Path:
-        return Path(self.argument or "").expanduser()
-
-    def _arrays(self, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Images (N, C, H, W); labels int64 (N,); the classes' names."""
+    def content(self, split: str) -> Content:
+        """Raises RbError where the arrays do not fit each other."""
         with _archive(self._path) as archive:
             if split not in archive.splits:
                 raise self.unknown_split(split, archive.splits)
@@ -95,9 +63,16 @@ class Npz(DatasetSource):
             class_names = archive.class_names()
         if len(images) != len(labels):
             raise archive.wrong(f"it has {len(images)} images and {len(labels)} labels in the split {split}")
-        images = images[:, None] if images.ndim == 3 else images.transpose(axes)
-        check_labels(self.name, labels, class_names)
-        return images, labels, class_names
+        return Content([images[:, None] if images.ndim == 3 else images.transpose(axes)], labels, class_names)
+
+    def stamped(self, split: str) -> Stamped:
+        with _archive(self._path) as archive:
+            path = archive.path
+        return ("npz", split, os.path.realpath(path)), [("", path)]
+
+    @property
+    def _path(self) -> Path:
+        return Path(self.argument or "").expanduser()
 
 
 @contextmanager

@@ -5,22 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from rbtools.datasets import content_hash, fetch
-from rbtools.datasets.base import (
-    Dataset,
-    DatasetSource,
-    Description,
-    HashCache,
-    NotHere,
-    check_labels,
-    damaged,
-)
+from rbtools.datasets import fetch
+from rbtools.datasets.arrays import Content, ImageArrays, Stamped
+from rbtools.datasets.base import DatasetSource, Description, NotHere, damaged
 from rbtools.datasets.normalization import NORMALIZATIONS
 from rbtools.errors import RbError
 from rbtools.lazy import np
@@ -57,11 +50,6 @@ def published() -> list[PublishedFile]:
     return [PublishedFile(*line.split("\t")) for line in lines]
 
 
-def named(parts: Iterable[Path]) -> list[tuple[str, Path]]:
-    """(name, path) of files, as `content_hash.remembered` takes them."""
-    return [(path.name, path) for path in parts]
-
-
 @dataclass(frozen=True, kw_only=True)
 class PublishedDataset(DatasetSource):
     """A published data set, with its official files.
@@ -88,6 +76,7 @@ class PublishedDataset(DatasetSource):
 
     def files(self, split: str) -> list[PublishedFile]:
         """The files that a split is read from, in the order of the examples."""
+        self.known(split)
         return [file for file in self._published() if file.split == split]
 
     def remotes(self, split: str) -> list[PublishedFile]:
@@ -106,6 +95,9 @@ class PublishedDataset(DatasetSource):
         files = self.files(split)
         paths = self.all_of(split, [file.path for file in files])
         return dict(zip(paths, (file.md5 for file in files), strict=True))
+
+    def stamped(self, split: str) -> Stamped:
+        return (self.name, split), [(path.name, path) for path in self.parts(split)]
 
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
         self.known(split)
@@ -155,37 +147,23 @@ class PublishedDataset(DatasetSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrays(PublishedDataset):
+class Arrays(PublishedDataset, ImageArrays):
     """A published data set that comes as arrays, and is read whole."""
 
-    content: ClassVar[str]  # what a file of it is, in words
+    form: ClassVar[str]  # what a file of it is, in words
 
     @abstractmethod
     def unpacked(self, data: bytes) -> Any:
         """What the bytes of one file hold. Whatever it raises is told with the name of the file."""
 
-    def joined(self, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Images uint8 (N, C, H, W) and labels int64 (N,) of what the files hold."""
+    def joined(self, parts: list[Any]) -> tuple[list[np.ndarray], np.ndarray]:
+        """Images uint8 (n, C, H, W) by file, and all labels int64 (N,), of what the files hold."""
         images, labels = zip(*parts, strict=True)
-        return np.concatenate(images), np.concatenate(labels)
-
-    def load(self, split: str) -> Dataset:
-        """Raises RbError where a file is missing, damaged, or holds something else."""
-        return self.loaded(split, *self._checked(split), self.class_names)
-
-    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers pixels and labels. Raises RbError for a file whose MD5 is not the published one."""
-        self.known(split)
-
-        def make() -> str:
-            images, labels = self._checked(split)
-            return content_hash.pixels_hash(images.shape, [images], labels)
-
-        return content_hash.remembered(cache, (self.name, split), named(self.parts(split)), make)
+        return list(images), np.concatenate(labels)
 
     def read(self, path: Path, published: str | None) -> Any:
         """What a file holds, after the check of its MD5: a pickle runs code."""
-        expected = f"{self.content} of the data set {self.name}"
+        expected = f"{self.form} of the data set {self.name}"
         if published is not None:
             expected += f", whose MD5 is {published}"
         try:
@@ -197,17 +175,16 @@ class Arrays(PublishedDataset):
         except Exception as error:  # numpy, gzip and scipy raise many kinds of errors
             raise damaged(path, expected, error, "Remove it and get it again.") from None
 
-    def _checked(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        self.known(split)
+    def content(self, split: str) -> Content:
         images, labels = self.joined([self.read(*part) for part in self.parts(split).items()])
-        if images.shape != (self.sizes[split], *self.shape) or len(labels) != len(images):
+        found = sum(map(len, images)), *images[0].shape[1:]
+        if found != (self.sizes[split], *self.shape) or len(labels) != found[0]:
             raise RbError(
-                f"The files of the data set {self.name} hold {_sized(images.shape)} and {len(labels)} labels"
+                f"The files of the data set {self.name} hold {_sized(found)} and {len(labels)} labels"
                 f" for the split {split}. Expected {_sized((self.sizes[split], *self.shape))}: get the"
                 " official files, or use imagefolder:PATH or npz:PATH for data of your own."
             )
-        check_labels(self.name, labels, self.class_names)
-        return images, labels
+        return Content(images, labels, self.class_names)
 
 
 def _sized(shape: tuple[int, ...]) -> str:
