@@ -91,10 +91,7 @@ class ArrayDataset(ImageArrays):
         shapes = {images.shape[1:] for images, _ in made.values()}
         if len(shapes) > 1:
             raise self._wrong(f"its splits have images of different shapes: {sorted(shapes)}")
-        names = list(self.classes)
-        if not names:
-            highest = max(int(labels.max(initial=-1)) for _, labels in made.values())
-            names = numbered(self.name, highest + 1)
+        names = self.classes or numbered(self.name, (labels for _, labels in made.values()))
         return self.described(
             shapes.pop(), names, {split: len(labels) for split, (_, labels) in made.items()}
         )

@@ -173,8 +173,10 @@ def channels_of(argument: str | None) -> tuple[str, int | None]:
     )
 
 
-def numbered(where: str, count: int) -> list[str]:
-    """Names of `count` classes: their numbers. Raises RbError for an implausible count (a damaged label)."""
+def numbered(where: str, labels: Iterable[np.ndarray]) -> list[str]:
+    """Names of the classes of all splits' labels: the numbers up to the highest. Raises RbError for an
+    implausible one (a damaged label)."""
+    count = max(int(of_split.max(initial=-1)) for of_split in labels) + 1
     if count > MOST_CLASSES:
         raise RbError(
             f"The data set {where} would have {count} classes, going by its highest label. Expected labels"

@@ -13,19 +13,15 @@ from typing import Any
 from rbtools.datasets import decode
 from rbtools.datasets.base import (
     MOST_CLASSES,
-    Dataset,
-    DatasetSource,
     Description,
-    HashCache,
     channels_of,
     present_in,
 )
 from rbtools.datasets.tree import (
     HIDDEN,
     IMAGE_ENDINGS,
+    ImageFiles,
     Tree,
-    fingerprint,
-    labelled,
     scan,
     some,
     split_folders,
@@ -43,7 +39,7 @@ _PAIR = re.compile(r"(.*[^ \t,:=])[ \t,:=]+([0-9]{1,9})")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFolder(DatasetSource):
+class ImageFolder(ImageFiles):
     """A folder of images, with the pixels, order and labels of torchvision's ImageFolder.
 
     Class folders in alphabetical order, or by number if all are whole numbers, are the labels 0, 1, ...
@@ -71,7 +67,7 @@ class ImageFolder(DatasetSource):
                 raise decode.mixed_sizes(path, size, other, other_size)
         first = next(iter(trees.values()))
         skipped = sum((Counter(tree.skipped) for tree in trees.values()), Counter())
-        class_names = self._class_names(first)
+        class_names = self.names(first)
         there = {tree.classes[place] for tree in trees.values() for place, _ in tree.files}
         return self.described(
             (self._channels, *size),
@@ -82,17 +78,12 @@ class ImageFolder(DatasetSource):
             notes=(*self._notes(folders, first), *_left_out(self._path, skipped)),
         )
 
-    def load(self, split: str) -> Dataset:
-        """Raises RbError naming the file that is unreadable or of another size."""
-        tree = self._tree(split)
-        shape = (self._channels, *decode.size_of(tree, 0))
-        return labelled(self.name, split, tree, self._class_names(tree), shape)
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return "imagefolder 1" if self._channels == 3 else "imagefolder 1 grey"
 
-    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers the class names in the model's order, and each file's path in the split and its bytes."""
-        tree = self._tree(split)
-        kind = "imagefolder 1" if self._channels == 3 else "imagefolder 1 grey"
-        return fingerprint(tree, self._class_names(tree), cache, kind)
+    def image_shape(self, tree: Tree) -> tuple[int, int, int]:
+        return (self._channels, *decode.size_of(tree, 0))
 
     @property
     def _path(self) -> str:
@@ -110,7 +101,7 @@ class ImageFolder(DatasetSource):
             " its images are taken for the split test.",
         )
 
-    def _tree(self, split: str) -> Tree:
+    def tree(self, split: str) -> Tree:
         folders = split_folders(self._path)
         if split not in folders:
             if any(folder.name == split for folder in folders.values()):
@@ -123,10 +114,9 @@ class ImageFolder(DatasetSource):
     def _scan(self, folder: Path) -> Tree:
         """The images of the classes that the class map names."""
         tree = scan(folder, may_be_empty=True)
-        return tree if self.class_map is None else tree.of_classes(self._class_names(tree))
+        return tree if self.class_map is None else tree.of_classes(self.names(tree))
 
-    def _class_names(self, tree: Tree) -> list[str]:
-        """The class folders in the order of the labels."""
+    def names(self, tree: Tree) -> list[str]:
         return tree.classes if self.class_map is None else read_class_map(self.class_map, tree.classes)
 
 

@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from rbtools.datasets.base import Dataset, Description
+from rbtools.datasets.base import Description
 from rbtools.datasets.decode import Scaling
 from rbtools.datasets.photographs import Photographs
-from rbtools.datasets.tree import Tree, class_folders, labelled, scan, some
+from rbtools.datasets.tree import Tree, class_folders, scan, some
 from rbtools.errors import RbError
 
 WNID = re.compile(r"n\d{8}")
@@ -97,7 +97,7 @@ class ImageNet(Photographs):
         """The published description, with the sizes of the user's folders if they exist."""
         side = scaling(self.argument or USUAL)[1]
         about = replace(super().describe(), class_names=facts().wnids, shape=(3, side, side))
-        trees = {split: self.tree(split) for split in ("train", "test") if self._place(split) is not None}
+        trees = {split: self.found(split) for split in ("train", "test") if self._place(split) is not None}
         if not trees:
             return about
         sizes = {split: len(tree) for split, tree in trees.items()}
@@ -111,12 +111,18 @@ class ImageNet(Photographs):
         )
         return replace(about, sizes={key: size for key, size in sizes.items() if size}, notes=notes)
 
-    def load(self, split: str) -> Dataset:
-        """The images are read when they are used."""
-        how, side = scaling(self.argument or USUAL)
-        return labelled(self.name, split, self._checked(split), facts().wnids, (3, side, side), how)
+    @property
+    def resize(self) -> Scaling:  # type: ignore[override]
+        return scaling(self.argument or USUAL)[0]
 
-    def tree(self, split: str) -> Tree:
+    def image_shape(self, tree: Tree) -> tuple[int, int, int]:
+        side = scaling(self.argument or USUAL)[1]
+        return (3, side, side)
+
+    def names(self, tree: Tree) -> list[str]:
+        return facts().wnids
+
+    def found(self, split: str) -> Tree:
         folder = self._place("train" if split == "train" else "test")
         if folder is None:
             raise self.not_here(split, "imagenet/val/n01440764/*.JPEG")
@@ -136,9 +142,9 @@ class ImageNet(Photographs):
             return replace(tree, files=[tree.files[position] for position in _published_subset(tree)])
         return tree
 
-    def _checked(self, split: str) -> Tree:
+    def tree(self, split: str) -> Tree:
         self.known(split)
-        tree = self.tree(split)
+        tree = self.found(split)
         if not len(tree):
             raise RbError(f"The folder {tree.root} holds none of the images of the split {split}.")
         return tree

@@ -146,9 +146,8 @@ class _Archive:
             count = self.array("classes").reshape(-1)
             if count.dtype.kind not in "iu" or not len(count):
                 raise self.wrong("`classes` is no whole number")
-            return numbered(str(self.path), int(count[0]))
-        highest = max(int(self.labels(labels).max(initial=-1)) for _, labels in self.splits.values())
-        return numbered(str(self.path), highest + 1)
+            return numbered(str(self.path), [count[:1].astype(np.int64) - 1])
+        return numbered(str(self.path), (self.labels(labels) for _, labels in self.splits.values()))
 
 
 def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -125,8 +125,7 @@ class Parquet(DatasetSource):
         """Those of the file's Hub features, else the numbers up to the highest label of all splits."""
         tables = list(self._tables.values())
         named = next((table.class_names for table in tables if table.class_names), None)
-        highest = max(int(table.labels.max()) for table in tables)
-        return named or numbered(tables[0].path(0), highest + 1)
+        return named or numbered(tables[0].path(0), (table.labels for table in tables))
 
     @cached_property
     def _grey(self) -> list[bool]:

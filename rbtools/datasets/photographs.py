@@ -10,40 +10,32 @@ from pathlib import Path
 from typing import ClassVar
 
 from rbtools.datasets import cifar
-from rbtools.datasets.base import Dataset, Description, HashCache
+from rbtools.datasets.base import Description
+from rbtools.datasets.decode import Scaling
 from rbtools.datasets.published_files import PublishedDataset
-from rbtools.datasets.tree import Tree, fingerprint, is_image, labelled, same_classes, scan, some
+from rbtools.datasets.tree import ImageFiles, Tree, is_image, scan, some, split_folders
 from rbtools.errors import RbError
 from rbtools.plain_files import read_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Photographs(PublishedDataset):
-    """Image files of a split, decoded when loaded or, where they do not fit in memory, when used."""
-
-    resize: ClassVar[int | None] = None
-    # with these settings the pixels are unchanged, and the fingerprint is that of an image folder
-    kind: ClassVar[str] = "imagefolder 1"
+class Photographs(PublishedDataset, ImageFiles):
+    """The base of published data sets that come as image files."""
 
     @abstractmethod
-    def tree(self, split: str) -> Tree:
+    def found(self, split: str) -> Tree:
         """The files of a split. Raises NotHere where they were not found."""
 
     def parts(self, split: str) -> dict[Path, str | None]:
-        return {self.tree(split).root: None}
+        return {self.found(split).root: None}
 
-    def load(self, split: str) -> Dataset:
-        tree = self._checked(split)
-        return labelled(self.name, split, tree, tree.classes, self.shape, self.resize)
+    def image_shape(self, tree: Tree) -> tuple[int, int, int]:
+        return self.shape
 
-    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers the names of classes and files, and the files' bytes."""
-        tree = self._checked(split)
-        return fingerprint(tree, tree.classes, cache, self.kind)
-
-    def _checked(self, split: str) -> Tree:
+    def tree(self, split: str) -> Tree:
+        """The files, after a check of the classes and of their number."""
         self.known(split)
-        tree = self.tree(split)
+        tree = self.found(split)
         if len(tree.classes) != len(self.class_names):
             raise RbError(
                 f"The folder {tree.root} has {len(tree.classes)} class folders ({some(tree.classes)}), and"
@@ -76,7 +68,7 @@ class Cinic10(Photographs):
     class_names: ClassVar[Sequence[str]] = cifar.Cifar10.class_names
     folders: ClassVar[tuple[str, ...]] = ("CINIC-10", "cinic10", "cinic-10", "CINIC10", ".")
 
-    def tree(self, split: str) -> Tree:
+    def found(self, split: str) -> Tree:
         for folder in self.folders:
             # The class folder distinguishes it from other data whose splits are in the data folder itself.
             if (self.home / folder / split / self.class_names[0]).is_dir():
@@ -99,7 +91,7 @@ class ImageNet50(Photographs):
     normalization: ClassVar[str] = "imagenet"
     class_names: ClassVar[Sequence[str]] = tuple(str(number) for number in range(50))
     folders: ClassVar[tuple[str, ...]] = ("imagenet50", "imagenet-50", "ImageNet-50", "ImageNet50")
-    resize: ClassVar[int | None] = 256
+    resize: ClassVar[int | Scaling | None] = 256
     kind: ClassVar[str] = "imagenet50 1"
 
     def describe(self) -> Description:
@@ -111,7 +103,7 @@ class ImageNet50(Photographs):
         sizes = {split: len(tree) for split, tree in trees.items()}
         return replace(about, sizes=sizes, class_names=next(iter(trees.values())).classes)
 
-    def tree(self, split: str) -> Tree:
+    def found(self, split: str) -> Tree:
         folders = self._splits()
         if split not in folders:
             layout = f"{self.folders[0]}/train/<class>/*.JPEG and {self.folders[0]}/val/<class>/*.JPEG"
@@ -123,15 +115,8 @@ class ImageNet50(Photographs):
 
     def _splits(self) -> dict[str, Path]:
         """split -> its existing folder; `val` is used if there is no `test`."""
-        splits = {}
-        for split, name in (("train", "train"), ("test", "val"), ("test", "test")):
-            places = (self.home / folder / name for folder in self.folders)
-            path = next((path for path in places if path.is_dir()), None)
-            if path is not None:
-                splits[split] = path
-        if len(splits) > 1:
-            same_classes(splits)
-        return splits
+        folder = next(filter(Path.is_dir, (self.home / name for name in self.folders)), None)
+        return {} if folder is None else split_folders(str(folder))
 
 
 # --- tinyimagenet ---------------------------------------------------------------------------------
@@ -174,7 +159,7 @@ class TinyImageNet(Photographs):
         ".",
     )
 
-    def tree(self, split: str) -> Tree:
+    def found(self, split: str) -> Tree:
         for folder in self.folders:
             root = self.home / folder
             if (root / "wnids.txt").is_file():

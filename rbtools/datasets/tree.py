@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, ClassVar, NoReturn
 
 from rbtools.datasets import content_hash, decode, streaming
-from rbtools.datasets.base import Dataset, HashCache, are_numbers
+from rbtools.datasets.base import Dataset, DatasetSource, HashCache, are_numbers
 from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.lazy import np
 from rbtools.plain_files import opened
 
 # The endings of torchvision's ImageFolder.
@@ -214,51 +215,60 @@ def some(names: list[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def labelled(
-    name: str,
-    split: str,
-    tree: Tree,
-    class_names: list[str],
-    shape: tuple[int, int, int],
-    resize: int | decode.Scaling | None = None,
-) -> Dataset:
-    """The images of a tree, decoded now if they fit into memory, else when they are indexed.
+@dataclass(frozen=True, kw_only=True)
+class ImageFiles(DatasetSource):
+    """The base of data sets whose images are files: decoded when they are loaded, or, where they do not fit
+    into memory or have a `Scaling`, when they are indexed.
 
-    `resize`: see `decode.decode`. With a `Scaling` they are always decoded when they are indexed.
+    kind: the settings that determine the pixels, besides the files; part of the fingerprint. resize: see
+    `decode.decode`.
     """
-    label_of = [class_names.index(name) for name in tree.classes]
-    full_shape, lazy = (len(tree), *shape), isinstance(resize, decode.Scaling)
-    images = (streaming.Streamed if lazy else streaming.images)(
-        full_shape, lambda ids, out: decode.decode(tree, ids, out, resize=resize)
-    )
-    if isinstance(images, streaming.Streamed) and resize is None:
-        decode.check_sizes(tree)  # report a wrong size now, not during the work
-    return Dataset(
-        name=name,
-        split=split,
-        classes=len(class_names),
-        class_names=class_names,
-        images=images,
-        labels=torch.tensor([label_of[position] for position, _ in tree.files]),
-    )
 
+    kind: ClassVar[str] = "imagefolder 1"
+    resize: ClassVar[int | decode.Scaling | None] = None
 
-def fingerprint(
-    tree: Tree, class_names: list[str], cache: HashCache | None, kind: str = "imagefolder 1"
-) -> str:
-    """The hash of a tree: the classes, then each file's path in the split and its bytes.
+    @abstractmethod
+    def tree(self, split: str) -> Tree:
+        """The files of a split. Raises RbError for an unknown split, and where they are not found."""
 
-    Raises RbError naming a file that cannot be read.
-    """
-    key = [kind, os.path.realpath(tree.root), str(len(class_names)), *class_names]
-    try:
-        files = ((name, tree.path(index)) for index, (_, name) in enumerate(tree.files))
-        return content_hash.remembered(cache, key, files, lambda: _hash(tree, class_names, kind))
-    except OSError as error:
-        raise RbError(
-            f"The image {error.filename or tree.root} cannot be read ({error.strerror or error})."
-            " Repair it, or remove it from the folder."
-        ) from None
+    @abstractmethod
+    def image_shape(self, tree: Tree) -> tuple[int, int, int]:
+        """(C, H, W) of every image."""
+
+    def names(self, tree: Tree) -> list[str]:
+        """The classes in the order of the labels."""
+        return tree.classes
+
+    def load(self, split: str) -> Dataset:
+        """Raises RbError naming the file that is unreadable or of another size."""
+        tree, resize = self.tree(split), self.resize
+        names, shape = self.names(tree), (len(tree), *self.image_shape(tree))
+
+        def fetch(ids: np.ndarray, out: np.ndarray) -> None:
+            decode.decode(tree, ids, out, resize=resize)
+
+        scaled = isinstance(resize, decode.Scaling)
+        images = streaming.Streamed(shape, fetch) if scaled else streaming.images(shape, fetch)
+        if isinstance(images, streaming.Streamed) and resize is None:
+            decode.check_sizes(tree)  # report a wrong size now, not during the work
+        label_of = np.array([names.index(name) for name in tree.classes])
+        return self.loaded(split, images, label_of[[position for position, _ in tree.files]], names)
+
+    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
+        """Covers the class names in the order of the labels, and each file's path in the split and its
+        bytes. Raises RbError naming a file that cannot be read.
+        """
+        tree, kind = self.tree(split), self.kind
+        names = self.names(tree)
+        key = [kind, os.path.realpath(tree.root), str(len(names)), *names]
+        try:
+            files = ((name, tree.path(index)) for index, (_, name) in enumerate(tree.files))
+            return content_hash.remembered(cache, key, files, lambda: _hash(tree, names, kind))
+        except OSError as error:
+            raise RbError(
+                f"The image {error.filename or tree.root} cannot be read ({error.strerror or error})."
+                " Repair it, or remove it from the folder."
+            ) from None
 
 
 def _hash(tree: Tree, class_names: list[str], kind: str) -> str:
