@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Any, cast
 
 from rbtools.datasets import npy
 from rbtools.datasets.arrays import Content, ImageArrays, Stamped
@@ -43,62 +42,45 @@ class Npz(ImageArrays):
 
     def describe(self) -> Description:
         """Reads the headers and the labels only."""
-        with _archive(self._path) as archive:
-            shapes = {split: _layout(archive, names[0])[0] for split, names in archive.splits.items()}
-            class_names = archive.class_names()
+        archive = self._opened()
+        shapes = {split: _layout(archive, names[0])[0] for split, names in archive.splits.items()}
         first = next(iter(shapes.values()))
         if any(shape[1:] != first[1:] for shape in shapes.values()):
             sizes = ", ".join(f"{split} {'x'.join(map(str, shape[1:]))}" for split, shape in shapes.items())
             raise archive.wrong(f"its splits hold images of different shapes: {sizes}")
-        return self.described(first[1:], class_names, {split: shape[0] for split, shape in shapes.items()})
+        sizes_of = {split: shape[0] for split, shape in shapes.items()}
+        return self.described(first[1:], archive.class_names(), sizes_of)
 
     def content(self, split: str) -> Content:
         """Raises RbError where the arrays do not fit each other."""
-        with _archive(self._path) as archive:
-            if split not in archive.splits:
-                raise self.unknown_split(split, archive.splits)
-            of_images, of_labels = archive.splits[split]
-            _, axes = _layout(archive, of_images)
-            images, labels = archive.array(of_images), archive.labels(of_labels)
-            class_names = archive.class_names()
+        archive = self._opened()
+        if split not in archive.splits:
+            raise self.unknown_split(split, archive.splits)
+        of_images, of_labels = archive.splits[split]
+        _, axes = _layout(archive, of_images)
+        images, labels = archive.array(of_images), archive.labels(of_labels)
         if len(images) != len(labels):
             raise archive.wrong(f"it has {len(images)} images and {len(labels)} labels in the split {split}")
-        return Content([images[:, None] if images.ndim == 3 else images.transpose(axes)], labels, class_names)
+        images = images[:, None] if images.ndim == 3 else images.transpose(axes)
+        return Content([images], labels, archive.class_names())
 
     def stamped(self, split: str) -> Stamped:
-        with _archive(self._path) as archive:
-            path = archive.path
+        path = self._opened().path
         return ("npz", split, os.path.realpath(path)), [("", path)]
 
-    @property
-    def _path(self) -> Path:
-        return Path(self.argument or "").expanduser()
-
-
-@contextmanager
-def _archive(path: Path) -> Iterator[_Archive]:
-    """An .npz file, opened."""
-    if path.is_dir() or not path.exists():
-        problem = "is a folder" if path.is_dir() else "does not exist"
-        raise RbError(f"The file {path} {problem}. Expected {EXPECTED}.")
-    try:
-        file = opened(path)
-    except OSError as error:
-        raise damaged(path, EXPECTED, error) from None
-    with file:
-        yield _Archive(path, file)
+    def _opened(self) -> _Archive:
+        return _Archive(Path(self.argument or "").expanduser())
 
 
 class _Archive:
-    """The arrays of an open .npz file. `splits`: split -> the names of its images and of its labels."""
+    """The arrays of an .npz file. `splits`: split -> the names of its images and of its labels."""
 
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._file = np.load(file, allow_pickle=False)
-            self._names = self._file.files
-        except Exception as error:  # of zip, zlib, numpy, and of Python's parser of headers
-            raise damaged(path, EXPECTED, error) from None
+        if path.is_dir() or not path.exists():
+            problem = "is a folder" if path.is_dir() else "does not exist"
+            raise RbError(f"The file {path} {problem}. Expected {EXPECTED}.")
+        self._names: list[str] = self._read(lambda file: file.files, EXPECTED)
         self.splits: dict[str, tuple[str, str]] = {}
         for split, spellings in _SPLITS.items():
             pairs = ((images, labels) for images, labels in map(str.split, spellings))
@@ -112,23 +94,33 @@ class _Archive:
         """The error for a file that is no data set."""
         return RbError(f"The file {self.path} is no data set: {problem}. Expected {EXPECTED}.")
 
+    def _read(self, work: Callable[[Any], Any], expected: str) -> Any:
+        """What `work` gives of numpy's NpzFile."""
+        try:
+            with opened(self.path) as stream, np.load(stream, allow_pickle=False) as file:
+                return work(file)
+        except Exception as error:  # of zip, zlib, numpy, and of Python's parser of headers
+            raise damaged(self.path, expected, error) from None
+
     def header(self, name: str) -> npy.Header:
         """Shape and type of an array; its data is not read."""
-        try:
-            with self._file.zip.open(f"{name}.npy") as file:
-                return npy.header(file)
-        except Exception as error:
-            raise damaged(self.path, f"{name} to be an array of numbers", error) from None
+
+        def work(file: Any) -> npy.Header:
+            with file.zip.open(f"{name}.npy") as member:
+                return npy.header(member)
+
+        return cast(npy.Header, self._read(work, f"{name} to be an array of numbers"))
 
     def array(self, name: str) -> np.ndarray:
         """An array, read whole."""
-        try:
-            array: np.ndarray = self._file[name]
+
+        def work(file: Any) -> np.ndarray:
+            array: np.ndarray = file[name]
             if not array.dtype.itemsize:
                 raise ValueError("its values have no bytes, so there may be any number of them")
             return array
-        except Exception as error:
-            raise damaged(self.path, f"{name} to be an array of numbers", error) from None
+
+        return cast("np.ndarray", self._read(work, f"{name} to be an array of numbers"))
 
     def labels(self, name: str) -> np.ndarray:
         """Labels int64 (N,), from (N,) or (N, 1)."""
