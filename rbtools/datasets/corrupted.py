@@ -13,7 +13,7 @@ from typing import ClassVar
 from rbtools.datasets import cifar, content_hash, npy
 from rbtools.datasets.arrays import Content, ImageArrays
 from rbtools.datasets.base import Description, damaged
-from rbtools.datasets.published_files import PublishedDataset, PublishedFile
+from rbtools.datasets.published_files import ListedFile, PublishedDataset
 from rbtools.errors import RbError, near
 from rbtools.lazy import np
 from rbtools.units import SEVERITIES
@@ -52,7 +52,7 @@ class CifarC(PublishedDataset, ImageArrays):
     def describe(self) -> Description:
         return replace(super().describe(), sizes={"test": len(self._blocks()) * self.sizes["test"]})
 
-    def files(self, split: str) -> list[PublishedFile]:
+    def files(self, split: str) -> list[ListedFile]:
         """The file of labels, then a file per corruption."""
         wanted = {"labels", *(name for name, _ in self._blocks())}
         return [file for file in super().files(split) if PurePath(file.path).stem in wanted]

@@ -19,7 +19,7 @@ from rbtools.store import lease
 from rbtools.store.files import written_whole
 
 if TYPE_CHECKING:
-    from rbtools.datasets.published_files import PublishedFile
+    from rbtools.datasets.published_files import ListedFile
 
 CHUNK = 1 << 20
 TIMEOUT_SECONDS = 60.0
@@ -27,7 +27,7 @@ HINT = "Free some space, or name another folder with --data-dir (or RB_DATA)."
 
 
 def bring(
-    remote: PublishedFile, home: Path, say: Callable[[str], None], check_cancelled: Callable[[], None]
+    remote: ListedFile, home: Path, say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
     """Download a file into the folder of data sets, check it, and unpack it if necessary.
 
@@ -53,7 +53,7 @@ def bring(
 
 
 def _fetch(
-    remote: PublishedFile, out: IO[bytes], say: Callable[[str], None], check_cancelled: Callable[[], None]
+    remote: ListedFile, out: IO[bytes], say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
     """Copy the content of an address. Raises RbError where it is not the published one."""
     total, received = hashlib.md5(usedforsecurity=False), 0

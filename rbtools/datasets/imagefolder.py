@@ -20,8 +20,8 @@ from rbtools.datasets.base import (
 from rbtools.datasets.tree import (
     HIDDEN,
     IMAGE_ENDINGS,
-    ImageFiles,
     Tree,
+    TreeDataset,
     scan,
     some,
     split_folders,
@@ -39,7 +39,7 @@ _PAIR = re.compile(r"(.*[^ \t,:=])[ \t,:=]+([0-9]{1,9})")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFolder(ImageFiles):
+class ImageFolder(TreeDataset):
     """A folder of images, with the pixels, order and labels of torchvision's ImageFolder.
 
     Class folders in alphabetical order, or by number if all are whole numbers, are the labels 0, 1, ...

@@ -13,13 +13,13 @@ from rbtools.datasets import cifar
 from rbtools.datasets.base import Description
 from rbtools.datasets.decode import Scaling
 from rbtools.datasets.published_files import PublishedDataset
-from rbtools.datasets.tree import ImageFiles, Tree, is_image, scan, some, split_folders
+from rbtools.datasets.tree import Tree, TreeDataset, is_image, scan, some, split_folders
 from rbtools.errors import RbError
 from rbtools.plain_files import read_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Photographs(PublishedDataset, ImageFiles):
+class Photographs(PublishedDataset, TreeDataset):
     """The base of published data sets that come as image files."""
 
     @abstractmethod

@@ -23,7 +23,7 @@ from rbtools.plain_files import read_plain
 DEFAULT_FOLDER = "data"
 
 
-class PublishedFile(NamedTuple):
+class ListedFile(NamedTuple):
     """A row of files.tsv: a file that a split is read from, or that is downloaded, or both.
 
     path: where the file lies below the data folder; of an archive, the folder that it is unpacked to. split:
@@ -44,10 +44,10 @@ class PublishedFile(NamedTuple):
 
 
 @cache
-def published() -> list[PublishedFile]:
+def published() -> list[ListedFile]:
     """What is published of all data sets. MD5 sums and addresses are those of the publishers."""
     lines = Path(__file__).with_name("files.tsv").read_text("ascii").splitlines()[1:]
-    return [PublishedFile(*line.split("\t")) for line in lines]
+    return [ListedFile(*line.split("\t")) for line in lines]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,16 +74,16 @@ class PublishedDataset(DatasetSource):
         more = {"mean": usual.mean, "std": usual.std, "augment": self.augment}
         return self.described(self.shape, self.class_names, dict(self.sizes), **more)
 
-    def files(self, split: str) -> list[PublishedFile]:
+    def files(self, split: str) -> list[ListedFile]:
         """The files that a split is read from, in the order of the examples."""
         self.known(split)
         return [file for file in self._published() if file.split == split]
 
-    def remotes(self, split: str) -> list[PublishedFile]:
+    def remotes(self, split: str) -> list[ListedFile]:
         """The files to download for a split; empty where none are offered."""
         return [file for file in self._published() if file.url and file.split in ("", split)]
 
-    def _published(self) -> list[PublishedFile]:
+    def _published(self) -> list[ListedFile]:
         word = self.name.partition(":")[0]
         return [file for file in published() if file.dataset == word]
 

@@ -216,7 +216,7 @@ def some(names: list[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFiles(DatasetSource):
+class TreeDataset(DatasetSource):
     """The base of data sets whose images are files: decoded when they are loaded, or, where they do not fit
     into memory or have a `Scaling`, when they are indexed.
 

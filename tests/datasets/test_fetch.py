@@ -12,7 +12,7 @@ import pytest
 
 from rbtools import datasets
 from rbtools.datasets import fetch, photographs, published_files
-from rbtools.datasets.published_files import PublishedFile
+from rbtools.datasets.published_files import ListedFile
 from tests.datasets import archives
 from tests.datasets.archives import error_of
 from tests.datasets.test_published import small
@@ -51,7 +51,7 @@ class Server:
     def remote(self, name, data, path, dataset=""):
         """A row of files.tsv: this file, which becomes `path`."""
         sum = archives.hashlib.md5(data).hexdigest()
-        return PublishedFile(dataset, "", path, sum, f"{self.address}/path/{name}", "1 MB")
+        return ListedFile(dataset, "", path, sum, f"{self.address}/path/{name}", "1 MB")
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_download_that_breaks_off_is_not_kept(server, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path):
-    remote = PublishedFile("", "", "a.bin", "0" * 32, "http://127.0.0.1:9/a.bin", "1 MB")
+    remote = ListedFile("", "", "a.bin", "0" * 32, "http://127.0.0.1:9/a.bin", "1 MB")
     message = error_of(bring, remote, tmp_path)
     assert message.startswith("Cannot download http://127.0.0.1:9/a.bin: ") and "https_proxy" in message
 

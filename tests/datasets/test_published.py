@@ -274,7 +274,7 @@ def test_describing_and_remembered_fingerprints_load_nothing_heavy(make, photos)
     names = ["digits", f"imagefolder:{photos}", *OFFICIAL]
     code = (
         "import sys; from rbtools import datasets; from rbtools.datasets import cifar, published_files\n"
-        "from rbtools.datasets.published_files import PublishedFile\n"
+        "from rbtools.datasets.published_files import ListedFile\n"
         "from rbtools.store import checksum; checksum.RESOLUTION_SECONDS = -3600.0\n"
         f"published_files.published = lambda: {published_files.published()!r}\n"
         f"cifar.Cifar10.sizes = {cifar.Cifar10.sizes!r}\n"
