@@ -47,24 +47,12 @@ def remembered(
 ) -> str:
     """The hash that `make` returns, or the cached one of the same files.
 
-    what: further values that the hash depends on. files: (name, path) of each. Raises OSError for a missing
-    file.
+    what: further values that the hash depends on. files: (name, path) of each. Files whose stamp is not
+    settled (`checksum.stamp`) are hashed anew. Raises OSError for a missing file.
     """
     if cache is None:
         return make()
-    key, settled = _key(what, files)
-    value = cache.get(key) if settled else None
-    if value is None:
-        value = make()
-        if settled:
-            cache.put(key, value)
-    return value
-
-
-def _key(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str]]]) -> tuple[str, bool]:
-    """A cache key that changes when any file does, and whether it is reliable: see `checksum.stamp`."""
-    total = hashlib.sha256(lines(*what))
-    settled = True
+    total, settled = hashlib.sha256(lines(*what)), True
     for name, path in files:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
@@ -72,7 +60,14 @@ def _key(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str]]
         file_stamp = stamp(status)
         total.update(lines(name, file_stamp.text))
         settled = settled and file_stamp.settled
-    return f"data:{total.hexdigest()}", settled
+    if not settled:
+        return make()
+    key = f"data:{total.hexdigest()}"
+    value = cache.get(key)
+    if value is None:
+        value = make()
+        cache.put(key, value)
+    return value
 
 
 def md5_of(path: str | os.PathLike[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
@@ -56,6 +56,15 @@ def size_of(images: Encoded, index: int) -> tuple[int, int]:
     """(height, width) of an image, from its header alone. Raises RbError naming an unreadable file."""
     with _quiet():
         return _header(images, index)[0]
+
+
+def one_size(splits: Iterable[Encoded]) -> tuple[int, int]:
+    """(height, width) of the first image of each split. Raises RbError where they differ."""
+    (first, size), *others = [(images.path(0), size_of(images, 0)) for images in splits]
+    for other, other_size in others:
+        if other_size != size:
+            raise mixed_sizes(first, size, other, other_size)
+    return size
 
 
 def is_grey(images: Encoded, index: int) -> bool:

@@ -61,10 +61,7 @@ class ImageFolder(TreeDataset):
         """Counts the files and opens the first image of each split only."""
         folders = split_folders(self._path)
         trees = {split: self._scan(folder) for split, folder in folders.items()}
-        (path, size), *others = [(tree.path(0), decode.size_of(tree, 0)) for tree in trees.values()]
-        for other, other_size in others:
-            if other_size != size:
-                raise decode.mixed_sizes(path, size, other, other_size)
+        size = decode.one_size(trees.values())
         first = next(iter(trees.values()))
         skipped = sum((Counter(tree.skipped) for tree in trees.values()), Counter())
         class_names = self.names(first)

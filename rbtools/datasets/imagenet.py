@@ -151,15 +151,13 @@ class ImageNet(Photographs):
 
     def _place(self, split: str) -> Path | None:
         """The folder of a split: below one of the usual names, or such a folder itself for `test`."""
-        for folder in self.folders:
-            for name in ("train",) if split == "train" else ("val", "validation", "test"):
-                if (self.home / folder / name).is_dir():
-                    return self.home / folder / name
-        for folder in self.folders if split == "test" else ():
-            path = self.home / folder
-            if path.is_dir() and any(map(WNID.fullmatch, class_folders(path))):
-                return path
-        return None
+        names = ("train",) if split == "train" else ("val", "validation", "test")
+        roots = [self.home / folder for folder in self.folders if (self.home / folder).is_dir()]
+        for root in roots:
+            if there := [root / name for name in names if (root / name).is_dir()]:
+                return there[0]
+        itself = (root for root in roots if any(map(WNID.fullmatch, class_folders(root))))
+        return next(itself, None) if split == "test" else None
 
 
 def _published_subset(tree: Tree) -> list[int]:

@@ -62,13 +62,8 @@ class Parquet(DatasetSource):
 
     def describe(self) -> Description:
         """Reads the labels, and the headers of some images of each split."""
-        sizes = {split: decode.size_of(table, 0) for split, table in self._tables.items()}
-        (first, size), *others = sizes.items()
-        for split, other in others:
-            if other != size:
-                raise decode.mixed_sizes(f"{self.name} {first}", size, f"{self.name} {split}", other)
         return self.described(
-            (self._channels, *size),
+            (self._channels, *decode.one_size(self._tables.values())),
             self._class_names,
             {split: len(table) for split, table in self._tables.items()},
             notes=self._notes(),
