@@ -80,18 +80,18 @@ def source(
         raise RbError(f"{word} is a program, which would run. If you trust it, add --allow-code.")
     if word not in DATASETS and (meant := _kind_of(name)):
         raise RbError(f"There is no data set '{name}', but a file or folder of that name: write {meant}.")
-    if argument.startswith(of_classes.PREFIX) and word not in WITH_PATH and not word.startswith(OWN):
-        whole = source(word, data_dir, allow_code=allow_code)
-        class_map = None if class_map is None else os.fspath(class_map)
-        return of_classes.OfClasses(name=name, argument=argument, class_map=class_map, whole=whole)
-    if class_map is not None and word != "imagefolder":  # a folder maps its own
-        whole = source(name, data_dir, allow_code=allow_code)
-        return of_classes.OfClasses(name=name, class_map=os.fspath(class_map), whole=whole)
+    mapped = None if class_map is None else os.fspath(class_map)
+    chosen = argument.startswith(of_classes.PREFIX) and word not in WITH_PATH and not word.startswith(OWN)
+    if chosen or (mapped is not None and word != "imagefolder"):  # a folder maps its own
+        whole = source(word if chosen else name, data_dir, allow_code=allow_code)
+        return of_classes.OfClasses(
+            name=name, argument=argument if chosen else None, class_map=mapped, whole=whole
+        )
     opened: DatasetSource = DATASETS.load(word)(
         name=name,
         argument=argument if colon else None,
         data_dir=None if data_dir is None else os.fspath(data_dir),
-        class_map=None if class_map is None else os.fspath(class_map),
+        class_map=mapped,
     )
     return opened
 

@@ -1,20 +1,76 @@
-"""The base of data sets that a user writes: a function makes the arrays of a split."""
+"""Data sets whose images are arrays, and the base of those that a user writes."""
 
 from __future__ import annotations
 
 import functools
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
-from rbtools.datasets import content_hash
-from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache, numbered
+from rbtools.datasets import content_hash, streaming
+from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache, check_labels, numbered
 from rbtools.errors import RbError, shown
 from rbtools.lazy import np
 
+# Values, and files as (name, path).
+Stamped = tuple[Sequence[str], list[tuple[str, Path]]]
+
+
+class Content(NamedTuple):
+    """A split. pieces: arrays uint8 (n, C, H, W), in memory or mapped, that make up the images one after the
+    other. labels: int64 (N,). names: of the classes.
+    """
+
+    pieces: list[np.ndarray]
+    labels: np.ndarray
+    names: Sequence[str]
+
 
 @dataclass(frozen=True, kw_only=True)
-class ArrayDataset(DatasetSource):
+class ImageArrays(DatasetSource):
+    """The base of data sets whose images are arrays."""
+
+    @abstractmethod
+    def content(self, split: str) -> Content:
+        """Raises RbError for an unknown split, and where a file is missing, damaged, or holds something
+        else."""
+
+    def stamped(self, split: str) -> Stamped | None:
+        """By what a fingerprint is remembered; None where no file tells whether the content is that of
+        before."""
+        return None
+
+    def load(self, split: str) -> Dataset:
+        content = self.content(split)
+        ends = np.cumsum([len(piece) for piece in content.pieces])
+
+        def fetch(ids: np.ndarray, out: np.ndarray) -> None:
+            of_piece = np.searchsorted(ends, ids, side="right")
+            for number in np.unique(of_piece):
+                piece, chosen = content.pieces[number], of_piece == number
+                out[chosen] = piece[ids[chosen] - ends[number] + len(piece)]
+
+        images = streaming.images((ends[-1], *content.pieces[0].shape[1:]), fetch)
+        return self.loaded(split, images, content.labels, content.names)
+
+    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
+        """Covers pixels and labels, independent of the layout of the files."""
+        stamped = self.stamped(split)
+        if stamped is None:
+            return self.hashed(split)
+        return content_hash.remembered(cache, *stamped, lambda: self.hashed(split))
+
+    def hashed(self, split: str) -> str:
+        """The fingerprint, made anew."""
+        pieces, labels, names = self.content(split)
+        check_labels(self.name, labels, names)
+        return content_hash.pixels_hash(pieces, labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayDataset(ImageArrays):
     """A data set in memory, whose splits `arrays` makes; all else has a default.
 
     `argument` is what follows the class in python:MODULE:CLASS:ARGUMENT, or None. `classes` are their names;
@@ -35,20 +91,14 @@ class ArrayDataset(DatasetSource):
         shapes = {images.shape[1:] for images, _ in made.values()}
         if len(shapes) > 1:
             raise self._wrong(f"its splits have images of different shapes: {sorted(shapes)}")
-        names = list(self.classes)
-        if not names:
-            highest = max(int(labels.max(initial=-1)) for _, labels in made.values())
-            names = numbered(self.name, highest + 1)
+        names = self.classes or numbered(self.name, (labels for _, labels in made.values()))
         return self.described(
             shapes.pop(), names, {split: len(labels) for split, (_, labels) in made.items()}
         )
 
-    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
+    def content(self, split: str) -> Content:
         images, labels = _arrays_of(self, split)
-        return content_hash.pixels_hash(images.shape, [images], labels)
-
-    def load(self, split: str) -> Dataset:
-        return self.loaded(split, *_arrays_of(self, split), self.describe().class_names)
+        return Content([images], labels, self.describe().class_names)
 
     def _wrong(self, problem: str) -> RbError:
         return RbError(

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rbtools.errors import RbError, near, one_line
 from rbtools.lazy import np, torch
@@ -48,19 +48,6 @@ class Description:
     skipped: int = 0
     augment: tuple[str, ...] = ("crop", "flip")
     notes: tuple[str, ...] = ()
-
-
-class Remote(NamedTuple):
-    """A file to download: its address, MD5, and size in words. into: the folder that it is unpacked to."""
-
-    url: str
-    md5: str
-    size: str
-    into: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,8 +173,10 @@ def channels_of(argument: str | None) -> tuple[str, int | None]:
     )
 
 
-def numbered(where: str, count: int) -> list[str]:
-    """Names of `count` classes: their numbers. Raises RbError for an implausible count (a damaged label)."""
+def numbered(where: str, labels: Iterable[np.ndarray]) -> list[str]:
+    """Names of the classes of all splits' labels: the numbers up to the highest. Raises RbError for an
+    implausible one (a damaged label)."""
+    count = max(int(of_split.max(initial=-1)) for of_split in labels) + 1
     if count > MOST_CLASSES:
         raise RbError(
             f"The data set {where} would have {count} classes, going by its highest label. Expected labels"

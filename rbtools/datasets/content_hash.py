@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rbtools.datasets.base import HashCache
@@ -16,16 +16,20 @@ from rbtools.store.checksum import stamp
 if TYPE_CHECKING:
     import numpy as np
 
+AT_ONCE = 1000  # images
 
-def pixels_hash(shape: tuple[int, ...], chunks: Iterable[np.ndarray], labels: np.ndarray) -> str:
+
+def pixels_hash(pieces: Sequence[np.ndarray], labels: np.ndarray) -> str:
     """SHA-256 (hex) of the shape (N, C, H, W), the pixels in order, and the labels.
 
-    `chunks` are uint8 arrays that make up the images, one after the other. Labels are single bytes where
-    they all fit, else four.
+    `pieces` are arrays uint8 (n, C, H, W) that make up the images, one after the other. Labels are single
+    bytes where they all fit, else four.
     """
+    shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
     total = hashlib.sha256(f"rbtools images 1 {shape}".encode())
-    for chunk in chunks:
-        total.update(chunk.reshape(-1).data)  # a view where the pixels are contiguous, else a copy
+    for piece in pieces:
+        for start in range(0, len(piece), AT_ONCE):  # a view where the pixels are contiguous, else a copy
+            total.update(piece[start : start + AT_ONCE].reshape(-1).data)
     total.update(labels.astype("u1" if labels.max(initial=0) < 256 else "<u4").tobytes())
     return total.hexdigest()
 
@@ -43,24 +47,12 @@ def remembered(
 ) -> str:
     """The hash that `make` returns, or the cached one of the same files.
 
-    what: further values that the hash depends on. files: (name, path) of each. Raises OSError for a missing
-    file.
+    what: further values that the hash depends on. files: (name, path) of each. Files whose stamp is not
+    settled (`checksum.stamp`) are hashed anew. Raises OSError for a missing file.
     """
     if cache is None:
         return make()
-    key, settled = _key(what, files)
-    value = cache.get(key) if settled else None
-    if value is None:
-        value = make()
-        if settled:
-            cache.put(key, value)
-    return value
-
-
-def _key(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str]]]) -> tuple[str, bool]:
-    """A cache key that changes when any file does, and whether it is reliable: see `checksum.stamp`."""
-    total = hashlib.sha256(lines(*what))
-    settled = True
+    total, settled = hashlib.sha256(lines(*what)), True
     for name, path in files:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
@@ -68,7 +60,14 @@ def _key(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str]]
         file_stamp = stamp(status)
         total.update(lines(name, file_stamp.text))
         settled = settled and file_stamp.settled
-    return f"data:{total.hexdigest()}", settled
+    if not settled:
+        return make()
+    key = f"data:{total.hexdigest()}"
+    value = cache.get(key)
+    if value is None:
+        value = make()
+        cache.put(key, value)
+    return value
 
 
 def md5_of(path: str | os.PathLike[str]) -> str:

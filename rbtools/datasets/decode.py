@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
@@ -58,6 +58,15 @@ def size_of(images: Encoded, index: int) -> tuple[int, int]:
         return _header(images, index)[0]
 
 
+def one_size(splits: Iterable[Encoded]) -> tuple[int, int]:
+    """(height, width) of the first image of each split. Raises RbError where they differ."""
+    (first, size), *others = [(images.path(0), size_of(images, 0)) for images in splits]
+    for other, other_size in others:
+        if other_size != size:
+            raise mixed_sizes(first, size, other, other_size)
+    return size
+
+
 def is_grey(images: Encoded, index: int) -> bool:
     """Whether an image has one channel."""
     with _quiet():
@@ -101,20 +110,14 @@ def _in_threads(count: int, work: Callable[[int], None]) -> None:
     # are bound by the interpreter: 32x32 JPEGs take 0.1 ms each, however many threads there are.
     threads = min(8, os.cpu_count() or 1)
     size = max(1, min(CHUNK, count // (2 * threads)))
-    starts = range(0, count, size)
 
     def piece(start: int) -> None:
         for number in range(start, min(start + size, count)):
             work(number)
 
     with _quiet(), ThreadPoolExecutor(threads) as pool:
-        tasks = [pool.submit(piece, start) for start in starts]
-        try:
-            for task in tasks:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
+        for _ in pool.map(piece, range(0, count, size)):  # after an error it cancels what has not begun
+            pass
 
 
 def mixed_sizes(first: str, size: tuple[int, int], other: str, other_size: tuple[int, int]) -> RbError:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rbtools.datasets import content_hash
-from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache, NotHere
-from rbtools.datasets.published_files import Arrays, DataFile, Remote
+from rbtools.datasets.arrays import Content, ImageArrays
+from rbtools.datasets.base import Description, HashCache, NotHere
+from rbtools.datasets.published_files import Arrays
 from rbtools.errors import RbError
 from rbtools.lazy import np
 
@@ -33,11 +34,10 @@ FINGERPRINTS = {
 
 # In each class, in scikit-learn's order, every fifth example is a test example: the 5th, 10th, ...
 TEST_EVERY = 5
-_ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Digits(DatasetSource):
+class Digits(ImageArrays):
     """The embedded data set. Pixels 0..16 become round(255 v / 16), with 127.5 (v = 8) rounded up to 128."""
 
     def __post_init__(self) -> None:
@@ -52,16 +52,16 @@ class Digits(DatasetSource):
             raise self.unknown_split(split, FINGERPRINTS)
         return FINGERPRINTS[split]
 
-    def load(self, split: str) -> Dataset:
+    def content(self, split: str) -> Content:
         """Raises RbError if scikit-learn is missing or has different digits."""
         expected = self.fingerprint(split)
         images, labels = split_of(*raw(), split)
-        if content_hash.pixels_hash(images.shape, [images], labels) != expected:
+        if content_hash.pixels_hash([images], labels) != expected:
             raise RbError(
                 "The digits of the installed scikit-learn are not the ones that rbtools knows, so results"
                 " would not be comparable. Install another version of scikit-learn."
             )
-        return self.loaded(split, images, labels, _DIGITS)
+        return Content([images], labels, _DIGITS)
 
 
 def raw() -> tuple[np.ndarray, np.ndarray]:
@@ -109,41 +109,24 @@ class Mnist(Arrays):
     augment: ClassVar[tuple[str, ...]] = ()
     class_names: ClassVar[tuple[str, ...]] = _DIGITS
     folders: ClassVar[tuple[str, ...]] = ("MNIST/raw", "mnist", "mnist/MNIST/raw", "MNIST", ".")
-    content: ClassVar[str] = "an idx file"
-    # split -> (file, MD5 of it packed): images, labels
-    files: ClassVar[dict[str, tuple[tuple[str, str], ...]]] = {
-        "train": (
-            ("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-            ("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
-        ),
-        "test": (
-            ("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3"),
-            ("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c"),
-        ),
-    }
+    form: ClassVar[str] = "an idx file"
 
-    def remotes(self, split: str) -> list[Remote]:
-        return [
-            Remote(f"{_ADDRESS}{name}.gz", md5, size)
-            for (name, md5), size in zip(self.files[split], ("10 MB", "30 kB"), strict=True)
-        ]
-
-    def parts(self, split: str) -> list[DataFile]:
-        files = dict(self.files[split])
+    def parts(self, split: str) -> dict[Path, str | None]:
+        """The files, else the packed ones; the MD5 are those of the latter."""
         try:
-            return list(map(DataFile, self.all_of(split, list(files))))
+            names = [file.path.removesuffix(".gz") for file in self.files(split)]
+            return dict.fromkeys(self.all_of(split, names))
         except NotHere:
-            packed = self.all_of(split, [f"{name}.gz" for name in files])
-            return list(map(DataFile, packed, files.values()))
+            return super().parts(split)
 
     def unpacked(self, data: bytes) -> Any:
         data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
         sides = np.frombuffer(data, ">u4", data[3], 4)
         return np.frombuffer(data, np.uint8, offset=4 + 4 * len(sides)).reshape(sides)
 
-    def joined(self, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    def joined(self, parts: list[Any]) -> tuple[list[np.ndarray], np.ndarray]:
         images, labels = parts
-        return images[:, None].copy(), labels.astype(np.int64)
+        return [images[:, None]], labels.astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,17 +140,7 @@ class Svhn(Arrays):
     augment: ClassVar[tuple[str, ...]] = ("crop",)
     class_names: ClassVar[tuple[str, ...]] = _DIGITS
     folders: ClassVar[tuple[str, ...]] = (".", "svhn", "SVHN")
-    content: ClassVar[str] = "a file of MATLAB"
-    files: ClassVar[dict[str, tuple[tuple[str, str], ...]]] = {
-        "train": (("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),),
-        "test": (("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),),
-        "extra": (("extra_32x32.mat", "a93ce644f1a588dc4d68dda5feec44a7"),),
-    }
-
-    def remotes(self, split: str) -> list[Remote]:
-        ((name, md5),) = self.files[split]
-        size = {"train": "182 MB", "test": "64 MB", "extra": "1.3 GB"}[split]
-        return [Remote(f"http://ufldl.stanford.edu/housenumbers/{name}", md5, size)]
+    form: ClassVar[str] = "a file of MATLAB"
 
     def unpacked(self, data: bytes) -> Any:
         from scipy.io import loadmat

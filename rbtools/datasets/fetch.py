@@ -11,13 +11,15 @@ import urllib.request
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from rbtools.datasets.base import Remote
 from rbtools.datasets.content_hash import md5_of
 from rbtools.errors import RbError
 from rbtools.store import lease
 from rbtools.store.files import written_whole
+
+if TYPE_CHECKING:
+    from rbtools.datasets.published_files import ListedFile
 
 CHUNK = 1 << 20
 TIMEOUT_SECONDS = 60.0
@@ -25,15 +27,14 @@ HINT = "Free some space, or name another folder with --data-dir (or RB_DATA)."
 
 
 def bring(
-    remote: Remote, home: Path, say: Callable[[str], None], check_cancelled: Callable[[], None]
+    remote: ListedFile, home: Path, say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
     """Download a file into the folder of data sets, check it, and unpack it if necessary.
 
     Of several processes one downloads and the others wait. Raises RbError for other content, which is not
     kept. An archive that is there already is only unpacked.
     """
-    target, held = home / remote.name, None
-    result = home / remote.into if remote.into else target
+    target, result, held = home / remote.name, home / remote.path, None
     try:
         held = lease.wait(home / f".downloading-{remote.name}", check_cancelled, result.exists)
         if held is None or result.exists():
@@ -41,7 +42,7 @@ def bring(
         if not (target.exists() and md5_of(target) == remote.md5):
             with written_whole(target, hint=HINT) as out:
                 _fetch(remote, out, say, check_cancelled)
-        if remote.into:
+        if result != target:
             say(f"unpacking {target}")
             _unpack(target, result)
     except OSError as error:
@@ -52,7 +53,7 @@ def bring(
 
 
 def _fetch(
-    remote: Remote, out: IO[bytes], say: Callable[[str], None], check_cancelled: Callable[[], None]
+    remote: ListedFile, out: IO[bytes], say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
     """Copy the content of an address. Raises RbError where it is not the published one."""
     total, received = hashlib.md5(usedforsecurity=False), 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,7 @@ from typing import Any
 from rbtools.datasets import decode
 from rbtools.datasets.base import (
     MOST_CLASSES,
-    Dataset,
-    DatasetSource,
     Description,
-    HashCache,
     channels_of,
     present_in,
 )
@@ -23,8 +21,7 @@ from rbtools.datasets.tree import (
     HIDDEN,
     IMAGE_ENDINGS,
     Tree,
-    fingerprint,
-    labelled,
+    TreeDataset,
     scan,
     some,
     split_folders,
@@ -37,12 +34,12 @@ FORMS = (
     " or with the names alone in the model's order"
 )
 
-BETWEEN = " \t,:="  # a name and its index: "cat 3", "cat,3", "cat: 3", "cat = 3"
-MOST_DIGITS = 9  # the most digits of an index
+# A name and its index: "cat 3", "cat,3", "cat: 3", "cat = 3".
+_PAIR = re.compile(r"(.*[^ \t,:=])[ \t,:=]+([0-9]{1,9})")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFolder(DatasetSource):
+class ImageFolder(TreeDataset):
     """A folder of images, with the pixels, order and labels of torchvision's ImageFolder.
 
     Class folders in alphabetical order, or by number if all are whole numbers, are the labels 0, 1, ...
@@ -64,13 +61,10 @@ class ImageFolder(DatasetSource):
         """Counts the files and opens the first image of each split only."""
         folders = split_folders(self._path)
         trees = {split: self._scan(folder) for split, folder in folders.items()}
-        (path, size), *others = [(tree.path(0), decode.size_of(tree, 0)) for tree in trees.values()]
-        for other, other_size in others:
-            if other_size != size:
-                raise decode.mixed_sizes(path, size, other, other_size)
+        size = decode.one_size(trees.values())
         first = next(iter(trees.values()))
         skipped = sum((Counter(tree.skipped) for tree in trees.values()), Counter())
-        class_names = self._class_names(first)
+        class_names = self.names(first)
         there = {tree.classes[place] for tree in trees.values() for place, _ in tree.files}
         return self.described(
             (self._channels, *size),
@@ -81,17 +75,12 @@ class ImageFolder(DatasetSource):
             notes=(*self._notes(folders, first), *_left_out(self._path, skipped)),
         )
 
-    def load(self, split: str) -> Dataset:
-        """Raises RbError naming the file that is unreadable or of another size."""
-        tree = self._tree(split)
-        shape = (self._channels, *decode.size_of(tree, 0))
-        return labelled(self.name, split, tree, self._class_names(tree), shape)
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return "imagefolder 1" if self._channels == 3 else "imagefolder 1 grey"
 
-    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers the class names in the model's order, and each file's path in the split and its bytes."""
-        tree = self._tree(split)
-        kind = "imagefolder 1" if self._channels == 3 else "imagefolder 1 grey"
-        return fingerprint(tree, self._class_names(tree), cache, kind)
+    def image_shape(self, tree: Tree) -> tuple[int, int, int]:
+        return (self._channels, *decode.size_of(tree, 0))
 
     @property
     def _path(self) -> str:
@@ -109,7 +98,7 @@ class ImageFolder(DatasetSource):
             " its images are taken for the split test.",
         )
 
-    def _tree(self, split: str) -> Tree:
+    def tree(self, split: str) -> Tree:
         folders = split_folders(self._path)
         if split not in folders:
             if any(folder.name == split for folder in folders.values()):
@@ -122,10 +111,9 @@ class ImageFolder(DatasetSource):
     def _scan(self, folder: Path) -> Tree:
         """The images of the classes that the class map names."""
         tree = scan(folder, may_be_empty=True)
-        return tree if self.class_map is None else tree.of_classes(self._class_names(tree))
+        return tree if self.class_map is None else tree.of_classes(self.names(tree))
 
-    def _class_names(self, tree: Tree) -> list[str]:
-        """The class folders in the order of the labels."""
+    def names(self, tree: Tree) -> list[str]:
         return tree.classes if self.class_map is None else read_class_map(self.class_map, tree.classes)
 
 
@@ -185,27 +173,16 @@ def _from_json(file: str, text: str) -> list[tuple[str, int]]:
 def _from_lines(file: str, text: str, folders: list[str]) -> list[tuple[str, int]]:
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
+    matches = [_PAIR.fullmatch(line) for line in lines]
     # A folder may be called "class 1": a file of folder names alone is taken as such.
-    if all(line in folders for line in lines):
-        return [(name, index) for index, name in enumerate(lines)]
-    matches = [_pair(line) for line in lines]
-    if not any(matches):
+    if not any(matches) or all(line in folders for line in lines):
         return [(name, index) for index, name in enumerate(lines)]
     pairs = []
     for line, match in zip(lines, matches, strict=True):
         if match is None:
             raise RbError(f"The class map {file} has the line '{line}'. Expected a name and an index: cat 3.")
-        pairs.append(match)
+        pairs.append((match[1], int(match[2])))
     return pairs
-
-
-def _pair(line: str) -> tuple[str, int] | None:
-    """The name and the index of a line; None if it lacks either."""
-    before = line.rstrip("0123456789")
-    name, digits = before.rstrip(BETWEEN), line[len(before) :]
-    if not name or name == before or not 0 < len(digits) <= MOST_DIGITS:
-        return None
-    return name, int(digits)
 
 
 def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> list[str]:

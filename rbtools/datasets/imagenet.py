@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from rbtools.datasets.base import Dataset, Description
+from rbtools.datasets.base import Description
 from rbtools.datasets.decode import Scaling
 from rbtools.datasets.photographs import Photographs
-from rbtools.datasets.published_files import Remote
-from rbtools.datasets.tree import Tree, class_folders, is_image, labelled, scan, some
+from rbtools.datasets.tree import Tree, class_folders, scan, some
 from rbtools.errors import RbError
-from rbtools.plain_files import read_text
 
 WNID = re.compile(r"n\d{8}")
 # The number of a validation image in its file's name; its wnid may follow.
 NUMBER = re.compile(r"(?:.*/)?[^/]*_(\d{8})(?:_n\d{8})?\.\w+")
-LABELS = (
-    "LOC_val_solution.csv",
-    "imagenet_2012_validation_synset_labels.txt",
-    "val.txt",
-    "ILSVRC2012_validation_ground_truth.txt",
-)
 USUAL = "bilinear-256-224"
 _PREPROCESSING = re.compile(
     r"(?:(squash-)?(bilinear|bicubic)(?=-\d+-\d+$)|(crop|squash)(?=-\d+$))-(\d{1,4})(?:-(\d{1,4}))?", re.ASCII
@@ -36,12 +28,11 @@ SUBSET = "robustbench"  # the split of the 5,000 images that RobustBench evaluat
 
 
 class Facts(NamedTuple):
-    """The wnids in the order of the class indices; the class index of each ILSVRC2012 class number, from 1
-    on; the numbers of the validation images that RobustBench evaluates on.
+    """The wnids in the order of the class indices; the numbers of the validation images that RobustBench
+    evaluates on.
     """
 
     wnids: list[str]
-    ilsvrc: list[int]
     robustbench: list[int]
 
 
@@ -74,7 +65,7 @@ def scaling(text: str) -> tuple[Scaling, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNet(Photographs):
-    """ILSVRC2012 in folders of wnids, or the flat validation folder beside a file with its labels.
+    """ILSVRC2012 in folders of wnids, as torchvision unpacks it.
 
     Images of any size are scaled and cropped (`scaling`), and read when they are used. A folder with some of
     the classes has the indices of all 1,000. Any number of images is allowed. The split `robustbench` is the
@@ -106,7 +97,7 @@ class ImageNet(Photographs):
         """The published description, with the sizes of the user's folders if they exist."""
         side = scaling(self.argument or USUAL)[1]
         about = replace(super().describe(), class_names=facts().wnids, shape=(3, side, side))
-        trees = {split: self.tree(split) for split in ("train", "test") if self._place(split) is not None}
+        trees = {split: self.found(split) for split in ("train", "test") if self._place(split) is not None}
         if not trees:
             return about
         sizes = {split: len(tree) for split, tree in trees.items()}
@@ -114,58 +105,59 @@ class ImageNet(Photographs):
             sizes[SUBSET] = len(_published_subset(trees["test"]))
         notes = tuple(
             f"{tree.root} has {len(tree.classes)} of the 1,000 classes of ImageNet: the network's"
-            f" other logits count"
-            " as wrong answers."
+            " other logits count as wrong answers."
             for tree in trees.values()
             if len(tree.classes) < len(facts().wnids)
         )
         return replace(about, sizes={key: size for key, size in sizes.items() if size}, notes=notes)
 
-    def load(self, split: str) -> Dataset:
-        """The images are read when they are used."""
-        how, side = scaling(self.argument or USUAL)
-        return labelled(self.name, split, self._checked(split), facts().wnids, (3, side, side), how)
+    @property
+    def resize(self) -> Scaling:  # type: ignore[override]
+        return scaling(self.argument or USUAL)[0]
 
-    def remotes(self, split: str) -> list[Remote]:
-        return []
+    def image_shape(self, tree: Tree) -> tuple[int, int, int]:
+        side = scaling(self.argument or USUAL)[1]
+        return (3, side, side)
 
-    def tree(self, split: str) -> Tree:
+    def names(self, tree: Tree) -> list[str]:
+        return facts().wnids
+
+    def found(self, split: str) -> Tree:
         folder = self._place("train" if split == "train" else "test")
         if folder is None:
-            layout = "imagenet/val/n01440764/*.JPEG or imagenet/val/ILSVRC2012_val_*.JPEG"
-            raise self.not_here(split, layout)
-        tree = scan(folder) if class_folders(folder) else _flat(folder)
+            raise self.not_here(split, "imagenet/val/n01440764/*.JPEG")
+        if not class_folders(folder):
+            raise RbError(
+                f"The folder {folder} has no class folders. Expected folders of wnids (n01440764 ...), into"
+                " which torchvision.datasets.ImageNet sorts the official archives."
+            )
+        tree = scan(folder)
         strange = [name for name in tree.classes if name not in facts().wnids]
         if strange:
             raise RbError(
                 f"The folder {folder} has the class folders {some(strange)}, which are no wnids of"
-                f" ImageNet's 1,000"
-                " classes (such as n01440764). For images of your own use imagefolder:PATH."
+                " ImageNet's 1,000 classes (such as n01440764). For images of your own use imagefolder:PATH."
             )
         if split == SUBSET:
             return replace(tree, files=[tree.files[position] for position in _published_subset(tree)])
         return tree
 
-    def _checked(self, split: str) -> Tree:
+    def tree(self, split: str) -> Tree:
         self.known(split)
-        tree = self.tree(split)
+        tree = self.found(split)
         if not len(tree):
             raise RbError(f"The folder {tree.root} holds none of the images of the split {split}.")
         return tree
 
     def _place(self, split: str) -> Path | None:
         """The folder of a split: below one of the usual names, or such a folder itself for `test`."""
-        for folder in self.folders:
-            for name in ("train",) if split == "train" else ("val", "validation", "test"):
-                if (self.home / folder / name).is_dir():
-                    return self.home / folder / name
-        for folder in self.folders if split == "test" else ():
-            path = self.home / folder
-            if path.is_dir() and (
-                any(map(WNID.fullmatch, class_folders(path))) or any(path.glob("ILSVRC2012_val_*"))
-            ):
-                return path
-        return None
+        names = ("train",) if split == "train" else ("val", "validation", "test")
+        roots = [self.home / folder for folder in self.folders if (self.home / folder).is_dir()]
+        for root in roots:
+            if there := [root / name for name in names if (root / name).is_dir()]:
+                return there[0]
+        itself = (root for root in roots if any(map(WNID.fullmatch, class_folders(root))))
+        return next(itself, None) if split == "test" else None
 
 
 def _published_subset(tree: Tree) -> list[int]:
@@ -173,53 +165,3 @@ def _published_subset(tree: Tree) -> list[int]:
     wanted = set(facts().robustbench)
     numbers = (NUMBER.fullmatch(name) for _, name in tree.files)
     return [position for position, match in enumerate(numbers) if match and int(match[1]) in wanted]
-
-
-def _flat(root: Path) -> Tree:
-    """A flat folder of images, labelled by one of the published files in it or above it."""
-    files = sorted(entry.name for entry in root.iterdir() if is_image(entry.name))
-    above = (root, *root.parents[:2])
-    folders = [*above, *(folder / "ILSVRC2012_devkit_t12" / "data" for folder in above)]
-    candidates = (folder / name for folder in folders for name in LABELS)
-    source = next((file for file in candidates if file.is_file()), None)
-    if not files or source is None:
-        raise RbError(
-            f"The folder {root} has no class folders, and no file says which class its {len(files)}"
-            f" images have."
-            f" Expected folders of wnids (n01440764 ...), or one of {', '.join(LABELS)} in it or above it."
-        )
-    wnid_of = dict(_labels(source, files))
-    unknown = [name for name in files if Path(name).stem not in wnid_of]
-    if unknown:
-        raise RbError(
-            f"{source} has no label for {len(unknown)} of {len(files)} images of {root}:"
-            f" {some(unknown)}. Choose"
-            " the file that belongs to these images, or sort them into folders of wnids."
-        )
-    classes = sorted({wnid_of[Path(name).stem] for name in files})
-    number = {wnid: position for position, wnid in enumerate(classes)}
-    return Tree(root, classes, [(number[wnid_of[Path(name).stem]], name) for name in files], {})
-
-
-def _labels(source: Path, files: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(the name of an image without its ending, its wnid), from one of the published files."""
-    wnids, lines = facts().wnids, read_text(source).split("\n")
-    lines = [line.strip() for line in lines if line.strip()]
-    try:
-        if source.name == LABELS[0]:  # ImageId,PredictionString: the first word of the second is the wnid
-            for line in lines[1:]:
-                name, _, boxes = line.partition(",")
-                yield name, boxes.split()[0]
-            return
-        if source.name == LABELS[2]:  # name and class index
-            for line in lines:
-                name, number = line.split()
-                yield Path(name).stem, wnids[int(number)]
-            return
-        numbers = {int(match[1]): Path(name).stem for name in files if (match := NUMBER.fullmatch(name))}
-        for place, word in enumerate(lines, 1):  # a line for each of the 50,000, in their order
-            if place in numbers:
-                yield numbers[place], word if WNID.fullmatch(word) else wnids[facts().ilsvrc[int(word) - 1]]
-    except (ValueError, IndexError):
-        form = "a wnid or a class number in each line" if source.suffix == ".txt" else "ImageId,wnid boxes"
-        raise RbError(f"The file {source} is not the published one: expected {form}.") from None

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Any, cast
 
-from rbtools.datasets import content_hash, npy, streaming
-from rbtools.datasets.base import (
-    Dataset,
-    DatasetSource,
-    Description,
-    HashCache,
-    check_labels,
-    damaged,
-    numbered,
-)
+from rbtools.datasets import npy
+from rbtools.datasets.arrays import Content, ImageArrays, Stamped
+from rbtools.datasets.base import Description, damaged, numbered
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plain_files import opened
@@ -37,7 +29,7 @@ _SPLITS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Npz(DatasetSource):
+class Npz(ImageArrays):
     """Arrays by split. `images` and `labels` alone are the split test.
 
     The number of classes is given by `class_names` (an array of texts) or `classes` (a number) in the file,
@@ -50,80 +42,45 @@ class Npz(DatasetSource):
 
     def describe(self) -> Description:
         """Reads the headers and the labels only."""
-        with _archive(self._path) as archive:
-            shapes = {split: _layout(archive, names[0])[0] for split, names in archive.splits.items()}
-            class_names = archive.class_names()
+        archive = self._opened()
+        shapes = {split: _layout(archive, names[0])[0] for split, names in archive.splits.items()}
         first = next(iter(shapes.values()))
         if any(shape[1:] != first[1:] for shape in shapes.values()):
             sizes = ", ".join(f"{split} {'x'.join(map(str, shape[1:]))}" for split, shape in shapes.items())
             raise archive.wrong(f"its splits hold images of different shapes: {sizes}")
-        return self.described(first[1:], class_names, {split: shape[0] for split, shape in shapes.items()})
+        sizes_of = {split: shape[0] for split, shape in shapes.items()}
+        return self.described(first[1:], archive.class_names(), sizes_of)
 
-    def load(self, split: str) -> Dataset:
-        """Raises RbError where the arrays do not fit each other, or a label is out of range."""
-        images, labels, class_names = self._arrays(split)
-
-        def fetch(ids: np.ndarray, out: np.ndarray) -> None:
-            out[:] = images[ids]
-
-        return self.loaded(split, streaming.images(images.shape, fetch), labels, class_names)
-
-    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers the pixels and labels of the split, independent of their layout."""
-
-        def make() -> str:
-            images, labels, _ = self._arrays(split)
-            parts = (images[start : start + 1000] for start in range(0, len(images), 1000))
-            return content_hash.pixels_hash(images.shape, parts, labels)
-
-        with _archive(self._path) as archive:
-            path = archive.path
-        return content_hash.remembered(cache, ("npz", split, os.path.realpath(path)), [("", path)], make)
-
-    @property
-    def _path(self) -> Path:
-        return Path(self.argument or "").expanduser()
-
-    def _arrays(self, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Images (N, C, H, W); labels int64 (N,); the classes' names."""
-        with _archive(self._path) as archive:
-            if split not in archive.splits:
-                raise self.unknown_split(split, archive.splits)
-            of_images, of_labels = archive.splits[split]
-            _, axes = _layout(archive, of_images)
-            images, labels = archive.array(of_images), archive.labels(of_labels)
-            class_names = archive.class_names()
+    def content(self, split: str) -> Content:
+        """Raises RbError where the arrays do not fit each other."""
+        archive = self._opened()
+        if split not in archive.splits:
+            raise self.unknown_split(split, archive.splits)
+        of_images, of_labels = archive.splits[split]
+        _, axes = _layout(archive, of_images)
+        images, labels = archive.array(of_images), archive.labels(of_labels)
         if len(images) != len(labels):
             raise archive.wrong(f"it has {len(images)} images and {len(labels)} labels in the split {split}")
         images = images[:, None] if images.ndim == 3 else images.transpose(axes)
-        check_labels(self.name, labels, class_names)
-        return images, labels, class_names
+        return Content([images], labels, archive.class_names())
 
+    def stamped(self, split: str) -> Stamped:
+        path = self._opened().path
+        return ("npz", split, os.path.realpath(path)), [("", path)]
 
-@contextmanager
-def _archive(path: Path) -> Iterator[_Archive]:
-    """An .npz file, opened."""
-    if path.is_dir() or not path.exists():
-        problem = "is a folder" if path.is_dir() else "does not exist"
-        raise RbError(f"The file {path} {problem}. Expected {EXPECTED}.")
-    try:
-        file = opened(path)
-    except OSError as error:
-        raise damaged(path, EXPECTED, error) from None
-    with file:
-        yield _Archive(path, file)
+    def _opened(self) -> _Archive:
+        return _Archive(Path(self.argument or "").expanduser())
 
 
 class _Archive:
-    """The arrays of an open .npz file. `splits`: split -> the names of its images and of its labels."""
+    """The arrays of an .npz file. `splits`: split -> the names of its images and of its labels."""
 
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._file = np.load(file, allow_pickle=False)
-            self._names = self._file.files
-        except Exception as error:  # of zip, zlib, numpy, and of Python's parser of headers
-            raise damaged(path, EXPECTED, error) from None
+        if path.is_dir() or not path.exists():
+            problem = "is a folder" if path.is_dir() else "does not exist"
+            raise RbError(f"The file {path} {problem}. Expected {EXPECTED}.")
+        self._names: list[str] = self._read(lambda file: file.files, EXPECTED)
         self.splits: dict[str, tuple[str, str]] = {}
         for split, spellings in _SPLITS.items():
             pairs = ((images, labels) for images, labels in map(str.split, spellings))
@@ -137,23 +94,33 @@ class _Archive:
         """The error for a file that is no data set."""
         return RbError(f"The file {self.path} is no data set: {problem}. Expected {EXPECTED}.")
 
+    def _read(self, work: Callable[[Any], Any], expected: str) -> Any:
+        """What `work` gives of numpy's NpzFile."""
+        try:
+            with opened(self.path) as stream, np.load(stream, allow_pickle=False) as file:
+                return work(file)
+        except Exception as error:  # of zip, zlib, numpy, and of Python's parser of headers
+            raise damaged(self.path, expected, error) from None
+
     def header(self, name: str) -> npy.Header:
         """Shape and type of an array; its data is not read."""
-        try:
-            with self._file.zip.open(f"{name}.npy") as file:
-                return npy.header(file)
-        except Exception as error:
-            raise damaged(self.path, f"{name} to be an array of numbers", error) from None
+
+        def work(file: Any) -> npy.Header:
+            with file.zip.open(f"{name}.npy") as member:
+                return npy.header(member)
+
+        return cast(npy.Header, self._read(work, f"{name} to be an array of numbers"))
 
     def array(self, name: str) -> np.ndarray:
         """An array, read whole."""
-        try:
-            array: np.ndarray = self._file[name]
+
+        def work(file: Any) -> np.ndarray:
+            array: np.ndarray = file[name]
             if not array.dtype.itemsize:
                 raise ValueError("its values have no bytes, so there may be any number of them")
             return array
-        except Exception as error:
-            raise damaged(self.path, f"{name} to be an array of numbers", error) from None
+
+        return cast("np.ndarray", self._read(work, f"{name} to be an array of numbers"))
 
     def labels(self, name: str) -> np.ndarray:
         """Labels int64 (N,), from (N,) or (N, 1)."""
@@ -171,9 +138,8 @@ class _Archive:
             count = self.array("classes").reshape(-1)
             if count.dtype.kind not in "iu" or not len(count):
                 raise self.wrong("`classes` is no whole number")
-            return numbered(str(self.path), int(count[0]))
-        highest = max(int(self.labels(labels).max(initial=-1)) for _, labels in self.splits.values())
-        return numbered(str(self.path), highest + 1)
+            return numbered(str(self.path), [count[:1].astype(np.int64) - 1])
+        return numbered(str(self.path), (self.labels(labels) for _, labels in self.splits.values()))
 
 
 def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -68,15 +68,6 @@ class OfClasses(DatasetSource):
         )
 
     def load(self, split: str) -> Dataset:
-        if split not in self.loaded_splits:
-            self.loaded_splits[split] = self._chosen(split)
-        return self.loaded_splits[split]
-
-    @functools.cached_property
-    def loaded_splits(self) -> dict[str, Dataset]:
-        return {}
-
-    def _chosen(self, split: str) -> Dataset:
         whole = self.whole.load(split)
         places = torch.full((whole.classes,), -1)
         for place, number in enumerate(self.wanted):

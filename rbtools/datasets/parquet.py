@@ -11,6 +11,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -61,29 +62,19 @@ class Parquet(DatasetSource):
 
     def describe(self) -> Description:
         """Reads the labels, and the headers of some images of each split."""
-        splits = _splits(self._path)
-        tables = {split: ImageTable(files) for split, files in splits.items()}
-        grey = {split: table.grey() for split, table in tables.items()}
-        channels = self._channels(grey)
-        shapes = {split: (channels, *decode.size_of(table, 0)) for split, table in tables.items()}
-        (first, shape), *others = shapes.items()
-        for split, other in others:
-            if other != shape:
-                raise decode.mixed_sizes(f"{self.name} {first}", shape[1:], f"{self.name} {split}", other[1:])
         return self.described(
-            shape,
-            _class_names(tables),
-            {split: len(table) for split, table in tables.items()},
-            notes=self._notes(grey, channels),
+            (self._channels, *decode.one_size(self._tables.values())),
+            self._class_names,
+            {split: len(table) for split, table in self._tables.items()},
+            notes=self._notes(),
         )
 
     def load(self, split: str) -> Dataset:
         """Raises RbError naming the row of an image that is unreadable or of another size."""
-        tables = {name: ImageTable(files) for name, files in self._splits_with(split).items()}
-        channels = self._channels({name: table.grey() for name, table in tables.items()})
-        table, class_names = tables[split], _class_names(tables)
+        self._files_of(split)
+        table, class_names = self._tables[split], self._class_names
         check_labels(self.name, table.labels, class_names)
-        shape = (len(table), channels, *decode.size_of(table, 0))
+        shape = (len(table), self._channels, *decode.size_of(table, 0))
         images = streaming.images(shape, lambda ids, out: decode.decode(table, ids, out))
         if isinstance(images, streaming.Streamed):
             decode.check_sizes(table)  # report a wrong size now, not during the work
@@ -91,7 +82,7 @@ class Parquet(DatasetSource):
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         """Covers the labels and the encoded images in order, independent of their division into files."""
-        files = self._splits_with(split)[split]
+        files, asked = self._files_of(split), channels_of(self.argument)[1]
 
         def make() -> str:
             table = ImageTable(files)
@@ -107,38 +98,49 @@ class Parquet(DatasetSource):
                 total.update(content_hash.lines(f"channels {asked}"))
             return total.hexdigest()
 
-        asked = channels_of(self.argument)[1]
-        key = (
-            "parquet",
-            *([] if asked is None else [str(asked)]),
-            *(os.path.realpath(file) for file in files),
-        )
+        channels = [] if asked is None else [str(asked)]
+        key = ("parquet", *channels, *map(os.path.realpath, files))
         return content_hash.remembered(cache, key, [(file.name, file) for file in files], make)
 
+    @cached_property
+    def _splits(self) -> dict[str, list[Path]]:
+        return _splits(Path(channels_of(self.argument)[0]).expanduser())
+
+    def _files_of(self, split: str) -> list[Path]:
+        if split not in self._splits:
+            raise self.unknown_split(split, self._splits)
+        return self._splits[split]
+
+    @cached_property
+    def _tables(self) -> dict[str, ImageTable]:
+        return {split: ImageTable(files) for split, files in self._splits.items()}
+
+    @cached_property
+    def _class_names(self) -> list[str]:
+        """Those of the file's Hub features, else the numbers up to the highest label of all splits."""
+        tables = list(self._tables.values())
+        named = next((table.class_names for table in tables if table.class_names), None)
+        return named or numbered(tables[0].path(0), (table.labels for table in tables))
+
+    @cached_property
+    def _grey(self) -> list[bool]:
+        """Which of at most 99 images of each split, evenly spread, have one channel."""
+        tables = self._tables.values()
+        return [decode.is_grey(table, row) for table in tables for row in decode.sample(len(table))]
+
     @property
-    def _path(self) -> Path:
-        return Path(channels_of(self.argument)[0]).expanduser()
-
-    def _channels(self, grey: dict[str, list[bool]]) -> int:
+    def _channels(self) -> int:
         """The channels that are asked for, else those of most images."""
-        every = [one for of_split in grey.values() for one in of_split]
-        return channels_of(self.argument)[1] or (1 if 2 * sum(every) > len(every) else 3)
+        return channels_of(self.argument)[1] or (1 if 2 * sum(self._grey) > len(self._grey) else 3)
 
-    def _notes(self, grey: dict[str, list[bool]], channels: int) -> tuple[str, ...]:
-        every = [one for of_split in grey.values() for one in of_split]
-        if not (other := every.count(channels == 3)):
+    def _notes(self) -> tuple[str, ...]:
+        if not (other := self._grey.count(self._channels == 3)):
             return ()
-        kinds = ("greyscale", "RGB") if channels == 3 else ("in colour", "one channel")
+        kinds = ("greyscale", "RGB") if self._channels == 3 else ("in colour", "one channel")
         return (
-            f"{self.name}: {other} of {len(every)} images that were looked at are {kinds[0]}, and are"
+            f"{self.name}: {other} of {len(self._grey)} images that were looked at are {kinds[0]}, and are"
             f" converted to {kinds[1]}.",
         )
-
-    def _splits_with(self, split: str) -> dict[str, list[Path]]:
-        splits = _splits(self._path)
-        if split not in splits:
-            raise self.unknown_split(split, splits)
-        return splits
 
 
 def _splits(path: Path) -> dict[str, list[Path]]:
@@ -207,10 +209,6 @@ class ImageTable:
             )
         return io.BytesIO(data)
 
-    def grey(self) -> list[bool]:
-        """Which of at most 99 images, evenly spread, have one channel."""
-        return [decode.is_grey(self, row) for row in decode.sample(len(self))]
-
 
 def pyarrow_modules() -> tuple[Any, Any]:
     """pyarrow and pyarrow.parquet. Raises RbError if they are not installed."""
@@ -230,8 +228,9 @@ def _columns(pa: ModuleType, schema: pyarrow.Schema, file: Path) -> tuple[str, s
     types = pa.types
 
     def encoded(kind: pyarrow.DataType) -> bool:
-        inner = [field.type for field in kind if field.name == "bytes"] if types.is_struct(kind) else [kind]
-        return any(types.is_binary(kind_of) or types.is_large_binary(kind_of) for kind_of in inner)
+        if types.is_struct(kind):
+            return any(field.name == "bytes" and encoded(field.type) for field in kind)
+        return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
     images = [field.name for field in schema if encoded(field.type)]
     labels = [field.name for field in schema if types.is_integer(field.type)]
@@ -252,11 +251,3 @@ def _named_in(schema: pyarrow.Schema, label: str) -> list[str] | None:
         return [str(name) for name in names]
     except (KeyError, TypeError, ValueError):
         return None
-
-
-def _class_names(tables: dict[str, ImageTable]) -> list[str]:
-    named = next((table.class_names for table in tables.values() if table.class_names), None)
-    if named is not None:
-        return named
-    highest = max(int(table.labels.max()) for table in tables.values())
-    return numbered(str(next(iter(tables.values())).path(0)), highest + 1)

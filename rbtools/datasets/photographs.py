@@ -10,40 +10,32 @@ from pathlib import Path
 from typing import ClassVar
 
 from rbtools.datasets import cifar
-from rbtools.datasets.base import Dataset, Description, HashCache
-from rbtools.datasets.published_files import DataFile, PublishedDataset, Remote
-from rbtools.datasets.tree import Tree, fingerprint, is_image, labelled, same_classes, scan, some
+from rbtools.datasets.base import Description
+from rbtools.datasets.decode import Scaling
+from rbtools.datasets.published_files import PublishedDataset
+from rbtools.datasets.tree import Tree, TreeDataset, is_image, scan, some, split_folders
 from rbtools.errors import RbError
 from rbtools.plain_files import read_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Photographs(PublishedDataset):
-    """Image files of a split, decoded when loaded or, where they do not fit in memory, when used."""
-
-    resize: ClassVar[int | None] = None
-    # with these settings the pixels are unchanged, and the fingerprint is that of an image folder
-    kind: ClassVar[str] = "imagefolder 1"
+class Photographs(PublishedDataset, TreeDataset):
+    """The base of published data sets that come as image files."""
 
     @abstractmethod
-    def tree(self, split: str) -> Tree:
+    def found(self, split: str) -> Tree:
         """The files of a split. Raises NotHere where they were not found."""
 
-    def parts(self, split: str) -> list[DataFile]:
-        return [DataFile(self.tree(split).root)]
+    def parts(self, split: str) -> dict[Path, str | None]:
+        return {self.found(split).root: None}
 
-    def load(self, split: str) -> Dataset:
-        tree = self._checked(split)
-        return labelled(self.name, split, tree, tree.classes, self.shape, self.resize)
+    def image_shape(self, tree: Tree) -> tuple[int, int, int]:
+        return self.shape
 
-    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers the names of classes and files, and the files' bytes."""
-        tree = self._checked(split)
-        return fingerprint(tree, tree.classes, cache, self.kind)
-
-    def _checked(self, split: str) -> Tree:
+    def tree(self, split: str) -> Tree:
+        """The files, after a check of the classes and of their number."""
         self.known(split)
-        tree = self.tree(split)
+        tree = self.found(split)
         if len(tree.classes) != len(self.class_names):
             raise RbError(
                 f"The folder {tree.root} has {len(tree.classes)} class folders ({some(tree.classes)}), and"
@@ -75,17 +67,8 @@ class Cinic10(Photographs):
     normalization: ClassVar[str] = "cinic10"
     class_names: ClassVar[Sequence[str]] = cifar.Cifar10.class_names
     folders: ClassVar[tuple[str, ...]] = ("CINIC-10", "cinic10", "cinic-10", "CINIC10", ".")
-    archive: ClassVar[Remote] = Remote(
-        "https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz",
-        "6ee4d0c996905fe93221de577967a372",
-        "690 MB",
-        "CINIC-10",
-    )
 
-    def remotes(self, split: str) -> list[Remote]:
-        return [self.archive]
-
-    def tree(self, split: str) -> Tree:
+    def found(self, split: str) -> Tree:
         for folder in self.folders:
             # The class folder distinguishes it from other data whose splits are in the data folder itself.
             if (self.home / folder / split / self.class_names[0]).is_dir():
@@ -108,7 +91,7 @@ class ImageNet50(Photographs):
     normalization: ClassVar[str] = "imagenet"
     class_names: ClassVar[Sequence[str]] = tuple(str(number) for number in range(50))
     folders: ClassVar[tuple[str, ...]] = ("imagenet50", "imagenet-50", "ImageNet-50", "ImageNet50")
-    resize: ClassVar[int | None] = 256
+    resize: ClassVar[int | Scaling | None] = 256
     kind: ClassVar[str] = "imagenet50 1"
 
     def describe(self) -> Description:
@@ -120,10 +103,7 @@ class ImageNet50(Photographs):
         sizes = {split: len(tree) for split, tree in trees.items()}
         return replace(about, sizes=sizes, class_names=next(iter(trees.values())).classes)
 
-    def remotes(self, split: str) -> list[Remote]:
-        return []
-
-    def tree(self, split: str) -> Tree:
+    def found(self, split: str) -> Tree:
         folders = self._splits()
         if split not in folders:
             layout = f"{self.folders[0]}/train/<class>/*.JPEG and {self.folders[0]}/val/<class>/*.JPEG"
@@ -135,15 +115,8 @@ class ImageNet50(Photographs):
 
     def _splits(self) -> dict[str, Path]:
         """split -> its existing folder; `val` is used if there is no `test`."""
-        splits = {}
-        for split, name in (("train", "train"), ("test", "val"), ("test", "test")):
-            places = (self.home / folder / name for folder in self.folders)
-            path = next((path for path in places if path.is_dir()), None)
-            if path is not None:
-                splits[split] = path
-        if len(splits) > 1:
-            same_classes(splits)
-        return splits
+        folder = next(filter(Path.is_dir, (self.home / name for name in self.folders)), None)
+        return {} if folder is None else split_folders(str(folder))
 
 
 # --- tinyimagenet ---------------------------------------------------------------------------------
@@ -185,32 +158,13 @@ class TinyImageNet(Photographs):
         "tiny-imagenet",
         ".",
     )
-    archive: ClassVar[Remote] = Remote(
-        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        "90528d7ca1a48142e341f4ef8d21d0de",
-        "250 MB",
-        FOLDER,
-    )
 
-    def remotes(self, split: str) -> list[Remote]:
-        return [self.archive]
-
-    def tree(self, split: str) -> Tree:
+    def found(self, split: str) -> Tree:
         for folder in self.folders:
             root = self.home / folder
             if (root / "wnids.txt").is_file():
                 return _tree(root, split)
         raise self.not_here(split, f"{FOLDER}/wnids.txt with train and val beside it")
-
-
-def _names(root: Path) -> list[str]:
-    """The paths of all files below train and val."""
-    return [
-        os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
-        for part in ("train", "val")
-        for folder, _, names in os.walk(root / part)
-        for name in names
-    ]
 
 
 def _tree(root: Path, split: str) -> Placed:
@@ -220,24 +174,22 @@ def _tree(root: Path, split: str) -> Placed:
     copies they are sorted into class folders.
     """
     classes = sorted(read_text(root / "wnids.txt").split())
+    number = {wnid: place for place, wnid in enumerate(classes)}
+    part = "val" if split == "test" else "train"
     # Lines such as `val_0.JPEG n03444034 0 32 44 62` with tabs: file -> class.
-    listed = root / "val" / ANNOTATIONS
+    listed = root / part / ANNOTATIONS
     lines = read_text(listed).splitlines() if listed.is_file() else []
     class_of = {fields[0]: fields[1] for line in lines if len(fields := line.split("\t")) > 1}
-    part, number = ("train", "val")[split == "test"], {name: i for i, name in enumerate(classes)}
     entries = []
-    for name in _names(root):
-        first, _, below = name.partition("/")
-        file = below.rpartition("/")[2]
-        if first != part or not is_image(file):
-            continue
-        wnid = (
-            class_of.get(file) if part == "val" and below.startswith("images/") else below.partition("/")[0]
-        )
-        if wnid not in number:
-            problem = f"the class '{wnid}', not in wnids.txt" if wnid else f"no class in {ANNOTATIONS}"
-            raise RbError(f"The image {name} of tinyimagenet in {root} has {problem}. Get the data anew.")
-        entries.append((number[wnid], f"{wnid}/{file}", name))
+    for folder, _, names in os.walk(root / part):
+        first = Path(folder).relative_to(root / part).parts[:1]
+        for file in filter(is_image, names):
+            name = Path(folder, file).relative_to(root).as_posix()
+            wnid = class_of.get(file) if part == "val" and first == ("images",) else "".join(first)
+            if wnid not in number:
+                problem = f"the class '{wnid}', not in wnids.txt" if wnid else f"no class in {ANNOTATIONS}"
+                raise RbError(f"The image {name} of tinyimagenet in {root} has {problem}. Get the data anew.")
+            entries.append((number[wnid], f"{wnid}/{file}", name))
     entries.sort()
     files = [(position, name) for position, name, _ in entries]
     return Placed(root, classes, files, {}, [name for *_, name in entries])

@@ -7,20 +7,13 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from rbtools.datasets import content_hash, fetch
-from rbtools.datasets.base import (
-    Dataset,
-    DatasetSource,
-    Description,
-    HashCache,
-    NotHere,
-    Remote,
-    check_labels,
-    damaged,
-)
+from rbtools.datasets import fetch
+from rbtools.datasets.arrays import Content, ImageArrays, Stamped
+from rbtools.datasets.base import DatasetSource, Description, NotHere, damaged
 from rbtools.datasets.normalization import NORMALIZATIONS
 from rbtools.errors import RbError
 from rbtools.lazy import np
@@ -30,11 +23,31 @@ from rbtools.plain_files import read_plain
 DEFAULT_FOLDER = "data"
 
 
-class DataFile(NamedTuple):
-    """A file that a split is read from, and the MD5 that its publisher prints for it, if any."""
+class ListedFile(NamedTuple):
+    """A row of files.tsv: a file that a split is read from, or that is downloaded, or both.
 
-    path: Path
-    md5: str | None = None
+    path: where the file lies below the data folder; of an archive, the folder that it is unpacked to. split:
+    "" for an archive of all splits. size: in words.
+    """
+
+    dataset: str
+    split: str
+    path: str
+    md5: str
+    url: str
+    size: str
+
+    @property
+    def name(self) -> str:
+        """The name of the file that is downloaded; of an archive it is not that of `path`."""
+        return self.url.rpartition("/")[2]
+
+
+@cache
+def published() -> list[ListedFile]:
+    """What is published of all data sets. MD5 sums and addresses are those of the publishers."""
+    lines = Path(__file__).with_name("files.tsv").read_text("ascii").splitlines()[1:]
+    return [ListedFile(*line.split("\t")) for line in lines]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +74,30 @@ class PublishedDataset(DatasetSource):
         more = {"mean": usual.mean, "std": usual.std, "augment": self.augment}
         return self.described(self.shape, self.class_names, dict(self.sizes), **more)
 
-    @abstractmethod
-    def parts(self, split: str) -> list[DataFile]:
-        """The files that a split is read from. Raises NotHere where they were not found."""
+    def files(self, split: str) -> list[ListedFile]:
+        """The files that a split is read from, in the order of the examples."""
+        self.known(split)
+        return [file for file in self._published() if file.split == split]
 
-    @abstractmethod
-    def remotes(self, split: str) -> list[Remote]:
+    def remotes(self, split: str) -> list[ListedFile]:
         """The files to download for a split; empty where none are offered."""
+        return [file for file in self._published() if file.url and file.split in ("", split)]
+
+    def _published(self) -> list[ListedFile]:
+        word = self.name.partition(":")[0]
+        return [file for file in published() if file.dataset == word]
+
+    def parts(self, split: str) -> dict[Path, str | None]:
+        """The files that a split is read from, with the MD5 that they must have.
+
+        Raises NotHere where they were not found.
+        """
+        files = self.files(split)
+        paths = self.all_of(split, [file.path for file in files])
+        return dict(zip(paths, (file.md5 for file in files), strict=True))
+
+    def stamped(self, split: str) -> Stamped:
+        return (self.name, split), [(path.name, path) for path in self.parts(split)]
 
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
         self.known(split)
@@ -117,68 +147,44 @@ class PublishedDataset(DatasetSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrays(PublishedDataset):
-    """A published data set that comes as arrays, and is read whole.
+class Arrays(PublishedDataset, ImageArrays):
+    """A published data set that comes as arrays, and is read whole."""
 
-    files: split -> (path below one of the folders, MD5), in the order of the examples.
-    """
-
-    files: ClassVar[dict[str, tuple[tuple[str, str], ...]]]
-    content: ClassVar[str]  # what a file of it is, in words
+    form: ClassVar[str]  # what a file of it is, in words
 
     @abstractmethod
     def unpacked(self, data: bytes) -> Any:
         """What the bytes of one file hold. Whatever it raises is told with the name of the file."""
 
-    def joined(self, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Images uint8 (N, C, H, W) and labels int64 (N,) of what the files hold."""
+    def joined(self, parts: list[Any]) -> tuple[list[np.ndarray], np.ndarray]:
+        """Images uint8 (n, C, H, W) by file, and all labels int64 (N,), of what the files hold."""
         images, labels = zip(*parts, strict=True)
-        return np.concatenate(images), np.concatenate(labels)
+        return list(images), np.concatenate(labels)
 
-    def parts(self, split: str) -> list[DataFile]:
-        files = dict(self.files[split])
-        return list(map(DataFile, self.all_of(split, list(files)), files.values()))
-
-    def load(self, split: str) -> Dataset:
-        """Raises RbError where a file is missing, damaged, or holds something else."""
-        return self.loaded(split, *self._checked(split), self.class_names)
-
-    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers pixels and labels. Raises RbError for a file whose MD5 is not the published one."""
-        self.known(split)
-
-        def make() -> str:
-            images, labels = self._checked(split)
-            return content_hash.pixels_hash(images.shape, [images], labels)
-
-        files = [(part.path.name, part.path) for part in self.parts(split)]
-        return content_hash.remembered(cache, (self.name, split), files, make)
-
-    def read(self, part: DataFile) -> Any:
+    def read(self, path: Path, published: str | None) -> Any:
         """What a file holds, after the check of its MD5: a pickle runs code."""
-        expected = f"{self.content} of the data set {self.name}"
-        if part.md5 is not None:
-            expected += f", whose MD5 is {part.md5}"
+        expected = f"{self.form} of the data set {self.name}"
+        if published is not None:
+            expected += f", whose MD5 is {published}"
         try:
-            data = read_plain(part.path)
+            data = read_plain(path)
             md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            if md5 != (part.md5 or md5):
+            if md5 != (published or md5):
                 raise ValueError(f"its MD5 is {md5}")
             return self.unpacked(data)
         except Exception as error:  # numpy, gzip and scipy raise many kinds of errors
-            raise damaged(part.path, expected, error, "Remove it and get it again.") from None
+            raise damaged(path, expected, error, "Remove it and get it again.") from None
 
-    def _checked(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        self.known(split)
-        images, labels = self.joined([self.read(part) for part in self.parts(split)])
-        if images.shape != (self.sizes[split], *self.shape) or len(labels) != len(images):
+    def content(self, split: str) -> Content:
+        images, labels = self.joined([self.read(*part) for part in self.parts(split).items()])
+        found = sum(map(len, images)), *images[0].shape[1:]
+        if found != (self.sizes[split], *self.shape) or len(labels) != found[0]:
             raise RbError(
-                f"The files of the data set {self.name} hold {_sized(images.shape)} and {len(labels)} labels"
+                f"The files of the data set {self.name} hold {_sized(found)} and {len(labels)} labels"
                 f" for the split {split}. Expected {_sized((self.sizes[split], *self.shape))}: get the"
                 " official files, or use imagefolder:PATH or npz:PATH for data of your own."
             )
-        check_labels(self.name, labels, self.class_names)
-        return images, labels
+        return Content(images, labels, self.class_names)
 
 
 def _sized(shape: tuple[int, ...]) -> str:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar, NoReturn
 
 from rbtools.datasets import content_hash, decode, streaming
-from rbtools.datasets.base import Dataset, HashCache, are_numbers
+from rbtools.datasets.base import Dataset, DatasetSource, HashCache, are_numbers
 from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.lazy import np
 from rbtools.plain_files import opened
 
 # The endings of torchvision's ImageFolder.
@@ -98,14 +98,11 @@ def scan(root: Path, may_be_empty: bool = False) -> Tree:
             f"The folder {root} has no class folders. Expected a folder for each class with its images in it:"
             f" {root / 'cat' / 'image.png'}."
         )
-    real = root.resolve()
-    above = tuple(_identity(folder) for folder in (real, *real.parents))
     files: list[tuple[int, str]] = []
     skipped: Counter[str] = Counter()
     empty = []
     for position, name in enumerate(classes):
-        folders = sorted(_walk(root / name, name, above))
-        images = [os.path.join(folder, file) for folder, names in folders for file in sorted(names)]
+        images = [os.path.join(folder, file) for folder, names in _walk(root, name) for file in sorted(names)]
         chosen = [image for image in images if is_image(os.path.basename(image))]
         others = [os.path.basename(image) for image in set(images).difference(chosen)]
         skipped.update(HIDDEN if _hidden(other) else os.path.splitext(other)[1].lower() for other in others)
@@ -129,18 +126,16 @@ def _is_split(root: Path) -> bool:
     names = class_folders(root)
     if root.resolve().name == "train" or not names:
         return False
-    for name in names:
-        with _scandir(root / name) as entries:
-            if not any(is_image(entry.name) and not _is_folder(entry) for entry in entries):
-                return False
-    return True
+    return all(
+        any(is_image(file) and not (root / name / file).is_dir() for file in _entries(root / name))
+        for name in names
+    )
 
 
 def class_folders(root: Path) -> list[str]:
     """The names of the class folders, hidden ones left out: in alphabetical order, or by number if all are
     whole numbers (9 before 10)."""
-    with _scandir(root) as entries:
-        names = sorted(entry.name for entry in entries if not _hidden(entry.name) and _is_folder(entry))
+    names = sorted(name for name in _entries(root) if not _hidden(name) and os.path.isdir(root / name))
     return sorted(names, key=int) if are_numbers(names) else names
 
 
@@ -153,45 +148,36 @@ def _hidden(name: str) -> bool:
     return name.startswith(".")
 
 
-def _walk(folder: Path, relative: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, list[str]]]:
-    """(relative folder, names of its files) of a folder and all below it, links followed."""
-    here = _identity(folder)
-    if here in above:
-        raise RbError(
-            f"The folder {folder} is a link to a folder that it lies in, so the images below it have no end."
-            " Remove the link."
-        )
-    files = []
-    with _scandir(folder) as entries:
-        for entry in entries:
-            if not _is_folder(entry):
-                files.append(entry.name)
-            elif not _hidden(entry.name):
-                yield from _walk(folder / entry.name, os.path.join(relative, entry.name), (*above, here))
-    yield relative, files
+def _walk(root: Path, name: str) -> list[tuple[str, list[str]]]:
+    """(folder, names of its files) of a folder of `root` and all below it, by path and relative to `root`.
+
+    Links are followed. Raises RbError for one that leads to a folder that it lies in.
+    """
+    found = []
+    for below, folders, files in os.walk(root / name, onerror=_unreadable, followlinks=True):
+        folders[:] = [folder for folder in folders if not _hidden(folder)]
+        for link in filter(Path.is_symlink, (Path(below, folder) for folder in folders)):
+            target = link.resolve()
+            if any(above.resolve().is_relative_to(target) for above in link.parents):
+                raise RbError(
+                    f"The folder {link} is a link to a folder that it lies in, so the images below it have no"
+                    " end. Remove the link."
+                )
+        found.append((os.path.relpath(below, root), files))
+    return sorted(found)
 
 
-def _identity(folder: Path) -> tuple[int, int]:
-    status = os.stat(folder)
-    return status.st_dev, status.st_ino
-
-
-def _scandir(folder: Path) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+def _entries(folder: Path) -> list[str]:
     try:
-        return os.scandir(folder)
+        return os.listdir(folder)
     except OSError as error:
-        raise RbError(
-            f"The folder {folder} cannot be read ({error.strerror}). Check its permissions."
-        ) from None
+        _unreadable(error)
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError as error:
-        raise RbError(
-            f"{entry.path} cannot be followed ({error.strerror}). Remove or repair the link."
-        ) from None
+def _unreadable(error: OSError) -> NoReturn:
+    raise RbError(
+        f"The folder {error.filename} cannot be read ({error.strerror}). Check its permissions."
+    ) from None
 
 
 def same_classes(folders: dict[str, Path]) -> None:
@@ -229,51 +215,60 @@ def some(names: list[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def labelled(
-    name: str,
-    split: str,
-    tree: Tree,
-    class_names: list[str],
-    shape: tuple[int, int, int],
-    resize: int | decode.Scaling | None = None,
-) -> Dataset:
-    """The images of a tree, decoded now if they fit into memory, else when they are indexed.
+@dataclass(frozen=True, kw_only=True)
+class TreeDataset(DatasetSource):
+    """The base of data sets whose images are files: decoded when they are loaded, or, where they do not fit
+    into memory or have a `Scaling`, when they are indexed.
 
-    `resize`: see `decode.decode`. With a `Scaling` they are always decoded when they are indexed.
+    kind: the settings that determine the pixels, besides the files; part of the fingerprint. resize: see
+    `decode.decode`.
     """
-    label_of = [class_names.index(name) for name in tree.classes]
-    full_shape, lazy = (len(tree), *shape), isinstance(resize, decode.Scaling)
-    images = (streaming.Streamed if lazy else streaming.images)(
-        full_shape, lambda ids, out: decode.decode(tree, ids, out, resize=resize)
-    )
-    if isinstance(images, streaming.Streamed) and resize is None:
-        decode.check_sizes(tree)  # report a wrong size now, not during the work
-    return Dataset(
-        name=name,
-        split=split,
-        classes=len(class_names),
-        class_names=class_names,
-        images=images,
-        labels=torch.tensor([label_of[position] for position, _ in tree.files]),
-    )
 
+    kind: ClassVar[str] = "imagefolder 1"
+    resize: ClassVar[int | decode.Scaling | None] = None
 
-def fingerprint(
-    tree: Tree, class_names: list[str], cache: HashCache | None, kind: str = "imagefolder 1"
-) -> str:
-    """The hash of a tree: the classes, then each file's path in the split and its bytes.
+    @abstractmethod
+    def tree(self, split: str) -> Tree:
+        """The files of a split. Raises RbError for an unknown split, and where they are not found."""
 
-    Raises RbError naming a file that cannot be read.
-    """
-    key = [kind, os.path.realpath(tree.root), str(len(class_names)), *class_names]
-    try:
-        files = ((name, tree.path(index)) for index, (_, name) in enumerate(tree.files))
-        return content_hash.remembered(cache, key, files, lambda: _hash(tree, class_names, kind))
-    except OSError as error:
-        raise RbError(
-            f"The image {error.filename or tree.root} cannot be read ({error.strerror or error})."
-            " Repair it, or remove it from the folder."
-        ) from None
+    @abstractmethod
+    def image_shape(self, tree: Tree) -> tuple[int, int, int]:
+        """(C, H, W) of every image."""
+
+    def names(self, tree: Tree) -> list[str]:
+        """The classes in the order of the labels."""
+        return tree.classes
+
+    def load(self, split: str) -> Dataset:
+        """Raises RbError naming the file that is unreadable or of another size."""
+        tree, resize = self.tree(split), self.resize
+        names, shape = self.names(tree), (len(tree), *self.image_shape(tree))
+
+        def fetch(ids: np.ndarray, out: np.ndarray) -> None:
+            decode.decode(tree, ids, out, resize=resize)
+
+        scaled = isinstance(resize, decode.Scaling)
+        images = streaming.Streamed(shape, fetch) if scaled else streaming.images(shape, fetch)
+        if isinstance(images, streaming.Streamed) and resize is None:
+            decode.check_sizes(tree)  # report a wrong size now, not during the work
+        label_of = np.array([names.index(name) for name in tree.classes])
+        return self.loaded(split, images, label_of[[position for position, _ in tree.files]], names)
+
+    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
+        """Covers the class names in the order of the labels, and each file's path in the split and its
+        bytes. Raises RbError naming a file that cannot be read.
+        """
+        tree, kind = self.tree(split), self.kind
+        names = self.names(tree)
+        key = [kind, os.path.realpath(tree.root), str(len(names)), *names]
+        try:
+            files = ((name, tree.path(index)) for index, (_, name) in enumerate(tree.files))
+            return content_hash.remembered(cache, key, files, lambda: _hash(tree, names, kind))
+        except OSError as error:
+            raise RbError(
+                f"The image {error.filename or tree.root} cannot be read ({error.strerror or error})."
+                " Repair it, or remove it from the folder."
+            ) from None
 
 
 def _hash(tree: Tree, class_names: list[str], kind: str) -> str:

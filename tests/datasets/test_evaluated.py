@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import rbtools
 from rbtools.cli import tools
-from rbtools.datasets import digits, streaming
+from rbtools.datasets import digits, published_files, streaming
 from rbtools.evaluation.base import Batch
 from rbtools.inputs.data import _loaded
 from tests.conftest import SMALL_ARCH
@@ -116,13 +116,13 @@ def test_download_brings_what_is_missing_and_only_when_asked(trained, tmp_path, 
         path.name: server.offer(path.name, path.read_bytes()).md5
         for path in (tmp_path / "made/MNIST/raw").iterdir()
     }
-    monkeypatch.setattr(digits, "_ADDRESS", f"{server.address}/")
+    files = [
+        file._replace(md5=sums[file.path], url=f"{server.address}/{file.path}")
+        for file in published_files.published()
+        if file.dataset == "mnist"
+    ]
+    monkeypatch.setattr(published_files, "published", lambda: files)
     monkeypatch.setattr(digits.Mnist, "sizes", {"train": 12, "test": 12})
-    listed = {
-        split: tuple((name, sums[f"{name}.gz"]) for name, _ in parts)
-        for split, parts in digits.Mnist.files.items()
-    }
-    monkeypatch.setattr(digits.Mnist, "files", listed)
     line = trained["erm"]
     asked = ("fgsm", "--dataset", "mnist", "--data-dir", tmp_path / "sets")
     try:

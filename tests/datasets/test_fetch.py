@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rbtools import datasets
-from rbtools.datasets import cifar, digits, fetch, photographs
-from rbtools.datasets.published_files import Remote
+from rbtools.datasets import fetch, photographs, published_files
+from rbtools.datasets.published_files import ListedFile
 from tests.datasets import archives
 from tests.datasets.archives import error_of
 from tests.datasets.test_published import small
@@ -46,7 +46,12 @@ class Server:
 
     def offer(self, name, data, status=200, length=-1):
         self.files[name] = status, data, len(data) if length == -1 else length
-        return Remote(f"{self.address}/path/{name}", archives.hashlib.md5(data).hexdigest(), "1 MB")
+        return self.remote(name, data, name)
+
+    def remote(self, name, data, path, dataset=""):
+        """A row of files.tsv: this file, which becomes `path`."""
+        sum = archives.hashlib.md5(data).hexdigest()
+        return ListedFile(dataset, "", path, sum, f"{self.address}/path/{name}", "1 MB")
 
 
 @pytest.fixture
@@ -64,6 +69,12 @@ def quiet(*arguments):
 
 def bring(remote, home, say=quiet, check_cancelled=quiet):
     fetch.bring(remote, Path(home), say, check_cancelled)
+
+
+def offer(monkeypatch, remote):
+    """Have a data set's archive be this one."""
+    others = [file for file in published_files.published() if file.dataset != remote.dataset or file.split]
+    monkeypatch.setattr(published_files, "published", lambda: [remote, *others])
 
 
 def left(home):
@@ -106,7 +117,7 @@ def test_a_download_that_breaks_off_is_not_kept(server, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path):
-    remote = Remote("http://127.0.0.1:9/a.bin", "0" * 32, "1 MB")
+    remote = ListedFile("", "", "a.bin", "0" * 32, "http://127.0.0.1:9/a.bin", "1 MB")
     message = error_of(bring, remote, tmp_path)
     assert message.startswith("Cannot download http://127.0.0.1:9/a.bin: ") and "https_proxy" in message
 
@@ -140,8 +151,9 @@ def test_a_folder_that_cannot_be_written_is_named(server, tmp_path):
 def test_cifar_is_downloaded_unpacked_and_read(server, tmp_path, monkeypatch):
     made = archives.cifar10(tmp_path / "made")
     packed = archives.tar(tmp_path / "cifar.tar.gz", tmp_path / "made/cifar-10-batches-py")
-    remote = server.offer("cifar-10-python.tar.gz", packed.read_bytes())
-    monkeypatch.setattr(cifar.Cifar10, "archive", remote._replace(into="cifar-10-batches-py"))
+    server.offer("cifar-10-python.tar.gz", packed.read_bytes())
+    remote = server.remote("cifar-10-python.tar.gz", packed.read_bytes(), "cifar-10-batches-py", "cifar10")
+    offer(monkeypatch, remote)
     small(monkeypatch, "cifar10", made, tmp_path / "made")
     home = tmp_path / "sets"
     message = error_of(datasets.load, "cifar10", "test", home)
@@ -161,8 +173,7 @@ def test_an_archive_that_is_there_is_unpacked_without_a_download(server, tmp_pat
     made, home = archives.cinic10(tmp_path / "made", each=1), tmp_path / "sets"
     home.mkdir()
     packed = archives.tar(home / "CINIC-10.tar.gz", tmp_path / "made/CINIC-10", inside=".")
-    remote = Remote(f"{server.address}/CINIC-10.tar.gz", archives.md5(packed), "1 MB", "CINIC-10")
-    monkeypatch.setattr(photographs.Cinic10, "archive", remote)
+    offer(monkeypatch, server.remote("CINIC-10.tar.gz", packed.read_bytes(), "CINIC-10", "cinic10"))
     monkeypatch.setattr(photographs.Cinic10, "sizes", dict.fromkeys(made, 10))
     threads = [threading.Thread(target=datasets.download, args=("cinic10", "test", home)) for _ in range(3)]
     for thread in threads:
@@ -183,15 +194,15 @@ def test_data_sets_that_nobody_offers_are_not_downloaded(tmp_path):
 def test_addresses_and_checksums_are_those_of_torchvision():
     from rbtools.models.torchvision_import import torchvision
 
-    theirs = torchvision.datasets
-    for ours, other in ((cifar.Cifar10, theirs.CIFAR10), (cifar.Cifar100, theirs.CIFAR100)):
-        assert (ours.archive.url, ours.archive.md5) == (other.url, other.tgz_md5)
-        assert ours.archive.name == other.filename and ours.archive.into == other.base_folder
+    theirs, rows = torchvision.datasets, published_files.published()
+    ours = {(row.dataset, row.split, row.path): (row.md5, row.url) for row in rows}
+    for name, other in (("cifar10", theirs.CIFAR10), ("cifar100", theirs.CIFAR100)):
+        assert ours[name, "", other.base_folder] == (other.tgz_md5, other.url)
         for split, listed in (("train", other.train_list), ("test", other.test_list)):
-            assert ours.files[split] == tuple((f"{other.base_folder}/{name}", md5) for name, md5 in listed)
-    for split, (url, _, md5) in theirs.SVHN.split_list.items():
-        (remote,) = digits.Svhn(name="svhn").remotes(split)
-        assert (remote.url, remote.md5) == (url, md5)
-    listed = [(f"{name}.gz", md5) for parts in digits.Mnist.files.values() for name, md5 in parts]
-    assert sorted(listed) == sorted(theirs.MNIST.resources)
-    assert digits._ADDRESS in theirs.MNIST.mirrors
+            for file, md5 in listed:
+                assert ours[name, split, f"{other.base_folder}/{file}"] == (md5, "")
+    for split, (url, file, md5) in theirs.SVHN.split_list.items():
+        assert ours["svhn", split, file] == (md5, url)
+    mnist = [row for row in rows if row.dataset == "mnist"]
+    assert sorted((row.path, row.md5) for row in mnist) == sorted(theirs.MNIST.resources)
+    assert all(row.url.removesuffix(row.path) in theirs.MNIST.mirrors for row in mnist)

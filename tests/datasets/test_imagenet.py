@@ -1,4 +1,4 @@
-"""imagenet: folders of wnids and the flat validation folder, with the indices of all 1,000 classes."""
+"""imagenet: folders of wnids, with the indices of all 1,000 classes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rbtools.datasets.imagenet import facts
 from rbtools.datasets.streaming import Streamed
 from rbtools.errors import RbError
 
-# The labels of the first validation images: class indices, and the numbers of the development kit.
-INDICES, NUMBERS = (65, 970, 230, 809, 516), (490, 361, 171, 822, 297)
+# The class indices of the first validation images.
+INDICES = (65, 970, 230, 809, 516)
 
 
 def image(seed: int, size: tuple[int, int]) -> Image.Image:
@@ -47,35 +47,18 @@ def in_folders(flat: Path) -> Path:
 def test_the_facts_are_those_of_ilsvrc2012() -> None:
     assert len(facts().wnids) == 1000 and facts().wnids == sorted(facts().wnids)
     assert facts().wnids[0] == "n01440764" and facts().wnids[999] == "n15075141"
-    assert [facts().ilsvrc[number - 1] for number in NUMBERS] == list(INDICES)
-    assert sorted(facts().ilsvrc) == list(range(1000)) and len(set(facts().robustbench)) == 5000
+    assert len(set(facts().robustbench)) == 5000
 
 
-LABELS = {
-    "LOC_val_solution.csv": "ImageId,PredictionString\n"
-    + "".join(f"ILSVRC2012_val_{n:08},{facts().wnids[i]} 1 2 3 4\n" for n, i in enumerate(INDICES, 1)),
-    "val.txt": "".join(f"ILSVRC2012_val_{n:08}.JPEG {i}\n" for n, i in enumerate(INDICES, 1)),
-    "ILSVRC2012_validation_ground_truth.txt": "".join(f"{number}\n" for number in NUMBERS),
-    "imagenet_2012_validation_synset_labels.txt": "".join(f"{facts().wnids[i]}\n" for i in INDICES),
-}
-
-
-@pytest.mark.parametrize("name", LABELS)
-def test_a_flat_folder_is_labelled_by_a_published_file(name: str, flat: Path) -> None:
-    with pytest.raises(RbError, match=r"no file says which class its 5 images have.*LOC_val_solution.csv"):
-        datasets.load("imagenet", "test", "data")
-    (flat.parent / name).write_text(LABELS[name])
-    data = datasets.load("imagenet", "test", "data")
-    assert data.labels.tolist() == list(INDICES)
-    assert isinstance(data.images, Streamed) and data.images.shape == (5, 3, 224, 224)
-    (flat.parent / name).write_text("what is this\n" * 9)
-    with pytest.raises(RbError, match=r"is not the published one: expected|has no label for 5 of 5"):
+def test_a_folder_without_class_folders_is_explained(flat: Path) -> None:
+    with pytest.raises(RbError, match=r"imagenet/val has no class folders.*torchvision.datasets.ImageNet"):
         datasets.load("imagenet", "test", "data")
 
 
 def test_a_folder_of_some_classes_has_the_indices_of_all(flat: Path) -> None:
     in_folders(flat)
     data, about = datasets.load("imagenet", "test", "data"), datasets.describe("imagenet", "data")
+    assert isinstance(data.images, Streamed) and data.images.shape == (5, 3, 224, 224)
     assert sorted(data.labels.tolist()) == sorted(INDICES) and data.classes == about.classes == 1000
     assert about.sizes["test"] == 5 and about.shape == (3, 224, 224)
     assert "has 5 of the 1,000 classes" in about.notes[0]
@@ -94,7 +77,7 @@ def test_a_folder_of_some_classes_has_the_indices_of_all(flat: Path) -> None:
 
 
 def test_images_are_scaled_and_cropped_as_torchvision_does_it(flat: Path) -> None:
-    (flat / "val.txt").write_text(LABELS["val.txt"])
+    in_folders(flat)
     from rbtools.models.torchvision_import import torchvision
 
     functional = torchvision.transforms.functional
@@ -107,7 +90,7 @@ def test_images_are_scaled_and_cropped_as_torchvision_does_it(flat: Path) -> Non
     }
     for name, wanted in sizes.items():
         data = datasets.load(f"imagenet:{name}", "test", "data")
-        for number, path in enumerate(sorted(flat.glob("*.JPEG"))):
+        for number, path in enumerate(sorted(flat.glob("*/*.JPEG"))):
             expected = np.array(wanted(Image.open(path).convert("RGB")))  # type: ignore[operator]
             assert torch.equal(data.images[number], torch.from_numpy(expected).permute(2, 0, 1)), (name, path)
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rbtools import datasets
-from rbtools.datasets import cifar, corrupted, digits, photographs
+from rbtools.datasets import cifar, corrupted, digits, photographs, published_files
 from tests.datasets import archives
 from tests.datasets.archives import Memory, check, error_of
 
@@ -30,6 +30,7 @@ CLASSES = {
     "cifar10-c": corrupted.Cifar10C,
     "cifar100-c": corrupted.Cifar100C,
 }
+FOLDERS = {"cifar10-c": "CIFAR-10-C", "cifar100-c": "CIFAR-100-C"}
 
 
 def small(monkeypatch, name, made, folder):
@@ -38,13 +39,17 @@ def small(monkeypatch, name, made, folder):
     monkeypatch.setattr(cls, "sizes", {split: len(labels) for split, (_, labels) in made.items()})
     if name == "tinyimagenet":
         monkeypatch.setattr(cls, "class_names", tuple("012"))
-    if name in ("cifar10", "cifar100", "imagenet16-120", "svhn"):
-        found = {path.name: archives.md5(path) for path in folder.rglob("*") if path.is_file()}
-        files = {
-            split: tuple((part, found[Path(part).name]) for part, _ in parts)
-            for split, parts in cls.files.items()
-        }
-        monkeypatch.setattr(cls, "files", files)
+    list_sums(monkeypatch, name, folder)
+
+
+def list_sums(monkeypatch, name, folder):
+    """Take the files in the folder for the published ones of that data set."""
+    sums = {path.name: archives.md5(path) for path in folder.rglob("*") if path.is_file()}
+    files = [
+        file._replace(md5=sums.get(Path(file.path).name, file.md5)) if file.dataset == name else file
+        for file in published_files.published()
+    ]
+    monkeypatch.setattr(published_files, "published", lambda: files)
 
 
 @pytest.fixture
@@ -94,12 +99,8 @@ def test_mnist_is_read_packed_and_not(make, tmp_path):
     prints = [datasets.fingerprint("mnist", split, folder) for split in made]
     shutil.rmtree(folder)
     archives.mnist(folder, packed=True)
-    files = {
-        split: tuple((name, archives.md5(folder / "MNIST/raw" / f"{name}.gz")) for name, _ in parts)
-        for split, parts in digits.Mnist.files.items()
-    }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digits.Mnist, "files", files)
+        list_sums(patch, "mnist", folder)
         for split, (images, labels) in made.items():
             check(datasets.load("mnist", split, folder), images, labels)
         assert [datasets.fingerprint("mnist", split, folder) for split in made] == prints
@@ -186,10 +187,9 @@ def corruptions(request, tmp_path, monkeypatch):
     name = request.param
     cls, folder = CLASSES[name], tmp_path / "sets"
     classes = len(cls.class_names)
-    made = archives.corrupted(folder, cls.folder, classes=classes)
+    made = archives.corrupted(folder, FOLDERS[name], classes=classes)
     monkeypatch.setattr(cls, "sizes", {"test": 3})
-    sums = {path.stem: archives.md5(path) for path in (folder / cls.folder).iterdir()}
-    monkeypatch.setattr(cls, "md5s", sums)
+    list_sums(monkeypatch, name, folder)
     return name, folder, made
 
 
@@ -273,9 +273,11 @@ def test_describing_and_remembered_fingerprints_load_nothing_heavy(make, photos)
     folder, _ = make("cifar10")
     names = ["digits", f"imagefolder:{photos}", *OFFICIAL]
     code = (
-        "import sys; from rbtools import datasets; from rbtools.datasets import cifar\n"
+        "import sys; from rbtools import datasets; from rbtools.datasets import cifar, published_files\n"
+        "from rbtools.datasets.published_files import ListedFile\n"
         "from rbtools.store import checksum; checksum.RESOLUTION_SECONDS = -3600.0\n"
-        f"cifar.Cifar10.files = {cifar.Cifar10.files!r}; cifar.Cifar10.sizes = {cifar.Cifar10.sizes!r}\n"
+        f"published_files.published = lambda: {published_files.published()!r}\n"
+        f"cifar.Cifar10.sizes = {cifar.Cifar10.sizes!r}\n"
         f"folder, names = {str(folder)!r}, {names!r}\n"
         "[datasets.describe(name) for name in names]\n"
         "class Cache(dict):\n    put = dict.__setitem__\n"
@@ -379,7 +381,7 @@ def test_a_file_with_another_checksum_is_refused_before_anything_is_evaluated(ma
 
 def test_checksum_of_an_array_is_checked(corruptions):
     name, folder, _ = corruptions
-    victim = folder / CLASSES[name].folder / "fog.npy"
+    victim = folder / FOLDERS[name] / "fog.npy"
     data = bytearray(victim.read_bytes())
     data[-1] ^= 1
     victim.write_bytes(data)
@@ -391,7 +393,7 @@ def test_checksum_of_an_array_is_checked(corruptions):
 @pytest.mark.parametrize("damage", ["cut", "html", "empty", "short", "objects", "floats"])
 def test_damaged_array_is_named(corruptions, damage):
     name, folder, _ = corruptions
-    victim = folder / CLASSES[name].folder / "fog.npy"
+    victim = folder / FOLDERS[name] / "fog.npy"
     data = victim.read_bytes()
     other = {
         "short": archives.npy(np.zeros((9, 32, 32, 3), np.uint8)),
