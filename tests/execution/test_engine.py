@@ -6,11 +6,11 @@ import pickle
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import click
 import pytest
 import torch
 from torch import Tensor, nn
 
+from rbtools.cli.declare import Option
 from rbtools.execution import ENGINES
 from rbtools.execution.engine import Call, Engine, Job, JobFunction, JobReport, run_job
 from rbtools.execution.run import Run
@@ -101,7 +101,7 @@ def test_a_third_engine_gives_the_records_that_one_process_gives(
     known: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ENGINES._entries, "threads", f"{__name__}:Threads")
-    monkeypatch.setattr(click.Choice, "convert", lambda self, value, param, ctx: value)  # made from ENGINES
+    monkeypatch.setattr(Option, "problem", lambda self, text: None)  # its choices are made from ENGINES
     outputs = []
     for engine in ("--jobs 1", "--engine threads --jobs 2"):
         done = run("attack", f"fgsm --n 20 --force {engine}", [*known.values()])
