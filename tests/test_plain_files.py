@@ -205,7 +205,7 @@ MAY: dict[str, dict[str, int]] = {
         "jobs/corrupted_images.py": 1,
         "jobs/save_images.py": 2,
         "store/files.py": 4,
-        "store/lease.py": 1,
+        "store/lease.py": 2,
     },
     STREAM: {
         "cli/source.py": 1,
