@@ -25,7 +25,7 @@ def once(
 
     def waiting() -> None:
         run.report.check_cancelled()
-        run.report.progress(f"{title}: waits for another process that does it, or has stopped")
+        run.report.progress(f"another process does this {unit}: waiting for it")
 
     with run.store.claimed(key, lambda: look_up() is not None, waiting):
         result = look_up()
