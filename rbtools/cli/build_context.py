@@ -50,7 +50,7 @@ def build_context(**values: object) -> CommandContext:
         raise UsageError("--ray-address is of a Ray cluster. Add --engine ray.")
     processes = resources.jobs(given.jobs, given.threads, given.jobs_per_gpu, given.device, given.engine)
     store = Store(None if given.store == "none" else given.store, force=given.force)
-    own = {
+    resolved = {
         "jobs": processes,
         "jobs_per_gpu": given.jobs_per_gpu or 1,
         "prepare": given.prepare != "none",
@@ -61,8 +61,8 @@ def build_context(**values: object) -> CommandContext:
         "notify": screen.once,
         "event": screen.tell,
     }
-    same = {name: value for name, value in values.items() if name in OPTIONS}
-    run = Run.of(tool=screen.tool, **{**same, **own, "store": store})
+    typed = {name: value for name, value in values.items() if name in OPTIONS}
+    run = Run.of(tool=screen.tool, **{**typed, **resolved, "store": store})
     if given.dry_run:
         from rbtools.execution.dry_run import DryRun
 

@@ -40,7 +40,7 @@ class Option(NamedTuple):
     @classmethod
     def of(cls, field: dataclasses.Field[Any], hint: object) -> Option:
         """The option that stands for a field whose type is `hint`."""
-        kinds: list[type] = [one for one in (typing.get_args(hint) or (hint,)) if one is not type(None)]
+        kinds: list[type] = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
         metadata, kind = field.metadata, kinds[0]
         number = kind in (int, float) and not metadata["unit"] and not isinstance(metadata["typed"], str)
         multiple = typing.get_origin(hint) is tuple and metadata["typed"] is None
