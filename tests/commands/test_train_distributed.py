@@ -27,17 +27,17 @@ OPTIONS = "--method trades --attack-steps 1 --epochs 2 --batch-size 301 --val 0.
 
 def test_two_processes_train_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A network without BatchNorm: each process has half of every batch, and the weights are those of one."""
-    Path("mine.py").write_text(CODE)
+    Path("network_of_two.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    line = json.dumps({"arch": {"space": "python", "name": "mine:network"}}) + "\n"
+    line = json.dumps({"arch": {"space": "python", "name": "network_of_two:network"}}) + "\n"
     options = [*OPTIONS, "--allow-code", "--device", "cpu", "--threads", "1"]
     two = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
             *("-m", "rbtools.commands.train", *options, "--store", "two"),
         ],
-        input=line + line.replace("mine:network", "mine:missing"),
+        input=line + line.replace("network_of_two:network", "network_of_two:missing"),
         capture_output=True,
         text=True,
         timeout=300,

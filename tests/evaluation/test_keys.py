@@ -168,12 +168,12 @@ def test_an_entry_of_a_class_of_the_users_gives_its_spec_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "classes_of_a_user.py").write_text(OWN)
     for registry, word in ((ATTACKS, "Mine"), (CORRUPTIONS, "Dim")):
-        registry.load(f"python:mine:{word}")
+        registry.load(f"python:classes_of_a_user:{word}")
     own: list[Spec] = [
-        Attacked(method=ATTACKS.build("python:mine:Mine", eps=EPS, push=0.3)),
-        Corrupted(corruption=CORRUPTIONS.build("python:mine:Dim", factor=0.2), severity=1),
+        Attacked(method=ATTACKS.build("python:classes_of_a_user:Mine", eps=EPS, push=0.3)),
+        Corrupted(corruption=CORRUPTIONS.build("python:classes_of_a_user:Dim", factor=0.2), severity=1),
     ]
     for spec in own:
         assert spec_of(entry_of(spec)) == spec
