@@ -16,11 +16,13 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -35,7 +37,7 @@ from rbtools.inputs import checkpoints, resolve
 from rbtools.inputs.data import data_of
 from rbtools.store import Store
 
-PARTS = ("pgd", "fgsm", "square", "evaluate", "aa", "memory")
+PARTS = ("pgd", "fgsm", "command", "square", "evaluate", "aa", "memory")
 
 
 class Bench:
@@ -161,6 +163,32 @@ class Bench:
             lambda seed: self.theirs(lambda model: torchattacks.FGSM(model, eps=eps), seed),
             "torchattacks",
         )
+
+    def command(self) -> None:
+        """FGSM as a whole command, with loading and clean accuracy, beside a program of the peer."""
+        options = self.options
+        arch = {"space": "nasbench201", "index": 13714, "cells": 1, "channels": 16}
+        data = Path(tempfile.mkdtemp()) / "images.npz"
+        images, labels = (self.images * 255).round().byte().permute(0, 2, 3, 1).numpy(), self.labels.numpy()
+        few = {"x_train": images[:10], "y_train": labels[:10]}
+        np.savez(data, x_test=images, y_test=labels, **few)
+        program = [sys.executable, str(Path(__file__).with_name("peer_fgsm.py")), options.checkpoint]
+        program += [json.dumps(arch), "[0.4914,0.4822,0.4465]", "[0.2471,0.2435,0.2616]", str(data)]
+        tool = [sys.executable, "-m", "rbtools.commands.attack", "fgsm", "--eps", "8"]
+        tool += ["--checkpoint", options.checkpoint, "--arch", "nb201-13714", "--dataset", f"npz:{data}"]
+        tool += ["--n", str(len(labels)), "--jobs", "1", "--threads", "1", "--device", "cpu"]
+
+        def run(command: list[str], *more: str) -> float:
+            command = [*command, *more]
+            printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            record = json.loads(printed)
+            return float(record.get("metrics", record)["fgsm.8"])
+
+        peer, ours = (
+            (lambda seed: run(program)),
+            (lambda seed: run(tool, "--store", str(data.with_name(f"store{seed}")))),
+        )
+        self.compare("FGSM, a command with its loading", 1.2, ours, peer, "torchattacks")
 
     def square(self) -> None:
         import torchattacks

@@ -76,6 +76,11 @@ class ExampleNumbers(TorchDispatchMode):
             np.random.set_state(numpy)
             self.draws, self.operation = whole, done
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch wraps `__torch_dispatch__` for torch.compile, which takes 1.5 s to import."""
+        return False
+
     @functools.cached_property
     def _seeds(self) -> list[int]:
         """A seed of each row, made for all of them at once: one alone takes longer than a pass of a small
