@@ -45,12 +45,7 @@ def main(
     algorithm = shared.build(SEARCHES, search, params)
     with shared.opened_output(source, work.screen) as output:
         work = work.changed(check_cancelled=output.poll)
-        command = search_command.SearchCommand(algorithm, options, source, work, output)
-        if getattr(algorithm, "supernet", False):
-            return command.by_supernet()
-        if options.measure is not None:
-            return command.measured(options.measure)
-        return command.in_a_table() if options.live is None else command.live(options.live)
+        return search_command.SearchCommand(algorithm, options, source, work, output)()
 
 
 if __name__ == "__main__":

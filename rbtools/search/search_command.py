@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,20 +14,20 @@ from rbtools.cli.sink import RecordReader, compiled, form_param, where_param
 from rbtools.cli.source import where as place_of
 from rbtools.errors import RbError, UsageError, unknown
 from rbtools.measures import MEASURES
-from rbtools.records import expr, metric_name
+from rbtools.records import Line, expr, metric_name
 from rbtools.registry import param
+from rbtools.search import outcome
+from rbtools.search.driver import Algorithm, Rules, Trace, search
+from rbtools.search.objective import SearchObjective, objectives
+from rbtools.search.result_table import ResultTable
 from rbtools.search.search_report import print_result, print_summary, write
+from rbtools.search.sources import Derived, Live, Source, Work
+from rbtools.spaces import nasbench201, sized
 
 if TYPE_CHECKING:
     from rbtools.execution.run import Run
     from rbtools.jobs.measurement import MeasureJob
-    from rbtools.search.driver import Algorithm, Rules
-    from rbtools.search.objective import SearchObjective
-    from rbtools.search.outcome import Searched
-    from rbtools.search.result_table import ResultTable
-    from rbtools.search.sources import Work
     from rbtools.spaces.nasbench201 import NASBench201
-
 
 Record = dict[str, Any]
 ATTACK, EPS, STEPS = "pgd", "8", 10  # defaults for a measure whose name leaves them out
@@ -78,42 +78,6 @@ class SearchOptions:
     form: str | None = form_param()
 
 
-class TableReader(RecordReader):
-    """Reads records into a table of results."""
-
-    def tell(self) -> None:
-        """Report records that were left out."""
-        if not self.came:
-            self.screen.say("no records came in.")
-        elif not self.good:
-            self.screen.say(f"none of {self.came} records can be searched.")
-        self.say_left_out()
-
-
-class Condition:
-    """`--where`; it does not hold for a record that lacks one of its names."""
-
-    def __init__(self, text: str) -> None:
-        self.expression = compiled(text, "--where")
-        self.answers = 0
-        self._reason: RbError | None = None
-
-    def holds(self, record: Record) -> bool:
-        try:
-            result = self.expression.holds(record)
-        except RbError as reason:  # the name is missing, or its value has another type
-            if not isinstance(reason, expr.MissingName):
-                self._reason = self._reason or reason
-            return False
-        self.answers += 1
-        return result
-
-    def check(self) -> None:
-        """Raise UsageError where the condition fits no record."""
-        if self._reason is not None and not self.answers:
-            raise UsageError(f"--where: {self._reason}")
-
-
 class SearchCommand:
     """One call of rb-search."""
 
@@ -127,119 +91,105 @@ class SearchCommand:
     ) -> None:
         self.algorithm, self.options, self.output = algorithm, options, output
         self.source, self.run, self.screen = source, work.run, work.screen
+        self.supernet = getattr(algorithm, "supernet", False)
+        texts = options.objective or (() if options.measure is None else (options.measure,))
+        self.wanted = objectives(texts) if texts or not self.supernet else ()
+        if len(self.wanted) > 1 and not algorithm.many:
+            first, second, *_ = self.wanted
+            raise UsageError(
+                f"rb-search {algorithm.name} takes one objective, and there are {len(self.wanted)}. Make one"
+                f" of them, such as 'mean({first.text}, {second.text})', or use rb-search nsga2."
+            )
+        charged = Rules(options.budget, options.charge_repeats, len(self.wanted))
+        self.rules = Rules(1) if self.supernet else charged
         self.status = shared.DONE
 
-    def in_a_table(self) -> int:
-        """Search in the input records."""
-        from rbtools.search import outcome, parallel_runs
-        from rbtools.search.sources import TableSource
+    def __call__(self) -> int:
+        """Search in the way that the algorithm and the options say; the exit status."""
+        options = self.options
+        if self.supernet:
+            return self.derive()
+        if options.measure is not None:
+            if options.live is not None or options.time_limit is not None:
+                raise UsageError("Both --measure and --live say how to evaluate. Give one of them.")
+            return self.measure(options.measure)
+        if options.live is not None:
+            from rbtools.search.live import LivePipe
 
-        wanted = self._objectives(self.options.objective)
-        if self.options.time_limit is not None:
+            return self.evaluate(LivePipe(options.live, self.run, options.time_limit))
+        if options.time_limit is not None:
             raise UsageError("--time-limit is for the pipe of --live, and there is none.")
+        return self.look_up()
+
+    def look_up(self) -> int:
+        """Search in the input records."""
+        from rbtools.search import parallel_runs
+
         files = (*self.source.files, *self.options.table)
-        table, reading = self._read(files, wanted, may_be_empty=False)
+        table, reading = self._read(files, self.wanted, allow_empty=self.source.allow_empty)
         if not table.results:
-            reading.tell()
+            came = reading.came
+            self.screen.say(f"none of {came} records can be searched." if came else "no records came in.")
+            reading.say_left_out()
             return self.status
-        tables = {"table": table, **self._report_tables()}
-        source, seed, rules = TableSource(table), self.run.settings.seed, self._rules()
-        work = parallel_runs.ParallelRuns(
-            self.algorithm, source.field, source.known, rules, seed, len(wanted)
-        )
-        traces = parallel_runs.search(work, self.options.runs or 100, self._with_jobs())
-        reading.tell()
-        return self._finish(
-            outcome.Searched(self.algorithm, wanted, rules, seed, source, traces, source.known, tables)
-        )
+        tables = {"table": table, **self._tables(self.options.report_table)}
+        numbers, seed = range(self.options.runs or 100), self.run.settings.seed
+        call = parallel_runs.RunsCall(self.algorithm, table.field, table.known, self.rules, seed, numbers)
+        traces = parallel_runs.search(call, self._with_jobs())
+        reading.say_left_out()
+        return self._finish(table, traces, tables)
 
-    def live(self, pipe: str) -> int:
-        """Search by the pipe of --live."""
-        from rbtools.search.live import LivePipe
-
-        wanted = self._objectives(self.options.objective)
-        return self._found_out(wanted, LivePipe(pipe, self.run, self.options.time_limit))
-
-    def measured(self, metric: str) -> int:
-        """Search by the measure of --measure, on freshly initialised networks."""
+    def measure(self, metric: str) -> int:
+        """Search by a measure of freshly initialised networks."""
         from rbtools.execution.engine import Job, engine_for
 
-        if self.options.live is not None or self.options.time_limit is not None:
-            raise UsageError("Both --measure and --live say how to evaluate. Give one of them.")
-        wanted = self._objectives(self.options.objective or (metric,))
         job = request_of(metric, self.screen.warn)
         with engine_for([job], self.run) as engine:  # its workers run for the whole search
 
-            def measure(records: list[Record]) -> list[Record]:
+            def measured(records: list[Record]) -> list[Record]:
                 results = records.copy()
                 for place, report in engine.map(Job(job, record) for record in records):
                     error = {"tool": "rb-search", "message": report.problem or "unknown"}
                     results[place] = report.result or {**records[place], "error": error}
                 return results
 
-            return self._found_out(wanted, measure)
+            return self.evaluate(measured)
 
-    def _found_out(self, wanted: tuple[SearchObjective, ...], evaluator: Work) -> int:
-        """Search, with `evaluator` for values that are not known yet."""
-        from rbtools.search import driver, outcome
-        from rbtools.search.sources import Live
-
+    def evaluate(self, work: Work) -> int:
+        """Search, with `work` for values that are not known yet."""
         if self.source.files:
             raise UsageError(
                 "FILE is a table to search in, but --live or --measure evaluates. Name tables to look the"
                 " findings up in with --table."
             )
-        tables = {name: self._read((name,), ())[0] for name in self.options.table} | self._report_tables()
-        source = Live(wanted, evaluator, self._space(), share=self.options.share)
-        rules, seed = self._rules(), self.run.settings.seed
-        traces = driver.search(
-            self.algorithm,
-            source.field,
-            source,
-            rules,
-            seed=seed,
-            runs=range(self.options.runs or 1),
-            objectives=len(wanted),
-        )
+        tables = self._tables((*self.options.table, *self.options.report_table))
+        source = Live(self.wanted, work, self._space(), share=self.options.share)
+        seed, numbers = self.run.settings.seed, range(self.options.runs or 1)
+        traces = search(self.algorithm, source.field, source, self.rules, seed=seed, runs=numbers)
         for key, reason in source.failed.items():
             self.status = shared.FAILED
             self.screen.error(f"{source.field.name(key)}: {reason}")
-        return self._finish(
-            outcome.Searched(self.algorithm, wanted, rules, seed, source, traces, None, tables)
-        )
+        return self._finish(source, traces, tables)
 
-    def _space(self) -> NASBench201:
-        from rbtools.spaces import sized
-
-        space = sized("nasbench201", channels=self.options.channels, cells=self.options.cells)
-        return cast("NASBench201", space)
-
-    def by_supernet(self) -> int:
+    def derive(self) -> int:
         """Derive cells by a differentiable search, and look them up."""
-        from rbtools.search import outcome
-        from rbtools.search.driver import Rules, Trace
-        from rbtools.search.sources import DerivedSource
-        from rbtools.spaces import nasbench201
         from rbtools.trainer import supernet_search
 
-        given = {
-            "--live": self.options.live,
-            "--measure": self.options.measure,
-            "--time-limit": self.options.time_limit,
-        }
-        for option, setting in given.items():
-            if setting is not None:
+        for option in ("live", "measure", "time_limit"):
+            if getattr(self.options, option) is not None:
+                flag = f"--{option.replace('_', '-')}"
                 raise UsageError(
-                    f"rb-search {self.algorithm.name} queries no architectures: leave out {option}."
+                    f"rb-search {self.algorithm.name} queries no architectures: leave out {flag}."
                 )
-        wanted = self._objectives(self.options.objective) if self.options.objective else ()
         files = (*self.source.files, *self.options.table)
-        if wanted and not files:
+        if self.wanted and not files:
             raise UsageError("--objective is looked up in a table. Name one with --table.")
-        table = self._read(files, wanted)[0] if files else None
-        tables = ({} if table is None else {"table": table}) | self._report_tables()
+        if not self.wanted and self.options.form not in (None, "jsonl"):
+            raise UsageError(f"--format {self.options.form} needs an --objective for its main column.")
+        tables = {"table": self._read(files, self.wanted)[0]} if files else {}
+        tables |= self._tables(self.options.report_table)
         space = self._space()
-        source = DerivedSource(table, space)
+        source = Derived(tables.get("table", ResultTable()), space)
         cells, traces = [], []
         for number in range(self.options.runs or 1):
             run = self.run.changed(seed=self.run.settings.seed + number)
@@ -249,30 +199,13 @@ class SearchCommand:
                 f"{self.algorithm.name}, seed {run.settings.seed}: nb201-{index}"
                 f" {nasbench201.strings()[index]}"
             )
-            value = source([index])[index] if wanted else None
             cells.append(cell)
-            traces.append(Trace(number, [(index, value)], 1, 0, "derived"))
-        known = table.values() if table is not None and wanted else None
-        done = outcome.Searched(
-            self.algorithm, wanted, Rules(1), self.run.settings.seed, source, traces, known, tables
-        )
-        records = outcome.derived(done, cells)
-        if wanted:
-            print_result(done, records, self.screen)
-        elif self.options.form not in (None, "jsonl"):
-            raise UsageError(f"--format {self.options.form} needs an --objective for its main column.")
-        write(done, records, self.options.form if wanted else "jsonl", self.options.shown, self.output)
-        return self.status
+            traces.append(Trace(number, [(index, source.value(index))], 1, 0, "derived"))
+        return self._finish(source, traces, tables, cells)
 
-    def _objectives(self, texts: Sequence[str]) -> tuple[SearchObjective, ...]:
-        from rbtools.search.objective import asked_of
-
-        return asked_of(self.algorithm, texts)
-
-    def _rules(self) -> Rules:
-        from rbtools.search.driver import Rules
-
-        return Rules(self.options.budget, self.options.charge_repeats)
+    def _space(self) -> NASBench201:
+        space = sized("nasbench201", channels=self.options.channels, cells=self.options.cells)
+        return cast("NASBench201", space)
 
     def _with_jobs(self) -> Run:
         """The run; without --jobs, with a process per core if the algorithm computes much itself."""
@@ -283,45 +216,71 @@ class SearchCommand:
         heavy = getattr(self.algorithm, "heavy", False)
         return self.run.changed(jobs=self.run.placement.jobs if named or not heavy else cores.count())
 
-    def _read(
-        self, files: Sequence[str], wanted: Sequence[SearchObjective], *, may_be_empty: bool = True
-    ) -> tuple[ResultTable, TableReader]:
-        """The records of these files as a table. Raises UsageError where it cannot be searched."""
-        from rbtools.search.result_table import ResultTable
+    def _tables(self, files: Sequence[str]) -> dict[str, ResultTable]:
+        """Tables to look findings up in, by their names."""
+        return {name: self._read((name,), ())[0] for name in files}
 
-        source = dataclasses.replace(
-            self.source, files=tuple(files), allow_empty=may_be_empty or self.source.allow_empty
-        )
-        reading = TableReader(source, self.screen, self.output)
+    def _read(
+        self, files: Sequence[str], wanted: Sequence[SearchObjective], *, allow_empty: bool = True
+    ) -> tuple[ResultTable, RecordReader]:
+        """The records of these files as a table. Raises UsageError where it cannot be searched."""
+        source = dataclasses.replace(self.source, files=tuple(files), allow_empty=allow_empty)
+        reading = RecordReader(source, self.screen, self.output)
         table = ResultTable(wanted, share=self.options.share)
-        condition = None if self.options.where is None else Condition(self.options.where)
-        for line in reading.lines():
+        for line in self._chosen(reading.lines()):
             assert line.record is not None
-            if condition is not None and not condition.holds(line.record):
-                continue
             try:
                 table.add(line.record, line.text)
-                reading.good += 1
             except RbError as wrong:
                 reading.read, reading.bad = reading.read - 1, reading.bad + 1
                 self.screen.wrong_line(f"{place_of(line)} {wrong}", "more lines cannot be searched", "")
-        if condition is not None:
-            condition.check()
         table.check()
         if reading.bad:
-            self.status = max(self.status, shared.FAILED)
+            self.status = shared.FAILED
         return table, reading
 
-    def _report_tables(self) -> dict[str, ResultTable]:
-        return {name: self._read((name,), ())[0] for name in self.options.report_table}
+    def _chosen(self, lines: Iterator[Line]) -> Iterator[Line]:
+        """The lines for which --where holds; it does not for a record that lacks one of its names.
 
-    def _finish(self, done: Searched) -> int:
-        from rbtools.search import outcome
+        Raises UsageError where the condition fits no record.
+        """
+        if self.options.where is None:
+            yield from lines
+            return
+        condition, answered, problem = compiled(self.options.where, "--where"), False, None
+        for line in lines:
+            assert line.record is not None
+            try:
+                holds = condition.holds(line.record)
+            except expr.MissingName:
+                continue
+            except RbError as reason:  # a value has another type
+                problem = problem or reason
+                continue
+            answered = True
+            if holds:
+                yield line
+        if problem is not None and not answered:
+            raise UsageError(f"--where: {problem}")
 
-        records = outcome.each(done) if self.options.each else outcome.summed_up(done)
-        print_summary(done, self.screen)
-        print_result(done, records, self.screen)
-        write(done, records, self.options.form, self.options.shown, self.output)
+    def _finish(
+        self,
+        source: Source,
+        traces: list[Trace],
+        tables: Mapping[str, ResultTable],
+        cells: Sequence[Record] = (),
+    ) -> int:
+        """Report and write what was found; cells: those that a differentiable search derived."""
+        seed, form = self.run.settings.seed, self.options.form
+        done = outcome.Searched(self.algorithm, self.wanted, self.rules, seed, source, traces, tables)
+        if cells:
+            records = outcome.derived(done, cells)
+        else:
+            print_summary(done, self.screen)
+            records = outcome.each(done) if self.options.each else outcome.summed_up(done)
+        if self.wanted:
+            print_result(done, records, self.screen)
+        write(done, records, form if self.wanted else "jsonl", self.options.shown, self.output)
         return self.status
 
 

@@ -1,4 +1,4 @@
-"""Sources of the values of architectures."""
+"""Where the architectures of a search come from: a table, new evaluations, or a supernet."""
 
 from __future__ import annotations
 
@@ -17,31 +17,19 @@ Work = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 """Takes records, and returns them in order with their results or with an `error`."""
 
 
-class ValueSource(Protocol):
-    """Gives the values of architectures, and their records."""
+class Source(Protocol):
+    """A search space, the values of all of it where they are `known`, and the records of architectures.
+
+    A `ResultTable` is one too.
+    """
 
     @property
-    def field(self) -> SearchSpace:
-        """The search space."""
+    def field(self) -> SearchSpace: ...
 
-    def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
-        """The values of these architectures, by key."""
+    @property
+    def known(self) -> Mapping[Hashable, tuple[float, ...]] | None: ...
 
-    def record(self, index: int) -> dict[str, Any]:
-        """The record of a queried architecture."""
-
-
-class TableSource:
-    """Values from a table. `known` has all of them, for the optimum and the gap."""
-
-    def __init__(self, table: ResultTable) -> None:
-        self.table, self.field, self.known = table, table.field(), table.values()
-
-    def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
-        return {key: self.known[key] for key in map(self.field.key, indices)}
-
-    def record(self, index: int) -> dict[str, Any]:
-        return self.table.results[self.field.key(index)].record()
+    def record(self, index: int) -> dict[str, Any]: ...
 
 
 class Live:
@@ -50,6 +38,8 @@ class Live:
     Isomorphic architectures share a result, that of their representative. A value is computed once for all
     runs, but charged to each.
     """
+
+    known = None
 
     def __init__(
         self, objectives: Sequence[SearchObjective], work: Work, space: Space, *, share: bool = True
@@ -67,17 +57,15 @@ class Live:
             self.records[key] = record
             if "error" in record:
                 self.failed[key] = str(record["error"].get("message", "no reason given"))
-        return {key: self._value(key) for key in keys}
+        return {key: None if key in self.failed else self._value(self.records[key]) for key in keys}
 
-    def _value(self, key: int) -> Value:
-        if key in self.failed:
-            return None
+    def _value(self, record: dict[str, Any]) -> Value:
         values = []
         for objective in self.objectives:
             # A record without the objective means a wrong name, so every further record would lack it as
             # well.
             try:
-                value = objective.of(self.records[key])
+                value = objective.of(record)
             except expr.MissingName as wrong:
                 raise UsageError(f"--objective: {wrong}") from None
             except RbError:
@@ -91,21 +79,18 @@ class Live:
         return self.records[self.field.keys[index]]
 
 
-class DerivedSource:
-    """Derived architectures, which were never queried; their record is the table's, if it has one."""
+class Derived:
+    """Architectures that were derived, not queried; their values and records are the table's, if it has
+    them."""
 
-    def __init__(self, table: ResultTable | None, space: Space) -> None:
-        self.field = CellSpace()
+    def __init__(self, table: ResultTable, space: Space) -> None:
+        self.field, self.known = CellSpace(), table.known
         self.table, self.space = table, space
 
-    def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
-        known = {} if self.table is None else self.table.values()
-        return {
-            index: known.get(self.table.key(index, self.field)) if self.table else None for index in indices
-        }
+    def value(self, index: int) -> Value:
+        """None where the table has none, or no objective."""
+        return self.known.get(self.table.key(index, self.field)) if self.table.objectives else None
 
     def record(self, index: int) -> dict[str, Any]:
-        result = None if self.table is None else self.table.results.get(self.table.key(index, self.field))
-        if result is not None:
-            return result.record()
-        return {"schema": SCHEMA, "arch": self.space.arch(index)}
+        entry = self.table.results.get(self.table.key(index, self.field))
+        return {"schema": SCHEMA, "arch": self.space.arch(index)} if entry is None else entry.record()

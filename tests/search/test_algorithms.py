@@ -6,26 +6,25 @@ import pytest
 from scipy.stats import binomtest, mannwhitneyu
 
 from rbtools.search import SEARCHES, front
-from rbtools.search.driver import Rules, search
+from rbtools.search.driver import Rules, Trace, search
 from rbtools.search.objective import objectives
 from rbtools.search.result_table import ResultTable
-from rbtools.search.sources import TableSource
-from rbtools.search.summary import best
+from rbtools.search.summary import found as found_by
 from rbtools.spaces import nasbench201
 from tests.search.landscapes import BEST, needle, of_records, record, slope, table_of
 
 SLOPE, NEEDLE = table_of(slope, share=True), table_of(needle)
 
 
-def found(
-    name: str, table: object, budget: int, runs: int = 40, charge: bool = False, **params: object
-) -> list[float]:
+def searched(name: str, table: ResultTable, rules: Rules, seed: int, runs: int) -> list[Trace]:
+    algorithm = SEARCHES.build(name)
+    return search(algorithm, table.field, lambda _: table.known, rules, seed=seed, runs=range(runs))
+
+
+def found(name: str, table: ResultTable, budget: int, runs: int = 40, charge: bool = False) -> list[float]:
     """The best value that each run found."""
-    source = TableSource(table)  # type: ignore[arg-type]
-    traces = search(
-        SEARCHES.build(name, **params), source.field, source, Rules(budget, charge), seed=3, runs=range(runs)
-    )
-    return [one.values[0] for trace in traces if (one := best(trace)) is not None]
+    traces = searched(name, table, Rules(budget, charge), 3, runs)
+    return [best.values[0] for trace in traces for best in found_by(trace)]
 
 
 def worse(first: list[float], second: list[float]) -> float:
@@ -45,7 +44,7 @@ def test_where_there_is_a_slope_a_search_beats_random_at_equal_budget(
 
 
 def test_local_search_walks_up_the_slope_to_the_optimum() -> None:
-    top = max(value[0] for value in SLOPE.values().values() if value)
+    (top,) = max(SLOPE.known.values())
     assert found("local", SLOPE, 400, runs=10) == [top] * 10
 
 
@@ -84,11 +83,8 @@ def two_sided() -> ResultTable:
 
 def covered(name: str, table: ResultTable) -> list[float]:
     """The hypervolume that each run covers."""
-    source = TableSource(table)
-    rules = Rules(250)
-    traces = search(SEARCHES.build(name), source.field, source, rules, seed=1, runs=range(20), objectives=2)
-    points = [value for value in source.known.values() if value is not None]
-    low, high = (tuple(map(end, zip(*points, strict=True))) for end in (min, max))
+    traces = searched(name, table, Rules(250, objectives=2), 1, 20)
+    low, high = (tuple(map(end, zip(*table.known.values(), strict=True))) for end in (min, max))
     return [
         front.hypervolume(front.scaled([value for _, value in trace.log if value], low, high))
         for trace in traces
