@@ -34,14 +34,21 @@ class BatchEvaluator(Protocol):
 Proposals = Generator[Sequence[int] | BatchEvaluator, Any, None]
 
 
-class Algorithm(Protocol):
-    """A registered search algorithm. `many`: it takes several objectives, and is sent tuples."""
+class Algorithm:
+    """A registered search algorithm.
+
+    many: it takes several objectives, and is sent tuples. heavy: it computes much itself. supernet: it
+    queries nothing, and derives a cell from a supernet.
+    """
 
     name: ClassVar[str]
-    version: ClassVar[int]
-    many: ClassVar[bool]
+    version: ClassVar[int] = 1
+    many: ClassVar[bool] = False
+    heavy: ClassVar[bool] = False
+    supernet: ClassVar[bool] = False
 
-    def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals: ...
+    def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
+        raise NotImplementedError
 
 
 class Rules(NamedTuple):

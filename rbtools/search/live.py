@@ -38,29 +38,27 @@ class LivePipe:
         jobs = min(max(self.run.placement.jobs, 1), len(records))
         shares = [records[start::jobs] for start in range(jobs)]
         store = self.run.store.folder
-        results = list(records)
-        with contextlib.ExitStack() as started, ThreadPoolExecutor(jobs) as threads:
-            processes = []
-            for _ in shares:
-                process = subprocess.Popen(
-                    ["sh", "-c", self.command],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    env=os.environ if store is None else {**os.environ, "RB_STORE": str(store)},
-                    start_new_session=True,
-                )
-                processes.append(process)
-                started.callback(_end, process)
-            futures = [*map(threads.submit, [self._answers] * jobs, processes, shares)]
+        results, processes = list(records), []
+        with ThreadPoolExecutor(jobs) as threads:
             try:
+                for _ in shares:
+                    process = subprocess.Popen(
+                        ["sh", "-c", self.command],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        env=os.environ if store is None else {**os.environ, "RB_STORE": str(store)},
+                        start_new_session=True,
+                    )
+                    processes.append(process)
+                futures = [*map(threads.submit, [self._answers] * jobs, processes, shares)]
                 while wait(futures, _POLL_SECONDS).not_done:
                     self.run.report.check_cancelled()
-            except BaseException:
-                started.close()  # then the threads end too
-                raise
-            for start, future in enumerate(futures):
-                results[start::jobs] = future.result()
+            finally:
+                for process in processes:
+                    _end(process)  # then the threads end too
+        for start, future in enumerate(futures):
+            results[start::jobs] = future.result()
         return results
 
     def _answers(self, process: subprocess.Popen[bytes], share: Sequence[Record]) -> list[Record]:

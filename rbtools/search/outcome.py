@@ -37,9 +37,9 @@ class Searched(NamedTuple):
     def field(self) -> SearchSpace:
         return self.source.field
 
-    def about(self) -> Record:
-        """The settings of the search, and its cost."""
-        return {
+    def record(self, arch: int, found: Record) -> Record:
+        """The record of an architecture; `search` has the settings, the cost, and what was `found`."""
+        about = {
             "algorithm": self.algorithm.name,
             "version": self.algorithm.version,
             "config": registry.config(self.algorithm),
@@ -51,6 +51,7 @@ class Searched(NamedTuple):
             "architectures": self.field.size,
             "queries": summary.queries(self.traces),
         }
+        return {**self.source.record(arch), "search": {**about, **found}}
 
 
 def summed_up(done: Searched) -> list[Record]:
@@ -66,9 +67,8 @@ def summed_up(done: Searched) -> list[Record]:
         return []
     top = max((best for _, best in bests), key=attrgetter("values"))
     section = {
-        **done.about(),
         **_placed(done, top.arch, top.values),
-        **_reached(done, objective, [best.values for _, best in bests]),
+        **_reached(done, [best.values for _, best in bests]),
         "looked_up": _looked_up(done, [best.arch for _, best in bests]),
         "trajectory": summary.trajectory(done.traces, objective, done.rules.budget),
         "each": [
@@ -82,37 +82,35 @@ def summed_up(done: Searched) -> list[Record]:
             for trace, best in bests
         ],
     }
-    return [{**done.source.record(top.arch), "search": section}]
+    return [done.record(top.arch, section)]
 
 
 def each(done: Searched) -> list[Record]:
     """The result of each run: one record, with several objectives one for each point of its front."""
     records = []
     for trace in done.traces:
-        more: Record = {}
+        more: Record = {"queries": _cost(trace)}
         if len(done.objectives) == 1:
             upward, steps = done.objectives[0].upward, summary.incumbents(trace)
-            more = {"trajectory": [[step.query, upward(step.values[0])] for step in steps]}
-        for query, index, values in summary.found(trace):
-            own = {"run": trace.number, **_placed(done, index, values), "found_at": query, **more}
-            section = {**done.about(), **own, "queries": _cost(trace)}
-            records.append({**done.source.record(index), "search": section})
+            more["trajectory"] = [[step.query, upward(step.values[0])] for step in steps]
+        for query, arch, values in summary.found(trace):
+            own = {"run": trace.number, **_placed(done, arch, values), "found_at": query}
+            records.append(done.record(arch, {**own, **more}))
     return records
 
 
 def derived(done: Searched, cells: Sequence[Record]) -> list[Record]:
     """A record for each cell that a differentiable search derived, with a summary of the runs."""
-    section = {**done.about(), "looked_up": _looked_up(done, [trace.log[0][0] for trace in done.traces])}
-    values = [value for trace in done.traces if (value := trace.log[0][1]) is not None]
-    if values:
-        section |= _reached(done, done.objectives[0], values)
+    found = [trace.log[0] for trace in done.traces]
+    section: Record = {"looked_up": _looked_up(done, [arch for arch, _ in found])}
+    if values := [value for _, value in found if value is not None]:
+        section |= _reached(done, values)
     records = []
-    for trace, cell in zip(done.traces, cells, strict=True):
-        index, value = trace.log[0]
-        own = {"run": trace.number, "found": done.field.name(index), "searched_on": cell["dataset"]}
-        own |= {} if value is None else _placed(done, index, value)
+    for run, ((arch, value), cell) in enumerate(zip(found, cells, strict=True)):
+        own = {"run": run, "found": done.field.name(arch), "searched_on": cell["dataset"]}
+        own |= {} if value is None else _placed(done, arch, value)
         own |= {"alphas": cell["alphas"], "history": cell["history"]}
-        records.append({**done.source.record(index), "search": {**section, **own}})
+        records.append(done.record(arch, {**section, **own}))
     return records
 
 
@@ -153,8 +151,9 @@ def _columns(table: ResultTable, entries: Iterable[TableEntry | None]) -> dict[s
     return {name: values for name, values in columns.items() if values}
 
 
-def _reached(done: Searched, objective: SearchObjective, reached: Sequence[Sequence[float]]) -> Record:
-    """The values of the runs; with a table, its optimum and their gap to it."""
+def _reached(done: Searched, reached: Sequence[Sequence[float]]) -> Record:
+    """The values of the runs for the one objective; with a table, its optimum and their gap to it."""
+    (objective,) = done.objectives
     values = [objective.upward(value) for (value,) in reached]
     section: Record = {"objective": summary.spread(values)}
     known = done.source.known
@@ -179,13 +178,13 @@ def _front(done: Searched) -> list[Record]:
     met = [success for trace in done.traces for success in summary.found(trace)]
     runs = Counter(key(success.arch) for success in met)
     best = set(front.front(list((known or {}).values()), tuple))
-    section = {**done.about(), **_covered(done)}
+    covered = _covered(done)
     records = []
-    for _, index, value in front.front(met, attrgetter("values")):
-        own = {**_placed(done, index, value), "in_fronts_of_runs": runs[key(index)]}
+    for _, arch, value in front.front(met, attrgetter("values")):
+        own = {**_placed(done, arch, value), "in_fronts_of_runs": runs[key(arch)]}
         if known is not None:
             own["optimal"] = value in best
-        records.append({**done.source.record(index), "search": {**section, **own}})
+        records.append(done.record(arch, {**covered, **own}))
     return records
 
 

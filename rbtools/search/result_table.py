@@ -6,8 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
+from rbtools.cli.sink import counted
 from rbtools.errors import RbError, UsageError, shown
 from rbtools.records import expr, parse_again
 from rbtools.records.results import at
@@ -124,15 +125,7 @@ class ResultTable:
     def check(self) -> None:
         """Raise UsageError if the table cannot be searched: no objective, or results of several kinds."""
         if len(self._kinds) > 1:
-            columns = list(zip(_KIND, zip(*self._kinds, strict=True), strict=True))
-            differing = [name for name, values in columns if len(set(values)) > 1]
-            most = dict(zip(_KIND, self._kinds.most_common(1)[0][0], strict=True))
-            wanted = [f"{name} == {most[name]!r}" for name in differing if most[name] is not None]
-            where = f' with --where "{" and ".join(wanted)}"' if wanted else ", with --where"
-            raise UsageError(
-                "The table has results of several kinds, which a search cannot mix:"
-                f" {'; '.join(_counted(self._kinds, name) for name in differing)}. Choose one{where}."
-            )
+            self._refuse_kinds()
         for place, objective in enumerate(self.objectives):
             if not self.results or any(entry.reached[place] for entry in self.results.values()):
                 continue
@@ -142,6 +135,24 @@ class ResultTable:
             if isinstance(wrong, expr.MissingName):
                 wrong = expr.MissingName(wrong.name, {**record, "metrics": self.names})
             raise UsageError(f"--objective: {wrong}")
+
+    def _refuse_kinds(self) -> NoReturn:
+        """Raise UsageError that counts the records by each setting in which they differ."""
+        ((most, _),) = self._kinds.most_common(1)
+        differing, wanted = [], []
+        for place, name in enumerate(_KIND):
+            counts: Counter[Any] = Counter()
+            for kind, number in self._kinds.items():
+                counts[kind[place]] += number
+            if len(counts) > 1:
+                values = [f"{value} ({counted(number, 'record')})" for value, number in counts.most_common(8)]
+                differing.append(f"{name} is {', '.join(values)}")
+                wanted += [] if most[place] is None else [f"{name} == {most[place]!r}"]
+        where = f' with --where "{" and ".join(wanted)}"' if wanted else ", with --where"
+        raise UsageError(
+            "The table has results of several kinds, which a search cannot mix:"
+            f" {'; '.join(differing)}. Choose one{where}."
+        )
 
     @cached_property
     def known(self) -> dict[Hashable, tuple[float, ...]]:
@@ -183,13 +194,3 @@ def _kind(record: Record) -> tuple[Any, ...]:
         if isinstance(value, list | dict):
             raise RbError(f"has the {name} {shown(repr(value))}. Expected a name or a number.")
     return kind
-
-
-def _counted(kinds: Counter[tuple[Any, ...]], name: str) -> str:
-    """The values of a field and their counts: "dataset is cifar10 (27 records), svhn (27 records)"."""
-    counts: Counter[Any] = Counter()
-    for kind, number in kinds.items():
-        counts[kind[_KIND.index(name)]] += number
-    return f"{name} is " + ", ".join(
-        f"{value} ({number} record{'s' * (number != 1)})" for value, number in counts.most_common(8)
-    )

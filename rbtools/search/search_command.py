@@ -21,7 +21,7 @@ from rbtools.search.driver import Algorithm, Rules, Trace, search
 from rbtools.search.objective import SearchObjective, objectives
 from rbtools.search.result_table import ResultTable
 from rbtools.search.search_report import print_result, print_summary, write
-from rbtools.search.sources import Derived, Live, Source, Work
+from rbtools.search.sources import DerivedSource, Live, Source, Work
 from rbtools.spaces import nasbench201, sized
 
 if TYPE_CHECKING:
@@ -91,9 +91,8 @@ class SearchCommand:
     ) -> None:
         self.algorithm, self.options, self.output = algorithm, options, output
         self.source, self.run, self.screen = source, work.run, work.screen
-        self.supernet = getattr(algorithm, "supernet", False)
         texts = options.objective or (() if options.measure is None else (options.measure,))
-        self.wanted = objectives(texts) if texts or not self.supernet else ()
+        self.wanted = objectives(texts) if texts or not algorithm.supernet else ()
         if len(self.wanted) > 1 and not algorithm.many:
             first, second, *_ = self.wanted
             raise UsageError(
@@ -101,13 +100,13 @@ class SearchCommand:
                 f" of them, such as 'mean({first.text}, {second.text})', or use rb-search nsga2."
             )
         charged = Rules(options.budget, options.charge_repeats, len(self.wanted))
-        self.rules = Rules(1) if self.supernet else charged
+        self.rules = Rules(1) if algorithm.supernet else charged
         self.status = shared.DONE
 
     def __call__(self) -> int:
         """Search in the way that the algorithm and the options say; the exit status."""
         options = self.options
-        if self.supernet:
+        if self.algorithm.supernet:
             return self.derive()
         if options.measure is not None:
             if options.live is not None or options.time_limit is not None:
@@ -189,7 +188,7 @@ class SearchCommand:
         tables = {"table": self._read(files, self.wanted)[0]} if files else {}
         tables |= self._tables(self.options.report_table)
         space = self._space()
-        source = Derived(tables.get("table", ResultTable()), space)
+        source = DerivedSource(tables.get("table", ResultTable()), space)
         cells, traces = [], []
         for number in range(self.options.runs or 1):
             run = self.run.changed(seed=self.run.settings.seed + number)
@@ -213,8 +212,8 @@ class SearchCommand:
 
         call = calls.current()
         named = "jobs" in call.given or "jobs" in call.in_file
-        heavy = getattr(self.algorithm, "heavy", False)
-        return self.run.changed(jobs=self.run.placement.jobs if named or not heavy else cores.count())
+        alone = named or not self.algorithm.heavy
+        return self.run if alone else self.run.changed(jobs=cores.count())
 
     def _tables(self, files: Sequence[str]) -> dict[str, ResultTable]:
         """Tables to look findings up in, by their names."""

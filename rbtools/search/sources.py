@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rbtools.errors import RbError, UsageError
 from rbtools.records import SCHEMA, expr
 from rbtools.search.driver import Value
 from rbtools.search.objective import SearchObjective
 from rbtools.search.result_table import ResultTable
-from rbtools.search.search_space import CellSpace, SearchSpace
+from rbtools.search.search_space import CellSpace
 from rbtools.spaces import Space
 
 Work = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 """Takes records, and returns them in order with their results or with an `error`."""
-
-
-class Source(Protocol):
-    """A search space, the values of all of it where they are `known`, and the records of architectures.
-
-    A `ResultTable` is one too.
-    """
-
-    @property
-    def field(self) -> SearchSpace: ...
-
-    @property
-    def known(self) -> Mapping[Hashable, tuple[float, ...]] | None: ...
-
-    def record(self, index: int) -> dict[str, Any]: ...
 
 
 class Live:
@@ -79,7 +64,7 @@ class Live:
         return self.records[self.field.keys[index]]
 
 
-class Derived:
+class DerivedSource:
     """Architectures that were derived, not queried; their values and records are the table's, if it has
     them."""
 
@@ -94,3 +79,7 @@ class Derived:
     def record(self, index: int) -> dict[str, Any]:
         entry = self.table.results.get(self.table.key(index, self.field))
         return {"schema": SCHEMA, "arch": self.space.arch(index)} if entry is None else entry.record()
+
+
+Source = ResultTable | Live | DerivedSource
+"""A search space (`field`), the values of all of it where they are `known`, and records of members."""

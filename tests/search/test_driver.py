@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from rbtools.search import SEARCHES
-from rbtools.search.driver import IDLE, Proposals, Rules, Trace, patience, search
+from rbtools.search.driver import IDLE, Algorithm, Proposals, Rules, Trace, patience, search
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import CellSpace, SearchSpace
 from rbtools.spaces import nasbench201
 from tests.search.landscapes import Counting, slope
 
-COSTLY = [name for name in SEARCHES if not getattr(SEARCHES.load(name), "supernet", False)]
+COSTLY = [name for name in SEARCHES if not SEARCHES.load(name).supernet]
 EDGES_AND_OPS = 24
 
 
 @dataclasses.dataclass(frozen=True)
-class Scripted:
+class Scripted(Algorithm):
     """Proposes given architectures repeatedly, and records the answers."""
 
     batches: Sequence[Sequence[int]]
     heard: list[Any] = dataclasses.field(default_factory=list)
-    name: ClassVar[str] = "scripted"
-    many: ClassVar[bool] = False
 
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         while True:

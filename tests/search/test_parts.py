@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 from collections.abc import Callable
@@ -11,8 +12,9 @@ import pytest
 
 from rbtools.errors import UsageError
 from rbtools.search import front, predictor
+from rbtools.search.bananas import Bananas
 from rbtools.search.objective import objectives
-from rbtools.search.predictor import WIDTH, FittedPredictor, Shape, features
+from rbtools.search.predictor import WIDTH, FittedPredictor, features
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import CellSpace
 from rbtools.search.summary import spread
@@ -20,7 +22,7 @@ from rbtools.spaces import nasbench201
 from tests import runner
 from tests.search.landscapes import record, slope
 
-SMALL = Shape(networks=2, layers=2, width=4, epochs=20, batch=8, lr=0.01, loss="mape")
+SMALL = Bananas(networks=2, layers=2, width=4, epochs=20)
 
 
 def test_a_cell_has_a_feature_for_each_sequence_of_operations_along_its_paths() -> None:
@@ -48,7 +50,9 @@ def test_a_fit_does_not_depend_on_its_company() -> None:
 
 @pytest.mark.parametrize("loss", ["mape", "mae"])
 def test_the_gradient_of_the_predictor_is_that_of_its_loss(loss: str) -> None:
-    networks = predictor._Networks(SMALL._replace(loss=loss, networks=1), [np.random.RandomState(0)])
+    networks = predictor._Networks(
+        dataclasses.replace(SMALL, loss=loss, networks=1), [np.random.RandomState(0)]
+    )
     inputs, costs = predictor.encoded(fit(5).cells)[None], np.array([fit(5).costs], np.float32)
 
     def value() -> float:
@@ -72,8 +76,7 @@ def test_the_predictor_tells_cells_that_it_was_not_shown() -> None:
     indices = [int(index) for index in np.random.RandomState(0).randint(nasbench201.SIZE, size=170)]
     cells = [features(nasbench201.ops_of({"index": index})) for index in indices]
     costs = [0.1 + (60 - slope(index)) / 60 for index in indices]
-    shape = Shape(3, 10, 20, 150, 32, 0.01, "mape")
-    (predicted,) = FittedPredictor.all([FittedPredictor(shape, cells[:120], costs[:120], cells[120:], 7)])
+    (predicted,) = FittedPredictor.all([FittedPredictor(Bananas(), cells[:120], costs[:120], cells[120:], 7)])
     assert np.corrcoef(predicted.mean(axis=0), costs[120:])[0, 1] > 0.7
 
 
