@@ -35,7 +35,7 @@ def test_a_cell_has_a_feature_for_each_sequence_of_operations_along_its_paths() 
     assert {one for cell in cells for one in features(cell)} == set(range(WIDTH))
 
 
-def fit(seed: int, count: int = 12) -> FittedPredictor:
+def fit(seed: int, count: int = 40) -> FittedPredictor:
     chance = np.random.RandomState(seed)
     cells = [features(tuple(chance.randint(5, size=6))) for _ in range(count + 4)]
     return FittedPredictor(SMALL, cells[:count], list(0.1 + chance.random_sample(count)), cells[count:], seed)
@@ -43,7 +43,7 @@ def fit(seed: int, count: int = 12) -> FittedPredictor:
 
 def test_a_fit_does_not_depend_on_its_company() -> None:
     together = FittedPredictor.all([fit(0), fit(1), fit(2, count=9), fit(3)])
-    for seed, count in ((0, 12), (2, 9), (3, 12)):
+    for seed, count in ((0, 40), (2, 9), (3, 40)):
         (alone,) = FittedPredictor.all([fit(seed, count)])
         assert alone.shape == (2, 4) and np.array_equal(alone, together[seed])
 
