@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import base64
-import html
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.pages import bibliography
-from rbtools.pages.page_content import CONTROL, commands_of, policy
+from rbtools.pages import bibliography, templates
+from rbtools.pages.page_content import commands_of
 from rbtools.plots.base import encode
 from rbtools.plots.curves import CurvesPlot
 from rbtools.records import metric_name
-from rbtools.records.results import is_number, short_dataset
+from rbtools.records.results import at, interval, is_number, short_dataset
 
 Record = Mapping[str, Any]
 CHECK = "obfuscation.failed"
@@ -29,22 +28,6 @@ _CURVES = (
     ("Probabilistic robustness over the radius of noise", "gamma", "pr.*", "noise (rb-pr)"),
     ("Accuracy over the severity of corruptions", "severity", "corrupt.*", "a corruption (rb-corrupt)"),
 )
-STYLE = """
-body { margin: 0 auto; max-width: 62rem; padding: 1rem; color: #1a1d21; background: #fff;
-  font: 15px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-h1 { font-size: 1.5rem; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin: 1.6rem 0 .4rem; }
-table { border-collapse: collapse; } .wide { overflow-x: auto; }
-th, td { padding: .2rem .6rem; border-bottom: 1px solid #d5d9de; text-align: left; vertical-align: top; }
-td { overflow-wrap: anywhere; }
-td:first-child { white-space: nowrap; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-pre { background: #f2f4f7; padding: .6rem; font-size: .85rem;
-  white-space: pre-wrap; overflow-wrap: anywhere; }
-.hint { color: #565d66; font-size: .9rem; }
-.holds { color: #00653f; } .fails { color: #a3200d; font-weight: 600; }
-.curve { max-width: 100%; height: auto; }
-@media print { body { max-width: none; } pre { break-inside: avoid; } }
-"""
 
 
 def page(record: Record, latex: str, title: str | None = None) -> str:
@@ -52,50 +35,22 @@ def page(record: Record, latex: str, title: str | None = None) -> str:
 
     latex: the row of a table.
     """
-    arch = record.get("arch") or {}
     data = short_dataset(str(record.get("dataset") or ""))
-    name = title or ", ".join(str(part) for part in (arch.get("name"), data) if part)
-    sections = [
-        _about(record),
-        _results(record),
-        *_curves(record),
-        _checklist(record),
-        ("LaTeX", _pre(latex)),
-        ("Command lines that made it", _pre(" |\n  ".join(commands_of(record)) or "none is in the record")),
-        ("BibTeX of the methods", _pre(bibliography.bibtex(bibliography.of_record(record)) or "none")),
-    ]
-    body = "\n".join(f"<section>\n<h2>{text(head)}</h2>\n{content}\n</section>" for head, content in sections)
-    rules = policy({"style-src": STYLE}, "img-src data:")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{rules}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(name)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{text(name)}</h1>\n{body}\n</body>\n</html>\n"
-    )
+    name = title or ", ".join(str(part) for part in (at(record, ("arch", "name")), data) if part)
+    values = {
+        "title": name,
+        "facts": _facts(record),
+        "results": _results(record),
+        "curves": _curves(record),
+        "checklist": [*_adaptive(record), *_of_entries(record)],
+        "latex": latex,
+        "commands": commands_of(record),
+        "bibtex": bibliography.of_record(record),
+    }
+    return templates.page("report.html", {"style-src": templates.file("report.css")}, values, "img-src data:")
 
 
-def text(value: object) -> str:
-    """Untrusted text for HTML: escaped, without control characters."""
-    words = CONTROL.sub(" ", str(value)).encode(errors="replace").decode()
-    return html.escape(words)
-
-
-def _pre(words: str) -> str:
-    lines = "\n".join(text(line) for line in words.splitlines())
-    return f"<pre>{lines}</pre>"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> str:
-    """A table; a cell is its class and its escaped content."""
-    top = "".join(f"<th>{text(head)}</th>" for head in heads)
-    body = "".join(
-        "<tr>" + "".join(f'<td class="{kind}">{cell}</td>' for kind, cell in row) + "</tr>\n" for row in rows
-    )
-    return f'<div class="wide"><table>\n<tr>{top}</tr>\n{body}</table></div>'
-
-
-def _about(record: Record) -> tuple[str, str]:
+def _facts(record: Record) -> list[tuple[str, object]]:
     arch, train = record.get("arch") or {}, record.get("train")
     train = train if isinstance(train, Mapping) else {}
     facts = {
@@ -109,8 +64,7 @@ def _about(record: Record) -> tuple[str, str]:
         "weights": record.get("checkpoint"),
         "entry of RobustBench": record.get("leaderboard"),
     }
-    rows = [[("", text(name)), ("", text(value))] for name, value in facts.items() if value is not None]
-    return "Model", _table(("", ""), rows)
+    return [(name, value) for name, value in facts.items() if value is not None]
 
 
 def _normalisation(arch: Record, train: Record) -> str | None:
@@ -126,19 +80,17 @@ def _normalisation(arch: Record, train: Record) -> str | None:
     return "none: pixels in [0, 1]" if setting in (None, "none") else str(setting)
 
 
-def _results(record: Record) -> tuple[str, str]:
+def _results(record: Record) -> list[tuple[object, ...]]:
+    """Each metric with its value, interval, number of images, and how it was measured."""
     entries = {str(entry.get("metric")): entry for entry in record.get("evals") or ()}
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for name, value in (record.get("metrics") or {}).items():
         entry = entries.get(name, {})
-        ends = entry.get("ci95")
-        is_pair = isinstance(ends, list) and len(ends) == 2
-        interval = f"[{_figure(ends[0])}, {_figure(ends[1])}]" if is_pair else ""
+        ends, count = interval(entry), entry.get("n")
+        between = f"[{_figure(ends[0])}, {_figure(ends[1])}]" if ends else ""
         said = ", ".join(f"{key} {_said(key, entry)}" for key in _SAID if entry.get(key) is not None)
-        count = entry.get("n")
-        cells = [text(_figure(value)), text(interval), text("" if count is None else count)]
-        rows.append([("", text(name)), *(("number", cell) for cell in cells), ("", text(said))])
-    return "Results", _table(("metric", "value", "95 % interval", "n", "how"), rows)
+        rows.append((name, _figure(value), between, "" if count is None else count, said))
+    return rows
 
 
 def _said(field: str, entry: Mapping[str, Any]) -> str:
@@ -158,37 +110,27 @@ def _figure(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _curves(record: Record) -> list[tuple[str, str]]:
-    """A section for each curve that the record has points of."""
-    sections = []
+def _curves(record: Record) -> list[tuple[str, str, str]]:
+    """For each curve its title and its picture, SVG in base64; where it has none, the reason."""
+    curves = []
     names = [(name, metric_name.parse(name).over) for name in record.get("metrics") or ()]
     for title, over, metric, what in _CURVES:
-        content = f'<p class="hint">Not drawn: the record has no result under {text(what)}.</p>'
+        image, reason = "", f"the record has no result under {what}."
         points = Counter(
             metric_name.parse(name)._replace(number="")
             for name, its in names
             if its == over and fnmatchcase(name, metric)
         )
         if points and max(points.values()) == 1:
-            content = '<p class="hint">Not drawn: each curve has one point, which the table has.</p>'
+            reason = "each curve has one point, which the table has."
         elif points:
             try:
                 drawn = CurvesPlot(over=over, metric=metric, title="").draw([dict(record)])
-                code = base64.b64encode(encode(drawn, "svg")).decode()
-                content = f'<img class="curve" alt="{text(title)}" src="data:image/svg+xml;base64,{code}">'
+                image = base64.b64encode(encode(drawn, "svg")).decode()
             except RbError:
-                words = f"these results do not fit one figure; rb-plot curves --over {over} says why."
-                content = f'<p class="hint">Not drawn: {text(words)}</p>'
-        sections.append((title, content))
-    return sections
-
-
-def _checklist(record: Record) -> tuple[str, str]:
-    rows = []
-    for name, says, holds in [*_adaptive(record), *_of_entries(record)]:
-        word = "not tested" if holds is None else "holds" if holds else "fails"
-        rows.append([("", text(name)), ("hint" if holds is None else word, word), ("", text(says))])
-    return "Checklist", _table(("test", "", "what it says"), rows)
+                reason = f"these results do not fit one figure; rb-plot curves --over {over} says why."
+        curves.append((title, image, reason))
+    return curves
 
 
 def _adaptive(record: Record) -> list[tuple[str, str, bool | None]]:
