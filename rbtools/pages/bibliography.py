@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from typing import Any
+
+from rbtools.pages import templates
 
 _AUTO = ("croce2020reliable",)
 # The publication of each attack, training method and certificate; those without one are absent.
@@ -44,7 +45,7 @@ CERTIFICATES: dict[str, tuple[str, ...]] = {
 @cache
 def entries() -> dict[str, str]:
     """The BibTeX entry of each publication, by its key."""
-    text = resources.files("rbtools.pages").joinpath("methods.bib").read_text("utf-8")
+    text = templates.file("methods.bib")
     return {re.split("[{,]", entry, maxsplit=2)[1]: entry for entry in text.strip().split("\n\n")}
 
 
