@@ -52,12 +52,15 @@ class Algorithm:
 
 
 class Rules(NamedTuple):
-    """The cost of queries, and how many objectives they have. A repeat is a query whose result this run
-    knows."""
+    """The cost of queries, the number of objectives, and the seed of the runs.
+
+    A repeat is a query whose result this run knows.
+    """
 
     budget: int
     charge_repeats: bool = False
     objectives: int = 1
+    seed: int = 0
 
 
 class Trace(NamedTuple):
@@ -143,13 +146,7 @@ class SearchRun:
 
 
 def search(
-    algorithm: Algorithm,
-    field: SearchSpace,
-    values: Values,
-    rules: Rules,
-    *,
-    seed: int,
-    runs: Sequence[int],
+    algorithm: Algorithm, field: SearchSpace, values: Values, rules: Rules, runs: Sequence[int]
 ) -> list[Trace]:
     """Run the algorithm for each of the run numbers; the runs advance in lockstep.
 
@@ -157,7 +154,9 @@ def search(
     the others: its random numbers belong to (seed, run number).
     """
     under_way = [
-        SearchRun(number, algorithm.propose(field, RunDraws(seed, number)), field, rules, algorithm.many)
+        SearchRun(
+            number, algorithm.propose(field, RunDraws(rules.seed, number)), field, rules, algorithm.many
+        )
         for number in runs
     ]
     while active := [run for run in under_way if not run.ended]:

@@ -28,7 +28,6 @@ class Searched(NamedTuple):
     algorithm: Algorithm
     objectives: tuple[SearchObjective, ...]
     rules: Rules
-    seed: int
     source: Source
     traces: list[Trace]
     tables: Mapping[str, ResultTable]
@@ -44,7 +43,7 @@ class Searched(NamedTuple):
             "version": self.algorithm.version,
             "config": registry.config(self.algorithm),
             "objectives": [{"objective": one.text, "better": one.direction} for one in self.objectives],
-            "seed": self.seed,
+            "seed": self.rules.seed,
             "runs": len(self.traces),
             "budget": self.rules.budget,
             "charge_repeats": self.rules.charge_repeats,

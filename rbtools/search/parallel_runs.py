@@ -23,14 +23,11 @@ class RunsCall(Call):
     field: SearchSpace
     known: Mapping[Hashable, driver.Value]
     rules: driver.Rules
-    seed: int
     runs: Sequence[int]
     arch = None
 
     def __call__(self, run: Run) -> list[driver.Trace]:
-        return driver.search(
-            self.algorithm, self.field, lambda _: self.known, self.rules, seed=self.seed, runs=self.runs
-        )
+        return driver.search(self.algorithm, self.field, lambda _: self.known, self.rules, self.runs)
 
 
 def search(call: RunsCall, run: Run) -> list[driver.Trace]:

@@ -16,14 +16,13 @@ from tests.search.landscapes import BEST, needle, of_records, record, slope, tab
 SLOPE, NEEDLE = table_of(slope, share=True), table_of(needle)
 
 
-def searched(name: str, table: ResultTable, rules: Rules, seed: int, runs: int) -> list[Trace]:
-    algorithm = SEARCHES.build(name)
-    return search(algorithm, table.field, lambda _: table.known, rules, seed=seed, runs=range(runs))
+def searched(name: str, table: ResultTable, rules: Rules, runs: int) -> list[Trace]:
+    return search(SEARCHES.build(name), table.field, lambda _: table.known, rules, range(runs))
 
 
 def found(name: str, table: ResultTable, budget: int, runs: int = 40, charge: bool = False) -> list[float]:
     """The best value that each run found."""
-    traces = searched(name, table, Rules(budget, charge), 3, runs)
+    traces = searched(name, table, Rules(budget, charge, seed=3), runs)
     return [best.values[0] for trace in traces for best in found_by(trace)]
 
 
@@ -83,7 +82,7 @@ def two_sided() -> ResultTable:
 
 def covered(name: str, table: ResultTable) -> list[float]:
     """The hypervolume that each run covers."""
-    traces = searched(name, table, Rules(250, objectives=2), 1, 20)
+    traces = searched(name, table, Rules(250, objectives=2, seed=1), 20)
     low, high = (tuple(map(end, zip(*table.known.values(), strict=True))) for end in (min, max))
     return [
         front.hypervolume(front.scaled([value for _, value in trace.log if value], low, high))

@@ -34,7 +34,7 @@ class Scripted(Algorithm):
 
 def run(algorithm: Any, values: Any, *, budget: int, charge: bool = False, runs: int = 1) -> list[Trace]:
     rules = Rules(budget, charge_repeats=charge)
-    return search(algorithm, values.field, values, rules, seed=0, runs=range(runs))
+    return search(algorithm, values.field, values, rules, range(runs))
 
 
 def test_a_known_architecture_is_not_charged_again() -> None:
@@ -122,7 +122,7 @@ def test_every_algorithm_spends_exactly_its_budget(name: str, charge: bool) -> N
 def test_a_run_depends_on_its_seed_and_number_alone(name: str) -> None:
     def log(numbers: Sequence[int], seed: int = 0) -> list[Any]:
         values = Counting(slope, CellSpace())
-        traces = search(SEARCHES.build(name), values.field, values, Rules(25), seed=seed, runs=numbers)
+        traces = search(SEARCHES.build(name), values.field, values, Rules(25, seed=seed), numbers)
         return [trace.log for trace in traces]
 
     together = log([0, 1, 2])
