@@ -90,17 +90,15 @@ def patience(size: int) -> int:
 class SearchRun:
     """The state of one run."""
 
-    def __init__(
-        self, number: int, proposals: Proposals, field: SearchSpace, rules: Rules, many: bool
-    ) -> None:
-        self.number, self.field, self.rules, self.many = number, field, rules, many
+    def __init__(self, algorithm: Algorithm, field: SearchSpace, rules: Rules, number: int) -> None:
+        self.number, self.field, self.rules, self.many = number, field, rules, algorithm.many
         self.known: dict[Hashable, Value] = {}
         self.charged: list[tuple[int, Hashable]] = []
         self.free = self._idle = 0
         self.ended = ""
-        self._proposals = proposals
         self._asked: list[Hashable] = []
-        self.pending: Any = next(proposals)
+        self._proposals = algorithm.propose(field, RunDraws(rules.seed, number))
+        self.pending: Any = next(self._proposals)
 
     def charge(self) -> dict[Hashable, int]:
         """Charge the pending proposal, as far as the budget goes; the architectures to evaluate, by key."""
@@ -153,12 +151,7 @@ def search(
     An architecture that several of them need is evaluated once, and charged to each. A run does not depend on
     the others: its random numbers belong to (seed, run number).
     """
-    under_way = [
-        SearchRun(
-            number, algorithm.propose(field, RunDraws(rules.seed, number)), field, rules, algorithm.many
-        )
-        for number in runs
-    ]
+    under_way = [SearchRun(algorithm, field, rules, number) for number in runs]
     while active := [run for run in under_way if not run.ended]:
         working = [run for run in active if not isinstance(run.pending, list)]
         if working:
