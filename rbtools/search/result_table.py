@@ -135,6 +135,9 @@ class ResultTable:
             if isinstance(wrong, expr.MissingName):
                 wrong = expr.MissingName(wrong.name, {**record, "metrics": self.names})
             raise UsageError(f"--objective: {wrong}")
+        if self.results and not self.known:
+            texts = ", ".join(objective.text for objective in self.objectives)
+            raise UsageError(f"--objective: no architecture has a value of each of {texts}.")
 
     def _refuse_kinds(self) -> NoReturn:
         """Raise UsageError that counts the records by each setting in which they differ."""

@@ -202,6 +202,7 @@ def test_bad_lines_and_failed_records_are_left_out() -> None:
         ("random --measure naswot --live cat", "Give one of them"),
         ("random --measure naswot --objective acc", "There is no metric or field 'acc'"),
         ("random --measure naswot some.jsonl", "Name tables to look the findings up in with --table"),
+        (["random", "--objective", "acc,cost", "--where", "acc > 9"], "each of acc, cost"),
         ("darts --live cat", "rb-search darts queries no architectures: leave out --live"),
         ("darts --objective acc", "--objective is looked up in a table"),
         ("darts --epochs 0", "epochs of search 'darts' is 0"),
