@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,6 +17,8 @@ from rbtools.records import metric_name
 from rbtools.records.results import at, interval, is_number, short_dataset
 
 Record = Mapping[str, Any]
+Check = tuple[str, str, bool | None]
+"""A test, what it says, and whether it holds; None: it was not done."""
 CHECK = "obfuscation.failed"
 # Fields of an entry that the table of results shows.
 _SAID = (
@@ -42,7 +44,7 @@ def page(record: Record, latex: str, title: str | None = None) -> str:
         "facts": _facts(record),
         "results": _results(record),
         "curves": _curves(record),
-        "checklist": [*_adaptive(record), *_of_entries(record)],
+        "checklist": _checklist(record),
         "latex": latex,
         "commands": commands_of(record),
         "bibtex": bibliography.of_record(record),
@@ -133,73 +135,70 @@ def _curves(record: Record) -> list[tuple[str, str, str]]:
     return curves
 
 
-def _adaptive(record: Record) -> list[tuple[str, str, bool | None]]:
+def _checklist(record: Record) -> list[Check]:
+    """What was tested of attacks and outputs, each once."""
+    entries = [entry for entry in record.get("evals") or () if isinstance(entry, Mapping)]
+    attacked = [entry for entry in entries if "attack" in entry and "measure" not in entry]
+    checks = [*_adaptive(record, entries, attacked), *_masking(entries), *_flags(attacked)]
+    for entry in entries:
+        warnings = at(entry, ("sanity", "warnings")) or ()
+        checks += [("outputs on the first images", str(warning), False) for warning in warnings]
+    return list(dict.fromkeys(checks))
+
+
+def _adaptive(record: Record, entries: Sequence[Record], attacked: Sequence[Record]) -> Iterator[Check]:
     """Whether attacks were adaptive: through the stages in front of the network, by means over the draws of a
     randomised one, and which gradients were replaced."""
-    entries = [entry for entry in record.get("evals") or () if isinstance(entry, Mapping)]
-    attacked = [entry for entry in entries if "attack" in entry and "measure" not in entry]
-    names = [str(entry.get("metric")) for entry in attacked]
-    rows: list[tuple[str, str, bool | None]] = []
-    if stages := list(dict.fromkeys(str(entry["defend"]) for entry in entries if "defend" in entry)):
-        others = ["transfer"] if any("transfer" in name.split(".") for name in names) else []
-        adaptive = [
-            entry
-            for entry in attacked
-            if "defend" in entry and "transfer" not in str(entry.get("metric")).split(".")
-        ]
-        ran = ["adaptive"] if adaptive else []
-        says = f"of {', '.join(stages)}; examples that were run: {', '.join([*ran, *others]) or 'none'}"
-        rows.append(("adaptive attack", says, bool(adaptive)))
+    stages = dict.fromkeys(str(entry["defend"]) for entry in entries if "defend" in entry)
+    if stages:
+        transfer = [entry for entry in attacked if "transfer" in str(entry.get("metric")).split(".")]
+        adaptive = [entry for entry in attacked if "defend" in entry and entry not in transfer]
+        ran = ", ".join(["adaptive"] * bool(adaptive) + ["transfer"] * bool(transfer)) or "none"
+        says = f"of {', '.join(stages)}; examples that were run: {ran}"
+        yield "adaptive attack", says, bool(adaptive)
         for entry in adaptive:
             ways = zip(str(entry["defend"]).split(","), entry.get("backward") or (), strict=False)
-            replaced = [f"{stage}: {way}" for stage, way in ways if way != "own"]
-            if replaced:
-                rows.append(("gradients replaced (BPDA)", ", ".join(replaced), "none" not in str(replaced)))
+            if replaced := ", ".join(f"{stage}: {way}" for stage, way in ways if way != "own"):
+                yield "gradients replaced (BPDA)", replaced, "none" not in replaced
     if record.get("randomised"):
         means = [entry for entry in attacked if isinstance(entry.get("eot"), int) and entry["eot"] > 1]
-        if not means:
-            rows.append(("EOT", "the model is randomised, and no attack took means over its draws", False))
         for entry in means:
             says = f"{entry['metric']}: means of the {entry.get('eot_mean')} over {entry['eot']} draws"
-            rows.append(("EOT", says, True))
-    if not rows and attacked:
+            yield "EOT", says, True
+        if not means:
+            yield "EOT", "the model is randomised, and no attack took means over its draws", False
+    elif attacked and not stages:
         says = "nothing is in front of the network and nothing in it is random: attacks go through all of it"
-        rows.append(("adaptive attack", says, True))
-    return list(dict.fromkeys(rows))
+        yield "adaptive attack", says, True
 
 
-def _of_entries(record: Record) -> list[tuple[str, str, bool | None]]:
-    """The five tests of rb-attack check, and the warnings of attacks, of AutoAttack among them."""
-    entries = [entry for entry in record.get("evals") or () if isinstance(entry, Mapping)]
+def _masking(entries: Sequence[Record]) -> Iterator[Check]:
+    """The five tests of rb-attack check, where it ran last."""
     checked = [entry for entry in entries if str(entry.get("metric")).endswith(CHECK)]
-    rows: list[tuple[str, str, bool | None]] = []
-    tests = checked[-1].get("tests") if checked else None
-    for test in tests if isinstance(tests, list) else ():
-        if isinstance(test, Mapping):
-            rows.append(
-                (f"gradient masking {test.get('test')}", str(test.get("says")), bool(test.get("holds")))
-            )
-    if not rows:
-        rows.append(("gradient masking a to e", "rb-attack check was not run on this model", None))
-    attacked = [entry for entry in entries if "attack" in entry and "measure" not in entry]
+    listed = checked[-1].get("tests") if checked else None
+    tests = [test for test in listed if isinstance(test, Mapping)] if isinstance(listed, list) else []
+    for test in tests:
+        yield f"gradient masking {test.get('test')}", str(test.get("says")), bool(test.get("holds"))
+    if not tests:
+        yield "gradient masking a to e", "rb-attack check was not run on this model", None
+
+
+def _flags(attacked: Sequence[Record]) -> Iterator[Check]:
+    """The warnings of attacks, of AutoAttack among them."""
     for entry in attacked:
-        for warning in entry.get("warnings") or ():
-            rows.append((f"flags of {entry.get('metric')}", str(warning), False))
-        if _is_autoattack(entry) and not entry.get("warnings"):
-            parts = entry.get("broken_by")
-            if entry.get("tool") != "rb-attack" or not isinstance(parts, Mapping) or "square" not in parts:
-                words = "its entry does not say that rb-attack ran it with Square, which finds them"
-                rows.append((f"flags of {entry.get('metric')}", words, None))
-                continue
-            words = "no vanishing gradient, nothing that Square alone broke, no replaced loss"
-            rows.append((f"flags of {entry.get('metric')}", words, True))
+        name, warnings = f"flags of {entry.get('metric')}", entry.get("warnings") or ()
+        for warning in warnings:
+            yield name, str(warning), False
+        parts = entry.get("broken_by")
+        if warnings or not _is_autoattack(entry):
+            continue
+        if entry.get("tool") == "rb-attack" and isinstance(parts, Mapping) and "square" in parts:
+            yield name, "no vanishing gradient, nothing that Square alone broke, no replaced loss", True
+        else:
+            words = "its entry does not say that rb-attack ran it with Square, which finds them"
+            yield name, words, None
     if not any(map(_is_autoattack, attacked)):
-        rows.append(("flags of AutoAttack", "rb-attack aa was not run on this model", None))
-    for entry in entries:
-        sanity = entry.get("sanity")
-        for warning in (sanity.get("warnings") or ()) if isinstance(sanity, Mapping) else ():
-            rows.append(("outputs on the first images", str(warning), False))
-    return list(dict.fromkeys(rows))
+        yield "flags of AutoAttack", "rb-attack aa was not run on this model", None
 
 
 def _is_autoattack(entry: Mapping[str, Any]) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, NoReturn
 
 from rbtools.cli.sink import counted
@@ -25,25 +26,27 @@ _KIND = ("dataset", "train.method", "train.epochs", "arch.channels", "arch.cells
 class TableEntry:
     """All records of one architecture (or of a class of isomorphic ones).
 
-    text: of the first record. samples: the values of each metric, an entry for each record that has it;
-    reached: those of each objective.
+    text: of the first record. samples: the metrics of each record; reached: the values of each objective.
     """
 
     text: bytes
     reached: list[list[float]]
-    records: int = 0
     seeds: set[int] = field(default_factory=set)
-    samples: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    samples: list[Mapping[str, float | None]] = field(default_factory=list)
 
     @cached_property
     def metrics(self) -> dict[str, float]:
         """The mean of each metric; read when all records are there."""
-        return {name: _mean(values) for name, values in self.samples.items()}
+        columns: dict[str, list[float]] = {}
+        for name, value in chain.from_iterable(sample.items() for sample in self.samples):
+            if value is not None:
+                columns.setdefault(name, []).append(value)
+        return {name: _mean(values) for name, values in columns.items()}
 
     def record(self) -> dict[str, Any]:
         """Its record; if several were averaged, the first one with the means as its metrics."""
         record = parse_again(self.text)
-        if self.records == 1:
+        if len(self.samples) == 1:
             return record
         of_one = ("checkpoint", "evals", "checksums")
         kept = {key: value for key, value in record.items() if key not in of_one}
@@ -81,15 +84,12 @@ class ResultTable:
         key = self._key(record["arch"])
         self._kinds[kind] += 1
         entry = self.results.setdefault(key, TableEntry(text, [[] for _ in self.objectives]))
-        entry.records += 1
         seed = at(record, ("train", "seed"))
         if isinstance(seed, int):
             entry.seeds.add(seed)
         metrics = record.get("metrics") or {}
         self.names |= dict.fromkeys(metrics)
-        for name, value in metrics.items():
-            if value is not None:
-                entry.samples[name].append(value)
+        entry.samples.append(metrics)
         for objective, reached in zip(self.objectives, entry.reached, strict=True):
             try:
                 value = objective.of(record)
@@ -187,7 +187,7 @@ class ResultTable:
 
     def averaged(self) -> list[TableEntry]:
         """The architectures that have several records."""
-        return [entry for entry in self.results.values() if entry.records > 1]
+        return [entry for entry in self.results.values() if len(entry.samples) > 1]
 
 
 def _kind(record: Record) -> tuple[Any, ...]:

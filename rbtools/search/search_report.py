@@ -41,7 +41,7 @@ def print_summary(done: Searched, screen: Terminal) -> None:
         seeds = f", seeds {', '.join(map(str, known[:8]))}" if known else ""
         screen.say(
             f"{counted(len(several), 'architecture')} with several records"
-            f" ({sum(entry.records for entry in several)} in all{seeds}): each metric is their mean."
+            f" ({sum(len(entry.samples) for entry in several)} in all{seeds}): each metric is their mean."
         )
     if done.rules.budget > field.size:
         then = "repeats make up the rest" if done.rules.charge_repeats else "a run ends when it has seen all"
