@@ -78,16 +78,8 @@ def test_answers_come_in_the_order_of_the_proposal() -> None:
 
 def test_a_failed_evaluation_is_charged_and_worst() -> None:
     script = Scripted([[1, 2]])
-    field = CellSpace(share=False)
-
-    class Failing:
-        def __init__(self) -> None:
-            self.field = field
-
-        def __call__(self, indices: Sequence[int]) -> dict[Any, Any]:
-            return {index: None if index == 1 else (1.0,) for index in indices}
-
-    (trace,) = run(script, Failing(), budget=3, charge=True)
+    values = {1: None, 2: (1.0,)}
+    (trace,) = search(script, CellSpace(share=False), lambda _: values, Rules(3, charge_repeats=True), [0])
     assert script.heard == [[float("-inf"), 1.0]]
     assert trace.log == [(1, None), (2, (1.0,)), (1, None)]
 
