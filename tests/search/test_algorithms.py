@@ -7,13 +7,12 @@ from scipy.stats import binomtest, mannwhitneyu
 
 from rbtools.search import SEARCHES, front
 from rbtools.search.driver import Rules, Trace, search
-from rbtools.search.objective import objectives
 from rbtools.search.result_table import ResultTable
 from rbtools.search.summary import found as found_by
 from rbtools.spaces import nasbench201
-from tests.search.landscapes import BEST, needle, of_records, record, slope, table_of
+from tests.search.landscapes import BEST, needle, slope, table_of
 
-SLOPE, NEEDLE = table_of(slope, share=True), table_of(needle)
+SLOPE, NEEDLE = table_of("acc", acc=slope), table_of("acc", acc=needle)
 
 
 def searched(name: str, table: ResultTable, rules: Rules, runs: int) -> list[Trace]:
@@ -65,19 +64,13 @@ def test_random_search_finds_a_class_as_often_as_its_size_says() -> None:
 
 def test_nsga2_covers_more_of_the_front_than_random() -> None:
     # 20 runs of 250 queries each, on two objectives that pull against each other; measured: p = 1e-7.
-    table = two_sided()
+    # What is worth much costs much: a price is the number of operations that are not none.
+    table = table_of("worth,price:lower", worth=slope, price=price)
     assert worse(covered("random", table), covered("nsga2", table)) < 1e-4
 
 
-def two_sided() -> ResultTable:
-    """What is worth much costs much: the value of `slope`, and the number of operations that are not none."""
-    records = [
-        record(
-            index, worth=slope(index), price=float(sum(op > 0 for op in nasbench201.ops_of({"index": index})))
-        )
-        for index in nasbench201.unique()
-    ]
-    return of_records(records, objectives(["worth", "price:lower"]))
+def price(index: int) -> float:
+    return float(sum(op > 0 for op in nasbench201.cells()[index]))
 
 
 def covered(name: str, table: ResultTable) -> list[float]:
