@@ -126,7 +126,7 @@ class Parquet(DatasetSource):
     def _grey(self) -> list[bool]:
         """Which of at most 99 images of each split, evenly spread, have one channel."""
         tables = self._tables.values()
-        return [decode.is_grey(table, row) for table in tables for row in decode.sample(len(table))]
+        return [decode.is_grey(table, row) for table in tables for row in decode.evenly_spread(len(table))]
 
     @property
     def _channels(self) -> int:

@@ -91,7 +91,7 @@ class ImageNet50(Photographs):
     normalization: ClassVar[str] = "imagenet"
     class_names: ClassVar[Sequence[str]] = tuple(str(number) for number in range(50))
     folders: ClassVar[tuple[str, ...]] = ("imagenet50", "imagenet-50", "ImageNet-50", "ImageNet50")
-    resize: ClassVar[int | Scaling | None] = 256
+    resize: ClassVar[Scaling | None] = Scaling(256, only_others=True)
     kind: ClassVar[str] = "imagenet50 1"
 
     def describe(self) -> Description:
