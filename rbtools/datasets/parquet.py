@@ -47,7 +47,7 @@ class Parquet(DatasetSource):
     """Images as PNG, JPEG ... in a column, labels in another; `validation` is used if there is no `test`.
 
     Classes are those of the file's Hub features, else the numbers up to the highest label of all splits.
-    Images are RGB, or have one channel if most are greyscale; PATH:rgb and PATH:grey choose. All have one size.
+    Images have one size. They are RGB, or greyscale if most are; PATH:rgb and PATH:grey choose.
     """
 
     def __post_init__(self) -> None:

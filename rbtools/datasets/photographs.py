@@ -163,7 +163,7 @@ def _tiny_imagenet(root: Path, part: str) -> RenamedTree:
     """
     classes = sorted(read_text(root / "wnids.txt").split())
     label_of = {wnid: label for label, wnid in enumerate(classes)}
-    # Its lines are file, class and box, separated by tabs: val_0.JPEG n03444034 0 32 44 62.
+    # Lines of file, class and box, separated by tabs: val_0.JPEG n03444034 0 32 44 62.
     listed = root / part / "val_annotations.txt"
     lines = read_text(listed).splitlines() if listed.is_file() else []
     wnid_of = {fields[0]: fields[1] for line in lines if len(fields := line.split("\t")) > 1}
