@@ -121,14 +121,14 @@ def _in_threads(count: int, work: Callable[[int], None]) -> None:
     # Pillow releases the interpreter lock while it decodes, so large images scale with the cores. Small ones
     # are bound by the interpreter: 32x32 JPEGs take 0.1 ms each, however many threads there are.
     threads = min(8, os.cpu_count() or 1)
-    size = max(1, min(CHUNK, count // (2 * threads)))
+    at_a_time = max(1, min(CHUNK, count // (2 * threads)))
 
     def chunk(start: int) -> None:
-        for number in range(start, min(start + size, count)):
+        for number in range(start, min(start + at_a_time, count)):
             work(number)
 
     with _quiet(), ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(chunk, range(0, count, size)):  # after an error it cancels what has not begun
+        for _ in pool.map(chunk, range(0, count, at_a_time)):  # after an error it cancels what has not begun
             pass
 
 

@@ -145,8 +145,8 @@ class _StoredTraining:
 
     The weights' key does not include tracking, so that an untracked training finds the weights of a tracked
     one. A tracked one is found only if its history is stored too: weights of earlier epochs are not kept, so
-    it is trained again for the history, and ends with the same weights. `key` is that of both: of the
-    history, or without tracking of the weights.
+    it is trained again for the history, and ends with the same weights. The work is done under `key`: the
+    history's, or without tracking the weights'.
     """
 
     def __init__(self, task: TrainingTask, what: dict[str, Any], store: Store) -> None:
