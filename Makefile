@@ -75,7 +75,7 @@ docs: $(VENV)/run.stamp  ## write the man pages and completions anew
 	$(BIN)/python -m rbtools.cli.docs
 
 site: $(VENV)/site.stamp  ## build docs/ as pages that need no network, in site/
-	$(BIN)/mkdocs build --strict --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 
 clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

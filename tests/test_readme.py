@@ -437,6 +437,7 @@ def test_the_site_is_built_without_a_warning_and_needs_no_network() -> None:
         assert all(f"<code>{field.name}</code>" in pages[f"rb-{page}.html"] for field in fields)
     assert "<code>cert.smooth.0.25.0.5</code>" in pages["metric-names.html"]
     assert "141" in pages["rbtools.html"]
+    assert all(f'id="rbtools.{name}"' in pages["api.html"] for name in ("evaluate", "fit", "attack", "load"))
 
 
 # --- the examples of help texts and man pages -----------------------------------------------------
