@@ -259,6 +259,20 @@ def _threads() -> Iterator[None]:
         torch.set_num_threads(int(THREADS))
 
 
+LONGEST_SECONDS = 2.0  # of the processor, of a case that `make test` runs
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a case that takes long and is not marked `slow`: `make test` is to end in five minutes."""
+    begin = time.process_time()
+    result = yield
+    seconds = time.process_time() - begin
+    if seconds > LONGEST_SECONDS and not any(map(item.get_closest_marker, ("slow", "smoke", "processes"))):
+        pytest.fail(f"took {seconds:.1f} s of the processor; mark it with @pytest.mark.slow or shorten it")
+    return result
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests begin first; those marked `gpu` are skipped where there is none; others say what they use.
 
