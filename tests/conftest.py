@@ -326,8 +326,7 @@ def _matches(imports: re.Pattern[str], file: Path) -> bool:
 
 
 # What a test calls that starts another process, or runs in a browser or on Ray.
-_STARTERS = {"subprocess", "multiprocessing", "pty", "Processes", "RayEngine", "chromium"}
-_STARTERS |= {"browser"}
+_STARTERS = {"subprocess", "multiprocessing", "pty", "Processes", "RayEngine", "chromium", "browser"}
 _JOBS = re.compile(r"--jobs|--engine|torchrun")
 
 
@@ -341,7 +340,10 @@ def _starts_processes(item: pytest.Item) -> bool:
 @cache
 def _starters(file: Path) -> frozenset[str]:
     """The functions of a file of tests that start other processes, themselves or by one another."""
-    tree = ast.parse(file.read_text("utf-8"))
+    text = file.read_text("utf-8")
+    if not (_JOBS.search(text) or any(word in text for word in _STARTERS)):
+        return frozenset(_STARTERS)
+    tree = ast.parse(text)
     uses: dict[str, set[str]] = {}
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         nodes = [*ast.walk(function)]
