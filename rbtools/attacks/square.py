@@ -300,9 +300,9 @@ def _patch_linf(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, 
 
 
 def _bump(rows: int, columns: int, norm: str) -> Tensor:
-    """One half of the paper's eta (section 3.3), of length 1. A pixel at distance d from the centre (the larger
-    of its two) has the sum of 1 / (k + 1)^2 over k from d to the largest distance; in L1 of 1 / (k + 1)^4, as
-    in AutoAttack's code.
+    """One half of the paper's eta (section 3.3), of length 1. A pixel at distance d from the centre (the
+    larger of its two) has the sum of 1 / (k + 1)^2 over k from d to the largest distance; in L1 of
+    1 / (k + 1)^4, as in AutoAttack's code.
     """
     distance = torch.maximum(
         (torch.arange(rows) - rows // 2).abs()[:, None], (torch.arange(columns) - columns // 2).abs()
