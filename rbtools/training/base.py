@@ -48,8 +48,8 @@ class LossTerms(NamedTuple):
 
     def mean(self) -> Loss:
         """The loss of the batch."""
-        detached = [logits if logits is None else logits.detach() for logits in self[1:]]
-        return Loss(self.values.mean(), *detached)
+        clean, adversarial = (None if logits is None else logits.detach() for logits in self[1:])
+        return Loss(self.values.mean(), clean, adversarial)
 
 
 def step_mode_param() -> Any:
@@ -62,9 +62,7 @@ InnerResult = TypeVar("InnerResult")  # the type that `Method.inner_attack` retu
 
 
 class Method(Registered, Generic[InnerResult]):
-    """A training method: the solution of its inner problem, and the loss of the batch with it. `inner` names
-    the inner problem: "ce" and "kl" ascend from a point of the ball (see `Adversarial`), others are explained
-    in their methods; None is no inner problem.
+    """A training method: the solution of its inner problem, and the loss of the batch with it.
 
     Shape, everywhere: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,), or float (N, K), a
     distribution per example (from label smoothing or mixup), which both attack and loss accept.
@@ -72,12 +70,12 @@ class Method(Registered, Generic[InnerResult]):
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
+    # The inner problem: "ce" and "kl" ascend from a point of the ball (see `Adversarial`), others are explained
+    # in their methods; None is no inner problem.
     inner: ClassVar[str | None] = None
-    # What the method keeps of each example from one epoch to the next, by name: see `carrying`.
-    carried: ClassVar[tuple[str, ...]] = ()
-    # The model's mode during the inner attack, "eval" or "train"; the number of steps of "ce" and "kl".
-    inner_mode: str = ""
-    attack_steps: int
+    carried: ClassVar[tuple[str, ...]] = ()  # what it keeps of each example between epochs: see `carrying`
+    inner_mode: str = ""  # the model's mode during the inner attack, "eval" or "train"
+    attack_steps: int  # of "ce" and "kl"
 
     @property
     def reach_options(self) -> tuple[str, str] | None:
@@ -102,12 +100,12 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def weight_radius(self) -> float | None:
-        """How far all weights ascend the loss before a step's gradient is taken (SAM); None if not."""
+        """How far the weights ascend the loss before a step's gradient is taken (SAM's rho), if they do."""
         return None
 
     @property
     def solves_in_eval(self) -> bool:
-        """Whether `inner_attack` uses the model in eval mode only, so that a fast copy may replace it."""
+        """Whether `inner_attack` uses the model in eval mode only: a fast copy may then replace it."""
         return self.inner_mode == "eval"
 
     @property
@@ -222,8 +220,7 @@ class Adversarial(Method[Tensor]):
         """The start of the attack, (N, C, H, W) in [0, 1]."""
         if self.start == "noise":
             # Not clipped, as in the authors' code: the first step projects it into the ball.
-            noise: Tensor = draws.normal(tuple(images.shape[1:])).to(images)
-            return images + NOISE * noise
+            return images + NOISE * draws.normal(tuple(images.shape[1:])).to(images)
         return steps.uniform_start(images, draws, self.eps, self.norm)
 
 
@@ -272,8 +269,8 @@ def truth(labels: Tensor) -> Tensor:
 
 @contextmanager
 def mode(model: nn.Module, *, train: bool) -> Iterator[None]:
-    """Set the mode of the model, and restore that of each module afterwards. Each module is restored
-    separately, so that a BatchNorm that the user froze stays frozen.
+    """Within, the model is in eval mode, or with `train` in the mode that it has. Afterwards each module has its
+    own earlier mode again: a BatchNorm that the user froze stays frozen.
     """
     before = [(module, module.training) for module in model.modules()]
     if not train:
