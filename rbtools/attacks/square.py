@@ -38,7 +38,7 @@ _WORDS = 5  # words per query: row and column of two corners; the channels' sign
 _BLOCK = 8 * _AT_ONCE  # the most queries by which an image may be ahead of another
 _MOST_SQUARES = 1 << 15  # different squares of one side; with more, few are drawn twice
 _ORDER = {"l2": 2, "l1": 1}
-_DECAY = {"l2": 2, "l1": 4}  # how fast a bump falls with the distance from its centre
+_DECAY = {"l2": 2, "l1": 4}  # how fast eta falls with the distance from its centre
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +220,7 @@ def _words(draws: Draws, first: int, queries: range) -> Tensor:
 
 
 def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
-    """Put each image's next patch into its best image if that lowers the margin; return which examples it
+    """Put the pixels of each image's next square into its best image if that lowers the margin; return which examples it
     fools (N,). `each`: find first which images change, and query the model for these alone.
     """
     count = state.words.shape[1]
@@ -261,7 +261,7 @@ def _ask(model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
 
 
 def _stripes(batch: AttackBatch, eps: float, restart: int) -> Tensor:
-    """Vertical stripes: x + eps or x - eps, one sign per channel and column, clipped to the box."""
+    """The start in linf, vertical stripes: x + eps or x - eps, one sign per channel and column, clipped to the box."""
     channels, width = batch.images.shape[1], batch.images.shape[3]
     bits = batch.draws.child("stripes").integers(2, (channels, 1, width), draw=restart)
     signs: Tensor = bits.to(batch.images) * 2 - 1
@@ -299,7 +299,7 @@ def _patch_linf(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, 
     return at, values.clamp_(0, 1)
 
 
-def _bump(rows: int, columns: int, norm: str) -> Tensor:
+def _eta_half(rows: int, columns: int, norm: str) -> Tensor:
     """One half of the paper's eta (section 3.3), of length 1. A pixel at distance d from the centre (the
     larger of its two) has the sum of 1 / (k + 1)^2 over k from d to the largest distance; in L1 of
     1 / (k + 1)^4, as in AutoAttack's code.
@@ -308,35 +308,34 @@ def _bump(rows: int, columns: int, norm: str) -> Tensor:
         (torch.arange(rows) - rows // 2).abs()[:, None], (torch.arange(columns) - columns // 2).abs()
     )
     terms = 1 / torch.arange(1, max(rows, columns) // 2 + 2).float() ** _DECAY[norm]
-    bump: Tensor = terms.flip(0).cumsum(0).flip(0)[distance]
-    unit: Tensor = bump / bump.norm(p=_ORDER[norm])
+    half: Tensor = terms.flip(0).cumsum(0).flip(0)[distance]
+    unit: Tensor = half / half.norm(p=_ORDER[norm])
     return unit
 
 
 @functools.lru_cache(maxsize=64)
-def _pattern(side: int, norm: str, device: torch.device) -> Tensor:
+def _eta(side: int, norm: str, device: torch.device) -> Tensor:
     """The paper's eta (side, side): two bumps of opposite sign, one above the other, of length 1.
 
     Cached on the device, because a copy to a GPU makes the host wait.
     """
-    half = side // 2
-    if half:
-        pattern: Tensor = torch.cat((_bump(half, side, norm), -_bump(side - half, side, norm)))
-    else:
-        pattern = _bump(side, side, norm)
-    unit: Tensor = pattern / pattern.norm(p=_ORDER[norm])
+    upper, lower = side // 2, side - side // 2
+    eta = -_eta_half(lower, side, norm)
+    eta = torch.cat((_eta_half(upper, side, norm), eta)) if upper else -eta
+    unit: Tensor = eta / eta.norm(p=_ORDER[norm])
     return unit.to(device)
 
 
-def _patterns(turned: Tensor, side: int, norm: str) -> Tensor:
-    """A pattern for each example (N, side * side), rotated by 90 degrees where `turned` (N,)."""
-    upright = _pattern(side, norm, turned.device)
+def _turned_etas(turned: Tensor, side: int, norm: str) -> Tensor:
+    """Eta for each example (N, side * side), rotated by 90 degrees where `turned` (N,)."""
+    upright = _eta(side, norm, turned.device)
     return torch.where(turned[:, None], upright.T.reshape(1, -1), upright.reshape(1, -1))
 
 
 def _tiles(batch: AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
-    """A grid of about five patterns a side, each with a sign per channel; of length eps, clipped to the
-    box (l2), or projected onto ball and box (l1)."""
+    """The start in l2 and l1: a grid of about five etas a side, each with a sign per channel; of length eps,
+    clipped to the box (l2), or projected onto ball and box (l1).
+    """
     images = batch.images
     count, channels, height, width = images.shape
     side = max(min(height, width) // 5, 1)
@@ -349,9 +348,9 @@ def _tiles(batch: AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
     bits = bits.to(images.device)
     offset = torch.zeros_like(images, memory_format=torch.contiguous_format)
     for number, (top, left) in enumerate(corners):
-        pattern = _patterns(bits[:, number, -1].bool(), side, norm).view(count, 1, side, side)
+        eta = _turned_etas(bits[:, number, -1].bool(), side, norm).view(count, 1, side, side)
         signs = (bits[:, number, :-1] * 2 - 1).view(count, channels, 1, 1)
-        offset[:, :, top : top + side, left : left + side] = pattern * signs
+        offset[:, :, top : top + side, left : left + side] = eta * signs
     return _within(images, offset, eps, norm).contiguous()
 
 
@@ -369,7 +368,7 @@ def _unit_rows(rows: Tensor, norm: str) -> Tensor:
 
 
 def _patch_lp(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Tensor]:
-    """Algorithm 3: the length of two windows, and the rest of eps, go into a new pattern in the first.
+    """Algorithm 3: the length of two windows, and the rest of eps, go into a new eta in the first.
 
     In l2 the squares of lengths add up. In l1 lengths do, and each channel gets its share times the number of
     channels, as in AutoAttack's code; the projection removes the excess. Returns as `_patch_linf` does, for
@@ -385,7 +384,7 @@ def _patch_lp(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Te
     available = windows.clamp_min(0) + unused / channels
     length = available * channels if norm == "l1" else available.sqrt()
     rho = torch.where(_signs(words[:, 4], channels), 1.0, -1.0)
-    eta = _patterns(((words[:, 4] >> 31) & 1).bool(), side, norm)[:, None]
+    eta = _turned_etas(((words[:, 4] >> 31) & 1).bool(), side, norm)[:, None]
     mixed = rho * eta + _unit_rows(nu.gather(2, w1), norm)
     nu = emptied.scatter(2, w1, _unit_rows(mixed, norm) * length)
     values = _within(state.images, nu.view_as(state.best), state.eps, norm).flatten(2)

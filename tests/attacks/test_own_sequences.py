@@ -82,7 +82,7 @@ def test_margin_never_rises(monkeypatch):
 @pytest.mark.parametrize(("norm", "order"), [("l2", 2), ("l1", 1)])
 @pytest.mark.parametrize("side", [3, 4, 5, 7])
 def test_pattern_is_two_bumps_of_opposite_sign(side, norm, order):
-    pattern = square._pattern(side, norm, torch.device("cpu"))
+    pattern = square._eta(side, norm, torch.device("cpu"))
     half = side // 2
     assert pattern.norm(p=order) == pytest.approx(1)
     assert (pattern[:half] > 0).all() and (pattern[half:] < 0).all()
