@@ -220,7 +220,7 @@ def _words(draws: Draws, first: int, queries: range) -> Tensor:
 
 
 def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
-    """Put the pixels of each image's next square into its best image if that lowers the margin; return which examples it
+    """Write each image's next square into its best image if that lowers the margin; return which examples it
     fools (N,). `each`: find first which images change, and query the model for these alone.
     """
     count = state.words.shape[1]
@@ -261,7 +261,7 @@ def _ask(model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
 
 
 def _stripes(batch: AttackBatch, eps: float, restart: int) -> Tensor:
-    """The start in linf, vertical stripes: x + eps or x - eps, one sign per channel and column, clipped to the box."""
+    """The start in linf: vertical stripes x + eps or x - eps, one sign per channel and column, in the box."""
     channels, width = batch.images.shape[1], batch.images.shape[3]
     bits = batch.draws.child("stripes").integers(2, (channels, 1, width), draw=restart)
     signs: Tensor = bits.to(batch.images) * 2 - 1
@@ -319,9 +319,8 @@ def _eta(side: int, norm: str, device: torch.device) -> Tensor:
 
     Cached on the device, because a copy to a GPU makes the host wait.
     """
-    upper, lower = side // 2, side - side // 2
-    eta = -_eta_half(lower, side, norm)
-    eta = torch.cat((_eta_half(upper, side, norm), eta)) if upper else -eta
+    lower = _eta_half(side - side // 2, side, norm)
+    eta = torch.cat((_eta_half(side // 2, side, norm), -lower)) if side > 1 else lower
     unit: Tensor = eta / eta.norm(p=_ORDER[norm])
     return unit.to(device)
 
