@@ -100,7 +100,7 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def weight_radius(self) -> float | None:
-        """How far the weights ascend the loss before a step's gradient is taken (SAM's rho), if they do."""
+        """How far the weights ascend the loss before a step's gradient is taken (SAM's rho); None if not."""
         return None
 
     @property
