@@ -81,7 +81,7 @@ def is_grey(images: Encoded, index: int) -> bool:
 
 
 def one_size(splits: Iterable[Encoded]) -> tuple[int, int]:
-    """(height, width) of the first image of each split. Raises RbError where they differ."""
+    """(height, width) of the first image of each split. Raises RbError if they differ."""
     (first, size), *others = [(images.path(0), size_of(images, 0)) for images in splits]
     for other, other_size in others:
         if other_size != size:
@@ -90,7 +90,7 @@ def one_size(splits: Iterable[Encoded]) -> tuple[int, int]:
 
 
 def check_sizes(images: Encoded) -> None:
-    """Raise RbError where the images are not all of one size, by their headers alone."""
+    """Raise RbError if the images are not all of one size, by their headers alone."""
     first = size_of(images, 0)
 
     def check(index: int) -> None:

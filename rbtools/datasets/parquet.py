@@ -140,7 +140,7 @@ class Parquet(DatasetSource):
 
 
 def _files_by_split(path: Path) -> dict[str, list[Path]]:
-    """split -> its files in order. Raises RbError where there is none, or a file's split is unclear."""
+    """split -> its files in order. Raises RbError if there is none, or a file's split is unclear."""
     if not path.exists():
         raise RbError(f"The path {path} does not exist. Expected {EXPECTED}.")
     files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))

@@ -26,7 +26,7 @@ class Photographs(PublishedDataset, TreeDataset):
 
     @abstractmethod
     def find(self, split: str) -> Tree:
-        """The files of a split. Raises NotHere where there are none."""
+        """The files of a split. Raises NotHere if there are none."""
 
     def parts(self, split: str) -> dict[Path, str | None]:
         return {self.find(split).root: None}
@@ -35,7 +35,7 @@ class Photographs(PublishedDataset, TreeDataset):
         return self.shape
 
     def tree(self, split: str) -> Tree:
-        """The files of a split. Raises RbError where they are not of its classes, or not all there."""
+        """The files of a split. Raises RbError if they are not of its classes, or not all there."""
         self.known(split)
         tree = self.find(split)
         if len(tree.classes) != len(self.class_names):

@@ -155,7 +155,7 @@ def fits(size: int, device: torch.device) -> bool:
 def memory_limit() -> int:
     """The most bytes of images in memory: RB_IMAGE_MEMORY (8G, 500M), else half of the free memory.
 
-    Raises RbError where RB_IMAGE_MEMORY is no size.
+    Raises RbError if RB_IMAGE_MEMORY is no size.
     """
     setting = os.environ.get("RB_IMAGE_MEMORY")
     if not setting:

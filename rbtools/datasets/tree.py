@@ -65,7 +65,7 @@ class Tree:
 def split_folders(path: str) -> dict[str, Path]:
     """split -> folder, for the splits of PATH; PATH itself is `test` where it contains the class folders.
 
-    Raises RbError where it has no split.
+    Raises RbError if it has no split.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
@@ -181,7 +181,7 @@ def _unreadable(error: OSError) -> NoReturn:
 
 
 def same_classes(folders: dict[str, Path]) -> None:
-    """Raise RbError where `train` and `test` have different class folders."""
+    """Raise RbError if `train` and `test` have different class folders."""
     train, test = (set(class_folders(folders[split])) for split in ("train", "test"))
     if train == test or not train or not test:
         return

@@ -77,7 +77,7 @@ def load(path: Path, kind: str) -> Program:
 
 
 def classes_of(program: Program, shape: Shape, path: Path) -> int:
-    """The number of logits for images of this shape. Raises RbError where there are none."""
+    """The number of logits for images of this shape. Raises RbError if there are none."""
     try:
         with torch.no_grad():
             logits = program(torch.zeros(2, *shape))

@@ -39,7 +39,7 @@ _OTHER_FORMATS = (
 def read(path: Path) -> tuple[Any, dict[str, Any], str]:
     """Return the content of the file, its metadata and its format, "torch", "safetensors" or "nats-bench".
 
-    Tensors come on the CPU. Raises RbError where the file is missing, empty, cut off, no weights
+    Tensors come on the CPU. Raises RbError if the file is missing, empty, cut off, no weights
     file, or a pickle that would have to run code.
     """
     try:

@@ -104,7 +104,7 @@ def allocate_carried(
     method: Method, examples: int, shape: Sequence[int], device: torch.device
 ) -> dict[str, Tensor]:
     """Zeros, float16 (examples, C, H, W), for each name of `method.carried`: on the device where they take
-    at most half of its free memory, else in that of the machine. Raises RbError where they do not fit there.
+    at most half of its free memory, else in that of the machine. Raises RbError if they do not fit there.
     """
     if not method.carried:
         return {}

@@ -191,7 +191,7 @@ def _joined(plain: dict[str, Any], tracked: dict[str, Any]) -> dict[str, Any]:
 
 def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
     """The data with the recipe's normalisation, and the recipe with the defaults that depend on the data set
-    or the method. Raises RbError where they do not fit the images.
+    or the method. Raises RbError if they do not fit the images.
     """
     about = data.about
     changes: dict[str, Any] = {}
@@ -231,7 +231,7 @@ def _mean_and_std(
 
 
 def _initial_weights(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] | None:
-    """Which weights the training starts from, for the key; None for a fresh network. Raises RbError where the
+    """Which weights the training starts from, for the key; None for a fresh network. Raises RbError if the
     record has none of that kind.
     """
     if recipe.init == "random":

@@ -29,7 +29,7 @@ class CandidateSettings(NamedTuple):
 class Walk(NamedTuple):
     """Depth and cross-entropy of each candidate, (N,), and the point before the last step, shaped as images.
 
-    The depth of a candidate that took no step is -inf; `last` is None where none of the batch took one.
+    The depth of a candidate that took no step is -inf; `last` is None if none of the batch took one.
     """
 
     depth: Tensor
