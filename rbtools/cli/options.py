@@ -75,7 +75,9 @@ def eps_param() -> Any:
 
 def detail_param() -> Any:
     """The field of --detail."""
-    text = "Keep confidences and the confusion matrix in the record; logits, and those of many classes, in the"
+    text = (
+        "Keep confidences and the confusion matrix in the record; logits, and those of many classes, in the"
+    )
     return param(False, f"{text} store.", flags=("--detail",))
 
 

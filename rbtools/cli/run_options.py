@@ -40,8 +40,8 @@ class RunOptions:
     )
     address: str | None = param(
         None,
-        "The address of the Ray cluster.  [default: RAY_ADDRESS, else one that runs on this machine, else a new"
-        " one]",
+        "The address of the Ray cluster.  [default: RAY_ADDRESS, else one that runs on this machine, else a"
+        " new one]",
         metavar="HOST:PORT",
         flags=("--ray-address",),
     )
@@ -88,7 +88,8 @@ class RunOptions:
     seed: int = param(0, "Seed of all random numbers.", bounds="[0, inf)")
     precision: str = param(
         "auto",
-        "Precision of attack searches; success is decided in float32. auto: bf16 if the hardware supports it.",
+        "Precision of attack searches; success is decided in float32. auto: bf16 if the hardware supports"
+        " it.",
         choices=("auto", "fp32", "bf16"),
     )
     prepare: str = param(
@@ -147,5 +148,7 @@ class RunOptions:
         flags=("--force",),
     )
     dry_run: bool = param(
-        False, "Compute nothing; report how much there is to compute and what the store already has.", flags=("--dry-run",)
+        False,
+        "Compute nothing; report how much there is to compute and what the store has.",
+        flags=("--dry-run",),
     )
