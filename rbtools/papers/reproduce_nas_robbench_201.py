@@ -139,7 +139,7 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
         found.append(side.above(f"the best with {fewer} is above that with {more} (PGD 8)", a, b))
     # A network without a live path predicts the same class for every image, which attacks cannot change.
     far = max((float(one["PGD 255"] or 0.0) for one in best.values() if "PGD 255" in one), default=None)
-    found.append(side.below("PGD without a bound (255) leaves nothing of the best ones", far, 0.0))
+    found.append(side.at_most("PGD without a bound (255) leaves nothing of the best ones", far, 0.0))
     for name, values in table_6.items():
         sign = (paper_6[name]["PGD 3"] or 0.0) > 0
         value = values.get("PGD 3")

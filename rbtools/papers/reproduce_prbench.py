@@ -238,7 +238,7 @@ def pairs_of(rows: side.Rows, higher: Any, lower: Any, column: str) -> list[tupl
 def of_robustness(rows: side.Rows) -> list[side.Claim]:
     """Section 5.1: AT methods are robust to both, RT methods to noise, AT-PR is between them at a price."""
     found = [
-        side.below(
+        side.at_most(
             f"{name}, an RT method, has near-zero accuracy under AutoAttack", at(rows, name, "AA"), 0.02
         )
         for name in RT

@@ -18,6 +18,7 @@ import orjson
 
 from rbtools.datasets import DATASETS
 from rbtools.papers.recipes import Setting
+from rbtools.scoring import render
 from rbtools.scoring.table import Heading, Table, TableCell
 
 Rows = Mapping[str, Mapping[str, float | None]]
@@ -30,6 +31,11 @@ class Claim(NamedTuple):
     words: str
     holds: bool | None
     found: str
+
+    @property
+    def verdict(self) -> str:
+        """Whether it holds, in words."""
+        return {True: "holds", False: "FAILS", None: "cannot be told"}[self.holds]
 
 
 class Missing(NamedTuple):
@@ -150,6 +156,11 @@ class PaperTable(NamedTuple):
         paper = {"printed": self.printed, "site": self.site}
         return {**{name: rows for name, rows in paper.items() if rows}, "ours": self.ours}
 
+    @property
+    def found(self) -> bool:
+        """Whether anything of it is ours."""
+        return bool(self.ours)
+
     def rows(self) -> list[str]:
         """The rows of any side, the paper's first."""
         return list(dict.fromkeys(row for side in self.sides().values() for row in side))
@@ -192,20 +203,33 @@ class PaperTable(NamedTuple):
         ]
         return Table([Heading("", False), *names], rows)
 
+    def files(self) -> dict[str, str]:
+        """The files of the table by their endings."""
+        table = self.beside()
+        return {
+            "md": f"{render.heading(self.title, 'md')}\n{render.to_markdown(table)}",
+            "tex": f"{render.heading(self.title, 'latex')}\n{render.to_latex(table)}",
+        }
+
 
 class Excerpt(NamedTuple):
     """What a paper shows of a file, of ours."""
 
     title: str
     lines: str
+    found = True
+
+    def rows(self) -> list[str]:
+        """Its lines."""
+        return self.lines.splitlines()
 
     def text(self) -> str:
         """Markdown."""
         return f"{self.title}\n\n```\n{self.lines}\n```\n"
 
-    def latex(self) -> str:
-        """The lines as they are, for LaTeX."""
-        return f"\\begin{{verbatim}}\n{self.lines}\n\\end{{verbatim}}\n"
+    def files(self) -> dict[str, str]:
+        """Its files by their endings."""
+        return {"md": self.text(), "tex": f"\\begin{{verbatim}}\n{self.lines}\n\\end{{verbatim}}\n"}
 
 
 def above(words: str, higher: float | None, lower: float | None, by: float = 0.0) -> Claim:
@@ -233,7 +257,7 @@ def all_above(
     return Claim(words, not wrong, f"not so for {', '.join(wrong)}" if wrong else f"all {len(known)}")
 
 
-def below(words: str, value: float | None, limit: float) -> Claim:
+def at_most(words: str, value: float | None, limit: float) -> Claim:
     """The claim that a value is at most some limit."""
     if value is None:
         return Claim(words, None, "not measured here")
@@ -279,9 +303,8 @@ def theory_text(records: Iterable[Mapping[str, Any]]) -> str:
 
 def told(claims: Sequence[Claim]) -> str:
     """The claims, a line each, those that fail as openly as those that hold, and their count."""
-    words = {True: "holds", False: "FAILS", None: "cannot be told"}
     lines = ["Claims of the paper:", ""]
-    lines += [f"- {claim.words}: {words[claim.holds]} ({claim.found})" for claim in claims]
+    lines += [f"- {claim.words}: {claim.verdict} ({claim.found})" for claim in claims]
     known = [claim for claim in claims if claim.holds is not None]
     held = sum(bool(claim.holds) for claim in known)
     undecided = len(claims) - len(known)

@@ -44,7 +44,7 @@ def test_claims_that_fail_are_shown_and_counted() -> None:
         side.above("a above b", 0.5, 0.4),
         side.above("b above a", 0.4, 0.5),
         side.above("a above c", 0.4, None),
-        side.below("a near zero", 0.01, 0.02),
+        side.at_most("a near zero", 0.01, 0.02),
         side.all_above("all above c", [("a", 0.5, 0.4), ("b", 0.3, 0.4), ("d", None, 0.1)]),
     ]
     text = side.told(claims)

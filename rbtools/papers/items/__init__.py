@@ -1,14 +1,154 @@
-"""Every numbered figure and table of the papers, by paper and number."""
+"""The items of the papers: every numbered figure, table, theorem and algorithm, as PAPER.yaml says.
 
-from rbtools.papers.items.nas_robbench_items import NAS_ROBBENCH, THEORY
-from rbtools.papers.items.prbench_items import PRBENCH
-from rbtools.papers.items.robustness_dataset_items import ROBUSTNESS_DATASET
-from rbtools.papers.items.wci_items import WCI
+A file has the paper's `title`, the reproduction (reproduce_NAME.py) whose `records` are drawn, and the `items`.
+An item has a caption in our words, and what makes it here: the `panel` or `panels` of a figure, the `reason`
+why nothing does, or neither: then it is a table of the reproduction. A panel is a call of a tool, as in
+`{plot: curves, metric: pr.uniform.*}`, or a list of calls, each of which gets the records of the one before.
 
-PAPERS = {
-    "nas-robbench-201": NAS_ROBBENCH,
-    "robustness-dataset": ROBUSTNESS_DATASET,
-    "prbench": PRBENCH,
-    "wci": WCI,
-    "theory": THEORY,
-}
+{NAME} stands in any text for one of the file's `words`, which may use the words before it. A word may differ
+between the scales; what it says of mini holds wherever it says nothing else. Lists are joined by commas, and
+an option without a value is left out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from rbtools.plots.base import LEAST_WIDTH
+
+NAMES = ("nas-robbench-201", "robustness-dataset", "prbench", "wci", "theory")
+
+
+def records_file(of: str) -> str:
+    """The file of what figures draw of a reproduction's records: of another paper's, or of the paper's own."""
+    return f"records-{of}.jsonl" if of else "records.jsonl"
+
+
+class Call(NamedTuple):
+    """A call of a tool: its name without rb-, what to do (`curves` of `rb-plot curves`), and its options; the
+    value of a switch is True."""
+
+    tool: str
+    words: list[str]
+    options: Mapping[str, Any]
+
+    def line(self) -> list[str]:
+        """The words of the command line."""
+        words = [f"rb-{self.tool}", *self.words]
+        for name, value in self.options.items():
+            words += [f"--{name}"] if value is True else [f"--{name}", value]
+        return words
+
+
+class Item(NamedTuple):
+    """A numbered figure, table, theorem or algorithm.
+
+    axes: what the paper's item has along its axes, or as rows and columns. verdict: "as in the paper", or what
+    differs and why. lacks: what is missing below full scale. note: a remark at every scale. The page ends
+    these with a full stop. of: the reproduction whose records are drawn, where it is another paper's.
+    from_records: whether any are. columns: panels in a row. maker: what makes the records of a table, if it
+    is not the reproduction alone.
+    """
+
+    number: str
+    caption: str
+    axes: str
+    verdict: str
+    panels: Mapping[str, list[Call]]
+    reason: str = ""
+    lacks: str = ""
+    note: str = ""
+    of: str = ""
+    from_records: bool = True
+    columns: int = 2
+    maker: str = ""
+
+    @property
+    def stem(self) -> str:
+        """The name of its files, without ending."""
+        return self.number.replace("figure ", "fig") if self.panels else self.number.replace(" ", "")
+
+    @property
+    def detail(self) -> str:
+        """Which details of evaluations a figure shows; empty if none."""
+        kinds = (calls[-1].words[0] for calls in self.panels.values())
+        return next((kind for kind in kinds if kind in ("confidence", "confusion")), "")
+
+    @property
+    def records(self) -> str:
+        """The file, in the folder of the paper's figures, that the item is drawn from."""
+        if self.detail:
+            return f"{self.number.replace(' ', '')}.jsonl"
+        return records_file(self.of)
+
+    def width_of_panel(self, width: float) -> float:
+        """The width of one of the panels that share a row of that width (inches). There are fewer in a row
+        where they would be narrower than rb-plot draws."""
+        return width / max(1, min(self.columns, len(self.panels), int(width / LEAST_WIDTH)))
+
+    def commands(self, folder: Path, width: float) -> dict[str, str]:
+        """The command line of each panel, by its letter. folder: of the paper's figures; width: of the whole
+        figure, in inches."""
+        lines = {}
+        for letter, calls in self.panels.items():
+            stages = [call.line() for call in calls]
+            file = folder / f"{self.stem}{letter}.pdf"
+            stages[-1] += ["-o", str(file), "--width", f"{self.width_of_panel(width):g}"]
+            stages[0] += [str(folder / self.records)] if self.from_records else []
+            lines[letter] = " | ".join(" ".join(map(_quoted, words)) for words in stages)
+        return lines
+
+
+class Paper(NamedTuple):
+    """A paper: its title, the reproduction (reproduce_NAME.py) that has its records, its items by number."""
+
+    title: str
+    records: str
+    items: Mapping[str, Item]
+
+
+@cache
+def paper(name: str, scale: str) -> Paper:
+    """A paper's items with the words of a scale."""
+    file = Path(__file__).with_name(f"{name}.yaml")
+    content = yaml.safe_load(file.read_text())
+    words: dict[str, str] = {}
+    for word, value in content.get("words", {}).items():
+        words[word] = _filled(value.get(scale, value["mini"]) if isinstance(value, dict) else value, words)
+    items = {number: _item(number, fields, words) for number, fields in content["items"].items()}
+    return Paper(content["title"], content["records"], items)
+
+
+def _item(number: str, fields: dict[str, Any], words: Mapping[str, str]) -> Item:
+    panels = fields.pop("panels", {})
+    if "panel" in fields:
+        panels = {"": fields.pop("panel")}
+    calls = {
+        letter: [_call(one, words) for one in (panel if isinstance(panel, list) else [panel])]
+        for letter, panel in panels.items()
+    }
+    texts = {name: _filled(one, words) if isinstance(one, str) else one for name, one in fields.items()}
+    return Item(number, panels=calls, **texts)
+
+
+def _call(fields: Mapping[str, Any], words: Mapping[str, str]) -> Call:
+    (tool, what), *options = fields.items()
+    filled = {name: value if value is True else _filled(value, words) for name, value in options}
+    return Call(tool, what.split(), {name: value for name, value in filled.items() if value})
+
+
+def _filled(value: Any, words: Mapping[str, str]) -> str:
+    """The text of a value, or of a list with commas, with words in their places."""
+    texts = value if isinstance(value, list) else [value]
+    return ",".join(str(text).format_map(words) for text in texts)
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell takes it: expressions with texts in them, which are many, in double quotes."""
+    return f'"{word}"' if "'" in word and not set('"$`\\!') & set(word) else shlex.quote(word)
