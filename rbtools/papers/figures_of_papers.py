@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
-import jinja2
 from matplotlib.artist import Artist
 from matplotlib.transforms import Bbox
 
@@ -84,8 +83,9 @@ def reason(error: RbError) -> str:
 
 
 def figure_of(calls: Sequence[Call], records: Path | None, width: float) -> Figure:
-    """The figure of a panel. records: what its first call reads, if anything; width: in inches. Raises RbError
-    if a tool fails."""
+    """The figure of a panel. records: what its first call reads, if anything; width: in inches.
+
+    Raises RbError if a tool fails."""
     files = [] if records is None else [str(records)]
     memory = MemoryStreams()
     with warnings.catch_warnings():
@@ -298,6 +298,8 @@ class PaperRun:
 
 def page(run: PaperRun, made: Mapping[str, Made]) -> str:
     """The page of a paper: a file that shows the files beside it."""
+    import jinja2  # the processes that draw do without
+
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("page.html").render(run=run, made=made, bounds=side.THEORY)

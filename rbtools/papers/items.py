@@ -1,9 +1,9 @@
-"""The items of the papers: every numbered figure, table, theorem and algorithm, as PAPER.yaml says.
+"""The items of the papers: every numbered figure, table, theorem and algorithm, a file a paper in items/.
 
-A file has the paper's `title`, the reproduction (reproduce_NAME.py) whose `records` are drawn, and the `items`.
-An item has a caption in our words, and what makes it here: the `panel` or `panels` of a figure, the `reason`
-why nothing does, or neither: then it is a table of the reproduction. A panel is a call of a tool, as in
-`{plot: curves, metric: pr.uniform.*}`, or a list of calls, each of which gets the records of the one before.
+A file has the paper's `title`, the reproduction (reproduce_NAME.py) whose `records` are drawn, and the
+`items`. An item has a caption in our words, and what makes it here: the `panel` or `panels` of a figure, the
+`reason` why nothing does, or neither: then it is a table of the reproduction. A panel is a call of a tool, as
+in `{plot: curves, metric: pr.uniform.*}`, or a list of calls, each of which gets the records of the one before.
 
 {NAME} stands in any text for one of the file's `words`, which may use the words before it. A word may differ
 between the scales; what it says of mini holds wherever it says nothing else. Lists are joined by commas, and
@@ -12,21 +12,21 @@ an option without a value is left out.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from rbtools.plots.base import LEAST_WIDTH
 
+FOLDER = Path(__file__).with_name("items")
 NAMES = ("nas-robbench-201", "robustness-dataset", "prbench", "wci", "theory")
 
 
 def records_file(of: str) -> str:
-    """The file of what figures draw of a reproduction's records: of another paper's, or of the paper's own."""
+    """The file of what figures draw of the paper's reproduction, or of that of another paper."""
     return f"records-{of}.jsonl" if of else "records.jsonl"
 
 
@@ -49,9 +49,9 @@ class Call(NamedTuple):
 class Item(NamedTuple):
     """A numbered figure, table, theorem or algorithm.
 
-    axes: what the paper's item has along its axes, or as rows and columns. verdict: "as in the paper", or what
-    differs and why. lacks: what is missing below full scale. note: a remark at every scale. The page ends
-    these with a full stop. of: the reproduction whose records are drawn, where it is another paper's.
+    axes: what the paper's item has along its axes, or as rows and columns. verdict: "as in the paper", or
+    what differs and why. lacks: what is missing below full scale. note: a remark at every scale. The page
+    ends these with a full stop. of: the reproduction whose records are drawn, where it is another paper's.
     from_records: whether any are. columns: panels in a row. maker: what makes the records of a table, if it
     is not the reproduction alone.
     """
@@ -116,8 +116,9 @@ class Paper(NamedTuple):
 @cache
 def paper(name: str, scale: str) -> Paper:
     """A paper's items with the words of a scale."""
-    file = Path(__file__).with_name(f"{name}.yaml")
-    content = yaml.safe_load(file.read_text())
+    import yaml  # those who draw an item do without
+
+    content = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
     words: dict[str, str] = {}
     for word, value in content.get("words", {}).items():
         words[word] = _filled(value.get(scale, value["mini"]) if isinstance(value, dict) else value, words)
@@ -151,4 +152,5 @@ def _filled(value: Any, words: Mapping[str, str]) -> str:
 
 def _quoted(word: str) -> str:
     """A word as a shell takes it: expressions with texts in them, which are many, in double quotes."""
-    return f'"{word}"' if "'" in word and not set('"$`\\!') & set(word) else shlex.quote(word)
+    plain = "'" in word and not re.search(r'["$`\\]|!(?!=)', word)
+    return f'"{word}"' if plain else shlex.quote(word)
