@@ -96,7 +96,8 @@ def figure_of(calls: Sequence[Call], records: Path | None, width: float) -> Figu
         last = calls[-1]
         options = {**last.options, "output": "", "width": width}
         python_calls.call(last.tool, [*last.words, *files], options, memory)
-    return memory.result
+    drawn: Figure = memory.result
+    return drawn
 
 
 class FigurePanel(Artist):

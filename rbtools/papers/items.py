@@ -2,8 +2,8 @@
 
 A file has the paper's `title`, the reproduction (reproduce_NAME.py) whose `records` are drawn, and the
 `items`. An item has a caption in our words, and what makes it here: the `panel` or `panels` of a figure, the
-`reason` why nothing does, or neither: then it is a table of the reproduction. A panel is a call of a tool, as
-in `{plot: curves, metric: pr.uniform.*}`, or a list of calls, each of which gets the records of the one before.
+`reason` why nothing does, or neither: then it is a table of the reproduction. A panel is a call of a tool,
+as in `{plot: curves, metric: pr.uniform.*}`, or a list of calls, each on the records of the one before.
 
 {NAME} stands in any text for one of the file's `words`, which may use the words before it. A word may differ
 between the scales; what it says of mini holds wherever it says nothing else. Lists are joined by commas, and
@@ -134,7 +134,9 @@ def _item(number: str, fields: dict[str, Any], words: Mapping[str, str]) -> Item
         letter: [_call(one, words) for one in (panel if isinstance(panel, list) else [panel])]
         for letter, panel in panels.items()
     }
-    texts = {name: _filled(one, words) if isinstance(one, str) else one for name, one in fields.items()}
+    texts: dict[str, Any] = {
+        name: _filled(one, words) if isinstance(one, str) else one for name, one in fields.items()
+    }
     return Item(number, panels=calls, **texts)
 
 

@@ -217,7 +217,11 @@ class Excerpt(NamedTuple):
 
     title: str
     lines: str
-    found = True
+
+    @property
+    def found(self) -> bool:
+        """Whether it has anything."""
+        return bool(self.lines)
 
     def rows(self) -> list[str]:
         """Its lines."""

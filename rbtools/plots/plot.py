@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,7 @@ def main(
         return shared.FAILED if sink.bad or nothing else shared.DONE
 
 
-def _ending(output: str, endings: Sequence[str]) -> str | None:
+def _ending(output: str, endings: tuple[str, ...]) -> str | None:
     """The ending of the file, one of these; None where a program takes the figure and needs no file."""
     needs_no_file = isinstance(streams.of_command(), streams.MemoryStreams) and not output
     return None if needs_no_file else ending_of(output, endings)
