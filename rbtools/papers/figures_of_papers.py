@@ -30,7 +30,7 @@ from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import RbError
 from rbtools.papers import items
 from rbtools.papers import sidebyside as side
-from rbtools.papers.items import Call, Item
+from rbtools.papers.items import Item, PanelCall
 from rbtools.plots import base, style
 from rbtools.records import dumps
 
@@ -82,7 +82,7 @@ def reason(error: RbError) -> str:
     return head + lacking
 
 
-def figure_of(calls: Sequence[Call], records: Path | None, width: float) -> Figure:
+def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) -> Figure:
     """The figure of a panel. records: what its first call reads, if anything; width: in inches.
 
     Raises RbError if a tool fails."""

@@ -30,7 +30,7 @@ def records_file(of: str) -> str:
     return f"records-{of}.jsonl" if of else "records.jsonl"
 
 
-class Call(NamedTuple):
+class PanelCall(NamedTuple):
     """A call of a tool: its name without rb-, what to do (`curves` of `rb-plot curves`), and its options; the
     value of a switch is True."""
 
@@ -60,7 +60,7 @@ class Item(NamedTuple):
     caption: str
     axes: str
     verdict: str
-    panels: Mapping[str, list[Call]]
+    panels: Mapping[str, list[PanelCall]]
     reason: str = ""
     lacks: str = ""
     note: str = ""
@@ -140,10 +140,10 @@ def _item(number: str, fields: dict[str, Any], words: Mapping[str, str]) -> Item
     return Item(number, panels=calls, **texts)
 
 
-def _call(fields: Mapping[str, Any], words: Mapping[str, str]) -> Call:
+def _call(fields: Mapping[str, Any], words: Mapping[str, str]) -> PanelCall:
     (tool, what), *options = fields.items()
     filled = {name: value if value is True else _filled(value, words) for name, value in options}
-    return Call(tool, what.split(), {name: value for name, value in filled.items() if value})
+    return PanelCall(tool, what.split(), {name: value for name, value in filled.items() if value})
 
 
 def _filled(value: Any, words: Mapping[str, str]) -> str:

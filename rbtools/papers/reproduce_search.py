@@ -8,6 +8,7 @@ by a run's spread over the square root of the runs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from rbtools.cli import python_calls
 from rbtools.cli.streams import MemoryStreams
 from rbtools.papers import printed
 from rbtools.papers import sidebyside as side
+from rbtools.plain_files import streamed
 
 SEARCHES = {"RS": "random", "RE": "evolution", "LS": "local", "BANANAS": "bananas"}
 
@@ -140,7 +142,7 @@ def on_records(
 
 def report(table: str, runs: str = "100", where: str | None = None) -> str:
     """The searches on the records of a file, or of standard input ("-"), beside the paper's."""
-    with click.open_file(table, "rb") as stream:
+    with sys.stdin.buffer if table == "-" else streamed(table) as stream:
         records = list(side.each(stream))
     paper = paper_of(list(dict.fromkeys(name for record in records for name in record.get("metrics", {}))))
     ours = rows(paper, records, list(SEARCHES), runs=runs, where=where)
