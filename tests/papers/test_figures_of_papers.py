@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from rbtools.errors import RbError
-from rbtools.papers import figures_of_papers, items, listing, sidebyside
+from rbtools.papers import figures_of_papers, item_listing, items, sidebyside
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
 from rbtools.papers import reproduce_nas_robbench_201 as robbench
 from rbtools.papers import reproduce_wci as wci
@@ -167,15 +167,15 @@ def test_a_panel_that_no_record_is_left_for_says_so() -> None:
 
 
 def test_an_item_is_listed_and_shown_by_its_name() -> None:
-    listed = listing.listed().splitlines()
+    listed = item_listing.listed().splitlines()
     assert sum(line.startswith("prbench.") for line in listed) == 18
-    assert "wci.figure-1  The index along" in listing.listed()
-    shown = listing.shown("robustness-dataset.figure-17", "full")
+    assert "wci.figure-1  The index along" in item_listing.listed()
+    shown = item_listing.shown("robustness-dataset.figure-17", "full")
     assert "rb-corr --join arch.class" in shown and "records.jsonl | rb-plot heatmap" in shown
     assert "  verdict: as in the paper" in shown and "at this scale" not in shown
-    assert "  at this scale: five methods" in listing.shown("prbench.table-9", "mini")
+    assert "  at this scale: five methods" in item_listing.shown("prbench.table-9", "mini")
     with pytest.raises(RbError, match=r"no item 'wci.figure-2'. Did you mean 'wci.figure-1'"):
-        listing.shown("wci.figure-2", "mini")
+        item_listing.shown("wci.figure-2", "mini")
 
 
 def test_trainings_on_several_data_sets_are_told_apart_and_judged_by_the_claims_of_the_paper() -> None:
