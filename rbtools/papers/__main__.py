@@ -17,7 +17,7 @@ import click
 from rbtools.cli.source import shard
 from rbtools.errors import RbError
 from rbtools.execution import cores
-from rbtools.papers import cluster, planned, sidebyside
+from rbtools.papers import cluster, needed_files, planned, sidebyside
 from rbtools.papers.recipes import RECIPES, Setting
 
 # Name of a paper's figures -> the reproductions whose records they show. At full scale the robustness dataset
@@ -40,11 +40,7 @@ def comparison(name: str) -> ModuleType:
 
 def missing(name: str, setting: Setting) -> str:
     """The files that the full scale lacks, in words; empty if none."""
-    if setting.scale != "full":
-        return ""
-    module = comparison(name)
-    sets, published = getattr(module, "SETS", ("cifar10",)), name == "nas-bench-201-robustness"
-    return sidebyside.absent(name, sidebyside.needed(setting, sets, published, name == "prbench"))
+    return needed_files.absent(name, setting) if setting.scale == "full" else ""
 
 
 def run(name: str, setting: Setting, folder: Path, into: IO[bytes] | int, *, dry: Path | None = None) -> None:

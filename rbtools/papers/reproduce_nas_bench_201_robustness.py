@@ -18,7 +18,6 @@ from rbtools.papers import printed, reproduce_search
 from rbtools.papers import sidebyside as side
 from rbtools.records import metric_name
 
-SETS = (*side.IMAGES, "cifar10-c", "cifar100-c")  # data sets of the full scale
 COLUMNS = ("clean", "FGSM", "PGD", "APGD", "Square", "CIFAR-10-C")
 # Spearman between columns of the dataset at eps 8, as NAS-RobBench-201's table 1 has them.
 CORRELATIONS = {"clean, PGD 8": 0.322, "clean, FGSM 8": 0.891, "PGD 8, FGSM 8": 0.487}

@@ -18,7 +18,6 @@ from rbtools.papers import sidebyside as side
 from rbtools.scoring import merge
 
 PRINTED = "nas-robbench-201-table"
-SETS = (*side.IMAGES, "cifar10-c", "cifar100-c")  # data sets of the full scale
 # Of table 1; with a star the robustness dataset of NAS-Bench-201.
 COLUMNS_1 = ("clean", "PGD 8", "FGSM 8", "clean*", "PGD 8*", "FGSM 8*")
 # Of tables 4 and 5, whose networks are the best of each number of none edges.

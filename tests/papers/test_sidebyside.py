@@ -1,13 +1,10 @@
-"""Papers beside ours: tables, claims, and what is missing."""
+"""Papers beside ours: tables and claims."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from rbtools.papers import sidebyside as side
-from rbtools.papers.recipes import Setting
 
 
 def test_a_cell_has_the_published_value_ours_and_the_difference() -> None:
@@ -65,14 +62,6 @@ def test_failed_records_are_left_out_and_counted(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "1 of 2 records failed and are left out.\n"
 
 
-def test_missing_data_says_which_file_where_from_and_which_layout() -> None:
-    Path("there").touch()
-    there, weights = side.Missing("there", "a", "b"), side.Missing("weights", "its authors", "000000.pth")
-    assert side.absent("x", [there]) == ""
-    told = side.absent("x", [there, weights])
-    assert told.endswith("  weights\n    from: its authors\n    layout: 000000.pth") and "there" not in told
-
-
 def test_bounds_of_records_are_one_row_each_with_the_inputs_of_the_least() -> None:
     def record(value: float | None, n: int) -> dict[str, object]:
         bound = {"measure": "bound", "metric": "bound.b", "formula": "|a|/n", "value": value}
@@ -86,28 +75,3 @@ def test_bounds_of_records_are_one_row_each_with_the_inputs_of_the_least() -> No
         "| bound.b | \\|a\\|/n | 0.25 | 4 | n 2, a 0.5 | 2 of 3 |"
     )
     assert side.theory_text([{"evals": []}]) == ""
-
-
-def test_weights_of_timm_are_named_where_the_hub_keeps_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    (tmp_path / "models--timm--there.fb").mkdir()
-    wanted = [side.timm_weights(name) for name in ("there.fb", "missing.fb")]
-    said = side.absent("prbench", wanted)
-    assert f"{tmp_path}/models--timm--missing.fb" in said and "there" not in said
-    assert "hf download timm/missing.fb model.safetensors" in said and "PR_VITS=" in said
-
-
-def test_what_further_pairs_and_transformers_need_is_named() -> None:
-    pairs = "cifar10/vgg19 mnist/simplecnn svhn/resnet18"
-    setting = Setting("full", data="nowhere", pairs=pairs, vits="", vit_s="nowhere/vit_s.pth")
-    said = side.absent("prbench", side.needed(setting, (), False, True))
-    assert "nowhere/MNIST/raw\n    from: its authors" in said and "nowhere/train_32x32.mat" in said
-    assert "nowhere/vit_s.pth\n    from: timm's authors: https://" in said and "PR_VIT_S=" in said
-    assert "cifar-10" not in said
-    Path("data/mnist").mkdir(parents=True)
-    Path("data/mnist/train-images-idx3-ubyte.gz").touch()
-    Path("data/svhn").mkdir()
-    Path("data/svhn/train_32x32.mat").touch()
-    assert side.absent("prbench", [side.data_set(name, "data") for name in ("mnist", "svhn")]) == ""
