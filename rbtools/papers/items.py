@@ -5,9 +5,10 @@ A file has the paper's `title`, the reproduction (reproduce_NAME.py) whose `reco
 `reason` why nothing does, or neither: then it is a table of the reproduction. A panel is a call of a tool,
 as in `{plot: curves, metric: pr.uniform.*}`, or a list of calls, each on the records of the one before.
 
-{NAME} stands in any text for one of the file's `words`, which may use the words before it. A word may differ
-between the scales; what it says of mini holds wherever it says nothing else. Lists are joined by commas, and
-an option without a value is left out.
+`columns` are those of the paper's tables, with the metrics of our records that stand in them. {NAME} stands
+in any text for one of the file's `words`, which may use the words before it. A word or a metric may differ
+between the scales; what it says of mini holds wherever it says nothing else. Lists are joined by commas. An
+option or a column without a value is left out.
 """
 
 from __future__ import annotations
@@ -106,10 +107,12 @@ class Item(NamedTuple):
 
 
 class Paper(NamedTuple):
-    """A paper: its title, the reproduction (reproduce_NAME.py) that has its records, its items by number."""
+    """A paper: its title, the reproduction (reproduce_NAME.py) that has its records, the metrics of our
+    records by the columns of its tables, its items by number."""
 
     title: str
     records: str
+    columns: Mapping[str, str]
     items: Mapping[str, Item]
 
 
@@ -119,11 +122,17 @@ def paper(name: str, scale: str) -> Paper:
     import yaml  # those who draw an item do without
 
     content = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+
+    def at_scale(value: Any) -> str:
+        return _filled(value.get(scale, value["mini"]) if isinstance(value, dict) else value, words)
+
     words: dict[str, str] = {}
-    for word, value in content.get("words", {}).items():
-        words[word] = _filled(value.get(scale, value["mini"]) if isinstance(value, dict) else value, words)
+    for word, value in content["words"].items():
+        words[word] = at_scale(value)
+    columns = {name: at_scale(metric) for name, metric in content.get("columns", {}).items()}
     items = {number: _item(number, fields, words) for number, fields in content["items"].items()}
-    return Paper(content["title"], content["records"], items)
+    known = {name: metric for name, metric in columns.items() if metric}
+    return Paper(content["title"], content["records"], known, items)
 
 
 def _item(number: str, fields: dict[str, Any], words: Mapping[str, str]) -> Item:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rbtools.formats import FORMATS, ConversionReport, Unit
-from rbtools.papers import printed, reproduce_search
+from rbtools.papers import items, printed, reproduce_search
 from rbtools.papers import sidebyside as side
 from rbtools.records import metric_name
 
@@ -29,19 +29,9 @@ ATTACKS = ("fgsm", "pgd40", "apgd-ce", "square")
 KNOWN = 13433, {"clean": 0.893, "PGD": 0.336}
 
 
-def metrics(scale: str) -> dict[str, str]:
+def metrics(scale: str) -> Mapping[str, str]:
     """Column -> metric of our records."""
-    near, far = {"full": ("1", "8"), "tiny": ("8", "32")}.get(scale, ("16", "32"))
-    return {
-        "clean": "acc",
-        "FGSM": f"fgsm.{near}",
-        "PGD": f"pgd40.{near}",
-        "APGD": f"apgd-ce.{near}",
-        "Square": f"square.{near}",
-        "CIFAR-10-C": "corrupt.mean",
-        "FGSM 8": f"fgsm.{far}",
-        "PGD 8": f"pgd40.{far}",
-    }
+    return items.paper("robustness-dataset", scale).columns
 
 
 def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
