@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,12 +108,14 @@ class Item(NamedTuple):
 
 class Paper(NamedTuple):
     """A paper: its title, the reproduction (reproduce_NAME.py) that has its records, the metrics of our
-    records by the columns of its tables, its items by number."""
+    records by the columns of its tables, its items by number, and its claims: words, and comparisons of
+    values by their columns or rows (see `sidebyside.tested`)."""
 
     title: str
     records: str
     columns: Mapping[str, str]
     items: Mapping[str, Item]
+    claims: Sequence[tuple[str, Mapping[str, list[str]]]]
 
 
 @cache
@@ -132,7 +134,19 @@ def paper(name: str, scale: str) -> Paper:
     columns = {name: at_scale(metric) for name, metric in content.get("columns", {}).items()}
     items = {number: _item(number, fields, words) for number, fields in content["items"].items()}
     known = {name: metric for name, metric in columns.items() if metric}
-    return Paper(content["title"], content["records"], known, items)
+    claims = [_claim(one, words) for one in content.get("claims", ())]
+    return Paper(content["title"], content["records"], known, items, claims)
+
+
+def _claim(fields: dict[str, Any], words: Mapping[str, str]) -> tuple[str, dict[str, list[str]]]:
+    """The words of a claim, by default its comparison, and what it compares."""
+    says = fields.pop("says", None)
+    tests = {
+        _filled(place, words): [_filled(one, words) for one in (test if isinstance(test, list) else [test])]
+        for place, test in fields.items()
+    }
+    place, (test, *_) = next(iter(tests.items()))
+    return says or f"{place}: {test.replace(' > ', ' above ')}", tests
 
 
 def _item(number: str, fields: dict[str, Any], words: Mapping[str, str]) -> Item:

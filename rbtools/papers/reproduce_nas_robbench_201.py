@@ -90,38 +90,17 @@ def best_by_none(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | 
 def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
     """The paper's claims, tested on these networks."""
     rows = networks(records, scale)
-    best, table_6 = best_by_none(rows), with_corruptions(rows)
-    paper_6 = printed.read(f"{PRINTED}-6")
-    pairs_1 = itertools.combinations(COLUMNS_1[:3], 2)
-    correlations = {", ".join(pair): side.correlation(rows, *pair) for pair in pairs_1}
-    found = [
-        side.above(f"Spearman of {pair} is above .9", value, 0.9) for pair, value in correlations.items()
-    ]
-    for name in ("3", "8"):
-        attacked = [(str(i), one.get(f"FGSM {name}"), one.get(f"PGD {name}")) for i, one in enumerate(rows)]
-        words = f"FGSM at {name} leaves no less than PGD at {name}"
-        found.append(side.all_above(words, attacked, or_equal=True))
-    ladder = ("clean", "PGD 3", "PGD 8", "PGD 16", "PGD 32")
-    for one, next_ in itertools.pairwise(ladder):
-        pairs = [(none, row.get(one), row.get(next_)) for none, row in best.items()]
-        words = f"accuracy does not rise from {one} to {next_}"
-        found.append(side.all_above(words, pairs, or_equal=True))
-    for fewer, more in itertools.pairwise(sorted(best)):
-        a, b = best[fewer].get("PGD 8"), best[more].get("PGD 8")
-        found.append(side.above(f"the best with {fewer} is above that with {more} (PGD 8)", a, b))
-    # A network without a live path predicts the same class for every image, which attacks cannot change.
-    far = max((float(one["PGD 255"] or 0.0) for one in best.values() if "PGD 255" in one), default=None)
-    found.append(side.at_most("PGD without a bound (255) leaves nothing of the best ones", far, 0.0))
-    for name, values in table_6.items():
-        sign = (paper_6[name]["PGD 3"] or 0.0) > 0
-        value = values.get("PGD 3")
-        words = f"{name} is {'positively' if sign else 'negatively'} correlated with PGD 3"
-        found.append(side.above(words, value, 0.0) if sign else side.above(words, 0.0, value))
-    clean = side.correlation(rows, "clean kernel", "PGD 8")
-    for name in ("robust kernel 3", "robust kernel 8", "twice kernel 3", "twice kernel 8"):
-        words = f"the {name} is correlated more with PGD 8 than the clean one (section 4.3)"
-        found.append(side.above(words, side.correlation(rows, name, "PGD 8"), clean))
-    return found
+    paper = items.paper("nas-robbench-201", scale)
+    kernels = [name for name in paper.columns if "kernel" in name]
+    pairs = itertools.combinations(COLUMNS_1[:3], 2)
+    compared = {
+        **{f"network {place}": one for place, one in enumerate(rows)},
+        **best_by_none(rows),
+        **with_corruptions(rows),
+        **{name: {"PGD 8": side.correlation(rows, name, "PGD 8")} for name in kernels},
+        "Spearman": {f"{one} and {other}": side.correlation(rows, one, other) for one, other in pairs},
+    }
+    return [side.tested(words, tests, compared) for words, tests in paper.claims]
 
 
 def with_corruptions(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:

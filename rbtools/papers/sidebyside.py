@@ -6,6 +6,9 @@ A reproduction (`reproduce_NAME.py`) turns the records that its recipe made into
 from __future__ import annotations
 
 import filecmp
+import fnmatch
+import itertools
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -254,6 +257,49 @@ def at_most(words: str, value: float | None, limit: float) -> Claim:
     if value is None:
         return Claim(words, None, "not measured here")
     return Claim(words, value <= limit, f"{value:.4g}, limit {limit:g}")
+
+
+def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
+    """The claim that comparisons of values in a table hold, each for its columns or its rows.
+
+    `{"AA": ["PGD,MART > ERM"]}` compares rows in a column, `{"CVaR": ["PGD20 > CW20 by 0.1"]}` columns in a
+    row. `>=` allows equal values, and `<= 0.02` is at most that. Names stand with commas, and may be patterns
+    of rows; a number stands for itself.
+    """
+    pairs: list[tuple[str, float | None, float | None]] = []
+    for place, comparisons in tests.items():
+        for comparison in comparisons:
+            parts = _COMPARISON.fullmatch(comparison)
+            assert parts, comparison
+            left, sign, right, by = parts.groups()
+            for at, *both in itertools.product(*(_named(text, rows) for text in (place, left, right))):
+                name = " and ".join(one for one in both if not _NUMBER.fullmatch(one))
+                higher, lower = (_value(one, at, rows) for one in both)
+                pairs.append((f"{at}: {name}" if at in rows else name, higher, lower))
+    if sign == "<=":
+        most = max((high for _, high, _ in pairs if high is not None), default=None)
+        return at_most(words, most, float(right))
+    if len(pairs) == 1 and sign == ">":
+        return above(words, higher, lower, float(by or 0))
+    return all_above(words, pairs, or_equal=sign == ">=")
+
+
+_COMPARISON = re.compile(r"(.+) (>|>=|<=) (.+?)(?: by ([\d.]+))?")
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+def _named(text: str, rows: Rows) -> list[str]:
+    """The names in a list, with the rows that patterns among them match."""
+    names = [fnmatch.filter(rows, name) if "*" in name else [name] for name in text.split(",")]
+    return [name for some in names for name in some]
+
+
+def _value(name: str, place: str, rows: Rows) -> float | None:
+    """A number, or the value of a row in a column, whichever of the two is the row."""
+    if _NUMBER.fullmatch(name):
+        return float(name)
+    row, column = (name, place) if name in rows else (place, name)
+    return rows.get(row, {}).get(column)
 
 
 def theory(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:

@@ -51,6 +51,31 @@ def test_claims_that_fail_are_shown_and_counted() -> None:
     assert text.endswith("2 of 4 claims hold here; 1 cannot be told from these records.")
 
 
+def test_a_claim_compares_rows_in_columns_and_columns_in_rows() -> None:
+    rows = {
+        "pgd": {"Acc": 0.8, "AA": 0.5},
+        "erm": {"Acc": 0.9, "AA": 0.01},
+        "pgd m=1": {"Acc": 0.7, "AA": 0.5},
+    }
+
+    def tested(place: str, *comparisons: str) -> tuple[bool | None, str]:
+        claim = side.tested("words", {place: comparisons}, rows)
+        return claim.holds, claim.found
+
+    assert tested("Acc", "erm > pgd") == (True, "0.9 and 0.8")
+    assert tested("Acc,AA", "erm > pgd,mart") == (False, "not so for erm and pgd (0.01 and 0.5)")
+    assert tested("AA", "pgd > pgd m=*") == (None, "0.5 and 0.5")
+    assert tested("AA", "pgd >= pgd m=*,erm") == (True, "all 2")
+    assert tested("pgd*", "AA > Acc") == (
+        False,
+        "not so for pgd: AA and Acc (0.5 and 0.8), pgd m=1: AA and Acc (0.5 and 0.7)",
+    )
+    assert tested("erm", "Acc > AA by 0.9") == (False, "0.9 and 0.01")
+    assert tested("AA", "erm,pgd <= 0.02") == (False, "0.5, limit 0.02")
+    assert tested("AA", "pgd,pgd m=* > 0.4") == (True, "all 2")
+    assert tested("AA", "mart > pgd") == (None, "not measured here")
+
+
 def test_means_are_over_the_records_of_a_row() -> None:
     records = [{"train": {"method": m}, "metrics": {"acc": a}} for m, a in (("pgd", 0.4), ("pgd", 0.6))]
     found = side.means(records, lambda record: record["train"]["method"], {"Acc": "acc", "AA": "aa.8"})
