@@ -38,12 +38,6 @@ WITHOUT = {
     "theory": set(),
 }
 
-# The panels of figures that have letters.
-PANELS = {
-    ("nas-robbench-201", "figure 3"): "abc",
-    ("prbench", "figure 2"): "abcdef",
-    ("wci", "figure 1"): "abcd",
-}
 HISTOGRAM = items.PanelCall("plot", ["hist"], {"metric": "acc"})
 NINE = [{"arch": {"name": f"{n}"}, "metrics": {"acc": n / 9}} for n in range(9)]
 
@@ -55,7 +49,6 @@ def test_every_number_of_a_paper_is_drawn_or_says_why_not(name: str) -> None:
     assert set(NUMBERED) == set(items.NAMES)
     for number, item in paper.items.items():
         assert item.caption and item.axes and item.verdict and not (item.panels and item.reason), number
-        assert "".join(item.panels) == PANELS.get((name, number), "".join(item.panels))
     assert {number for number, item in paper.items.items() if item.reason} == WITHOUT[name]
     module = importlib.import_module(f"rbtools.papers.reproduce_{paper.records.replace('-', '_')}")
     known = {*module.tables([], "mini"), *(["table 2"] if name == "nas-robbench-201" else [])}

@@ -1,4 +1,4 @@
-"""PRBench's tables: what is printed, what its site has, and ours; the axes of its figures."""
+"""PRBench's tables: what is printed, what its site has, and ours."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from rbtools.papers import items, printed
+from rbtools.papers import printed
 from rbtools.papers import reproduce_prbench as prbench
 from rbtools.papers.recipes import RECIPES, VITS, Setting
 
 TABLES = {4: 10, 5: 5, 8: 35, 9: 63, 11: 42, 12: 13}
-ITEMS = items.paper("prbench", "full").items
 AT = ("PGD", "TRADES", "MART", "ALP", "CLP", "KL-PGD")
 BOARD, NOISES = printed.read("site-prbench-leaderboard"), printed.read("site-prbench-noises")
 
@@ -194,39 +193,7 @@ def test_the_recipe_trains_what_the_tables_have() -> None:
     assert "rb-arch --arch resnet18 --dataset cifar100 | rb-train --method trades" in text
 
 
-# --- figures ----------------------------------------------------------------------------------------
-
-# Figure, panel: what its call has of the paper's axes.
-CURVES = {"c": "pr.uniform.*", "d": "pr.laplace.*", "e": "probacc.uniform.0.03.*", "f": "ge.pr-all.uniform.*"}
-BOXES = {"preset": "prbench-code", "within": "dataset,arch.name"}
-FACETS = {"facet": "dataset,arch.name"}
-DRAWN = {
-    ("figure 2", "a"): ("scatter", {"x": "aa", "y": "pr.08", "colour": "train.method"}),
-    ("figure 2", "b"): ("box", BOXES | {"weightings": "equal"}),
-    **{("figure 2", letter): ("curves", {"metric": metric}) for letter, metric in CURVES.items()},
-    ("figure 3", ""): ("curves", FACETS | {"metric": "pr.uniform.*"}),
-    ("figure 4", ""): ("curves", FACETS | {"metric": "probacc.uniform.0.03.*,probacc.uniform.0.3.*"}),
-    ("figure 5", ""): ("curves", FACETS | {"metric": "ge.pr-all.uniform.*"}),
-    ("figure 6", ""): ("box", BOXES | {"weightings": "prbench"}),
-}
-
-
-@pytest.mark.parametrize(("number", "panel"), DRAWN)
-def test_a_panel_draws_the_axes_of_the_paper(number: str, panel: str) -> None:
-    (call,) = ITEMS[number].panels[panel]
-    kind, options = DRAWN[number, panel]
-    assert call.words == [kind] and call.options.items() >= options.items()
-    over_rho = number == "figure 4" or panel == "e"
-    assert call.options.get("over") == ("rho" if over_rho else None)
-    assert ("arch.name == 'resnet18'" in call.options["where"]) == (panel in CURVES)
-    assert ("'pgd']" in call.options["where"]) == (panel == "d")
-
-
-def test_every_item_says_its_axes_and_how_it_stands_beside_the_paper() -> None:
-    assert {(number, panel) for number, item in ITEMS.items() for panel in item.panels} == {*DRAWN}
-    assert "not read beside the paper" in ITEMS["table 10"].verdict
-    assert "draws 10 perturbations" in ITEMS["table 4"].note and "says 20" in ITEMS["table 4"].note
-    assert "other way round" in ITEMS["table 11"].note
+# --- records of figures -----------------------------------------------------------------------------
 
 
 def test_figures_show_one_record_of_each_method_and_noise() -> None:

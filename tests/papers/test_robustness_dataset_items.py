@@ -103,26 +103,6 @@ def test_the_best_cells_are_best_by_clean_by_robust_and_by_corrupted_accuracy() 
     assert shown.count("edit distance") == 3
 
 
-@pytest.mark.parametrize(
-    ("number", "dataset", "metrics"),
-    [
-        ("figure 2", "cifar10", "fgsm.*,pgd40.*,apgd-ce.*,square.*"),
-        ("figure 5", "cifar10", "acc,corrupt.*.3"),
-        ("figure 19", "cifar100", "fgsm.*,pgd40.*,apgd-ce.*,square.*"),
-        ("figure 20", "imagenet16-120", "fgsm.*,pgd40.*,apgd-ce.*,square.*"),
-        ("figure 21", "cifar10", "corrupt.*"),
-        ("figure 22", "cifar100", "corrupt.*"),
-        ("figure 24", "imagenet16-120", "acc,fgsm.*,pgd40.*,apgd-ce.*,square.*"),
-        ("figure 25", "cifar100", "acc,corrupt.*.4"),
-    ],
-)
-def test_figures_are_of_the_data_set_and_the_metrics_of_the_paper(
-    number: str, dataset: str, metrics: str
-) -> None:
-    (call,) = ITEMS["robustness-dataset"][number].panels[""]
-    assert (call.options["metric"], call.options["where"]) == (metrics, f"dataset == '{dataset}'")
-
-
 def test_jacobian_and_hessian_of_both_splits_stand_over_attacks_and_over_corruptions() -> None:
     for letter, first in (("top", "fgsm.1"), ("bottom", "corrupt.fog.3")):
         axes = drawn("figure 6", letter).axes[0]
