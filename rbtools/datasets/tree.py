@@ -218,14 +218,14 @@ def some(names: list[str]) -> str:
 @dataclass(frozen=True, kw_only=True)
 class TreeDataset(DatasetSource):
     """The base of data sets whose images are files: decoded when they are loaded, or, where they do not fit
-    into memory or have a `Scaling`, when they are indexed.
+    into memory or are all scaled, when they are indexed.
 
     kind: the settings that determine the pixels, besides the files; part of the fingerprint. resize: see
     `decode.decode`.
     """
 
     kind: ClassVar[str] = "imagefolder 1"
-    resize: ClassVar[int | decode.Scaling | None] = None
+    resize: ClassVar[decode.Scaling | None] = None
 
     @abstractmethod
     def tree(self, split: str) -> Tree:
@@ -247,8 +247,8 @@ class TreeDataset(DatasetSource):
         def fetch(ids: np.ndarray, out: np.ndarray) -> None:
             decode.decode(tree, ids, out, resize=resize)
 
-        scaled = isinstance(resize, decode.Scaling)
-        images = streaming.Streamed(shape, fetch) if scaled else streaming.images(shape, fetch)
+        all_scaled = resize is not None and not resize.only_others
+        images = streaming.Streamed(shape, fetch) if all_scaled else streaming.images(shape, fetch)
         if isinstance(images, streaming.Streamed) and resize is None:
             decode.check_sizes(tree)  # report a wrong size now, not during the work
         label_of = np.array([names.index(name) for name in tree.classes])

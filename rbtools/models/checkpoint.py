@@ -78,7 +78,7 @@ def load(
     global random state is unchanged.
     """
     path, hints = Path(path), hints or NormalizationHints()
-    kind = programs.kind(path) if path.is_file() else None
+    kind = programs.kind_of_file(path) if path.is_file() else None
     if kind is not None:
         if not allow_code:
             raise programs.refusal(path, kind)

@@ -111,7 +111,7 @@ def _refuse_other_zips(path: Path, size: int) -> None:
             f"The checkpoint {path} has {size} bytes and unpacks to {unpacked}. PyTorch packs no weights: the"
             " file is damaged, or not made by it."
         )
-    program = programs.kind_of(names)
+    program = programs.kind_of_archive(names)
     if program is not None:
         raise programs.refusal(path, program)
     if not any(name.endswith("data.pkl") for name in names):

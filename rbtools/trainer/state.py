@@ -111,7 +111,7 @@ def allocate_carried(
     size = len(method.carried) * examples * math.prod(shape) * 2  # bytes of float16 values
     if device.type == "cuda" and not streaming.fits(size, device):
         device = torch.device("cpu")
-    limit = streaming.limit()
+    limit = streaming.memory_limit()
     if device.type == "cpu" and size > limit:
         raise RbError(
             f"{method.name} keeps {size / 2**30:.1f} GiB of {examples} images from epoch to epoch, more than"
