@@ -160,15 +160,15 @@ def test_a_panel_that_no_record_is_left_for_says_so() -> None:
 
 
 def test_an_item_is_listed_and_shown_by_its_name() -> None:
-    listed = item_listing.listed().splitlines()
-    assert sum(line.startswith("prbench.") for line in listed) == 18
-    assert "wci.figure-1  The index along" in item_listing.listed()
-    shown = item_listing.shown("robustness-dataset.figure-17", "full")
+    listed = CliRunner().invoke(main, ["list"]).stdout
+    assert sum(line.startswith("prbench.") for line in listed.splitlines()) == 18
+    assert "wci.figure-1  The index along" in listed
+    shown = CliRunner().invoke(main, ["show", "robustness-dataset.figure-17", "--scale", "full"]).stdout
     assert "rb-corr --join arch.class" in shown and "records.jsonl | rb-plot heatmap" in shown
     assert "  verdict: as in the paper" in shown and "at this scale" not in shown
     assert "  at this scale: five methods" in item_listing.shown("prbench.table-9", "mini")
-    with pytest.raises(RbError, match=r"no item 'wci.figure-2'. Did you mean 'wci.figure-1'"):
-        item_listing.shown("wci.figure-2", "mini")
+    assert "Did you mean 'wci.figure-1'" in CliRunner().invoke(main, ["show", "wci.figure-2"]).stderr
+    assert [CliRunner().invoke(main, words).exit_code for words in (["show"], ["list", "x"])] == [2, 2]
 
 
 def test_trainings_on_several_data_sets_are_told_apart_and_judged_by_the_claims_of_the_paper() -> None:
