@@ -227,16 +227,19 @@ class PaperRun:
     def load(self) -> None:
         """Read the records, write what the figures draw of them, and make their tables and claims."""
         module = importlib.import_module(f"rbtools.papers.reproduce_{self.paper.records.replace('-', '_')}")
-        for item in self.paper.items.values():
-            if not self.whole(item.of).exists():  # no records of another scale stay
+        for item in self.paper.items.values():  # no records of another scale stay
+            if item.detail and not self.whole().exists():
                 (self.folder / item.records).unlink(missing_ok=True)
         records = self.read()
         others = {item.of: self.read(item.of) for item in self.paper.items.values() if item.of}
         shown = {"": module.plain(records) if hasattr(module, "plain") else records, **others}
         for of, some in shown.items():
+            file = self.folder / items.records_file(of)
             if some:
-                with replacing(self.folder / items.records_file(of)) as stream:
+                with replacing(file) as stream:
                     stream.writelines(dumps(record) + b"\n" for record in some)
+            else:
+                file.unlink(missing_ok=True)
         self.theory = side.theory(records)
         self.tables: dict[str, side.PaperTable | side.Excerpt] = {}
         self.claims: list[side.Claim] = []
