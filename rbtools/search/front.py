@@ -16,6 +16,8 @@ Point = tuple[float, ...]
 def front(items: Sequence[T], point: Callable[[T], Point]) -> list[T]:
     """The items whose points no other dominates, in their order; of equal points the first."""
     points = [point(item) for item in items]
+    if points and len(points[0]) == 1:  # without sorting: a run with one objective may have many points
+        return [max(items, key=point)]
     on = rank_order.front(points, [True] * len(points[0])) if points else []
     firsts: dict[Point, T] = {}
     for place, is_on in enumerate(on):
@@ -42,7 +44,7 @@ def hypervolume(points: Sequence[Point]) -> float:
     if not nondominated:
         return 0.0
     if len(nondominated[0]) == 1:
-        return max(point[0] for point in nondominated)
+        return nondominated[0][0]
     nondominated.sort(key=lambda point: point[-1], reverse=True)
     heights = [point[-1] for point in nondominated]
     return sum(

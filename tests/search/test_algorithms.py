@@ -32,7 +32,11 @@ def worse(first: list[float], second: list[float]) -> float:
 
 @pytest.mark.parametrize(
     ("name", "budget", "runs", "most"),
-    [("local", 100, 40, 1e-6), ("evolution", 100, 40, 1e-6), ("bananas", 80, 8, 1e-3)],
+    [
+        ("local", 100, 40, 1e-6),
+        ("evolution", 100, 40, 1e-6),
+        pytest.param("bananas", 80, 8, 1e-3, marks=pytest.mark.slow),
+    ],
 )
 def test_where_there_is_a_slope_a_search_beats_random_at_equal_budget(
     name: str, budget: int, runs: int, most: float
@@ -62,6 +66,7 @@ def test_random_search_finds_a_class_as_often_as_its_size_says() -> None:
     assert binomtest(hits, runs, 1 - (1 - size / 15625) ** budget).pvalue > 0.001
 
 
+@pytest.mark.slow
 def test_nsga2_covers_more_of_the_front_than_random() -> None:
     # 20 runs of 250 queries each, on two objectives that pull against each other; measured: p = 1e-7.
     # What is worth much costs much: a price is the number of operations that are not none.
