@@ -160,6 +160,7 @@ def test_a_search_is_repeatable_and_found_in_the_store(name: str, tmp_path: Path
     assert searched(name, seed=1, store=store)["alphas"] != first["alphas"]
 
 
+@pytest.mark.slow
 def test_darts_prefers_the_operation_that_helps() -> None:
     # Where an edge alone decides, a large step shows which way it goes: none blocks the image's way.
     found = searched("darts", epochs=6, steps=None, arch_lr=0.1, batch_size=64)
