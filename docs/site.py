@@ -59,7 +59,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: object) -> str:
 def on_post_build(config: Any, **_: object) -> None:
     """Lead the addresses of pages that went to the pages that have their content."""
     for old, new in config["extra"]["redirects"].items():
-        page = f'<!doctype html>\n<meta http-equiv="refresh" content="0; url={new}">\n<a href="{new}">{new}</a>\n'
+        page = f'<!doctype html>\n<meta http-equiv="refresh" content="0; url={new}">\n<a href="{new}">moved</a>\n'
         (Path(config["site_dir"]) / f"{old}.html").write_text(page, "utf-8")
 
 
