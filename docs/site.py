@@ -1,7 +1,7 @@
 """What mkdocs calls to build the site: the README is its first page, and the reference is made from the code.
 
-Files outside the site are named instead of linked. The pages of reference are the man pages, in Markdown,
-one of metric names and one of Python functions; nothing in `docs/` repeats them.
+Files outside the site are named instead of linked. The pages of reference are the man pages, in Markdown, and
+one of metric names; nothing in `docs/` repeats them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-import rbtools
 from rbtools.cli import docs
 from rbtools.records import metric_name
 
-METRICS, FUNCTIONS = "metric-names", "python-functions"
+METRICS = "metric-names"
 _SIGNS = {"e": "\\", "-": "-", "(aq": "'", "(ga": "`", "(ha": "^", "(ti": "~", "&": ""}
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _MAN_PAGE = re.compile(r"\*\*((?:rb-|rbtools)[a-z-]*)\*\*\([157]\)|\b((?:rb-|rbtools)[a-z-]*)\([157]\)")
@@ -31,14 +30,13 @@ def reference() -> dict[str, str]:
     """The pages of reference: name -> Markdown."""
     texts = {Path(path).stem: text for path, text in docs.files().items() if path.startswith("man/")}
     pages = {name: _linked(_markdown(text), set(texts)) for name, text in texts.items()}
-    return {**pages, METRICS: _metrics(), FUNCTIONS: _functions()}
+    return {**pages, METRICS: _metrics()}
 
 
 def on_config(config: Any, **_: object) -> Any:
     """Add the pages of reference to their group of the navigation."""
     (group,) = (group["Reference"] for group in config["nav"] if "Reference" in group)
-    titles = {METRICS: "metric names", FUNCTIONS: "Python functions"}
-    group += [{titles.get(name, name): f"{name}.md"} for name in reference()]
+    group += [{name.replace("-", " ") if name == METRICS else name: f"{name}.md"} for name in reference()]
     return config
 
 
@@ -63,15 +61,6 @@ def on_post_build(config: Any, **_: object) -> None:
     for old, new in config["extra"]["redirects"].items():
         page = f'<!doctype html><meta http-equiv="refresh" content="0; url={new}"><a href="{new}">moved</a>'
         (Path(config["site_dir"]) / f"{old}.html").write_text(page, "utf-8")
-
-
-def _functions() -> str:
-    """Places where mkdocstrings sets the docstrings of the public functions of `rbtools`."""
-    homes = {**dict.fromkeys(rbtools._API, "rbtools.api"), **rbtools._LIBRARY}
-    lines = ["# Python functions\n", "Options are those of the command: [From Python](python.md).\n"]
-    for name in sorted(homes):
-        lines += [f"::: {homes[name]}.{name}", f"    options: {{heading: rbtools.{name}, toc_label: {name}}}"]
-    return "\n".join(lines) + "\n"
 
 
 def _metrics() -> str:
