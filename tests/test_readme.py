@@ -431,6 +431,15 @@ def test_the_readme_is_short_and_leads_to_every_page_of_the_navigation() -> None
     assert reached == found
 
 
+def test_pages_are_few_and_their_paragraphs_short() -> None:
+    texts = [path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")]
+    assert len(texts) <= 45 and sum(len(text.split()) for text in texts) <= 17_000
+    for text in texts:
+        prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+        long = [part for part in re.split(r"\n\n|\n(?=- |\d+\. |\|)", prose) if len(part.split()) > 90]
+        assert not long, long[0]
+
+
 def test_a_page_that_answers_a_question_asks_it_and_shows_a_command() -> None:
     for page in (page for page in PAGES if page.startswith("how-")):
         assert re.match(r"# .*\?\n", TEXT_OF[page]) and blocks("sh", TEXT_OF[page]), page
