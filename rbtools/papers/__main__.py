@@ -17,7 +17,7 @@ import click
 from rbtools.cli.source import shard
 from rbtools.errors import RbError
 from rbtools.execution import cores
-from rbtools.papers import pipes, planned, recipes, sidebyside
+from rbtools.papers import item_listing, needed_files, pipes, planned, recipes, sidebyside
 from rbtools.papers.recipes import Setting
 
 # Name of a paper's figures -> the reproductions whose records they show. At full scale the robustness dataset
@@ -32,6 +32,8 @@ FIGURES = {
 NAMES = (
     *(f"reproduce-{name}" for name in (*recipes.NAMES, "search")),
     *(f"figures-{name}" for name in FIGURES),
+    "list",
+    "show",
 )
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -43,11 +45,7 @@ def comparison(name: str) -> ModuleType:
 
 def missing(name: str, setting: Setting) -> str:
     """The files that the full scale lacks, in words; empty if none."""
-    if setting.scale != "full":
-        return ""
-    module = comparison(name)
-    sets, published = getattr(module, "SETS", ("cifar10",)), name == "nas-bench-201-robustness"
-    return sidebyside.absent(name, sidebyside.needed(setting, sets, published, name == "prbench"))
+    return needed_files.absent(name, setting) if setting.scale == "full" else ""
 
 
 def run(
@@ -109,6 +107,7 @@ def report(name: str, scale: str, records: Path) -> None:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("name", required=False, type=click.Choice(NAMES), metavar="[NAME]")
+@click.argument("item", required=False)
 @click.option(
     "--scale", type=click.Choice(["mini", "full", "tiny"]), default="mini", help="Of the experiments."
 )
@@ -140,23 +139,32 @@ def report(name: str, scale: str, records: Path) -> None:
     help="Run nothing; each stage says what it would compute, and how long, and the last line the sum.",
 )
 @click.option("--records", default=None, type=click.Path(exists=True), help="Compare these, and run nothing.")
-def main(name: str | None, folder: str, part: str | None, dry_run: bool, **options: Any) -> None:
-    """Reproduce a paper, or draw its figures and tables. Without NAME, list the names."""
+def main(
+    name: str | None, item: str | None, folder: str, part: str | None, dry_run: bool, **options: Any
+) -> None:
+    """Reproduce a paper, or draw its figures and tables. Without NAME, list the names; `list` is for the
+    figures and tables of all papers, and `show ITEM` for one of them, such as prbench.figure-2."""
     if name is None:
         click.echo("\n".join(NAMES))
         return
+    if (item is None) == (name == "show"):
+        raise click.UsageError("show takes the name of an item, such as prbench.figure-2, and others none.")
     fields = {key: options[key] for key in ("scale", "data", "jobs", "dataset", "pairs", "vits", "vit_s")}
     setting = Setting(**fields, weights=options["weights"] or f"{options['data']}/nas-bench-201")
     kind, _, of = name.partition("-")
     # At full scale the records of another paper are drawn if they are there.
-    sources = (of,) if kind == "reproduce" else FIGURES[of][: 1 if setting.scale == "full" else None]
+    sources = (of,) if kind == "reproduce" else FIGURES.get(of, ())[: 1 if setting.scale == "full" else None]
     try:
         if part is not None:
             if kind != "reproduce" or of == "search":
                 raise click.UsageError("--shard divides the records of a recipe: reproduce-NAME.")
             number, count = shard(part)
             setting = dataclasses.replace(setting, shard=f"{number}/{count}")
-        if of == "search":
+        if name == "list":
+            click.echo(item_listing.listed())
+        elif item is not None:
+            click.echo(item_listing.shown(item, setting.scale))
+        elif of == "search":
             from rbtools.papers import reproduce_search
 
             if options["table"] is None:
