@@ -76,8 +76,8 @@ class RunOptions:
     )
     classes: str | None = param(
         None,
-        "The data set's images are of these classes of the network only: names of its class folders, or for"
-        " each class the number or name that the network has for it, as in 1,3,5.",
+        "The data set has only these classes of the network: names of class folders, or the network's number"
+        " or name for each class of the data, as in 1,3,5.",
         metavar="LIST",
     )
     allow_code: bool = param(

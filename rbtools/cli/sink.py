@@ -25,7 +25,7 @@ def where_param() -> Any:
 
 def form_param() -> Any:
     """The field of --format."""
-    text = "How to write.  [default: table on a terminal, else jsonl]"
+    text = "Output format.  [default: table on a terminal, else jsonl]"
     return param(None, text, choices=FORMATS, flags=("--format",))
 
 

@@ -42,7 +42,7 @@ class RecordSource:
     )
     merge: bool = param(
         True,
-        "Merge records of the same model; of a metric that several have, the value of more images counts.",
+        "Merge records of the same model; if several have a metric, the value from more images counts.",
     )
     allow_empty: bool = param(
         False, "End with status 0 instead of 3 if no records come in.", flags=("--allow-empty",)

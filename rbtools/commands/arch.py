@@ -98,9 +98,9 @@ def main(
 ) -> int:
     """Write architectures as records, in the published order of their indices.
 
-    Without options, all 15,625 of NAS-Bench-201. Counts ("params", "macs") are for three-channel 32x32 images
-    and ten classes, or for the images and classes of --dataset. With --from-checkpoint, write a record for
-    each weights file; every evaluator takes them.
+    Without options, these are all 15,625 of NAS-Bench-201. Counts ("params", "macs") are for three-channel
+    32x32 images and ten classes, or for the images and classes of --dataset. With --from-checkpoint, write a
+    record for each file of weights; every tool that evaluates models reads these records.
 
     \b
     Examples:

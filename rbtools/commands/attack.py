@@ -76,18 +76,18 @@ def main(
     """Measure each model's accuracy under an attack.
 
     Reads records, adds the accuracy at every distance to "metrics" and how it was measured to "evals", and
-    writes the records on; every other field passes through. Clean accuracy ("acc") is added too. An image
-    that is misclassified without an attack counts as fooled. The search may run in lower precision; success
-    is decided by the unchanged model in float32. With --two-phase N the attack, such as aa, runs only on N of
-    the images that PGD does not break. From these the accuracy under both is estimated, with its interval.
+    writes the records out; all other fields are kept. Clean accuracy ("acc") is added too. An image that is
+    misclassified without an attack counts as fooled. The search may run in lower precision; success is
+    decided by the unchanged model in float32. With --two-phase N the attack, such as aa, runs only on N of
+    the images that PGD does not break. The accuracy under both is estimated from these, with its interval.
     --two-phase all is exact.
 
-    The files of --save-adv have the attacked images (float32, with --grid 8bit uint8), labels, ids and the
+    The files of --save-adv contain the attacked images (float32, with --grid 8bit uint8), labels, ids and the
     claim: evidence for rb-verify --adv.
 
-    A model that gives other logits for the same image is judged by the mean over --draws draws. Gradients
-    are means over --eot draws. With --defend jpeg:75 the network is behind stages, and the attack goes
-    through them.
+    A model that gives different logits for the same image is judged by the mean over --draws draws. Gradients
+    are means over --eot draws. With --defend jpeg:75 stages are put in front of the network, and the attack
+    goes through them.
 
     Other subcommands: none measures clean accuracy alone, preset runs the attacks of a paper, curve measures
     all distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of

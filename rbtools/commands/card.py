@@ -73,15 +73,15 @@ class CardOptions:
 def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure everything about a model in the time that you have.
 
-    Clean accuracy, AutoAttack, the worst case over three norms, a curve over eps, 15 corruptions,
-    probabilistic robustness, the generalisation gap, the tests for masked gradients. FILE is
-    records, or a checkpoint; two checkpoints are compared image by image, each in half of the time.
+    These are clean accuracy, AutoAttack, the worst case over three norms, a curve over eps, 15 corruptions,
+    probabilistic robustness, the generalisation gap and the tests for masked gradients. FILE contains
+    records, or is a checkpoint; two checkpoints are compared image by image, each in half of the time.
 
     Every part looks at 16 images, then at 32, 64 and so on, until the time is over or all images are
-    evaluated. Ctrl-C ends it, too: the record is written as it stands, and the next run goes on from there.
-    Entries are those of the tools at that number of images, and so are the stored results: rb-attack aa finds
-    what was done. Their intervals hold although the run looks often and stops anywhere: "anytime" in evals
-    has the number of planned looks.
+    evaluated. Ctrl-C ends it, too: the record is written with the results so far, and the next run continues
+    from there. Entries are those of the tools at that number of images, and so are the stored results:
+    rb-attack aa finds what was done. Their intervals hold although the run looks often and stops anywhere:
+    "anytime" in evals is the number of planned looks.
 
     \b
     Examples:

@@ -35,11 +35,11 @@ def main(
     """Measure each model's certified accuracy: the share of images that no perturbation can break.
 
     Reads records, adds the certified accuracy at every distance to "metrics" (cert.smooth.SIGMA.RADIUS, radii
-    in L2) and how it was certified to "evals", and writes the records on. An attack gives an upper bound of
+    in L2) and how it was certified to "evals", and writes the records out. An attack gives an upper bound of
     robust accuracy, a certificate a lower one, of the smoothed classifier: the network's most frequent class
     under noise. Its certificates hold with probability 1 - alpha for each image. "abstained" in evals counts
-    the images without a certificate, "mean_radius" is the mean certified radius, 0 where the class is wrong;
-    with --adaptive each image counts with the largest radius of its list.
+    the images without a certificate, "mean_radius" is the mean certified radius, with 0 for an image whose
+    class is wrong; with --adaptive each image counts with the largest radius of its list.
 
     With --detail an entry has, in the order of the images: "radii" (null is abstained) and "correct", whether
     the class is the label.

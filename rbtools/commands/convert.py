@@ -52,8 +52,8 @@ def main(
     """Read published results as records, or write records in a published format.
 
     Reads FILE (for some formats a folder), or standard input, and writes a record for each result, with
-    metrics named as rb-attack and the others name them; "evals" says where each number comes from and how it
-    was rounded. With --write it converts records to the format; contents that the format cannot express are
+    metrics named as by rb-attack and the other tools; "evals" records where each number comes from and how it
+    was rounded. With --write it converts records to the format; content that the format cannot express is
     listed on standard error, each kind once. A row that cannot be read becomes a record with an error.
 
     \b

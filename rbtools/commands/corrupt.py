@@ -59,9 +59,9 @@ def main(
 ) -> shared.Status:
     """Measure each model's accuracy under common corruptions.
 
-    One corruption, several with commas, or all: the fifteen of CIFAR-10-C and ImageNet-C. Four more, meant
-    for validation, are only run by name. Adds corrupt.NAME.SEVERITY to "metrics" for each, corrupt.NAME.mean
-    if all five severities are evaluated, and corrupt.mean if all fifteen corruptions are too.
+    Give one corruption, a list with commas, or all: the fifteen of CIFAR-10-C and ImageNet-C. Four more, for
+    validation, are run only by name. Adds corrupt.NAME.SEVERITY to "metrics" for each, corrupt.NAME.mean if
+    all five severities are evaluated, and corrupt.mean if all fifteen corruptions are.
 
     \b
     Examples:

@@ -71,12 +71,12 @@ def main(
     """Compute measures proposed as predictors of robustness: Jacobian, Hessian, tangent kernel,
     Weight-Curvature Index.
 
-    One measure, several with commas, or all. Adds numbers to "metrics" under names such as
+    Give one measure, a list with commas, or all. Adds numbers to "metrics" under names such as
     hessian.weight.trace and ntk.robust.fro.pgd.8. By default ntk, naswot, nasi, synflow, snip and grad_norm
     use fresh weights and training images; hessian and wci the checkpoint and training images; margin,
     sharpness and nu the checkpoint. With other weights or another split, both are in the name
     (hessian.init.test.weight.trace); those of jacobian always are. Every number has its standard error over
-    batches, probes or images, where there are several.
+    batches, probes or images, if there are several.
 
     \b
     Examples:

@@ -182,16 +182,16 @@ def main(
     Adds PR_D(gamma), the mean share of noisy copies that are classified correctly (pr.NOISE.GAMMA), and
     ProbAcc(rho, gamma), the share of images of which at most a share rho of the copies is misclassified
     (probacc.NOISE.GAMMA.RHO). Both count images that are classified correctly without noise; over all images
-    (--denominator all) they are pr-all.NOISE.GAMMA and probacc-all.NOISE.GAMMA.RHO. --preset prbench-code is
-    PRBench's code: --gamma 0.03,0.08,0.1,0.12 --truncate --passes above. Copies are classified in lower
-    precision where that is faster, and again in float32 when near a tie.
+    (--denominator all) they are pr-all.NOISE.GAMMA and probacc-all.NOISE.GAMMA.RHO. --preset prbench-code
+    uses the settings of PRBench's code: --gamma 0.03,0.08,0.1,0.12 --truncate --passes above. Copies are
+    classified in lower precision if that is faster, and again in float32 when near a tie.
 
     Images are the sampling unit of intervals, which are for the source that they are drawn from. ProbAcc is a
     plug-in estimate: with few copies it is biased, since an image whose PR is near 1 - rho passes by chance.
-    Its interval is for the share of images whose true PR passes, whatever the distribution of PR: where many
+    Its interval is for the share of images whose true PR passes, whatever the distribution of PR: if many
     images are near 1 - rho it stays wide, and more copies narrow it, not more images. "estimate" in evals is
     an estimate of that share, "undecided" counts images whose own copies do not decide whether they pass, and
-    "quantiles" has quantiles of these images' PR, with exact intervals.
+    "quantiles" gives quantiles of these images' PR, with exact intervals.
 
     With --sampling rare it adds the mean failure probability 1 - PR_D (pfail.NOISE.GAMMA), down to 1e-9 and
     less; "images" in evals has each image's logarithm of it and its spread over the runs.

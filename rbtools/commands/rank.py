@@ -26,7 +26,7 @@ class RankingOptions:
 
     by: tuple[str, ...] = param(
         (),
-        "Metric, or an expression such as 'mean(pgd20.*)'; of several, with commas, later ones break ties.",
+        "A metric, or an expression such as 'mean(pgd20.*)'; in a list, later ones break ties.",
         metavar="EXPR[:lower|higher]",
     )
     top: int | None = param(None, "Only the first N (of each group).", bounds="[1, inf)", metavar="N")
@@ -87,7 +87,7 @@ class RankingOptions:
         metavar="REFERENCE",
     )
     paired_raw: bool = param(
-        False, "Also p_raw, not corrected for the number of models.", flags=("--paired-raw",)
+        False, "Add p_raw, which is not corrected for the number of models.", flags=("--paired-raw",)
     )
     per_class: str | None = param(
         None,
@@ -106,18 +106,18 @@ class RankingOptions:
         None,
         "The reference of --assert is the last accepted record, in this file or in the store (for each data"
         " set, and LABEL). If all conditions hold, the first record takes its place; if there is none yet,"
-        " those with 'reference' hold.",
+        " those with 'reference' count as met.",
         metavar="FILE|store[:LABEL]",
     )
     against: str | None = param(
         None,
-        "Put the published values of robustbench, prbench, jung2023 or nasrobbench201 beside ours; FILE as"
-        " rb-convert reads it, for robustbench by default the values that rbtools has.",
+        "Put the published values of robustbench, prbench, jung2023 or nasrobbench201 beside ours; FILE"
+        " is what rb-convert reads, for robustbench by default the values in rbtools.",
         metavar="SOURCE[:FILE]",
     )
     form: str | None = param(
         None,
-        "How to write; junit: the assertions, for continuous integration.  [default: table on a terminal,"
+        "Output format; junit: the assertions, for continuous integration.  [default: table on a terminal,"
         " else jsonl]",
         choices=(*FORMATS, "junit"),
         flags=("--format",),
@@ -132,9 +132,9 @@ class RankingOptions:
 def main(options: RankingOptions, store: str, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Order records by a metric, the best first.
 
-    Without --by: by "score" if there is one, else by the metric that was evaluated last. Equal values
-    share a rank; records without the value come last. Several records of the same model are merged (unless
-    --no-merge); of two values of a metric, the one of more images is kept. Reads everything before it writes.
+    Without --by, the metric is "score" if there is one, else the one evaluated last. Equal values share a
+    rank; records without the value come last. Several records of the same model are merged (unless
+    --no-merge); of two values of a metric, the one from more images is kept. Reads all records first.
 
     --against puts the published value beside each metric, with the difference (ours minus theirs) and whether
     it is within the sampling error: 1.96 standard errors, for the images of ours and of theirs. A robustbench

@@ -51,8 +51,8 @@ class ScoreOptions:
     )
     explains: tuple[str, ...] = param(
         (),
-        "Store a union as a metric, and say which part breaks how many images, how many alone, and which"
-        " fewest parts break the same.",
+        "Store a union as a metric, and print how many images each part breaks, how many it breaks alone, and"
+        " the smallest set of parts that breaks the same images.",
         metavar="'union(...)'",
         flags=("--explain",),
     )

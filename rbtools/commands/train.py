@@ -57,8 +57,8 @@ def main(
 ) -> int:
     """Train each record's architecture and add its checkpoint to the record.
 
-    Several methods or seeds give one record for each. Finished trainings are taken from the store; an
-    interrupted one continues after its last stored epoch. Options of a method: rb-train --method NAME --help.
+    Several methods or seeds give one record each. Finished trainings are taken from the store; an interrupted
+    one continues after its last stored epoch. Options of a method: rb-train --method NAME --help.
 
     \b
     Examples:

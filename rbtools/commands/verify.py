@@ -32,7 +32,7 @@ class VerifyOptions:
         flags=("--inconsistent",),
     )
     sample: int | None = param(
-        None, "Measure only so many random entries of each record.  [default: all]", bounds="[1, inf)"
+        None, "Measure only N random entries of each record.  [default: all]", bounds="[1, inf)"
     )
     adv: str | None = param(
         None,
@@ -48,13 +48,13 @@ class VerifyOptions:
 def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure again what records claim, and compare.
 
-    Every entry of "evals" is measured again with the settings that it names, and the result is compared:
-    match, differs (by how much, with the test and its p-value), or cannot be told, and why. Scores and
-    expressions are computed again from the record's metrics. With --n each is measured on a random part
-    of its images, chosen by --seed. Random numbers belong to the image, so a true accuracy differs only
-    by the choice of images and by rounding. Rounding may change 0.2 % of the images, 1 % under a search
-    or noise, and a tenth of that with the device, precision and environment of the entry. Stored results
-    are not used.
+    Every entry of "evals" is measured again with the settings that it names, and the result is compared. The
+    verdict is match, differs (by how much, with the test and its p-value), or cannot be told, with the
+    reason. Scores and expressions are computed again from the record's metrics. With --n each is measured on
+    a random part of its images, chosen by --seed. Each image has its own random numbers, so a true accuracy
+    differs only by the choice of images and by rounding. Rounding may change 0.2 % of the images, 1 % under a
+    search or noise, and a tenth of that with the device, precision and environment of the entry. Stored
+    results are not used.
 
     With and without a network the numbers of a record are compared with each other: values outside their
     intervals, value times n no whole number, metrics without entries and entries without metrics, entries

@@ -180,8 +180,8 @@ class Recipe:
     )
     select: str = param(
         "last",
-        "Which weights the record's checkpoint is: the last, the best of the validation (the record names"
-        " both).",
+        "Which weights become the record's checkpoint: the last, or the best of the validation (the record"
+        " names both).",
         choices=("last", "best"),
     )
     output: str = param(
@@ -192,7 +192,7 @@ class Recipe:
     )
     keep: str = param(
         "all",
-        "Weights that the store gets: all, the last and the best, or selected, those of the record alone.",
+        "Which weights are stored: all (the last and the best), or selected (only those of the record).",
         choices=("all", "selected"),
     )
     track: tuple[str, ...] = param(
@@ -232,8 +232,8 @@ class Recipe:
     )
     resample: str = param(
         "timm",
-        "How weights of timm fit other images and patches: as timm does, timm (not in the text), or with"
-        " kernels summed over blocks and positions interpolated bilinearly, prbench (PRBench's code).",
+        "How weights of timm are fitted to other images and patches. timm: as timm does (not in the text);"
+        " prbench: kernels summed over blocks, positions interpolated bilinearly (PRBench's code).",
         choices=("timm", "prbench"),
         optional=True,
     )
