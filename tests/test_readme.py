@@ -566,6 +566,17 @@ def test_every_worked_pipeline_of_the_manual_works_as_typed() -> None:
             check(command, text)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("_few_digits")
+def test_the_cells_of_the_notebook_run_in_their_order() -> None:
+    cells = json.loads((ROOT / "docs" / "notebook.ipynb").read_text("utf-8"))["cells"]
+    names: dict[str, Any] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert names["result"].n == 100 and names["records"][0]["metrics"].keys() >= {"acc", "pgd20.8", "pgd20.32"}
+
+
 @pytest.mark.usefixtures("_few_digits")
 def test_the_python_of_the_readme_runs_as_typed() -> None:
     block, *others = blocks("python", (ROOT / "docs" / "python.md").read_text("utf-8"))
