@@ -76,7 +76,7 @@ class SheetOptions:
     output: str = output_param()
     severity: str = severity_param()
     width: float = param(6.5, "Width of the figure in inches.")
-    title: str | None = param(None, "Title of the figure.  [default: what it shows]")
+    title: str = param("", "Title of the figure.")
 
 
 @shared.command()
@@ -107,7 +107,7 @@ def corruptions(typed: SheetOptions, work: shared.CommandContext) -> int:
     plot = ContactSheet(width=typed.width, title=typed.title)
     sheet = corrupted_images.corrupted_images(chosen, severities, work.run)
     work.screen.clear()
-    save(plot.of(sheet.caption, sheet.clean, sheet.rows, severities), Path(typed.output), ending)
+    save(plot.of(sheet.clean, sheet.rows, severities), Path(typed.output), ending)
     work.screen.say(f"{typed.output} shows {sheet.caption}, under {counted(len(chosen), 'corruption')}.")
     return shared.DONE
 

@@ -95,7 +95,8 @@ def _texts(records: Sequence[Record], compiled: expr.Expression) -> list[str]:
     wrong: RbError | None = None
     for record in records:
         try:
-            texts.append(words.shortened(words.tidy(_plain(compiled(record)))))
+            value = words.method(record) if compiled.text == "train.method" else compiled(record)
+            texts.append(words.shortened(words.tidy(_plain(value))))
         except RbError as error:
             texts.append("without")
             wrong = wrong or error

@@ -1,35 +1,80 @@
-"""Names in figures: of metrics on axes, and of records in legends."""
+"""Words in figures: one function from a name to its label, and the names of records in legends."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
+from rbtools.errors import RbError
+from rbtools.plots import style
 from rbtools.records import metric_name
 from rbtools.records.results import short_dataset
+from rbtools.scoring import metric_words
 from rbtools.scoring.metric_words import AXES as AXES
-from rbtools.scoring.metric_words import attack, distance, radius
 from rbtools.scoring.metric_words import axis_of as axis_of
 
 Record = dict[str, Any]
 ELLIPSIS = "…"
 LONGEST = 30  # the most characters of a record's name
-_FIXED = {
-    "acc": "clean accuracy",
-    "acc-among": "clean accuracy among the classes of the images",
+_WORDS = {
     "score": "composite score",
-    "corrupt.mean": "mean accuracy under corruptions",
-    "corrupt.mce": "mCE",
-    "corrupt.relative_mce": "relative mCE",
     "seconds_per_epoch": "training time [seconds per epoch]",
     "params": "parameters",
     "arch.params": "parameters",
     "macs": "multiply-adds",
     "arch.macs": "multiply-adds",
-    "wci": "weight-curvature index",
+    "wci": "WCI",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "cinic10": "CINIC-10",
+    "svhn": "SVHN",
+    "mnist": "MNIST",
+    "fashionmnist": "Fashion-MNIST",
+    "imagenet16-120": "ImageNet16-120",
+    **{name: look.words for name, look in style.METHODS.items()},
 }
-_SPLITS = {"train": "training images", "valid": "validation", "val": "validation"}
+# What stands before the number of a metric in its words, by the quantity of the number.
+_SYMBOLS = {"eps": "ε", "eps1": "ε", "eps2": "ε", "gamma": "γ", "rho": "ρ", "severity": "severity"}
+_SPLITS = ("train", "valid", "val")
+_OWN: ContextVar[Mapping[str, str]] = ContextVar("_OWN", default=MappingProxyType({}))
+
+
+@contextlib.contextmanager
+def own(labels: Sequence[str]) -> Iterator[None]:
+    """Words of the user, each as NAME=WORDS, in place of those of `label`. Raises RbError for others."""
+    pairs = [text.partition("=") for text in labels]
+    if wrong := [name + sign for name, sign, text in pairs if not (name.strip() and text.strip())]:
+        raise RbError(f"--label is '{wrong[0]}'. Expected NAME=WORDS, such as pgd20.8=PGD.")
+    token = _OWN.set({name.strip(): tidy(text) for name, _, text in pairs})
+    try:
+        yield
+    finally:
+        _OWN.reset(token)
+
+
+def label(name: object) -> str:
+    """The words for a metric, a training method, a data set, or several of them with commas: `Corr_U` for
+    `corruption`, `PGD-20, ε = 8/255` for `pgd20.8`. Other names and expressions are unchanged, on one line.
+    """
+    text = tidy(name)
+    for known in (_OWN.get(), _WORDS):
+        if text in known:
+            return known[text]
+    if ", " in text and "(" not in text:
+        return ", ".join(map(label, text.split(", ")))
+    return metric_words.heading(text)
+
+
+def family(name: str, over: str) -> str:
+    """The words for all metrics that differ from this one in the quantity `over` only: `PGD-20`."""
+    known = metric_name.parse(name).family
+    if known in _OWN.get():
+        return _OWN.get()[known]
+    return ", ".join(part for part in label(name).split(", ") if not part.startswith(_SYMBOLS[over]))
 
 
 def with_number(name: str) -> metric_name.MetricName | None:
@@ -38,43 +83,17 @@ def with_number(name: str) -> metric_name.MetricName | None:
     return parts if parts.over and {"ge", *_SPLITS}.issuperset(parts.prefixes) else None
 
 
-def describe(name: str) -> str:
-    """A metric as the label of an axis, with its unit; an expression or another name is unchanged."""
-    parts = metric_name.parse(name)
-    if parts.split in _SPLITS:
-        return f"{describe(parts.rest().build())}, {_SPLITS[parts.split]}"
-    if name in _FIXED:
-        return _FIXED[name]
-    if parts.is_ge:
-        return f"generalisation error: {describe(parts.rest().build())}"
-    if parts.stem == "corrupt" and parts.suffix == "mean" and not parts.prefixes:
-        return f"mean accuracy under {parts.of.replace('_', ' ')}"
-    return tidy(name) if with_number(name) is None else _described(parts)
-
-
-def _described(parts: metric_name.MetricName) -> str:
-    if parts.rho:
-        return f"ProbAcc, {parts.of} noise, γ = {radius(parts.number)}, ρ = {parts.rho}"
-    if parts.over == "gamma":
-        quantity = "PR" if parts.stem == "pr" else "failure probability"
-        return f"{quantity}, {parts.of} noise, γ = {radius(parts.number)}"
-    if parts.over == "severity":
-        return f"accuracy under {parts.of.replace('_', ' ')}, severity {parts.number}"
-    if parts.stem == "cert.smooth":
-        return f"certified accuracy after smoothing, σ = {parts.of}, {distance(parts)}"
-    return f"accuracy under {attack(parts)}, {distance(parts)}"
-
-
-def setting(name: str) -> str:
-    """The setting of an accuracy: "fgsm, ε = 8/255", "clean images"."""
-    text = describe(name)
-    return "clean images" if name == "acc" else text.removeprefix("accuracy under ")
-
-
 def axis(names: Sequence[str]) -> str:
     """The label of an axis for one metric, or for the common quantity of several, with the unit."""
-    label = describe(names[0]) if len(names) == 1 else quantity(names)
-    return f"{label} [share of images]" if {_quantity(name) for name in names} <= _SHARES else label
+    if len(names) > 1:
+        return quantity(names)
+    parts, text = metric_name.parse(names[0]), label(names[0])
+    if names[0] in _OWN.get():
+        return text
+    if names[0] == "acc":
+        return "clean accuracy"
+    attacked = parts.over in ("eps", "severity") and not parts.prefixes and with_number(names[0])
+    return f"accuracy under {text}" if attacked and not parts.stem.startswith("cert") else text
 
 
 def quantity(names: Sequence[str]) -> str:
@@ -83,9 +102,7 @@ def quantity(names: Sequence[str]) -> str:
     return kinds.pop() if len(kinds) == 1 else "value"
 
 
-_PR = "probabilistic robustness (PR)"
-_SHARES = {"accuracy", "ProbAcc", _PR}
-_OF_STEM = {"probacc": "ProbAcc", "pr": _PR, "pfail": "failure probability"}
+_OF_STEM = {"probacc": "ProbAcc", "pr": "probabilistic robustness (PR)", "pfail": "failure probability"}
 
 
 def _quantity(name: str) -> str:
@@ -97,7 +114,7 @@ def _quantity(name: str) -> str:
         return _OF_STEM[parts.stem]
     if bare == "acc" or (parts.stem == "corrupt" and not parts.prefixes and not parts.suffix.endswith("mce")):
         return "accuracy"
-    return "accuracy" if with_number(bare) is not None else describe(name)
+    return "accuracy" if with_number(bare) is not None else label(name)
 
 
 def is_share(names: Sequence[str]) -> bool:
@@ -127,6 +144,16 @@ _PARTS = (
 )
 
 
+def method(record: Record) -> str | None:
+    """The training method of a record; of corruption training with its noise, if that is not uniform."""
+    train = record.get("train")
+    train = train if isinstance(train, dict) else {}
+    config = train.get("config")
+    noise = config.get("noise") if isinstance(config, dict) else None
+    name = train.get("method")
+    return f"{name} {noise}" if name == "corruption" and noise not in (None, "uniform") else name
+
+
 def _parts(record: Record) -> list[str | None]:
     parts: list[str | None] = []
     for path in _PARTS:
@@ -138,6 +165,8 @@ def _parts(record: Record) -> list[str | None]:
             value = value or "none"
         if path == ("dataset",) and value is not None:
             value = short_dataset(str(value))
+        if path == ("train", "method"):
+            value = method(record)
         parts.append(None if value is None else tidy(value))
     return parts
 
@@ -170,7 +199,7 @@ def tags(records: Sequence[Record], apart: Sequence[Sequence[int]] | None = None
     differ = _differ(rows, apart) or [0]
     words = ("", "", "", "", "seed ")
     named = [
-        " ".join(words[place] + str(row[place]) for place in differ if row[place] is not None) or "unnamed"
+        " ".join(words[place] + label(row[place]) for place in differ if row[place] is not None) or "unnamed"
         for row in rows
     ]
     names = [shortened(name) for name in named]
@@ -188,23 +217,6 @@ def _numbered(names: list[str]) -> list[str]:
         met[name] += 1
         numbered.append(name if total[name] == 1 else f"{name} #{met[name]}")
     return numbered
-
-
-def common(records: Sequence[Record]) -> str:
-    """What all records share of name, data set and method, for a title: "resnet18, cifar10"."""
-    rows = [_parts(record) for record in records]
-    shared = [
-        str(rows[0][place])
-        for place in (0, 1, 2)
-        if rows[0][place] and len({row[place] for row in rows}) == 1
-    ]
-    return ", ".join(shortened(name) for name in shared)
-
-
-def titled(title: str, records: Sequence[Record]) -> str:
-    """A title and, in brackets, what all records share."""
-    shared = common(records)
-    return f"{title} ({shared})" if shared else title
 
 
 def counted(number: int, noun: str = "record") -> str:

@@ -1,0 +1,202 @@
+"""The renderer of all figures: panels in a grid, labels at its edges, one legend, sizes of what is drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from rbtools.plots import style
+from rbtools.plots.layout import fitted, name_places, widest, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+_SIDE = 0.65  # inches for the label and the numbers on the left
+_LEGEND = 0.55  # inches of a legend's line and the gap after its name
+
+
+class Panel(NamedTuple):
+    """A pair of axes: what draws on them, and the words around them.
+
+    columns, rows: names of the places 0, 1, ... along x and along y, where these are no numbers. What `draw`
+    gives a `label` is in the legend of the figure, once for all panels.
+    """
+
+    draw: Callable[[Axes], object]
+    title: str = ""
+    x: str = ""
+    y: str = ""
+    columns: Sequence[str] = ()
+    rows: Sequence[str] = ()
+
+
+def usual(width: float) -> float:
+    """The height of axes of a width, in inches."""
+    return min(max(1.15, 0.62 * width), 2.8)
+
+
+class Spec(NamedTuple):
+    """A figure of panels.
+
+    height: of the axes of a panel for their width, in inches. least: the least width of a panel. share: which
+    axes of the panels have one scale: "all", "y" (the vertical ones), "none". bar: the label of a bar of the
+    colours of the last panel's image or points.
+    """
+
+    panels: Sequence[Panel]
+    height: Callable[[float], float] = usual
+    least: float = 1.9
+    share: Literal["all", "y", "none"] = "all"
+    bar: str | None = None
+
+
+def render(spec: Spec, width: float, title: str = "") -> Figure:
+    """The Figure of a specification, of a width in inches; inside `style.applied` only."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, 3))
+    FigureCanvasAgg(figure)
+    count = len(spec.panels)
+    rows = math.ceil(count / max(1, int((width - _SIDE) / spec.least)))
+    columns = math.ceil(count / rows)
+    grid = figure.add_gridspec(rows, columns)
+    drawn: list[Axes] = []
+    for place, panel in enumerate(spec.panels):
+        first = drawn[0] if drawn else None
+        axes = figure.add_subplot(
+            grid[divmod(place, columns)],
+            sharex=first if spec.share == "all" else None,
+            sharey=None if spec.share == "none" else first,
+        )
+        drawn.append(axes)
+        panel.draw(axes)
+        axes.set(xlabel=panel.x, ylabel=panel.y)
+        below = spec.panels[place + columns] if place + columns < count else None
+        if below is not None and below.x == panel.x:
+            axes.set_xlabel("")
+            if spec.share == "all" or (below.columns and below.columns == panel.columns):
+                axes.tick_params(labelbottom=False)
+        if place % columns and spec.panels[place - 1].y == panel.y:
+            axes.set_ylabel("")
+            axes.tick_params(labelleft=spec.share == "none")
+    if spec.bar is not None:
+        _bar(figure, drawn, spec.bar)
+    if title:
+        figure.suptitle(wrapped(title, width - 0.3, style.TITLE))
+    _legend(figure)
+    _fit(figure, drawn, spec, rows, columns)
+    _settle(figure)
+    return figure
+
+
+def _bar(figure: Figure, drawn: Sequence[Axes], label: str) -> None:
+    colours = [*drawn[-1].images, *drawn[-1].collections][-1]
+    bar = figure.colorbar(colours, ax=drawn, pad=0.02, aspect=28)
+    bar.outline.set_visible(False)
+    bar.set_label(wrapped(label, 1.7, style.SIZE))
+
+
+def _legend(figure: Figure) -> None:
+    """One legend of what has a label in any panel, at the lower edge, in as many columns as fit."""
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(name, handle)
+    if not entries:
+        return
+    room = figure.get_figwidth() - 0.15
+    # Many names in one column would be too high: then even the longest leaves room for two columns.
+    most = room / (2 if len(entries) > 6 else 1) - _LEGEND
+    names = [fitted(name, most, style.SMALL) for name in entries]
+    columns = min(len(names), max(1, int(room / (widest(names, style.SMALL) + _LEGEND))))
+    columns = math.ceil(len(names) / math.ceil(len(names) / columns))
+    figure.legend(list(entries.values()), names, loc="outside lower center", ncols=columns, columnspacing=1.4)
+
+
+def _fit(figure: Figure, drawn: Sequence[Axes], spec: Spec, rows: int, columns: int) -> None:
+    """Break lines of text and choose the height of the figure for the size that the axes have, several times:
+    each changes the other."""
+    engine = figure.get_layout_engine()
+    assert engine is not None  # the style has one
+    wide = (figure.get_figwidth() - _SIDE) / columns - 0.15
+    sizes = [(wide, spec.height(wide))] * len(drawn)
+    figure.set_figheight(rows * (spec.height(wide) + 0.6) + 0.5)
+    for _ in range(3):
+        for axes, panel, (wide, high) in zip(drawn, spec.panels, sizes, strict=True):
+            axes.set_title(wrapped(panel.title, wide, style.SMALL), size=style.SMALL)
+            axes.set_xlabel(axes.get_xlabel() and wrapped(panel.x, wide, axes.xaxis.label.get_size()))
+            axes.set_ylabel(axes.get_ylabel() and wrapped(panel.y, high, axes.yaxis.label.get_size()))
+            if panel.columns:
+                name_places(axes, "x", panel.columns, wide)
+            if panel.rows:
+                name_places(axes, "y", panel.rows, high, min(0.36 * figure.get_figwidth(), 1.8))
+        engine.execute(figure)
+        full = figure.get_size_inches()
+        sizes = [tuple(axes.get_position(original=True).size * full) for axes in drawn]
+        lacking = spec.height(sizes[0][0]) - sizes[0][1]
+        if abs(lacking) < 0.02:
+            break
+        figure.set_figheight(float(full[1]) + rows * lacking)
+
+
+def _settle(figure: Figure) -> None:
+    """Keep the layout, with rounded positions, so that the same records make the same bytes, and then find
+    places for the names beside points.
+
+    matplotlib's solver orders its constraints by memory address: the last digits of its solution differ from
+    run to run.
+    """
+    from matplotlib.transforms import Bbox
+
+    figure.set_figheight(round(figure.get_figheight(), 3))
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        box = axes.get_position(original=True)
+        axes.set_position(Bbox([[round(at, 4) for at in corner] for corner in box.get_points()]))
+    for title in figure.texts:
+        x, y = title.get_position()
+        title.set_position((round(x, 4), round(y, 4)))
+    named = [axes for axes in figure.axes if any(text.get_label() == _NAME for text in axes.texts)]
+    if named:
+        figure.draw_without_rendering()
+    for axes in named:
+        _place_names(axes)
+
+
+# Where a name may stand beside its point: right, left, above, below; in points, and how it is aligned.
+_BESIDE = ((4, 0, "left"), (-4, 0, "right"), (0, 7, "center"), (0, -7, "center"))
+_NAME = "_beside"  # matplotlib's legends leave out what begins with _
+
+
+def write_names(axes: Axes, points: Iterable[tuple[float, float]], names: Sequence[str]) -> None:
+    """Names beside points. When the figure has its size, those that have no room are hidden."""
+    from matplotlib import patheffects
+
+    for point, name in zip(points, names, strict=True):
+        text = axes.annotate(
+            name, point, (0, 0), textcoords="offset points", size=style.SMALL - 0.5, va="center", zorder=6
+        )
+        text.set_label(_NAME)
+        text.set_in_layout(False)
+        text.set_path_effects([patheffects.withStroke(linewidth=1.6, foreground="white")])
+
+
+def _place_names(axes: Axes) -> None:
+    """Put each name at the first side of its point where it covers no other name and is inside the axes."""
+    taken: list[Any] = []
+    frame = axes.get_window_extent()
+    for text in (text for text in axes.texts if text.get_label() == _NAME):
+        for right, up, side in _BESIDE:
+            text.set_horizontalalignment(side)
+            text.set_position((right, up))
+            box = text.get_window_extent()
+            inside = all(frame.contains(x, y) for x, y in (box.min, box.max))
+            if inside and not box.count_overlaps(taken):
+                taken.append(box)
+                break
+        else:
+            text.set_visible(False)
