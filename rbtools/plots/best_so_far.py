@@ -57,7 +57,7 @@ class SearchPlot(Drawing):
                 points = list(enumerate(trajectory["mean"], start=1))
                 marks.line(axes, points, looks[name], name, list(ends), marked=0)
             if len(optima) == 1:
-                look = {"color": style.BLACK, "linestyle": style.DASHES[2], "linewidth": 1}
+                look: dict[str, Any] = {"color": style.BLACK, "linestyle": style.DASHES[2], "linewidth": 1}
                 axes.axhline(next(iter(optima)), label="best there is", **look)
             if self.log_x:
                 axes.set_xscale("log")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Classes of published data sets that rbtools does not have.
 _OTHERS = {"fashionmnist": 10, "imagenet": 1000}
 FEW = 5  # up to this many records are points, not a box
-_BOX = 0.13  # the least inches of a box
+_BOX = 0.12  # the least inches of a box
 
 
 class Boxes(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
-from rbtools.plots import record_values, style, words
+from rbtools.plots import marks, record_values, style, words
 from rbtools.plots.base import Drawing, Record
 from rbtools.plots.render import Panel, Spec
 from rbtools.records import expr, metric_name
@@ -137,21 +137,20 @@ def _grid(cells: Sequence[Record]) -> Spec:
             f"There are {len(cells):,} cells, and {MOST_ROWS} rows fit. Choose with --top {MOST_ROWS} or"
             " --where."
         )
-    ops = [nasbench201.ops_of(record["arch"]) for record in cells]
+    ops = np.array([nasbench201.ops_of(record["arch"]) for record in cells])
 
     def draw(axes: Axes) -> None:
         from matplotlib.colors import ListedColormap
 
         colours = ListedColormap([colour for _, colour in OP_LOOKS])
-        axes.pcolormesh(ops, cmap=colours, vmin=0, vmax=len(OP_LOOKS) - 1, edgecolors="white")
+        marks.matrix(axes, ops, cmap=colours, vmin=0, vmax=len(OP_LOOKS) - 1)
+        axes.vlines(np.arange(ops.shape[1]) - 0.5, -0.5, len(ops) - 0.5, color="white", linewidth=1.2)
+        axes.hlines(np.arange(len(ops)) - 0.5, -0.5, ops.shape[1] - 0.5, color="white", linewidth=1.2)
         for name, colour in OP_LOOKS:
-            axes.bar([0], [0], color=colour, label=name)
-        axes.grid(visible=False)
-        axes.tick_params(length=0)
-        axes.set(frame_on=False)
+            axes.bar(0, 0, color=colour, label=name)
 
     each = 0.17 if len(cells) <= 30 else 0.12
-    names = [f"#{nasbench201.index_of(nasbench201.to_string(cell))}" for cell in ops]
+    names = [f"#{nasbench201.index_of(nasbench201.to_string(tuple(cell)))}" for cell in ops.tolist()]
     y = "architecture, best first" if each * len(cells) > 1.4 else ""  # else it is longer than the axis
     panel = Panel(draw, x="edge of the cell", y=y, columns=_EDGE_NAMES, rows=names)
     return Spec([panel], lambda _: each * len(cells))

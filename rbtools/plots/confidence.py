@@ -80,7 +80,8 @@ class Confidence(Drawing):
             draw = partial(self._draw, steps=steps, places=places)
             of, y = over, "mean probability" if self.view == "label" else "mean largest probability"
             if self.view == "prediction":
-                y, of = "mean largest probability where wrong", f"… where correct; beside each point {over}"
+                y = "mean largest probability where wrong"
+                of = f"mean largest probability where correct; beside each point {over}"
             panels.append(Panel(draw, title if len(families) > 1 else "", of, y))
         alike = len({over for _, over in families}) == 1
         return Spec(panels, least=1.25 if self.width < 4 else 1.9, share="all" if alike else "y")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
@@ -16,6 +16,9 @@ from rbtools.registry import param
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+_LEAST = 2.2  # inches of a matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +52,21 @@ class Confusion(Drawing):
                 f"--metric means {len(by_metric)} matrices, and 9 fit: {', '.join(by_metric)}. Name fewer."
             )
         panels = []
+        room = (self.width - 1.2) / min(len(by_metric), max(1, int((self.width - 0.65) / _LEAST)))
         for name, rows in by_metric.items():
             counts = _sum(name, [np.array(detail["confusion"]) for detail in rows])
             names = self._names(len(counts))
             title = words.label(name) if len(by_metric) > 1 else ""
-            draw = partial(self._matrix, counts=counts)
+            draw = partial(self._matrix, counts=counts, room=room)
             panels.append(Panel(draw, title, "predicted class", "true class", names, names))
         bar = "images" if self.counts else "share of the class"
-        return Spec(panels, lambda width: 0.95 * width, least=2.2, bar=bar)
+        return Spec(panels, lambda width: min(0.95 * width, 4.0), least=_LEAST, bar=bar)
 
-    def _matrix(self, axes: Axes, counts: np.ndarray) -> None:
+    def _matrix(self, axes: Axes, counts: np.ndarray, room: float) -> None:
         shown = counts if self.counts else counts / np.maximum(counts.sum(1, keepdims=True), 1)
         top = max(float(shown.max()), 1e-9) if self.counts else 1.0
-        marks.matrix(
-            axes, shown, self._written, lambda value: value < 0.55 * top, cmap="cividis", vmin=0, vmax=top
-        )
+        colours: dict[str, Any] = {"cmap": "cividis", "vmin": 0, "vmax": top}
+        marks.matrix(axes, shown, room, self._written, lambda value: value < 0.55 * top, **colours)
 
     def _written(self, value: float) -> str:
         if self.counts:

@@ -287,7 +287,7 @@ def _names(records: Sequence[Record], keys: Sequence[str], groups: Sequence[Grou
 
 def _lines(axes: Axes, group: Group, names: Names, look: dict[str, Any]) -> None:
     """A line for each record, in the same look in every panel, but for what `look` has."""
-    several = len(set(names.names)) > 1
+    several = len(set(names.names)) > 1 and len(group.lines) <= MOST_LINES
     for place, name, own in zip(*names, strict=True):
         points = group.lines.get(place)
         if not points:
@@ -297,7 +297,8 @@ def _lines(axes: Axes, group: Group, names: Names, look: dict[str, Any]) -> None
         spread = [(point.x, point.y, point.deviation) for point in points if point.deviation is not None]
         if spread:
             how = {"color": {**own, **look}["color"], "linewidth": 0.8, "capsize": 2}
-            axes.errorbar(*zip(*spread, strict=True), linestyle="", **how)
+            x, y, deviations = zip(*spread, strict=True)
+            axes.errorbar(x, y, deviations, linestyle="", **how)
 
 
 def _crowd(axes: Axes, lines: Lines) -> None:
@@ -319,18 +320,10 @@ def _crowd(axes: Axes, lines: Lines) -> None:
     else:
         axes.fill_between(places, low, high, color="#E0E0E0", linewidth=0, label="all")
     look: dict[str, Any] = {"color": style.BLUE, "linewidth": 1.8, "marker": "o", "zorder": 4}
+    band: dict[str, Any] = {"color": style.BLUE, "alpha": 0.3, "linewidth": 0, "zorder": 3}
     for start, end in _stretches(lines, places):
         part = slice(start, end)
-        ends = list(zip(lower[part], upper[part], strict=True))
-        axes.fill_between(
-            places[part],
-            *zip(*ends, strict=True),
-            color=style.BLUE,
-            alpha=0.3,
-            linewidth=0,
-            zorder=3,
-            label="middle 80 %",
-        )
+        axes.fill_between(places[part], lower[part], upper[part], label="middle 80 %", **band)
         marks.line(axes, list(zip(places[part], middle[part], strict=True)), look, "median", marked=1)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
-from rbtools.plots import layout, marks, record_values, words
+from rbtools.plots import layout, marks, record_values, style, words
 from rbtools.plots.base import Drawing, Record
 from rbtools.plots.render import Panel, Spec
 from rbtools.registry import param
@@ -108,13 +108,15 @@ def _drawn(matrix: HeatmapMatrix, width: float, kind: str) -> Spec:
         )
 
     def draw(axes: Axes) -> None:
-        marks.matrix(axes, table, _written, lambda value: abs(value) > 0.55, cmap="PuOr", vmin=-1, vmax=1)
+        room = width - 0.55 - min(layout.widest(names[1], style.SMALL), 0.36 * width, 1.8)
+        colours: dict[str, Any] = {"cmap": "PuOr", "vmin": -1, "vmax": 1}
+        marks.matrix(axes, table, room, _written, lambda value: abs(value) > 0.55, **colours)
 
     def height(wide: float) -> float:
         return len(matrix.rows) * min(_HIGHEST, wide / len(matrix.cols), _TALLEST * width / len(matrix.rows))
 
     names = [_names(some, width) for some in (matrix.cols, matrix.rows)]
-    return Spec([Panel(draw, columns=names[0], rows=names[1])], height, bar=kind)
+    return Spec([Panel(draw, columns=names[0], rows=names[1])], height, bar=kind, bar_at="top")
 
 
 def _names(names: Sequence[str], width: float) -> list[str]:

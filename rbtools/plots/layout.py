@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -78,11 +77,18 @@ def apart(names: Sequence[str], width: float, size: float) -> list[str]:
     texts = [fitted(name, width, size) for name in names]
     for text in {text for text in texts if texts.count(text) > 1}:
         alike = {name for name, other in zip(names, texts, strict=True) if other == text}
-        start = len(os.path.commonprefix([*alike]))  # noqa: RUF071: of letters
+        columns = enumerate(zip(*alike, strict=False))
+        start = next((place for place, letters in columns if len(set(letters)) > 1), 0)
         if len(alike) > 1:
-            shown = {name: fitted(words.ELLIPSIS + name[start:], width, size) for name in alike}
+            shown = {name: _without_end(words.ELLIPSIS + name[start:], width, size) for name in alike}
             texts = [shown.get(name, other) for name, other in zip(names, texts, strict=True)]
     return texts
+
+
+def _without_end(text: str, width: float, size: float) -> str:
+    while len(text) > 3 and text_width(text, size) > width:
+        text = text[:-2] + words.ELLIPSIS
+    return text
 
 
 def name_places(axes: Axes, which: str, names: Sequence[str], room: float, most: float = _LONGEST) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 MARKED = 12  # the most points of a line with markers
-_WRITTEN = 0.3  # the least inches of the figure for a column of a matrix with numbers
+_WRITTEN = 0.21  # the least inches of a column of a matrix with numbers
 Interval = tuple[float, float]
 
 
@@ -34,34 +34,27 @@ def line(
     axes.plot(x, y, label=label or None, **shown)
     banded = [(at, *ends) for at, ends in zip(x, intervals, strict=False) if ends is not None]
     if banded:
-        axes.fill_between(*zip(*banded, strict=True), color=look["color"], alpha=0.18, linewidth=0)
+        places, low, high = zip(*banded, strict=True)
+        axes.fill_between(places, low, high, color=look["color"], alpha=0.18, linewidth=0)
 
 
 def matrix(
     axes: Axes,
     table: np.ndarray,
-    written: Callable[[float], str],
-    is_dark: Callable[[float], bool],
+    room: float = 0.0,
+    written: Callable[[float], str] = str,
+    is_dark: Callable[[float], bool] = bool,
     **colours: Any,
 ) -> None:
-    """Coloured cells (rows, columns), with numbers where they have room; NaN is grey."""
-    axes.set_facecolor("#BDBDBD")
+    """Coloured cells (rows, columns), with numbers if they fit into `room` inches of all columns; NaN is
+    grey."""
+    axes.set(facecolor="#BDBDBD", frame_on=bool(np.isnan(table).any()))
     axes.imshow(table, aspect="auto", interpolation="nearest", **colours)
     axes.grid(visible=False)
     axes.tick_params(length=0)
-    figure = axes.figure
-    across = axes.get_gridspec().ncols * table.shape[1]  # type: ignore[union-attr]
-    if figure.get_figwidth() / across < _WRITTEN:  # type: ignore[union-attr]
+    if room / table.shape[1] < _WRITTEN:
         return
     for (row, column), value in np.ndenumerate(table):
         ink = "white" if is_dark(value) else "black"
-        axes.text(
-            column,
-            row,
-            written(value),
-            ha="center",
-            va="center",
-            size=style.SMALL - 1,
-            color=ink,
-            clip_on=True,
-        )
+        how: dict[str, Any] = {"ha": "center", "va": "center", "size": style.SMALL - 1, "color": ink}
+        axes.text(column, row, written(value), **how)

@@ -77,7 +77,7 @@ class Ranks(Drawing):
             else:
                 known = [value for value in column if value is not None]
                 lines[name] = [*sorted(known, reverse=metric_name.higher_is_better(name))]
-        whose = f"in the order of {words.label(by)}" if order else "each metric in its own order"
+        whose = f"in the order of {words.axis([by])}" if order else "each metric in its own order"
         smooth = [name for name in names if order and name != by]
         draw = partial(_curves, lines=lines, smooth=smooth)
         return Spec([Panel(draw, x=f"records, best first, {whose}", y=words.axis(names))])
@@ -201,8 +201,8 @@ def _ranks(column: Sequence[float | None], name: str) -> list[float]:
 
 
 def _name_ends(axes: Axes, last: Sequence[float], tags: Sequence[str], most: float) -> None:
-    """The names of the records at the ends of their lines, at most `most` inches wide; those of one rank share
-    a line of text."""
+    """The names of the records at the ends of their lines, at most `most` inches wide; equal ranks share a
+    line of text."""
     at: dict[float, list[str]] = {}
     for rank, tag in zip(last, tags, strict=True):
         if rank == rank:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rbtools.plots import style
-from rbtools.plots.layout import fitted, name_places, widest, wrapped
+from rbtools.plots.layout import fitted, name_places, text_width, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +44,7 @@ class Spec(NamedTuple):
 
     height: of the axes of a panel for their width, in inches. least: the least width of a panel. share: which
     axes of the panels have one scale: "all", "y" (the vertical ones), "none". bar: the label of a bar of the
-    colours of the last panel's image or points.
+    colours of the last panel's image or points, at the side `bar_at`.
     """
 
     panels: Sequence[Panel]
@@ -51,6 +52,7 @@ class Spec(NamedTuple):
     least: float = 1.9
     share: Literal["all", "y", "none"] = "all"
     bar: str | None = None
+    bar_at: Literal["right", "top"] = "right"
 
 
 def render(spec: Spec, width: float, title: str = "") -> Figure:
@@ -84,7 +86,7 @@ def render(spec: Spec, width: float, title: str = "") -> Figure:
             axes.set_ylabel("")
             axes.tick_params(labelleft=spec.share == "none")
     if spec.bar is not None:
-        _bar(figure, drawn, spec.bar)
+        _bar(figure, drawn, spec.bar, spec.bar_at)
     if title:
         figure.suptitle(wrapped(title, width - 0.3, style.TITLE))
     _legend(figure)
@@ -93,11 +95,11 @@ def render(spec: Spec, width: float, title: str = "") -> Figure:
     return figure
 
 
-def _bar(figure: Figure, drawn: Sequence[Axes], label: str) -> None:
+def _bar(figure: Figure, drawn: Sequence[Axes], label: str, side: str) -> None:
     colours = [*drawn[-1].images, *drawn[-1].collections][-1]
-    bar = figure.colorbar(colours, ax=drawn, pad=0.02, aspect=28)
+    bar = figure.colorbar(colours, ax=drawn, pad=0.02, aspect=28, location=side)
     bar.outline.set_visible(False)
-    bar.set_label(wrapped(label, 1.7, style.SIZE))
+    bar.set_label(wrapped(label, 1.3, style.SIZE))
 
 
 def _legend(figure: Figure) -> None:
@@ -112,8 +114,11 @@ def _legend(figure: Figure) -> None:
     # Many names in one column would be too high: then even the longest leaves room for two columns.
     most = room / (2 if len(entries) > 6 else 1) - _LEGEND
     names = [fitted(name, most, style.SMALL) for name in entries]
-    columns = min(len(names), max(1, int(room / (widest(names, style.SMALL) + _LEGEND))))
-    columns = math.ceil(len(names) / math.ceil(len(names) / columns))
+    widths = [text_width(name, style.SMALL) + _LEGEND for name in names]
+    tables = (
+        [widths[at : at + rows] for at in range(0, len(widths), rows)] for rows in range(1, len(names) + 1)
+    )
+    columns = next(len(table) for table in tables if sum(map(max, table)) <= room or len(table) == 1)
     figure.legend(list(entries.values()), names, loc="outside lower center", ncols=columns, columnspacing=1.4)
 
 
@@ -124,19 +129,20 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: Spec, rows: int, columns: 
     assert engine is not None  # the style has one
     wide = (figure.get_figwidth() - _SIDE) / columns - 0.15
     sizes = [(wide, spec.height(wide))] * len(drawn)
-    figure.set_figheight(rows * (spec.height(wide) + 0.6) + 0.5)
+    figure.set_figheight(rows * (spec.height(wide) + 2.0) + 1.0)
     for _ in range(3):
         for axes, panel, (wide, high) in zip(drawn, spec.panels, sizes, strict=True):
             axes.set_title(wrapped(panel.title, wide, style.SMALL), size=style.SMALL)
-            axes.set_xlabel(axes.get_xlabel() and wrapped(panel.x, wide, axes.xaxis.label.get_size()))
-            axes.set_ylabel(axes.get_ylabel() and wrapped(panel.y, high, axes.yaxis.label.get_size()))
+            axes.set_xlabel(axes.get_xlabel() and wrapped(panel.x, wide, style.SIZE))
+            axes.set_ylabel(axes.get_ylabel() and wrapped(panel.y, high, style.SIZE))
             if panel.columns:
                 name_places(axes, "x", panel.columns, wide)
             if panel.rows:
                 name_places(axes, "y", panel.rows, high, min(0.36 * figure.get_figwidth(), 1.8))
         engine.execute(figure)
         full = figure.get_size_inches()
-        sizes = [tuple(axes.get_position(original=True).size * full) for axes in drawn]
+        boxes = [axes.get_position(original=True) for axes in drawn]
+        sizes = [(box.width * full[0], box.height * full[1]) for box in boxes]
         lacking = spec.height(sizes[0][0]) - sizes[0][1]
         if abs(lacking) < 0.02:
             break
@@ -167,8 +173,8 @@ def _settle(figure: Figure) -> None:
         _place_names(axes)
 
 
-# Where a name may stand beside its point: right, left, above, below; in points, and how it is aligned.
-_BESIDE = ((4, 0, "left"), (-4, 0, "right"), (0, 7, "center"), (0, -7, "center"))
+# Where a name may stand beside its point, in points: right or left, on its height, above or below.
+_BESIDE = tuple(itertools.product((0, 8.5, -8.5), (("left", 4), ("right", -4))))
 _NAME = "_beside"  # matplotlib's legends leave out what begins with _
 
 
@@ -190,8 +196,8 @@ def _place_names(axes: Axes) -> None:
     taken: list[Any] = []
     frame = axes.get_window_extent()
     for text in (text for text in axes.texts if text.get_label() == _NAME):
-        for right, up, side in _BESIDE:
-            text.set_horizontalalignment(side)
+        for up, (side, right) in _BESIDE:
+            text.set(horizontalalignment=side)
             text.set_position((right, up))
             box = text.get_window_extent()
             inside = all(frame.contains(x, y) for x, y in (box.min, box.max))

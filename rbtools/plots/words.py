@@ -61,20 +61,25 @@ def label(name: object) -> str:
     `corruption`, `PGD-20, ε = 8/255` for `pgd20.8`. Other names and expressions are unchanged, on one line.
     """
     text = tidy(name)
-    for known in (_OWN.get(), _WORDS):
-        if text in known:
-            return known[text]
+    return _OWN.get().get(text) or _words(text)
+
+
+def _words(text: str) -> str:
+    if text in _WORDS:
+        return _WORDS[text]
     if ", " in text and "(" not in text:
         return ", ".join(map(label, text.split(", ")))
-    return metric_words.heading(text)
+    parts, heading = metric_name.parse(text), metric_words.heading(text)
+    if heading == text and parts.over == "eps" and not parts.prefixes:  # of an attack that is not known
+        return f"{metric_words.attack(parts)}, {metric_words.distance(parts)}"
+    return heading
 
 
 def family(name: str, over: str) -> str:
     """The words for all metrics that differ from this one in the quantity `over` only: `PGD-20`."""
-    known = metric_name.parse(name).family
-    if known in _OWN.get():
-        return _OWN.get()[known]
-    return ", ".join(part for part in label(name).split(", ") if not part.startswith(_SYMBOLS[over]))
+    known, words = metric_name.parse(name).family, _words(name).split(", ")
+    kept = [part for part in words if not part.startswith(_SYMBOLS[over])]
+    return _OWN.get().get(known) or (", ".join(kept) if len(kept) < len(words) else known)
 
 
 def with_number(name: str) -> metric_name.MetricName | None:
