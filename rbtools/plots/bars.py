@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
@@ -16,8 +16,6 @@ from rbtools.registry import param
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    Ends = tuple[float, float] | None  # the lengths of an error bar
 
 
 MOST_WEIGHTINGS = 7
@@ -52,7 +50,7 @@ class Bars(weightings.Composed):
         listed = ", ".join(map(words.label, usual)) if len(usual) <= _NAMED else f"{len(usual)} metrics"
         remark = weightings.together(records, self.within, score)
         axis = f"composite score of {listed} (1 is best){remark}"
-        return _drawn(rows, _deviations(rows), list(weights), axis, share=True)
+        return _drawn(rows, np.stack([rows.deviations] * 2), list(weights), axis, share=True)
 
     @property
     def _as_values(self) -> bool:
@@ -70,56 +68,34 @@ class Bars(weightings.Composed):
         columns = [record_values.column(records, name, "--metric") for name in names]
         every = weightings.grouped(records, columns, self.group)
         rows = weightings.best(every, self.top, higher=metric_name.higher_is_better(names[0]))
-        ends = _deviations(rows)
+        ends = np.stack([rows.deviations] * 2)
         if self.group is None:
             known = dict(zip(every.names, map(record_values.intervals, records), strict=True))
-            ends = [
-                [
-                    None if value is None or name not in known[row] else _lengths(value, *known[row][name])
-                    for name, value in zip(names, numbers, strict=True)
-                ]
-                for row, numbers in zip(rows.names, rows.numbers, strict=True)
-            ]
+            without = (np.nan, np.nan)
+            found = np.array([[known[row].get(name, without) for name in names] for row in rows.names])
+            ends = np.stack([rows.means - found[..., 0], found[..., 1] - rows.means])
         titles = [words.label(name) for name in names]
         return _drawn(rows, ends, titles, words.axis(names), words.is_share(names))
 
 
-def _deviations(rows: weightings.Rows) -> list[list[Ends]]:
-    """The ends of error bars of a standard deviation."""
-    return [[None if one is None else (one, one) for one in row] for row in rows.deviations]
+def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str, share: bool) -> Spec:
+    """The bars of each row, a colour for each title; of a single one with numbers, if without error bars.
 
-
-def _lengths(value: float, low: float, high: float) -> tuple[float, float]:
-    """How far an interval reaches below and above a value; 0 where it does not."""
-    return max(value - low, 0.0), max(high - value, 0.0)
-
-
-def _drawn(
-    rows: weightings.Rows, ends: Sequence[Sequence[Ends]], titles: list[str], axis: str, share: bool
-) -> Spec:
-    """The bars of each row, a colour for each title; of a single one with numbers, if without error bars."""
+    ends: (2, rows, titles), how far intervals reach below and above; NaN for none.
+    """
     count = len(rows.names)
     thick = 0.8 / len(titles)
 
     def draw(axes: Axes) -> None:
         for number, title in enumerate(titles):
-            places = [row + (number - (len(titles) - 1) / 2) * thick for row in range(count)]
-            lengths = [row[number] or 0.0 for row in rows.numbers]
-            spread = [end[number] or (0.0, 0.0) for end in ends]
-            barred = any(end[number] for end in ends)
+            places = np.arange(count) + (number - (len(titles) - 1) / 2) * thick
+            lengths, spread = np.nan_to_num(rows.means[:, number]), np.maximum(ends[:, :, number], 0)
             label = title if len(titles) > 1 else None
             bars = axes.barh(places, lengths, thick * 0.9, color=style.COLOURS[number], label=label)
-            if barred:
-                shown = [place for place, end in enumerate(ends) if end[number]]
-                axes.errorbar(
-                    [lengths[place] for place in shown],
-                    [places[place] for place in shown],
-                    xerr=np.array([spread[place] for place in shown]).T,
-                    linestyle="",
-                    color=style.BLACK,
-                    linewidth=0.8,
-                    capsize=1.5,
-                )
+            barred = ~np.isnan(spread).any(0)
+            if barred.any():
+                how: dict[str, Any] = {"color": style.BLACK, "linewidth": 0.8, "capsize": 1.5}
+                axes.errorbar(lengths[barred], places[barred], xerr=spread[:, barred], linestyle="", **how)
             elif len(titles) == 1:
                 axes.bar_label(bars, fmt=" %.3f", size=style.SMALL - 0.5)
         axes.set_ylim(count - 0.45, -0.55)

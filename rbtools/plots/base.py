@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import render, style, words
@@ -24,23 +24,6 @@ _METADATA: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None},
 }
-
-
-class WeighedScore(Protocol):
-    """A composite score: `rbtools.scoring.composite.Composite`, and `weightings.Own`."""
-
-    @property
-    def terms(self) -> Sequence[WeightedTerm]: ...
-    def weighed(self, weights: Sequence[float]) -> list[float | None]: ...
-
-
-class WeightedTerm(Protocol):
-    """A metric of a score and its weight."""
-
-    @property
-    def metric(self) -> str: ...
-    @property
-    def weight(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)

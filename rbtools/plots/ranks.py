@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
@@ -99,30 +99,32 @@ class Ranks(Drawing):
         name = names[0] if self.metric is None else names[-1]
         if self.metric is not None and len(names) > 1:
             raise RbError(f"--join compares sets in one metric, and --metric names {len(names)}. Name one.")
-        at: dict[str, dict[str, float]] = {}
-        column = record_values.column(records, name, "--metric")
-        labels = record_values.keys(records, self.sets, "--sets")
-        for key, label, value in zip(
-            record_values.keys(records, str(self.join), "--join"), labels, column, strict=True
-        ):
-            if value is not None:
-                at.setdefault(label, {})[key] = value
-        if len(at) < 2:
+        import pandas
+
+        found = pandas.DataFrame(
+            {
+                "key": record_values.keys(records, str(self.join), "--join"),
+                "set": record_values.keys(records, self.sets, "--sets"),
+                "value": np.array(record_values.column(records, name, "--metric"), float),
+            }
+        ).dropna()
+        sets = list(dict.fromkeys(found["set"]))
+        if len(sets) < 2:
             raise RbError(
-                f"--join compares sets, and {self.sets} is {next(iter(at), 'nothing')} for all records. Name"
+                f"--join compares sets, and {self.sets} is {next(iter(sets), 'nothing')} for all records. Name"
                 " what they differ in with --sets."
             )
-        if len(at) > MOST_CURVES:
+        if len(sets) > MOST_CURVES:
             raise RbError(
-                f"{self.sets} has {len(at)} values, and {MOST_CURVES} sets can be told apart (--where)."
+                f"{self.sets} has {len(sets)} values, and {MOST_CURVES} sets can be told apart (--where)."
             )
-        shared = [key for key in next(iter(at.values())) if all(key in other for other in at.values())]
-        if not shared:
-            raise RbError(f"No {self.join} is in all of {', '.join(at)}: there is nothing to compare.")
-        ranks = {label: _ranks([values[key] for key in shared], name) for label, values in at.items()}
-        first = next(iter(ranks))
-        order = sorted(range(len(shared)), key=lambda place: ranks[first][place])
-        lines = {label: [ranks[label][place] for place in order] for label in ranks}
+        table = found.pivot_table(index="key", columns="set", values="value", aggfunc="last", sort=False)
+        shared = table[sets].dropna()
+        if shared.empty:
+            raise RbError(f"No {self.join} is in all of {', '.join(sets)}: there is nothing to compare.")
+        first = sets[0]
+        ranks = _ranks(shared, name).sort_values(first, kind="stable")
+        lines = {label: ranks[label].tolist() for label in sets}
 
         def draw(axes: Axes) -> None:
             _curves(axes, lines, [label for label in lines if label != first])
@@ -147,7 +149,7 @@ class Ranks(Drawing):
             )
         if len(names) < 2:
             raise RbError("Ranks change between metrics. Name two or more with --metric.")
-        ranks = [_ranks(record_values.column(records, name, "--metric"), name) for name in names]
+        ranks = [_ranks(record_values.column(records, name, "--metric"), name).tolist() for name in names]
         tags, looks = words.tags(records), style.looks(words.differing(records))
         worst = max((rank for column in ranks for rank in column if rank == rank), default=1.0)
 
@@ -190,14 +192,12 @@ def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Seq
     layout.whole_numbers(axes.xaxis)
 
 
-def _ranks(column: Sequence[float | None], name: str) -> list[float]:
-    """Ranks from 1, the best; equal values share a rank, as in rb-rank; NaN without a value."""
-    sign = -1 if metric_name.higher_is_better(name) else 1
-    costs = sorted(sign * value for value in column if value is not None)
-    first: dict[float, int] = {}
-    for rank, cost in enumerate(costs, start=1):
-        first.setdefault(cost, rank)
-    return [float("nan") if value is None else float(first[sign * value]) for value in column]
+def _ranks(values: Any, name: str) -> Any:
+    """Ranks from 1, the best, in each column; equal values share a rank, as in rb-rank; NaN without a value."""
+    import pandas
+
+    table = values if isinstance(values, pandas.DataFrame) else pandas.Series(values, dtype=float)
+    return table.rank(method="min", ascending=not metric_name.higher_is_better(name))
 
 
 def _name_ends(axes: Axes, last: Sequence[float], tags: Sequence[str], most: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.plots import style, words
-from rbtools.records import expr, metric_name
+from rbtools.records import expr, metric_name, results
 from rbtools.spaces import nasbench201
 
 Record = dict[str, Any]
@@ -136,19 +136,11 @@ def cell(record: Record) -> tuple[int, ...] | None:
 
 def intervals(record: Record) -> dict[str, tuple[float, float]]:
     """Metric -> its 95 % interval, for those that were measured with one."""
-    entries = record.get("evals") or []
-    return {
-        str(entry["metric"]): (float(entry["ci95"][0]), float(entry["ci95"][1]))
-        for entry in entries
-        if entry.get("ci95") and "metric" in entry
-    }
+    pairs = ((name, results.interval(entry)) for name, entry in results.by_metric(record).items())
+    return {name: ends for name, ends in pairs if ends is not None}
 
 
 def deviations(record: Record) -> dict[str, float]:
     """Metric -> the standard deviation over the averaged records (rb-rank --aggregate)."""
-    entries = record.get("evals") or []
-    return {
-        str(entry["metric"]): float(entry["std"])
-        for entry in entries
-        if "metric" in entry and type(entry.get("std")) in (int, float)
-    }
+    entries = results.by_metric(record).items()
+    return {name: float(entry["std"]) for name, entry in entries if results.is_number(entry.get("std"))}

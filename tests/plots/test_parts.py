@@ -187,7 +187,7 @@ def test_scores_are_those_of_rb_score_within_groups_too() -> None:
         [n / 24 + m / 4 for n, m in zip((0, 1, 2, 10, 11, 12), (0, 1, 2) * 2, strict=True)]
     )
     rows = weightings.grouped(some, [within], "train.method")
-    assert (rows.names, rows.numbers, rows.counts) == (["0", "1", "2"], [[0.0], [0.5], [1.0]], [2, 2, 2])
+    assert (rows.names, rows.means.tolist()) == (["0", "1", "2"], [[0.0], [0.5], [1.0]])
     assert weightings.best(rows, 2).names == ["2", "1"]
     score = Composite(some, asked("acc"))
     assert weightings.together(some, None, score) == ", scaled over 2 data sets together"
@@ -201,7 +201,7 @@ def test_the_title_says_that_two_records_tell_only_which_is_better() -> None:
     assert "in each metric 1 is the better" in weightings.together(two, None, score)
     assert "with nothing to compare it with" in weightings.together(two[:1], None, score)
     assert weightings.together(two * 2, None, score) == ""
-    own = weightings.Own([], [])  # rb-score's, which may have compared them with many others
+    own = weightings.Own([], np.zeros((2, 0)))  # rb-score's, which may have compared them with many others
     assert weightings.together(two, None, own) == ""
 
 
