@@ -89,7 +89,7 @@ class Box(weightings.Composed):
             )
             for one in boxes
         ]
-        return Spec(panels, least=max(1.1, _BOX * max(len(one.columns) for one in boxes)), share="y")
+        return Spec(panels, least=max(1.1, _BOX * max(len(one.columns) for one in boxes)))
 
     def _boxes(self, records: Sequence[Record]) -> tuple[list[Boxes], str]:
         """The panels, those of a facet after those of the one before, and the label of their axis."""

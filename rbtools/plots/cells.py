@@ -180,7 +180,7 @@ def _graphs(cells: Sequence[Record], titles: Sequence[str], below: Sequence[str]
         Panel(partial(_graph, ops=nasbench201.ops_of(record["arch"])), title, under)
         for record, title, under in zip(cells, titles, below or [""] * len(cells), strict=True)
     ]
-    return Spec(panels, lambda width: 0.47 * width, least=2.4, share="none")
+    return Spec(panels, lambda width: 0.47 * width, least=2.4, alike=False)
 
 
 def _stroke(op: int) -> Any:

@@ -83,8 +83,7 @@ class Confidence(Drawing):
                 y = "mean largest probability where wrong"
                 of = f"mean largest probability where correct; beside each point {over}"
             panels.append(Panel(draw, title if len(families) > 1 else "", of, y))
-        alike = len({over for _, over in families}) == 1
-        return Spec(panels, least=1.25 if self.width < 4 else 1.9, share="all" if alike else "y")
+        return Spec(panels, least=1.25 if self.width < 4 else 1.9)
 
     def _draw(self, axes: Axes, steps: Steps, places: dict[float, float]) -> None:
         """The lines of one attack or corruption."""
@@ -122,7 +121,7 @@ class Confidence(Drawing):
             draw = partial(_spread, columns=list(pairs.T), colour=style.GREEN)
             ticks = ["correct", "wrong"]
             panels.append(Panel(draw, title + "prediction", SCHEMES["prediction"], "mean probability", ticks))
-        return Spec(panels, share="y")
+        return Spec(panels)
 
 
 def _places(distances: set[float]) -> dict[float, float]:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError, near
 from rbtools.lazy import np
@@ -120,7 +120,7 @@ class CurvesPlot(Drawing):
             panels.append(Panel(draw, ", ".join(filter(None, parts)), words.AXES[group.over], y))
         least = 1.25 if self.width < 4 else 1.9
         return Spec(
-            panels, least=least + 0.5 * bool(beside and not self.same_scale), share=self._share(groups)
+            panels, least=least + 0.5 * bool(beside and not self.same_scale), alike=self.over != "epoch"
         )
 
     def _groups(self, records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[Group]:
@@ -163,19 +163,6 @@ class CurvesPlot(Drawing):
             right.spines["right"].set_visible(True)
             title = ", ".join(group.title for group in groups) + " (dashed)"
             right.set_ylabel(layout.wrapped(title, 1.5, style.SMALL), size=style.SMALL)
-
-    def _share(self, groups: Sequence[Group]) -> Literal["all", "y", "none"]:
-        """Which axes are alike: the horizontal ones only where every panel fills half of them.
-
-        MNIST's radii lie apart from those of other data sets.
-        """
-        if self.over == "epoch":
-            return "none"
-        if len({group.over for group in groups}) > 1:  # distances in other norms
-            return "y"
-        places = [[point.x for line in group.lines.values() for point in line] for group in groups]
-        whole = max(map(max, places)) - min(map(min, places))
-        return "all" if all(max(group) - min(group) >= whole / 2 for group in places) else "y"
 
     def _label(self, records: Sequence[Record]) -> str:
         if self.over == "epoch":
@@ -279,7 +266,7 @@ def _names(records: Sequence[Record], keys: Sequence[str], groups: Sequence[Grou
     for number, place in enumerate(shown):
         at.setdefault(keys[place], []).append(number)
     some, apart = [records[place] for place in shown], list(at.values())
-    each = list(zip(words.differing(some, apart), words.tags(some, apart), strict=True))
+    each = words.told_apart(some, apart)
     kinds = list(dict.fromkeys(each))
     looks = dict(zip(kinds, style.looks([part for part, _ in kinds]), strict=True))
     return Names(shown, [name for _, name in each], [looks[kind] for kind in each])

@@ -48,7 +48,7 @@ class Histogram(Drawing):
                 f"--metric names {len(names)} metrics. More than {MOST} histograms in one figure cannot be"
                 " told apart: name fewer, or draw a box plot (rb-plot box)."
             )
-        columns = {name: np.array(record_values.present(records, name, "--metric")) for name in names}
+        columns = {name: np.array(_known(records, name)) for name in names}
         bins = self._edges(np.concatenate(list(columns.values()))).tolist()
         looks = style.look(names)
 
@@ -72,6 +72,10 @@ class Histogram(Drawing):
         if self.bins is None and len(edges) > _BINS + 1:
             edges = np.histogram_bin_edges(numbers, _BINS)
         return edges
+
+
+def _known(records: Sequence[Record], name: str) -> list[float]:
+    return [one for one in record_values.column(records, name, "--metric") if one is not None]
 
 
 def _height(width: float) -> float:

@@ -111,8 +111,8 @@ class Ranks(Drawing):
         sets = list(dict.fromkeys(found["set"]))
         if len(sets) < 2:
             raise RbError(
-                f"--join compares sets, and {self.sets} is {next(iter(sets), 'nothing')} for all records. Name"
-                " what they differ in with --sets."
+                f"--join compares sets, and {self.sets} is {sets[0] if sets else 'nothing'} for all records."
+                " Name what they differ in with --sets."
             )
         if len(sets) > MOST_CURVES:
             raise RbError(
@@ -150,7 +150,8 @@ class Ranks(Drawing):
         if len(names) < 2:
             raise RbError("Ranks change between metrics. Name two or more with --metric.")
         ranks = [_ranks(record_values.column(records, name, "--metric"), name).tolist() for name in names]
-        tags, looks = words.tags(records), style.looks(words.differing(records))
+        parts, tags = zip(*words.told_apart(records), strict=True)
+        looks = style.looks(parts)
         worst = max((rank for column in ranks for rank in column if rank == rank), default=1.0)
 
         def draw(axes: Axes) -> None:
@@ -193,7 +194,7 @@ def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Seq
 
 
 def _ranks(values: Any, name: str) -> Any:
-    """Ranks from 1, the best, in each column; equal values share a rank, as in rb-rank; NaN without a value."""
+    """Ranks from 1, the best, in each column; equal values share one, as in rb-rank; NaN without a value."""
     import pandas
 
     table = values if isinstance(values, pandas.DataFrame) else pandas.Series(values, dtype=float)

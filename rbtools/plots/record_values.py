@@ -40,6 +40,7 @@ def _values(records: Sequence[Record], compiled: expr.Expression) -> list[float 
             raise wrong
         known = dict.fromkeys(metric_name.names(records))
         compiled({**records[0], "metrics": dict.fromkeys(known)})  # this raises an error for a wrong name
+        raise RbError(f"No record has a value of '{compiled.text}'.")
     return [None if value is None else float(value) for value in numbers]
 
 
@@ -63,14 +64,6 @@ def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str
         except RbError as wrong:
             raise RbError(f"{option}: {wrong}") from None
     return list(names)
-
-
-def present(records: Sequence[Record], text: str, option: str) -> list[float]:
-    """The existing values of a metric or an expression; see `column`. Raises RbError for none."""
-    numbers = [value for value in column(records, text, option) if value is not None]
-    if not numbers:
-        raise RbError(f"{option}: no record has a value of '{text}'.")
-    return numbers
 
 
 def keys(records: Sequence[Record], text: str, option: str) -> list[str]:

@@ -42,15 +42,15 @@ def usual(width: float) -> float:
 class Spec(NamedTuple):
     """A figure of panels.
 
-    height: of the axes of a panel for their width, in inches. least: the least width of a panel. share: which
-    axes of the panels have one scale: "all", "y" (the vertical ones), "none". bar: the label of a bar of the
+    height: of the axes of a panel for their width, in inches. least: the least width of a panel. alike:
+    whether the vertical axes have one scale. bar: the label of a bar of the
     colours of the last panel's image or points, at the side `bar_at`.
     """
 
     panels: Sequence[Panel]
     height: Callable[[float], float] = usual
     least: float = 1.9
-    share: Literal["all", "y", "none"] = "all"
+    alike: bool = True
     bar: str | None = None
     bar_at: Literal["right", "top"] = "right"
 
@@ -68,23 +68,19 @@ def render(spec: Spec, width: float, title: str = "") -> Figure:
     grid = figure.add_gridspec(rows, columns)
     drawn: list[Axes] = []
     for place, panel in enumerate(spec.panels):
-        first = drawn[0] if drawn else None
-        axes = figure.add_subplot(
-            grid[divmod(place, columns)],
-            sharex=first if spec.share == "all" else None,
-            sharey=None if spec.share == "none" else first,
-        )
-        drawn.append(axes)
-        panel.draw(axes)
+        of = {"sharey": drawn[0]} if drawn and spec.alike else {}
+        drawn.append(figure.add_subplot(grid[divmod(place, columns)], **of))
+        panel.draw(drawn[-1])
+    for place, (axes, panel) in enumerate(zip(drawn, spec.panels, strict=True)):
         axes.set(xlabel=panel.x, ylabel=panel.y)
-        below = spec.panels[place + columns] if place + columns < count else None
-        if below is not None and below.x == panel.x:
+        left, below = place - 1, place + columns
+        if below < count and spec.panels[below].x == panel.x:
+            alike = drawn[below].get_xlim() == axes.get_xlim()
             axes.set_xlabel("")
-            if spec.share == "all" or (below.columns and below.columns == panel.columns):
-                axes.tick_params(labelbottom=False)
-        if place % columns and spec.panels[place - 1].y == panel.y:
+            axes.tick_params(labelbottom=not (alike and spec.panels[below].columns == panel.columns))
+        if place % columns and spec.panels[left].y == panel.y:
             axes.set_ylabel("")
-            axes.tick_params(labelleft=spec.share == "none")
+            axes.tick_params(labelleft=not spec.alike)
     if spec.bar is not None:
         _bar(figure, drawn, spec.bar, spec.bar_at)
     if title:

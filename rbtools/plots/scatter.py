@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -80,6 +80,13 @@ class Scatter(Drawing):
             raise RbError(f"{' and '.join(options)} both give points a colour. Leave one out.")
         y = self.y or metric_name.default_rank_key(records)
         points = _points(records, self.x, y)
+        shades = groups = bar = None
+        if self.colour is not None:
+            try:
+                shades = record_values.column(points.records, self.colour, "--colour")
+                bar = words.axis([self.colour])
+            except RbError:  # no numbers
+                groups = record_values.groups(points.records, self.colour, "--colour")
 
         def draw(axes: Axes) -> None:
             if self.log_x:
@@ -88,10 +95,10 @@ class Scatter(Drawing):
                 _neighbourhood(axes, points, nasbench201.find(self.neighbours))
             elif self.highlight is not None:
                 _highlighted(axes, points, self.highlight)
-            elif texts is not None:
-                _grouped(axes, points, texts, str(self.colour))
-            elif self.colour is not None:
-                _shaded(axes, points, self.colour)
+            elif groups is not None:
+                _grouped(axes, points, groups, str(self.colour))
+            elif shades is not None:
+                _shaded(axes, points, shades)
             else:
                 _dots(axes, points, color=style.BLUE)
                 if 1 < len(points.x) <= _NAMED:
@@ -102,8 +109,6 @@ class Scatter(Drawing):
             for axis in (axes.yaxis,) if self.log_x else (axes.xaxis, axes.yaxis):
                 layout.plain_numbers(axis)
 
-        texts = None if self.colour is None else _texts(points.records, self.colour)
-        bar = None if self.colour is None or texts is not None else words.axis([self.colour])
         return Spec([Panel(draw, x=words.axis([self.x]), y=words.axis([y]))], _height, bar=bar)
 
     def _scale(self, axes: Axes, points: Points) -> None:
@@ -154,24 +159,6 @@ def _points(records: Sequence[Record], x: str, y: str) -> Points:
     return Points(*map(list, zip(*both, strict=True)))
 
 
-def _texts(records: Sequence[Record], text: str) -> list[str] | None:
-    """The values of an expression if they are texts; else None."""
-    try:
-        compiled = expr.compile(text)
-    except RbError as wrong:
-        raise RbError(f"--colour: {wrong}") from None
-    texts: list[str] = []
-    for record in records:
-        try:
-            value = compiled(record)
-        except RbError:
-            value = None
-        if value is not None and not isinstance(value, str):
-            return None
-        texts.append("without" if value is None else words.tidy(value))
-    return texts if any(value != "without" for value in texts) else None
-
-
 def _dots(axes: Axes, points: Points, places: Sequence[int] | None = None, **look: Any) -> None:
     """A dot for each record, or for those at some places; smaller the more there are."""
     places = range(len(points.x)) if places is None else places
@@ -182,9 +169,8 @@ def _dots(axes: Axes, points: Points, places: Sequence[int] | None = None, **loo
     axes.scatter(x, y, **{**usual, **look})
 
 
-def _shaded(axes: Axes, points: Points, colour: str) -> None:
+def _shaded(axes: Axes, points: Points, shades: Sequence[float | None]) -> None:
     """Colours by a number, which a bar beside the axes explains."""
-    shades = record_values.column(points.records, colour, "--colour")
     _dots(axes, points, [place for place, shade in enumerate(shades) if shade is None], color=style.PALE)
     # In the order of the colour both ends stay visible; otherwise the densest part would cover them.
     known = sorted((shade, place) for place, shade in enumerate(shades) if shade is not None)
@@ -204,10 +190,7 @@ def _highlighted(axes: Axes, points: Points, condition: str) -> None:
         _dots(axes, points, places, color=colour, zorder=4 if on else 2, label=f"{text} ({len(places):,})")
 
 
-def _grouped(axes: Axes, points: Points, texts: Sequence[str], option: str) -> None:
-    groups: dict[str, list[int]] = {}
-    for place, text in enumerate(texts):
-        groups.setdefault(text, []).append(place)
+def _grouped(axes: Axes, points: Points, groups: Mapping[str, Sequence[int]], option: str) -> None:
     if len(groups) > MOST_GROUPS:
         raise RbError(
             f"--colour {option} has {len(groups)} different values, and {MOST_GROUPS} can be told apart."

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rbtools.plots import base, render, style
+from rbtools.commands.corrupt import severity_param
+from rbtools.plots import base, render, style, words
+from rbtools.plots.output_file import output_param
+from rbtools.registry import param
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,10 +26,16 @@ _HALF = 0.48  # half a tile, as a share of its place
 
 @dataclass(frozen=True, kw_only=True)
 class ContactSheet(base.Drawing):
-    """The options of a contact sheet; the caller provides the images."""
+    """The options of a sheet of corrupted images, as typed; the caller provides the images."""
+
+    names: str = param("all", "", metavar="[NAME,...]", positional=True)
+    output: str = output_param()
+    severity: str = severity_param()
 
     def of(self, clean: np.ndarray, rows: Mapping[str, Images], severities: Sequence[int]) -> Figure:
         """The Figure of an image, uint8 (H, W, C), and of its corrupted versions, one for each severity."""
+        with words.own(self.label):
+            rows = {words.label(name).replace("_", " "): tiles for name, tiles in rows.items()}
         blocks = max(1, min(math.ceil(len(rows) / 3), int(self.width / _BLOCK)))
         down = math.ceil(len(rows) / blocks)
         heads = ["clean", *map(str, severities)]
@@ -34,14 +43,13 @@ class ContactSheet(base.Drawing):
         for start in range(0, len(rows), down):
             block = dict(list(rows.items())[start : start + down])
             draw = partial(_tiles, rows=[[clean, *tiles] for tiles in block.values()], down=down)
-            names = [name.replace("_", " ") for name in block]
-            panels.append(render.Panel(draw, x="severity", columns=heads, rows=names))
+            panels.append(render.Panel(draw, x="severity", columns=heads, rows=[*block]))
 
         def height(width: float) -> float:
             return down * min(_LARGEST, width / len(heads)) * len(clean) / len(clean[0])
 
         with style.applied():
-            spec = render.Spec(panels, height, least=(self.width - 1) / blocks, share="none")
+            spec = render.Spec(panels, height, least=(self.width - 1) / blocks, alike=False)
             return render.render(spec, self.width, self.title)
 
 
@@ -52,6 +60,6 @@ def _tiles(axes: Axes, rows: Sequence[Images], down: int) -> None:
             shown = image.repeat(3, 2) if image.shape[2] == 1 else image
             at = (column - _HALF, column + _HALF, row + _HALF, row - _HALF)
             axes.imshow(shown, extent=at, interpolation="nearest")
-    axes.set(xlim=(-0.5, len(rows[0]) - 0.5), ylim=(down - 0.5, -0.5), frame_on=False, aspect="auto")
+    axes.set(xlim=(-0.5, len(rows[0]) - 0.5), ylim=(down - 0.5, -0.5), frame_on=False, aspect="equal")
     axes.grid(visible=False)
     axes.tick_params(length=0)

@@ -12,7 +12,7 @@ from typing import Any
 from rbtools.errors import RbError
 from rbtools.plots import style
 from rbtools.records import metric_name
-from rbtools.records.results import short_dataset
+from rbtools.records.results import at, short_dataset
 from rbtools.scoring import metric_words
 from rbtools.scoring.metric_words import AXES as AXES
 from rbtools.scoring.metric_words import axis_of as axis_of
@@ -140,88 +140,58 @@ def shortened(text: str, most: int = LONGEST) -> str:
     return text[:half] + ELLIPSIS + text[len(text) - half :]
 
 
-_PARTS = (
-    ("arch", "name"),
-    ("dataset",),
-    ("train", "method"),
-    ("train", "config", "regularize"),
-    ("train", "seed"),
-)
-
-
 def method(record: Record) -> str | None:
     """The training method of a record; of corruption training with its noise, if that is not uniform."""
-    train = record.get("train")
-    train = train if isinstance(train, dict) else {}
-    config = train.get("config")
-    noise = config.get("noise") if isinstance(config, dict) else None
-    name = train.get("method")
+    name, noise = (at(record, ("train", *path)) for path in (("method",), ("config", "noise")))
     return f"{name} {noise}" if name == "corruption" and noise not in (None, "uniform") else name
 
 
-def _parts(record: Record) -> list[str | None]:
-    parts: list[str | None] = []
-    for path in _PARTS:
-        value: Any = record
-        for step in path:
-            value = value.get(step) if isinstance(value, dict) else None
-        if path[-1] == "regularize" and isinstance(record.get("train"), dict):
-            value = "+".join(map(str, value)) if isinstance(value, list) else value
-            value = value or "none"
-        if path == ("dataset",) and value is not None:
-            value = short_dataset(str(value))
-        if path == ("train", "method"):
-            value = method(record)
-        parts.append(None if value is None else tidy(value))
-    return parts
+def _parts(record: Record) -> tuple[str | None, ...]:
+    """What tells records apart: network, data set, training method, regularisation and seed."""
+    dataset, regularize = at(record, ("dataset",)), at(record, ("train", "config", "regularize"))
+    if isinstance(regularize, list):
+        regularize = "+".join(map(str, regularize))
+    if isinstance(record.get("train"), dict):
+        regularize = regularize or "none"
+    parts = (
+        at(record, ("arch", "name")),
+        None if dataset is None else short_dataset(str(dataset)),
+        method(record),
+        regularize,
+        at(record, ("train", "seed")),
+    )
+    return tuple(None if part is None else tidy(part) for part in parts)
 
 
-def _differ(rows: Sequence[Sequence[str | None]], apart: Iterable[Sequence[int]] | None) -> list[int]:
-    """The places in which some of these rows differ; with `apart`, in which those of one part of them do."""
-    parts = [range(len(rows))] if apart is None else apart
-    return [
-        place
-        for place in range(len(_PARTS))
-        if any(len({rows[number][place] for number in part}) > 1 for part in parts)
-    ]
-
-
-def differing(
+def told_apart(
     records: Sequence[Record], apart: Iterable[Sequence[int]] | None = None
-) -> list[tuple[str | None, ...]]:
-    """For each record, those of name, data set, method, regularisation and seed that differ among them.
+) -> list[tuple[tuple[str | None, ...], str]]:
+    """For each record those of its parts that differ among the records, and a short name made of them; equal
+    names get numbers.
 
-    apart: parts of the records that are not compared with each other, by place.
+    apart: sets of records that are not compared with each other, by place.
     """
     rows = [_parts(record) for record in records]
-    places = _differ(rows, apart)
-    return [tuple(row[place] for place in places) for row in rows]
-
-
-def tags(records: Sequence[Record], apart: Sequence[Sequence[int]] | None = None) -> list[str]:
-    """A short name for each record, made of what differs of those in `_PARTS`; see `differing`."""
-    rows = [_parts(record) for record in records]
-    differ = _differ(rows, apart) or [0]
-    words = ("", "", "", "", "seed ")
-    named = [
-        " ".join(words[place] + label(row[place]) for place in differ if row[place] is not None) or "unnamed"
-        for row in rows
+    sets = [range(len(rows))] if apart is None else list(apart)
+    differ = [
+        place for place in range(5) if any(len({rows[number][place] for number in some}) > 1 for some in sets)
     ]
-    names = [shortened(name) for name in named]
-    for part in [range(len(rows))] if apart is None else apart:
-        for place, name in zip(part, _numbered([names[place] for place in part]), strict=True):
-            names[place] = name
-    return names
+    before = ("", "", "", "", "seed ")
+    names = []
+    for row in rows:
+        shown = [before[place] + label(row[place]) for place in differ or [0] if row[place] is not None]
+        names.append(shortened(" ".join(shown) or "unnamed"))
+    for some in sets:
+        total, met = Counter(names[number] for number in some), Counter[str]()
+        for number in some:
+            met[name := names[number]] += 1
+            names[number] = name if total[name] == 1 else f"{name} #{met[name]}"
+    return [(tuple(row[place] for place in differ), name) for row, name in zip(rows, names, strict=True)]
 
 
-def _numbered(names: list[str]) -> list[str]:
-    """The names; equal names get numbers."""
-    total, met = Counter(names), Counter[str]()
-    numbered = []
-    for name in names:
-        met[name] += 1
-        numbered.append(name if total[name] == 1 else f"{name} #{met[name]}")
-    return numbered
+def tags(records: Sequence[Record]) -> list[str]:
+    """A short name for each record; see `told_apart`."""
+    return [name for _, name in told_apart(records)]
 
 
 def counted(number: int, noun: str = "record") -> str:
