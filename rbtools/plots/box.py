@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.datasets import DATASETS, WITH_PATH, describe
 from rbtools.errors import RbError
@@ -25,19 +25,8 @@ FEW = 5  # up to this many records are points, not a box
 _BOX = 0.12  # the least inches of a box
 
 
-class Boxes(NamedTuple):
-    """The boxes of a panel: an attack over its distances, a corruption over its severities, single metrics,
-    or groups.
-
-    columns: the numbers of each box. level: of chance. colours: of each box, where the boxes are groups.
-    """
-
-    title: str
-    over: str
-    names: list[str]
-    columns: list[list[float]]
-    level: float | None = None
-    colours: list[str] | None = None
+# Title of a panel, key in words.AXES of what lies along it, names, numbers and colour of each box.
+Boxes = tuple[str, str, list[str], list[list[float]], list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,26 +65,9 @@ class Box(weightings.Composed):
     )
 
     def spec(self, records: Sequence[Record]) -> Spec:
-        boxes, axis = self._boxes(records)
-        levels = {one.level for one in boxes} - {None}
-        chance = f"chance ({levels.pop():.3g})" if len(levels) == 1 else "chance"
-        panels = [
-            Panel(
-                partial(_draw, boxes=one, chance=chance),
-                one.title,
-                words.AXES.get(one.over, ""),
-                axis,
-                one.names,
-            )
-            for one in boxes
-        ]
-        return Spec(panels, least=max(1.1, _BOX * max(len(one.columns) for one in boxes)))
-
-    def _boxes(self, records: Sequence[Record]) -> tuple[list[Boxes], str]:
-        """The panels, those of a facet after those of the one before, and the label of their axis."""
-        parts: dict[str, Sequence[int]] = {"": range(len(records))}
+        parts: Mapping[str, Sequence[int]] = {"": range(len(records))}
         if self.facet is not None:
-            parts = {**record_values.groups(records, self.facet, "--facet")}
+            parts = record_values.groups(records, self.facet, "--facet")
         group, share = self.group, False
         if self.weightings is not None:
             axis, group = "composite score (1 is best)", group or "train.method"
@@ -104,17 +76,22 @@ class Box(weightings.Composed):
             names = self._names(records)
             axis, share = words.axis(names), words.is_share(names)
             columns = {name: record_values.column(records, name, "--metric") for name in names}
-        drawn: list[Boxes] = []
+        facets = {facet: [records[place] for place in places] for facet, places in parts.items()}
+        counts = {facet: (self.n_classes or classes(facets[facet])) if share else None for facet in facets}
+        known = set(counts.values()) - {None}
+        chance = f"chance ({1 / known.pop():.3g})" if len(known) == 1 else "chance"  # type: ignore[operator]
+        panels = []
         for facet, places in parts.items():
-            some = [records[place] for place in places]
             own = {name: [column[place] for place in places] for name, column in columns.items()}
-            count = (self.n_classes or classes(some)) if share else None
-            level = None if count is None else 1 / count
             if group is not None:
-                drawn += _by_group(record_values.groups(some, group, "--group"), facet, own, level)
+                drawn = _by_group(record_values.groups(facets[facet], group, "--group"), own)
             else:
-                drawn += _by_family(own, facet, level, self.together)
-        return drawn, axis
+                drawn = _by_family(own, self.together)
+            for title, over, ticks, boxes, colours in drawn:
+                draw = partial(_draw, boxes=boxes, colours=colours, classes=counts[facet], chance=chance)
+                heading = ", ".join(filter(None, (words.label(facet), title)))
+                panels.append(Panel(draw, heading, words.AXES.get(over, ""), axis, ticks))
+        return Spec(panels, least=max(1.1, _BOX * max(len(panel.columns) for panel in panels)))
 
     def _scores(self, records: Sequence[Record]) -> dict[str, list[float | None]]:
         """Weighting -> the composite score of each record."""
@@ -143,79 +120,46 @@ class Box(weightings.Composed):
 
 
 def _by_group(
-    groups: Mapping[str, Sequence[int]],
-    facet: str,
-    columns: Mapping[str, Sequence[float | None]],
-    level: float | None,
-) -> list[Boxes]:
+    groups: Mapping[str, Sequence[int]], columns: Mapping[str, Sequence[float | None]]
+) -> Iterator[Boxes]:
     """A panel for each metric or score, a box for each group of records."""
-    looks = style.look([*groups])
-    colours = [looks[name]["color"] for name in groups]
-    names = [words.label(name) for name in groups]
-    return [
-        Boxes(
-            _title(facet, words.label(name)),
-            "",
-            names,
-            [_known([column[place] for place in places]) for places in groups.values()],
-            level,
-            colours,
-        )
-        for name, column in columns.items()
-    ]
+    colours = [look["color"] for look in style.look([*groups]).values()]
+    for name, column in columns.items():
+        boxes = [_known([column[place] for place in places]) for places in groups.values()]
+        yield words.label(name), "", [words.label(group) for group in groups], boxes, colours
 
 
-def _by_family(
-    columns: Mapping[str, Sequence[float | None]], facet: str, level: float | None, together: bool
-) -> list[Boxes]:
-    """Families in the order in which they are met, each sorted by distance; single metrics together, all of
-    them with `together`."""
-    families: dict[tuple[str, str], list[tuple[float, str]]] = {}
-    for name in columns:
-        parts = None if together else words.with_number(name)
-        if parts is not None:
-            family = (words.family(name, parts.over), words.axis_of(parts))
-            families.setdefault(family, []).append((float(parts.number), name))
-    families = {family: sorted(found) for family, found in families.items() if len(found) > 1}
-    several = {name for found in families.values() for _, name in found}
+def _by_family(columns: Mapping[str, Sequence[float | None]], together: bool) -> Iterator[Boxes]:
+    """Families in the order in which they are met, each sorted by distance; single metrics before them, all
+    with `together`."""
+    found = {} if together else words.families(columns)
+    found = {family: members for family, members in found.items() if len(members) > 1}
+    several = {name for members in found.values() for _, name in members}
     single = [name for name in columns if name not in several]
-    panels = [
-        Boxes(
-            _title(facet),
-            "",
-            [words.label(name) for name in single],
-            [_known(columns[name]) for name in single],
-            level,
-        )
-    ]
-    for (title, over), found in families.items():
-        ticks = [f"{number:.3g}" for number, _ in found]
-        panels.append(
-            Boxes(_title(facet, title), over, ticks, [_known(columns[name]) for _, name in found], level)
-        )
-    return [panel for panel in panels if any(panel.columns)]
-
-
-def _title(facet: str, what: str = "") -> str:
-    return ", ".join(filter(None, (words.label(facet), what)))
+    panels = [("", "", single, [words.label(name) for name in single])]
+    for (title, over), members in found.items():
+        panels.append((title, over, [name for _, name in members], [f"{x:.3g}" for x, _ in members]))
+    for title, over, names, ticks in panels:
+        boxes = [_known(columns[name]) for name in names]
+        if any(boxes):
+            yield title, over, ticks, boxes, [style.BLUE] * len(boxes)
 
 
 def _known(column: Sequence[float | None]) -> list[float]:
     return [value for value in column if value is not None]
 
 
-def _draw(axes: Axes, boxes: Boxes, chance: str) -> None:
-    colours = boxes.colours or [style.BLUE] * len(boxes.columns)
-    for place, (column, colour) in enumerate(zip(boxes.columns, colours, strict=True)):
-        if len(column) > FEW:
-            _box(axes, column, place, colour)
+def _draw(axes: Axes, boxes: list[list[float]], colours: list[str], classes: int | None, chance: str) -> None:
+    for place, (numbers, colour) in enumerate(zip(boxes, colours, strict=True)):
+        if len(numbers) > FEW:
+            _box(axes, numbers, place, colour)
         else:
-            axes.plot([place] * len(column), column, linestyle="", marker="o", color=colour, markersize=3.5)
-    middle, half = (len(boxes.columns) - 1) / 2, max(len(boxes.columns), 3) / 2 + 0.1
+            axes.plot([place] * len(numbers), numbers, linestyle="", marker="o", color=colour, markersize=3.5)
+    middle, half = (len(boxes) - 1) / 2, max(len(boxes), 3) / 2 + 0.1
     axes.set_xlim(middle - half, middle + half)
     axes.grid(visible=False, axis="x")
-    if boxes.level is not None:
-        axes.axhline(boxes.level, color=style.BLACK, linestyle=(0, (4, 2)), linewidth=0.9, label=chance)
+    if classes is not None:
+        axes.axhline(1 / classes, color=style.BLACK, linestyle=(0, (4, 2)), linewidth=0.9, label=chance)
 
 
 def _box(axes: Axes, column: Sequence[float], place: int, colour: str) -> None:

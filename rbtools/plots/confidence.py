@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-MOST_PANELS, MOST_NAMED = 9, 10
+MOST_NAMED = 10
 _FAR = 10  # a last distance so many times the one before it (255 after 8) has a place as any other
 # The panels of --view class, and what lies along their axes.
 SCHEMES = {"label": "true class", "argmax": "predicted class", "prediction": "prediction"}
@@ -61,27 +61,24 @@ class Confidence(Drawing):
 
     def _over(self, by_metric: details.Details) -> Spec:
         """A panel for each attack or corruption."""
-        families: dict[tuple[str, str], list[tuple[float, str]]] = {}
-        for name in by_metric:
-            parts = words.with_number(name)
-            if parts is not None:
-                family = words.family(name, parts.over), words.AXES[words.axis_of(parts)]
-                families.setdefault(family, []).append((float(parts.number), name))
+        families = words.families(by_metric)
         if not families:
             raise RbError(
                 f"None of {', '.join(by_metric)} has a distance or a severity. Draw them with --view class."
             )
-        _refuse_many([title for title, _ in families])
         places = _places({0.0, *(value for names in families.values() for value, _ in names)})
         panels = []
         for (title, over), names in families.items():
-            clean = [(0.0, by_metric["acc"])] if "acc" in by_metric and over != words.AXES["severity"] else []
-            steps = clean + [(value, by_metric[name]) for value, name in sorted(names)]
+            clean = [(0.0, "acc")] if "acc" in by_metric and over != "severity" else []
+            steps = [(value, by_metric[name]) for value, name in clean + names]
             draw = partial(self._draw, steps=steps, places=places)
-            of, y = over, "mean probability" if self.view == "label" else "mean largest probability"
+            of, y = (
+                words.AXES[over],
+                "mean probability" if self.view == "label" else "mean largest probability",
+            )
             if self.view == "prediction":
                 y = "mean largest probability where wrong"
-                of = f"mean largest probability where correct; beside each point {over}"
+                of = f"mean largest probability where correct; beside each point {of}"
             panels.append(Panel(draw, title if len(families) > 1 else "", of, y))
         return Spec(panels, least=1.25 if self.width < 4 else 1.9)
 
@@ -107,13 +104,12 @@ class Confidence(Drawing):
 
     def _by_class(self, by_metric: details.Details) -> Spec:
         names = list(by_metric) if self.metric is not None else list(by_metric)[-1:]
-        _refuse_many([f"{name} {scheme}" for name in names for scheme in SCHEMES])
         panels = []
         for name in names:
             title = f"{words.label(name)}: " if len(names) > 1 else ""
             rows = by_metric[name]
             for scheme, colour in (("label", style.BLUE), ("argmax", style.VERMILLION)):
-                columns = _classes(name, scheme, rows)
+                columns = _classes(scheme, rows)
                 draw = partial(_spread, columns=columns, colour=colour)
                 ticks = [str(number) for number in range(len(columns))]
                 panels.append(Panel(draw, title + scheme, SCHEMES[scheme], "mean probability", ticks))
@@ -132,9 +128,15 @@ def _places(distances: set[float]) -> dict[float, float]:
     return {value: float(place) for place, value in enumerate(ordered)}
 
 
-def _refuse_many(names: Sequence[str]) -> None:
-    if len(names) > MOST_PANELS:
-        raise RbError(f"There would be {len(names)} panels, and {MOST_PANELS} fit. Name fewer with --metric.")
+def _matrices(rows: Sequence[dict[str, Any]], scheme: str) -> np.ndarray:
+    """The mean probabilities (records, classes, classes) by label or by argmax."""
+    found = [row["confidence"].get(scheme) or [] for row in rows]
+    if len({len(matrix) for matrix in found}) > 1 or not found[0]:
+        raise RbError(
+            "The confidences by class are not there, or are of different numbers of classes. Choose records"
+            " with --where."
+        )
+    return np.array(found)
 
 
 def _labels(axes: Axes, steps: Steps, label: int) -> None:
@@ -144,22 +146,17 @@ def _labels(axes: Axes, steps: Steps, label: int) -> None:
     that gain most are named and the rest is grey.
     """
     xs = [x for x, _ in steps]
-    rows = [[detail["confidence"].get("label") for detail in details] for _, details in steps]
-    sizes = {0 if not matrix else len(matrix) for row in rows for matrix in row}
-    if len(sizes) > 1 or sizes == {0}:
-        raise RbError(
-            "The confidences by class are not there, or are of different numbers of classes. Choose records"
-            " with --where."
-        )
-    if label >= min(sizes):
-        raise RbError(f"--class is {label}. The classes are 0 to {min(sizes) - 1}.")
-    middles = np.array([np.median([matrix[label] for matrix in row], axis=0) for row in rows])
+    rows = [_matrices(details, "label") for _, details in steps]
+    classes = min(matrices.shape[1] for matrices in rows)
+    if label >= classes:
+        raise RbError(f"--class is {label}. The classes are 0 to {classes - 1}.")
+    middles = np.array([np.median(matrices[:, label], axis=0) for matrices in rows])
     order = [int(place) for place in np.argsort(-middles.max(0), kind="stable") if place != label]
     for number, other in enumerate([label, *order]):
         own, named = number == 0, number <= MOST_NAMED
         look = {**(style.line(number) if named else {"color": style.PALE}), "linewidth": 2.0 if own else 1.0}
         points = list(zip(xs, middles[:, other], strict=True))
-        ends = [tuple(np.quantile([m[label][label] for m in row], (0.1, 0.9))) for row in rows] if own else []
+        ends = [tuple(np.quantile(one[:, label, label], (0.1, 0.9))) for one in rows] if own else []
         marks.line(
             axes, points, {**look, "zorder": 3 if named else 1}, f"class {other}" if named else "", ends
         )
@@ -196,15 +193,9 @@ def _against(axes: Axes, steps: Steps) -> None:
         write_names(axes, points, names)
 
 
-def _classes(name: str, scheme: str, rows: Sequence[dict[str, Any]]) -> list[np.ndarray]:
+def _classes(scheme: str, rows: Sequence[dict[str, Any]]) -> list[np.ndarray]:
     """The probability of each class over the images of it (label), or over those predicted as it (argmax)."""
-    shapes = {len(row["confidence"].get("label") or ()) for row in rows}
-    if len(shapes) > 1 or shapes == {0}:
-        raise RbError(
-            f"The confidences of '{name}' by class are not there, or are of data sets with different classes."
-            " Choose records with --where."
-        )
-    diagonal = np.array([np.diag(np.array(row["confidence"][scheme])) for row in rows])
+    diagonal = np.diagonal(_matrices(rows, scheme), axis1=1, axis2=2)
     counts = np.array([row.get("images", {}).get(scheme, [1] * diagonal.shape[1]) for row in rows])
     return list(np.where(counts > 0, diagonal, np.nan).T)
 

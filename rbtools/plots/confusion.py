@@ -47,10 +47,6 @@ class Confusion(Drawing):
         if self.metric is None:
             last = next(reversed(by_metric))
             by_metric = {last: by_metric[last]}
-        if len(by_metric) > 9:
-            raise RbError(
-                f"--metric means {len(by_metric)} matrices, and 9 fit: {', '.join(by_metric)}. Name fewer."
-            )
         panels = []
         room = (self.width - 1.2) / min(len(by_metric), max(1, int((self.width - 0.65) / _LEAST)))
         for name, rows in by_metric.items():

@@ -13,7 +13,7 @@ from rbtools.lazy import np
 from rbtools.plots import layout, marks, record_values, style, words
 from rbtools.plots.base import Drawing, Record
 from rbtools.plots.render import Panel, Spec
-from rbtools.records import expr, metric_name
+from rbtools.records import expr, metric_name, results
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 MOST_LINES = 16  # the most records with a line and a name each
-MOST_PANELS = 20
 _BANDS = 6  # the most records whose intervals are drawn
 _TRACED = 200  # the most records with a grey line each
 _DEFAULT = {"gamma": "pr.*", "rho": "probacc.*", "eps": "*", "severity": "corrupt.*"}
@@ -103,20 +102,16 @@ class CurvesPlot(Drawing):
         if self.facet is not None:
             keys = record_values.keys(records, self.facet, "--facet")
         groups = self._groups(records, keys, self.metric)
-        if len(groups) > MOST_PANELS:
-            raise RbError(
-                f"There would be {len(groups)} panels ({', '.join(one.title for one in groups[:4])} ...), and"
-                f" {MOST_PANELS} fit. Name fewer with --metric."
-            )
         beside = [] if self.right is None else self._groups(records, keys, self.right)
         names = _names(records, keys, groups)
         y = self._label(records)
         panels = []
+        one_family = len({group.title for group in groups}) == 1 or self.right is not None
         for group in groups:
             own = [other for other in beside if other.facet == group.facet]
             draw = partial(self._draw, group=group, names=names, beside=own)
-            plain = self.facet is not None and (self.right is not None or len({g.title for g in groups}) == 1)
-            parts = (words.label(group.facet), "" if plain or len(groups) == 1 else group.title)
+            alone = one_family and (self.facet is not None or len(groups) == 1)
+            parts = (words.label(group.facet), "" if alone else group.title)
             panels.append(Panel(draw, ", ".join(filter(None, parts)), words.AXES[group.over], y))
         least = 1.25 if self.width < 4 else 1.9
         return Spec(
@@ -165,48 +160,40 @@ class CurvesPlot(Drawing):
             right.set_ylabel(layout.wrapped(title, 1.5, style.SMALL), size=style.SMALL)
 
     def _label(self, records: Sequence[Record]) -> str:
-        if self.over == "epoch":
-            metric = self.metric
-            if metric is None or (
-                self.right is None and (len(expr.items(metric)) > 1 or expr.is_glob(metric))
-            ):
-                return "value"
-            beside = f"; dashed: {self.right}" if self.right is not None and self.same_scale else ""
-            return _history_words(metric + beside)
-        return words.quantity(list(self._wanted(metric_name.names(records), self.metric)))
+        metric = self.metric
+        if self.over != "epoch":
+            return words.quantity(self._names(records, metric))
+        if metric is None or (self.right is None and (len(expr.items(metric)) > 1 or expr.is_glob(metric))):
+            return "value"
+        beside = f"; dashed: {self.right}" if self.right is not None and self.same_scale else ""
+        return _history_words(metric + beside)
 
     def _curves(self, records: Sequence[Record], metric: str | None) -> dict[tuple[str, str], Lines]:
-        """Lines by family and by what is held fixed, ProbAcc for each gamma, or each rho; and by the quantity
-        along the axis, whose unit follows the norm."""
-        wanted = self._wanted(metric_name.names(records), metric)
-        groups: dict[tuple[str, str], Lines] = {}
-        for place, record in enumerate(records):
-            known = record.get("metrics") or {}
-            intervals, deviations = record_values.intervals(record), record_values.deviations(record)
-            for name, (parts, x) in wanted.items():
-                if known.get(name) is not None:
-                    over = "rho" if self.over == "rho" else words.axis_of(parts)
-                    points = groups.setdefault((words.family(name, over), over), {}).setdefault(place, [])
-                    points.append(Point(x, known[name], intervals.get(name), deviations.get(name)))
-        return {key: {place: sorted(line) for place, line in lines.items()} for key, lines in groups.items()}
+        """Lines by family, ProbAcc for each gamma, or each rho, and by the quantity along the axis."""
+        known = [record.get("metrics") or {} for record in records]
+        intervals = [record_values.intervals(record) for record in records]
+        deviations = [record_values.deviations(record) for record in records]
+        return {
+            key: {
+                place: [
+                    Point(x, values[name], intervals[place].get(name), deviations[place].get(name))
+                    for x, name in members
+                    if values.get(name) is not None
+                ]
+                for place, values in enumerate(known)
+                if any(values.get(name) is not None for _, name in members)
+            }
+            for key, members in words.families(self._names(records, metric), self.over).items()
+        }
 
-    def _wanted(
-        self, known: Sequence[str], metric: str | None
-    ) -> dict[str, tuple[metric_name.MetricName, float]]:
-        """Metric -> its parts, and its place along the axis."""
+    def _names(self, records: Sequence[Record], metric: str | None) -> list[str]:
+        """The metrics of a list that run over the quantity; by default those on test images."""
         try:
-            names = expr.select(known, metric or _DEFAULT[self.over])
+            names = expr.select(metric_name.names(records), metric or _DEFAULT[self.over])
         except RbError as wrong:
             raise RbError(f"--metric: {wrong} Measure it, for example with {_MAKERS[self.over]}.") from None
-        found = {}
-        for name in names:
-            parts = words.with_number(name)
-            if parts is None or (metric is None and parts.split != "test"):
-                continue
-            if self.over == "rho" and parts.rho:
-                found[name] = (parts, float(parts.rho))
-            elif parts.over == self.over:
-                found[name] = (parts, float(parts.number))
+        names = [name for name in names if metric is not None or metric_name.parse(name).split == "test"]
+        found = [name for members in words.families(names, self.over).values() for _, name in members]
         if not found:
             raise RbError(
                 f"No metric of --metric {metric or _DEFAULT[self.over]} runs over {self.over}."
@@ -217,8 +204,7 @@ class CurvesPlot(Drawing):
     def _histories(self, records: Sequence[Record], metric: str | None) -> dict[tuple[str, str], Lines]:
         histories = {}
         for place, record in enumerate(records):
-            train = record.get("train")
-            history = train.get("history") if isinstance(train, dict) else None
+            history = results.at(record, ("train", "history"))
             if isinstance(history, dict) and history:
                 histories[place] = history
         known = list(dict.fromkeys(name for history in histories.values() for name in history))

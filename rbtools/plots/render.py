@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from rbtools.errors import RbError
 from rbtools.plots import style
 from rbtools.plots.layout import fitted, name_places, text_width, wrapped
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+MOST_PANELS = 48
 _SIDE = 0.65  # inches for the label and the numbers on the left
 _LEGEND = 0.55  # inches of a legend's line and the gap after its name
 
@@ -63,6 +65,8 @@ def render(spec: Spec, width: float, title: str = "") -> Figure:
     figure = Figure(figsize=(width, 3))
     FigureCanvasAgg(figure)
     count = len(spec.panels)
+    if count > MOST_PANELS:
+        raise RbError(f"There would be {count} panels, and {MOST_PANELS} fit. Name fewer with --metric.")
     rows = math.ceil(count / max(1, int((width - _SIDE) / spec.least)))
     columns = math.ceil(count / rows)
     grid = figure.add_gridspec(rows, columns)

@@ -88,6 +88,19 @@ def with_number(name: str) -> metric_name.MetricName | None:
     return parts if parts.over and {"ge", *_SPLITS}.issuperset(parts.prefixes) else None
 
 
+def families(names: Iterable[str], over: str = "") -> dict[tuple[str, str], list[tuple[float, str]]]:
+    """The metrics that have a number, or those over one quantity ("eps", "gamma", "rho", "severity"): by the
+    words for all that differ in the number only and its key in AXES, the numbers and metrics, sorted."""
+    found: dict[tuple[str, str], list[tuple[float, str]]] = {}
+    for name in names:
+        parts = with_number(name)
+        if parts is None or not (over in ("", parts.over) or (over == "rho" and parts.rho)):
+            continue
+        quantity, number = ("rho", parts.rho) if over == "rho" else (axis_of(parts), parts.number)
+        found.setdefault((family(name, quantity), quantity), []).append((float(number), name))
+    return {key: sorted(members) for key, members in found.items()}
+
+
 def axis(names: Sequence[str]) -> str:
     """The label of an axis for one metric, or for the common quantity of several, with the unit."""
     if len(names) > 1:
