@@ -10,6 +10,7 @@ from rbtools.errors import RbError
 from rbtools.plots import layout, marks, style, words
 from rbtools.plots.base import Drawing, Record
 from rbtools.plots.render import Panel, Spec
+from rbtools.records import results
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -69,10 +70,7 @@ class SearchPlot(Drawing):
 
 def _search(record: Record) -> dict[str, Any] | None:
     """The section of a record in which rb-search wrote the trajectory over its queries."""
-    search = record.get("search")
-    if not isinstance(search, dict) or not isinstance(search.get("trajectory"), dict):
-        return None
-    return search if search["trajectory"].get("mean") else None
+    return record["search"] if results.at(record, ("search", "trajectory", "mean")) else None
 
 
 def _objective(search: dict[str, Any]) -> str:

@@ -187,20 +187,6 @@ def _stroke(op: int) -> Any:
     return (0, (2, 2)) if op == 0 else "-"
 
 
-def _along(
-    start: tuple[float, float], end: tuple[float, float], bend: float, share: float
-) -> tuple[float, float]:
-    """The point at a share of a quadratic curve whose handle is off the chord's middle by `bend` of it."""
-    (x0, y0), (x1, y1) = start, end
-    handle = (x0 + x1) / 2 + bend * (y1 - y0), (y0 + y1) / 2 - bend * (x1 - x0)
-    weights = (1 - share) ** 2, 2 * share * (1 - share), share**2
-    x, y = (
-        sum(weight * at for weight, at in zip(weights, along, strict=True))
-        for along in zip(start, handle, end, strict=True)
-    )
-    return x, y
-
-
 def _graph(axes: Axes, ops: Sequence[int]) -> None:
     """Nodes 0 to 3 and an arrow for each edge; dead edges are pale."""
     from matplotlib.patches import FancyArrowPatch
@@ -210,48 +196,31 @@ def _graph(axes: Axes, ops: Sequence[int]) -> None:
     for op, (name, colour) in enumerate(OP_LOOKS):
         axes.plot([], [], color=colour, linewidth=2, linestyle=_stroke(op), label=name)
     live = nasbench201.live_edges(tuple(ops))
-    for edge, (start, end) in enumerate(nasbench201.EDGES):
-        colour = OP_LOOKS[ops[edge]][1]
-        (x0, y0), (x1, y1), bend = _NODES[start], _NODES[end], _BENDS[edge]
-        axes.add_patch(
-            FancyArrowPatch(
-                (x0, y0),
-                (x1, y1),
-                connectionstyle=f"arc3,rad={bend}",
-                arrowstyle="-|>",
-                mutation_scale=9,
-                color=colour,
-                linewidth=1.1 if ops[edge] == 0 else 1.9,
-                linestyle=_stroke(ops[edge]),
-                alpha=1.0 if live[edge] or ops[edge] == 0 else 0.4,
-                shrinkA=9,
-                shrinkB=_SHRINK[edge],
-            )
+    middle: dict[str, Any] = {"ha": "center", "va": "center"}
+    for edge, (op, bend, share) in enumerate(zip(ops, _BENDS, _PLACES, strict=True)):
+        ends = [_NODES[node] for node in nasbench201.EDGES[edge]]
+        arrow = FancyArrowPatch(
+            *ends,
+            connectionstyle=f"arc3,rad={bend}",
+            arrowstyle="-|>",
+            mutation_scale=9,
+            color=OP_LOOKS[op][1],
+            linewidth=1.1 if op == 0 else 1.9,
+            linestyle=_stroke(op),
+            alpha=1.0 if live[edge] or op == 0 else 0.4,
+            shrinkA=9,
+            shrinkB=_SHRINK[edge],
         )
-        axes.text(
-            *_along((x0, y0), (x1, y1), bend, _PLACES[edge]),
-            f"{edge + 1}: {_SHORT[ops[edge]]}",
-            size=style.SMALL - 0.5,
-            ha="center",
-            va="center",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-        )
-    for number, (x, y) in enumerate(_NODES):
-        axes.text(
-            x,
-            y,
-            ("input", "1", "2", "output")[number] if number in (0, 3) else str(number),
-            size=style.SMALL,
-            ha="center",
-            va="center",
-            zorder=5,
-            bbox={
-                "boxstyle": "round,pad=0.35",
-                "facecolor": "white",
-                "edgecolor": style.BLACK,
-                "linewidth": 0.9,
-            },
-        )
+        axes.add_patch(arrow)
+        # The arrow is a quadratic curve, whose handle is off the chord's middle by `bend` of its length.
+        start, end = np.array(ends)
+        handle = (start + end) / 2 + bend * np.array([end[1] - start[1], start[0] - end[0]])
+        x, y = (1 - share) ** 2 * start + 2 * share * (1 - share) * handle + share**2 * end
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+        axes.text(x, y, f"{edge + 1}: {_SHORT[op]}", size=style.SMALL - 0.5, bbox=box, **middle)
+    for name, (x, y) in zip(("input", "1", "2", "output"), _NODES, strict=True):
+        box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": style.BLACK, "linewidth": 0.9}
+        axes.text(x, y, name, size=style.SMALL, zorder=5, bbox=box, **middle)
 
 
 def _network(record: Record, width: float) -> Spec:

@@ -146,6 +146,7 @@ def _labels(axes: Axes, steps: Steps, label: int) -> None:
     that gain most are named and the rest is grey.
     """
     xs = [x for x, _ in steps]
+    _matrices([row for _, details in steps for row in details], "label")  # raises for different classes
     rows = [_matrices(details, "label") for _, details in steps]
     classes = min(matrices.shape[1] for matrices in rows)
     if label >= classes:

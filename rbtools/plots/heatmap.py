@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
@@ -19,20 +20,10 @@ if TYPE_CHECKING:
 
 
 FEWEST = 3  # least number of records: two always agree or disagree
-_HIGHEST, _TALLEST = (
-    0.6,
-    1.2,
-)  # inches of a cell at most; the height of all rows at most, in widths of the figure
+# Inches of a cell at most, and of all rows at most, in widths of the figure.
+_HIGHEST, _TALLEST = 0.6, 1.2
 _NAMES = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b"}
-
-
-class HeatmapMatrix(NamedTuple):
-    """Correlations (rows, cols), NaN where there is none, and the number of records."""
-
-    rows: list[str]
-    cols: list[str]
-    value: list[list[float]]
-    records: int
+Correlations = tuple[list[str], list[str], "np.ndarray"]  # rows, columns, values, NaN where there is none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +56,23 @@ class Heatmap(Drawing):
         kind = self.kind or (str(pairs[0]["kind"]) if pairs else "spearman")
         if pairs and len(pairs) < len(records):
             raise RbError("There are records and lines of rb-corr. Draw one or the other.")
-        matrix = self._of_pairs(pairs, kind) if pairs else self._of_records(records, kind)
-        return _drawn(matrix, self.width, _NAMES.get(kind, kind))
+        rows, cols, table = self._of_pairs(pairs, kind) if pairs else self._of_records(records, kind)
+        if np.isnan(table).all():
+            raise RbError(
+                "There is no correlation to draw: the metrics have the same value in all records, or too few"
+                f" records have both ({FEWEST} are needed)."
+            )
+        columns, names = (_names(some, self.width) for some in (cols, rows))
+        beside = min(layout.widest(names, style.SMALL), 0.36 * self.width, 1.8)
+        draw = partial(_draw, table=table, room=self.width - 0.55 - beside)
 
-    def _of_pairs(self, pairs: Sequence[Record], kind: str) -> HeatmapMatrix:
+        def height(wide: float) -> float:
+            return min(len(rows) * min(_HIGHEST, wide / len(cols)), _TALLEST * self.width)
+
+        panel = Panel(draw, columns=columns, rows=names)
+        return Spec([panel], height, bar=_NAMES.get(kind, kind), bar_at="top")
+
+    def _of_pairs(self, pairs: Sequence[Record], kind: str) -> Correlations:
         pairs = [line for line in pairs if line["kind"] == kind]
         if not pairs:
             raise RbError(
@@ -77,10 +81,9 @@ class Heatmap(Drawing):
         rows = list(dict.fromkeys(str(line["row"]) for line in pairs))
         cols = list(dict.fromkeys(str(line["col"]) for line in pairs))
         at = {(str(line["row"]), str(line["col"])): line["value"] for line in pairs}
-        table = [[_number(at.get((row, col))) for col in cols] for row in rows]
-        return HeatmapMatrix(rows, cols, table, max((int(line.get("n") or 0) for line in pairs), default=0))
+        return rows, cols, np.array([[at.get((row, col)) for col in cols] for row in rows], float)
 
-    def _of_records(self, records: Sequence[Record], kind: str) -> HeatmapMatrix:
+    def _of_records(self, records: Sequence[Record], kind: str) -> Correlations:
         if len(records) < FEWEST:
             raise RbError(
                 f"There {'is' if len(records) == 1 else 'are'} {words.counted(len(records))}. A correlation"
@@ -89,34 +92,13 @@ class Heatmap(Drawing):
         rows = record_values.chosen(records, self.rows or self.metric, "--rows" if self.rows else "--metric")
         cols = record_values.chosen(records, self.cols or self.metric, "--cols" if self.cols else "--metric")
         names = list(dict.fromkeys([*rows, *cols]))
-        columns = [record_values.column(records, name, "--metric") for name in names]
-        numbers = np.array([[_number(value) for value in column] for column in columns]).T
-        values = correlate.matrix(kind, names, numbers, rows, cols).value
-        return HeatmapMatrix(rows, cols, values.tolist(), len(records))
+        numbers = [record_values.column(records, name, "--metric") for name in names]
+        return rows, cols, correlate.matrix(kind, names, np.array(numbers, float).T, rows, cols).value
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)
-
-
-def _drawn(matrix: HeatmapMatrix, width: float, kind: str) -> Spec:
-    table = np.array(matrix.value, float)
-    if np.isnan(table).all():
-        raise RbError(
-            "There is no correlation to draw: the metrics have the same value in all records, or too few"
-            f" records have both ({FEWEST} are needed)."
-        )
-
-    def draw(axes: Axes) -> None:
-        room = width - 0.55 - min(layout.widest(names[1], style.SMALL), 0.36 * width, 1.8)
-        colours: dict[str, Any] = {"cmap": "PuOr", "vmin": -1, "vmax": 1}
-        marks.matrix(axes, table, room, _written, lambda value: abs(value) > 0.55, **colours)
-
-    def height(wide: float) -> float:
-        return len(matrix.rows) * min(_HIGHEST, wide / len(matrix.cols), _TALLEST * width / len(matrix.rows))
-
-    names = [_names(some, width) for some in (matrix.cols, matrix.rows)]
-    return Spec([Panel(draw, columns=names[0], rows=names[1])], height, bar=kind, bar_at="top")
+def _draw(axes: Axes, table: np.ndarray, room: float) -> None:
+    colours: dict[str, Any] = {"cmap": "PuOr", "vmin": -1, "vmax": 1}
+    marks.matrix(axes, table, room, _written, lambda value: abs(value) > 0.55, **colours)
 
 
 def _names(names: Sequence[str], width: float) -> list[str]:

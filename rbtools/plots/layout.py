@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -39,27 +39,14 @@ def line_height(size: float) -> float:
 
 
 def wrapped(text: str, width: float, size: float) -> str:
-    """The text in lines that fit a width in inches.
-
-    Broken between words, else after a dot or a dash; a part that is still too long is shortened.
-    """
-    lines: list[str] = []
-    for word in words.tidy(text).split():
-        joined = f"{lines[-1]} {word}" if lines else word
-        if text_width(joined, size) <= width:
-            lines[-1:] = [joined]
-        else:
-            lines += _broken(word, width, size)
-    return "\n".join(lines)
-
-
-def _broken(word: str, width: float, size: float) -> list[str]:
-    lines = [""]
-    for piece in re.findall(r".*?[^0-9][._/-]|.+", word):
-        if lines[-1] and text_width(lines[-1] + piece, size) > width:
-            lines.append("")
-        lines[-1] += piece
-    return [fitted(line, width, size) for line in lines]
+    """The text in lines that fit a width in inches, broken between words where they fit."""
+    text = words.tidy(text)
+    letters = int(1.3 * width * len(text) / (text_width(text, size) or 1)) + 1
+    while True:
+        lines = textwrap.wrap(text, letters, break_on_hyphens=False)
+        if letters == 1 or widest(lines, size) <= width:
+            return "\n".join(lines)
+        letters -= 1
 
 
 def fitted(text: str, width: float, size: float) -> str:
