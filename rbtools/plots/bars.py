@@ -10,7 +10,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import record_values, style, weightings, words
 from rbtools.plots.base import Record
-from rbtools.plots.render import Panel, Spec
+from rbtools.plots.render import Panel, FigureSpec
 from rbtools.records import metric_name
 from rbtools.registry import param
 
@@ -37,7 +37,7 @@ class Bars(weightings.Composed):
 
     top: int = param(20, "Number of records, the best by the first weighting.", check="positive")
 
-    def spec(self, records: Sequence[Record]) -> Spec:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         if self._as_values:
             return self._values(records)
         score = self.scored(records)
@@ -60,7 +60,7 @@ class Bars(weightings.Composed):
             self.metric is not None and not of_score and ":" not in self.metric and self.missing == "refuse"
         )
 
-    def _values(self, records: Sequence[Record]) -> Spec:
+    def _values(self, records: Sequence[Record]) -> FigureSpec:
         assert self.metric is not None
         names = record_values.chosen(records, self.metric, "--metric")
         if len(names) > MOST_WEIGHTINGS:
@@ -78,7 +78,7 @@ class Bars(weightings.Composed):
         return _drawn(rows, ends, titles, words.axis(names), words.is_share(names))
 
 
-def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str, share: bool) -> Spec:
+def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str, share: bool) -> FigureSpec:
     """The bars of each row, a colour for each title; of a single one with numbers, if without error bars.
 
     ends: (2, rows, titles), how far intervals reach below and above; NaN for none.
@@ -105,4 +105,4 @@ def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str
 
     names = [words.label(name) for name in rows.names]
     each = max(0.19, 0.075 * len(titles) + 0.06)
-    return Spec([Panel(draw, x=axis, rows=names)], lambda _: each * count)
+    return FigureSpec([Panel(draw, x=axis, rows=names)], lambda _: each * count)

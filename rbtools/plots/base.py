@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import render, style, words
+from rbtools.plots.render import blank as blank
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Drawing:
         with style.applied(), words.own(self.label):
             return render.render(self.spec(held), self.width, self.title)
 
-    def spec(self, records: Sequence[Record]) -> render.Spec:
+    def spec(self, records: Sequence[Record]) -> render.FigureSpec:
         """What is drawn of the records."""
         raise NotImplementedError
 

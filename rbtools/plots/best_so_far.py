@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rbtools.errors import RbError
 from rbtools.plots import layout, marks, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, Spec
+from rbtools.plots.render import Panel, FigureSpec
 from rbtools.records import results
 from rbtools.registry import param
 
@@ -33,7 +33,7 @@ class SearchPlot(Drawing):
 
     log_x: bool = param(False, "Logarithmic horizontal axis, which shows the first queries.")
 
-    def spec(self, records: Sequence[Record]) -> Spec:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         searches = [search for record in records if (search := _search(record)) is not None]
         if not searches:
             raise RbError(
@@ -65,7 +65,7 @@ class SearchPlot(Drawing):
                 axes.xaxis.set_major_formatter(layout.short_number)
 
         label = wanted[0] if wanted[0] == "hypervolume" else words.axis([wanted[0]])
-        return Spec([Panel(draw, x="queries", y=f"best {label}")])
+        return FigureSpec([Panel(draw, x="queries", y=f"best {label}")])
 
 
 def _search(record: Record) -> dict[str, Any] | None:

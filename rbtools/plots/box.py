@@ -11,7 +11,7 @@ from rbtools.datasets import DATASETS, WITH_PATH, describe
 from rbtools.errors import RbError
 from rbtools.plots import record_values, style, weightings, words
 from rbtools.plots.base import Record
-from rbtools.plots.render import Panel, Spec
+from rbtools.plots.render import Panel, FigureSpec
 from rbtools.records import metric_name
 from rbtools.registry import param
 
@@ -64,7 +64,7 @@ class Box(weightings.Composed):
         None, "Classes of the data set, for the line of chance.  [default: the data set's]", check="positive"
     )
 
-    def spec(self, records: Sequence[Record]) -> Spec:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         parts: Mapping[str, Sequence[int]] = {"": range(len(records))}
         if self.facet is not None:
             parts = record_values.groups(records, self.facet, "--facet")
@@ -91,7 +91,7 @@ class Box(weightings.Composed):
                 draw = partial(_draw, boxes=boxes, colours=colours, classes=counts[facet], chance=chance)
                 heading = ", ".join(filter(None, (words.label(facet), title)))
                 panels.append(Panel(draw, heading, words.AXES.get(over, ""), axis, ticks))
-        return Spec(panels, least=max(1.1, _BOX * max(len(panel.columns) for panel in panels)))
+        return FigureSpec(panels, least=max(1.1, _BOX * max(len(panel.columns) for panel in panels)))
 
     def _scores(self, records: Sequence[Record]) -> dict[str, list[float | None]]:
         """Weighting -> the composite score of each record."""

@@ -11,7 +11,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import marks, record_values, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, Spec
+from rbtools.plots.render import Panel, FigureSpec
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
 from rbtools.spaces import nasbench201
@@ -68,7 +68,7 @@ class CellsPlot(Drawing):
         choices=("operations", "graph", "grid", "network"),
     )
 
-    def spec(self, records: Sequence[Record]) -> Spec:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         cells = [record for record in records if record_values.cell(record) is not None]
         several = expr.items(self.by or "")
         if len(several) > 1:
@@ -102,7 +102,7 @@ class CellsPlot(Drawing):
         return [record for _, record in known[:top]]
 
 
-def _operations(cells: Sequence[Record]) -> Spec:
+def _operations(cells: Sequence[Record]) -> FigureSpec:
     """For each edge the share of the cells with each operation."""
     ops = np.array([nasbench201.ops_of(record["arch"]) for record in cells])
 
@@ -127,10 +127,10 @@ def _operations(cells: Sequence[Record]) -> Spec:
         axes.set(xlim=(-0.5, ops.shape[1] - 0.5), ylim=(0, 1))
         axes.grid(visible=False)
 
-    return Spec([Panel(draw, x="edge of the cell", y="share of cells", columns=_EDGE_NAMES)])
+    return FigureSpec([Panel(draw, x="edge of the cell", y="share of cells", columns=_EDGE_NAMES)])
 
 
-def _grid(cells: Sequence[Record]) -> Spec:
+def _grid(cells: Sequence[Record]) -> FigureSpec:
     """A row for each cell, by its index and class, a column for each edge."""
     if len(cells) > MOST_ROWS:
         raise RbError(
@@ -153,10 +153,10 @@ def _grid(cells: Sequence[Record]) -> Spec:
     names = [f"#{nasbench201.index_of(nasbench201.to_string(tuple(cell)))}" for cell in ops.tolist()]
     y = "architecture, best first" if each * len(cells) > 1.4 else ""  # else it is longer than the axis
     panel = Panel(draw, x="edge of the cell", y=y, columns=_EDGE_NAMES, rows=names)
-    return Spec([panel], lambda _: each * len(cells))
+    return FigureSpec([panel], lambda _: each * len(cells))
 
 
-def _best_of_each(cells: Sequence[Record], by: Sequence[str]) -> Spec:
+def _best_of_each(cells: Sequence[Record], by: Sequence[str]) -> FigureSpec:
     """The best cell by each expression, with its edit distances to the others."""
     ops = [nasbench201.ops_of(record["arch"]) for record in cells]
     numbers = [nasbench201.index_by_ops()[cell] for cell in ops]
@@ -169,7 +169,7 @@ def _best_of_each(cells: Sequence[Record], by: Sequence[str]) -> Spec:
     return _graphs(cells, titles, below)
 
 
-def _graphs(cells: Sequence[Record], titles: Sequence[str], below: Sequence[str] | None = None) -> Spec:
+def _graphs(cells: Sequence[Record], titles: Sequence[str], below: Sequence[str] | None = None) -> FigureSpec:
     """Each cell as a graph, an arrow for each edge, with a title above and a text below it."""
     if len(cells) > MOST_GRAPHS:
         raise RbError(
@@ -180,7 +180,7 @@ def _graphs(cells: Sequence[Record], titles: Sequence[str], below: Sequence[str]
         Panel(partial(_graph, ops=nasbench201.ops_of(record["arch"])), title, under)
         for record, title, under in zip(cells, titles, below or [""] * len(cells), strict=True)
     ]
-    return Spec(panels, lambda width: 0.47 * width, least=2.4, alike=False)
+    return FigureSpec(panels, lambda width: 0.47 * width, least=2.4, alike=False)
 
 
 def _stroke(op: int) -> Any:
@@ -223,7 +223,7 @@ def _graph(axes: Axes, ops: Sequence[int]) -> None:
         axes.text(x, y, name, size=style.SMALL, zorder=5, bbox=box, **middle)
 
 
-def _network(record: Record, width: float) -> Spec:
+def _network(record: Record, width: float) -> FigureSpec:
     """The stages of the network around a cell, from the image to the logits, in rows."""
     arch = record["arch"]
     channels = int(arch.get("channels", nasbench201.CHANNELS))
@@ -251,4 +251,4 @@ def _network(record: Record, width: float) -> Spec:
                 axes.annotate("", (column, row), (column - 1, row), arrowprops=arrow)
             before = shown
 
-    return Spec([Panel(draw)], lambda _: 0.62 * rows)
+    return FigureSpec([Panel(draw)], lambda _: 0.62 * rows)

@@ -11,7 +11,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import details, marks, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, Spec, write_names
+from rbtools.plots.render import Panel, FigureSpec, write_names
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ class Confidence(Drawing):
         0, "With --view label: the class of the images, from 0.", name="class", check="non-negative"
     )
 
-    def spec(self, records: Sequence[Record]) -> Spec:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         by_metric = details.of(records, self.metric, self.detail)
         return self._by_class(by_metric) if self.view == "class" else self._over(by_metric)
 
-    def _over(self, by_metric: details.Details) -> Spec:
+    def _over(self, by_metric: details.Details) -> FigureSpec:
         """A panel for each attack or corruption."""
         families = words.families(by_metric)
         if not families:
@@ -79,8 +79,8 @@ class Confidence(Drawing):
             if self.view == "prediction":
                 y = "mean largest probability where wrong"
                 of = f"mean largest probability where correct; beside each point {of}"
-            panels.append(Panel(draw, title if len(families) > 1 else "", of, y))
-        return Spec(panels, least=1.25 if self.width < 4 else 1.9)
+            panels.append(Panel(draw, title, of, y))
+        return FigureSpec(panels, least=1.25 if self.width < 4 else 1.9)
 
     def _draw(self, axes: Axes, steps: Steps, places: dict[float, float]) -> None:
         """The lines of one attack or corruption."""
@@ -102,7 +102,7 @@ class Confidence(Drawing):
                 f"where {name}",
             )
 
-    def _by_class(self, by_metric: details.Details) -> Spec:
+    def _by_class(self, by_metric: details.Details) -> FigureSpec:
         names = list(by_metric) if self.metric is not None else list(by_metric)[-1:]
         panels = []
         for name in names:
@@ -117,7 +117,7 @@ class Confidence(Drawing):
             draw = partial(_spread, columns=list(pairs.T), colour=style.GREEN)
             ticks = ["correct", "wrong"]
             panels.append(Panel(draw, title + "prediction", SCHEMES["prediction"], "mean probability", ticks))
-        return Spec(panels)
+        return FigureSpec(panels)
 
 
 def _places(distances: set[float]) -> dict[float, float]:

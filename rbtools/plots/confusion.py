@@ -11,7 +11,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import details, layout, marks, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, Spec
+from rbtools.plots.render import Panel, FigureSpec
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Confusion(Drawing):
     counts: bool = param(False, "Numbers of images instead of shares of a row.")
     labels: str | None = param(None, "Names of the classes, with commas.", metavar="LIST")
 
-    def spec(self, records: Sequence[Record]) -> Spec:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         by_metric = details.of(records, self.metric, self.detail)
         if self.metric is None:
             last = next(reversed(by_metric))
@@ -56,7 +56,7 @@ class Confusion(Drawing):
             draw = partial(self._matrix, counts=counts, room=room)
             panels.append(Panel(draw, title, "predicted class", "true class", names, names))
         bar = "images" if self.counts else "share of the class"
-        return Spec(panels, lambda width: min(0.95 * width, 4.0), least=_LEAST, bar=bar)
+        return FigureSpec(panels, lambda width: min(0.95 * width, 4.0), least=_LEAST, bar=bar)
 
     def _matrix(self, axes: Axes, counts: np.ndarray, room: float) -> None:
         shown = counts if self.counts else counts / np.maximum(counts.sum(1, keepdims=True), 1)

@@ -12,7 +12,7 @@ from rbtools.errors import RbError, near
 from rbtools.lazy import np
 from rbtools.plots import layout, marks, record_values, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, Spec
+from rbtools.plots.render import Panel, FigureSpec
 from rbtools.records import expr, metric_name, results
 from rbtools.registry import param
 
@@ -44,7 +44,7 @@ class Point(NamedTuple):
 Lines = dict[int, list[Point]]  # place of the record -> points, by x
 
 
-class Group(NamedTuple):
+class LineGroup(NamedTuple):
     """The lines of a panel: those of one family of metrics, over a quantity (a key of words.AXES), in a facet
     of the records."""
 
@@ -97,7 +97,7 @@ class CurvesPlot(Drawing):
     )
     same_scale: bool = param(False, "With --right: use the scale of the left axis.")
 
-    def spec(self, records: Sequence[Record]) -> Spec:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         keys = [""] * len(records)
         if self.facet is not None:
             keys = record_values.keys(records, self.facet, "--facet")
@@ -110,25 +110,25 @@ class CurvesPlot(Drawing):
         for group in groups:
             own = [other for other in beside if other.facet == group.facet]
             draw = partial(self._draw, group=group, names=names, beside=own)
-            alone = one_family and (self.facet is not None or len(groups) == 1)
+            alone = one_family and self.facet is not None
             parts = (words.label(group.facet), "" if alone else group.title)
             panels.append(Panel(draw, ", ".join(filter(None, parts)), words.AXES[group.over], y))
         least = 1.25 if self.width < 4 else 1.9
-        return Spec(
+        return FigureSpec(
             panels, least=least + 0.5 * bool(beside and not self.same_scale), alike=self.over != "epoch"
         )
 
-    def _groups(self, records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[Group]:
+    def _groups(self, records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[LineGroup]:
         """The lines of these metrics by facet and family, facets in order of first occurrence."""
         whole = (self._histories if self.over == "epoch" else self._curves)(records, metric)
         groups = [
-            Group(title, over, key, {place: line for place, line in lines.items() if keys[place] == key})
+            LineGroup(title, over, key, {place: line for place, line in lines.items() if keys[place] == key})
             for key in dict.fromkeys(keys)
             for (title, over), lines in whole.items()
         ]
         return [group for group in groups if group.lines]
 
-    def _draw(self, axes: Axes, group: Group, names: Names, beside: Sequence[Group]) -> None:
+    def _draw(self, axes: Axes, group: LineGroup, names: Names, beside: Sequence[LineGroup]) -> None:
         if len(group.lines) > MOST_LINES:
             _crowd(axes, group.lines)
         else:
@@ -142,7 +142,7 @@ class CurvesPlot(Drawing):
                 axes.set_xlim(round(low) - 0.5, round(low) + 0.5)
             layout.whole_numbers(axes.xaxis)
 
-    def _beside(self, axes: Axes, groups: Sequence[Group], names: Names) -> None:
+    def _beside(self, axes: Axes, groups: Sequence[LineGroup], names: Names) -> None:
         """Draw the metrics of --right on an axis of their own, in dashes; the legend names several."""
         right = axes if self.same_scale else axes.twinx()
         several = len(groups) > 1
@@ -245,7 +245,7 @@ def _is_drawn(value: object) -> bool:
     return (type(value) is int or type(value) is float) and abs(value) < 1e150
 
 
-def _names(records: Sequence[Record], keys: Sequence[str], groups: Sequence[Group]) -> Names:
+def _names(records: Sequence[Record], keys: Sequence[str], groups: Sequence[LineGroup]) -> Names:
     """Names and looks of all records that are drawn; those of different facets may share them."""
     shown = sorted({place for group in groups for place in group.lines})
     at: dict[str, list[int]] = {}
@@ -258,7 +258,7 @@ def _names(records: Sequence[Record], keys: Sequence[str], groups: Sequence[Grou
     return Names(shown, [name for _, name in each], [looks[kind] for kind in each])
 
 
-def _lines(axes: Axes, group: Group, names: Names, look: dict[str, Any]) -> None:
+def _lines(axes: Axes, group: LineGroup, names: Names, look: dict[str, Any]) -> None:
     """A line for each record, in the same look in every panel, but for what `look` has."""
     several = len(set(names.names)) > 1 and len(group.lines) <= MOST_LINES
     for place, name, own in zip(*names, strict=True):

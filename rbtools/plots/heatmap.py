@@ -11,7 +11,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import layout, marks, record_values, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, Spec
+from rbtools.plots.render import Panel, FigureSpec
 from rbtools.registry import param
 from rbtools.scoring import correlate
 
@@ -51,7 +51,7 @@ class Heatmap(Drawing):
         """Whether this is a line of rb-corr, which is no record but can be drawn."""
         return line.get("tool") == "rb-corr" and {"row", "col", "value", "kind"} <= line.keys()
 
-    def spec(self, records: Sequence[Record]) -> Spec:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         pairs = [line for line in records if self.adopt(line)]
         kind = self.kind or (str(pairs[0]["kind"]) if pairs else "spearman")
         if pairs and len(pairs) < len(records):
@@ -70,7 +70,7 @@ class Heatmap(Drawing):
             return min(len(rows) * min(_HIGHEST, wide / len(cols)), _TALLEST * self.width)
 
         panel = Panel(draw, columns=columns, rows=names)
-        return Spec([panel], height, bar=_NAMES.get(kind, kind), bar_at="top")
+        return FigureSpec([panel], height, bar=_NAMES.get(kind, kind), bar_at="top")
 
     def _of_pairs(self, pairs: Sequence[Record], kind: str) -> Correlations:
         pairs = [line for line in pairs if line["kind"] == kind]

@@ -10,7 +10,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, Spec
+from rbtools.plots.render import Panel, FigureSpec
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Histogram(Drawing):
     )
     bins: int | None = param(None, "Number of bins.  [default: chosen from the data]", check="positive")
 
-    def spec(self, records: Sequence[Record]) -> Spec:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         if self.bins is not None and self.bins > MOST_BINS:
             raise RbError(f"--bins is {self.bins}. Expected {MOST_BINS} at most: more cannot be seen.")
         names = record_values.chosen(records, self.metric, "--metric")
@@ -62,7 +62,7 @@ class Histogram(Drawing):
             layout.plain_numbers(axes.xaxis)
             layout.whole_numbers(axes.yaxis)
 
-        return Spec([Panel(draw, x=words.axis(names), y="records")], height=_height)
+        return FigureSpec([Panel(draw, x=words.axis(names), y="records")], height=_height)
 
     def _edges(self, numbers: np.ndarray) -> np.ndarray:
         if numbers.min() == numbers.max():  # a single bin, narrower than numpy's, which has width 1.0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 MARKED = 12  # the most points of a line with markers
-_WRITTEN = 0.21  # the least inches of a column of a matrix with numbers
+_WRITTEN = 0.2  # the least inches of a column of a matrix with numbers
 Interval = tuple[float, float]
 
 

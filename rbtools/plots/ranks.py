@@ -12,7 +12,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import layout, marks, record_values, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, Spec
+from rbtools.plots.render import Panel, FigureSpec
 from rbtools.records import metric_name
 from rbtools.registry import param
 
@@ -56,7 +56,7 @@ class Ranks(Drawing):
     )
     sets: str = param("dataset", "With --join: what the sets differ in.", metavar="EXPR")
 
-    def spec(self, records: Sequence[Record]) -> Spec:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         names = self._names(records)
         if self.join is not None:
             return self._joined(records, names)
@@ -80,7 +80,7 @@ class Ranks(Drawing):
         whose = f"in the order of {words.axis([by])}" if order else "each metric in its own order"
         smooth = [name for name in names if order and name != by]
         draw = partial(_curves, lines=lines, smooth=smooth)
-        return Spec([Panel(draw, x=f"records, best first, {whose}", y=words.axis(names))])
+        return FigureSpec([Panel(draw, x=f"records, best first, {whose}", y=words.axis(names))])
 
     def _names(self, records: Sequence[Record]) -> list[str]:
         if self.metric is not None:
@@ -94,7 +94,7 @@ class Ranks(Drawing):
         last = [name for name in others if having[name] == most][-1:]
         return [*(["acc"] if "acc" in accuracies else []), *last]
 
-    def _joined(self, records: Sequence[Record], names: Sequence[str]) -> Spec:
+    def _joined(self, records: Sequence[Record], names: Sequence[str]) -> FigureSpec:
         """Each record's rank in the other sets over its rank in the first, of those that all sets have."""
         name = names[0] if self.metric is None else names[-1]
         if self.metric is not None and len(names) > 1:
@@ -132,7 +132,7 @@ class Ranks(Drawing):
             layout.whole_numbers(axes.yaxis)
 
         x = f"rank on {words.label(first)} (1 is best)"
-        return Spec([Panel(draw, x=x, y=f"rank on each in {words.axis([name])}")])
+        return FigureSpec([Panel(draw, x=x, y=f"rank on each in {words.axis([name])}")])
 
     def _order(self, records: Sequence[Record], by: str) -> list[int]:
         """The places of the records that have a value of `by`, the best first."""
@@ -141,7 +141,7 @@ class Ranks(Drawing):
         sign = -1 if metric_name.higher_is_better(by) else 1
         return [place for _, place in sorted(pairs, key=lambda pair: sign * pair[0])]
 
-    def _changes(self, records: Sequence[Record], names: Sequence[str]) -> Spec:
+    def _changes(self, records: Sequence[Record], names: Sequence[str]) -> FigureSpec:
         if len(records) > MOST_LINES:
             raise RbError(
                 f"There are {len(records):,} records, and {MOST_LINES} lines of ranks fit. Choose some, for"
@@ -166,7 +166,7 @@ class Ranks(Drawing):
             _name_ends(axes, ranks[-1], tags, 0.36 * self.width)
 
         panel = Panel(draw, y="rank", columns=[words.label(name) for name in names])
-        return Spec([panel], lambda _: max(1.0, 0.17 * worst))
+        return FigureSpec([panel], lambda _: max(1.0, 0.17 * worst))
 
 
 def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Sequence[str]) -> None:

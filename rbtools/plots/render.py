@@ -41,7 +41,7 @@ def usual(width: float) -> float:
     return min(max(1.15, 0.62 * width), 2.8)
 
 
-class Spec(NamedTuple):
+class FigureSpec(NamedTuple):
     """A figure of panels.
 
     height: of the axes of a panel for their width, in inches. least: the least width of a panel. alike:
@@ -57,16 +57,22 @@ class Spec(NamedTuple):
     bar_at: Literal["right", "top"] = "right"
 
 
-def render(spec: Spec, width: float, title: str = "") -> Figure:
-    """The Figure of a specification, of a width in inches; inside `style.applied` only."""
+def blank(width: float) -> Figure:
+    """An empty Figure of that width in inches, on the Agg canvas; inside `style.applied` only."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, 3))
     FigureCanvasAgg(figure)
+    return figure
+
+
+def render(spec: FigureSpec, width: float, title: str = "") -> Figure:
+    """The Figure of a specification, of a width in inches; inside `style.applied` only."""
     count = len(spec.panels)
     if count > MOST_PANELS:
         raise RbError(f"There would be {count} panels, and {MOST_PANELS} fit. Name fewer with --metric.")
+    figure = blank(width)
     rows = math.ceil(count / max(1, int((width - _SIDE) / spec.least)))
     columns = math.ceil(count / rows)
     grid = figure.add_gridspec(rows, columns)
@@ -122,7 +128,7 @@ def _legend(figure: Figure) -> None:
     figure.legend(list(entries.values()), names, loc="outside lower center", ncols=columns, columnspacing=1.4)
 
 
-def _fit(figure: Figure, drawn: Sequence[Axes], spec: Spec, rows: int, columns: int) -> None:
+def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, columns: int) -> None:
     """Break lines of text and choose the height of the figure for the size that the axes have, several times:
     each changes the other."""
     engine = figure.get_layout_engine()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, Spec, write_names
+from rbtools.plots.render import Panel, FigureSpec, write_names
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
 from rbtools.scoring.rank_order import front
@@ -69,7 +69,7 @@ class Scatter(Drawing):
     )
     log_x: bool = param(False, "Logarithmic horizontal axis, for parameters and times.")
 
-    def spec(self, records: Sequence[Record]) -> Spec:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         colours = (
             ("--colour", self.colour),
             ("--neighbours", self.neighbours),
@@ -109,7 +109,7 @@ class Scatter(Drawing):
             for axis in (axes.yaxis,) if self.log_x else (axes.xaxis, axes.yaxis):
                 layout.plain_numbers(axis)
 
-        return Spec([Panel(draw, x=words.axis([self.x]), y=words.axis([y]))], _height, bar=bar)
+        return FigureSpec([Panel(draw, x=words.axis([self.x]), y=words.axis([y]))], _height, bar=bar)
 
     def _scale(self, axes: Axes, points: Points) -> None:
         from matplotlib.ticker import FuncFormatter, NullFormatter

@@ -49,7 +49,7 @@ class ContactSheet(base.Drawing):
             return down * min(_LARGEST, width / len(heads)) * len(clean) / len(clean[0])
 
         with style.applied():
-            spec = render.Spec(panels, height, least=(self.width - 1) / blocks, alike=False)
+            spec = render.FigureSpec(panels, height, least=(self.width - 1) / blocks, alike=False)
             return render.render(spec, self.width, self.title)
 
 

@@ -211,7 +211,7 @@ def test_names_beside_points_stand_apart() -> None:
         render.write_names(axes, points, ["a-name-of-some-length"] * 6)
 
     with style.applied():
-        figure = render.render(render.Spec([render.Panel(draw)]), 3.3)
+        figure = render.render(render.FigureSpec([render.Panel(draw)]), 3.3)
     boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_visible()]
     assert len(boxes) >= 4
     assert not any(a.overlaps(b) for place, a in enumerate(boxes) for b in boxes[place + 1 :])
