@@ -10,7 +10,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import record_values, style, weightings, words
 from rbtools.plots.base import Record
-from rbtools.plots.render import Panel, FigureSpec
+from rbtools.plots.renderer import FigureSpec, Panel
 from rbtools.records import metric_name
 from rbtools.registry import param
 

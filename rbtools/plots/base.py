@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.plots import render, style, words
-from rbtools.plots.render import blank as blank
+from rbtools.plots import renderer, style, words
+from rbtools.plots.renderer import blank as blank
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class Drawing:
         if not held:
             raise RbError("There are no records to draw.")
         with style.applied(), words.own(self.label):
-            return render.render(self.spec(held), self.width, self.title)
+            return renderer.render(self.spec(held), self.width, self.title)
 
-    def spec(self, records: Sequence[Record]) -> render.FigureSpec:
+    def spec(self, records: Sequence[Record]) -> renderer.FigureSpec:
         """What is drawn of the records."""
         raise NotImplementedError
 

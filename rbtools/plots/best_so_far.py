@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rbtools.errors import RbError
 from rbtools.plots import layout, marks, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, FigureSpec
+from rbtools.plots.renderer import FigureSpec, Panel
 from rbtools.records import results
 from rbtools.registry import param
 

@@ -11,7 +11,7 @@ from rbtools.datasets import DATASETS, WITH_PATH, describe
 from rbtools.errors import RbError
 from rbtools.plots import record_values, style, weightings, words
 from rbtools.plots.base import Record
-from rbtools.plots.render import Panel, FigureSpec
+from rbtools.plots.renderer import FigureSpec, Panel
 from rbtools.records import metric_name
 from rbtools.registry import param
 

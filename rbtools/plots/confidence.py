@@ -11,7 +11,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import details, marks, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, FigureSpec, write_names
+from rbtools.plots.renderer import FigureSpec, Panel, write_names
 from rbtools.registry import param
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import details, layout, marks, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, FigureSpec
+from rbtools.plots.renderer import FigureSpec, Panel
 from rbtools.registry import param
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import layout, marks, record_values, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, FigureSpec
+from rbtools.plots.renderer import FigureSpec, Panel
 from rbtools.records import metric_name
 from rbtools.registry import param
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.render import Panel, FigureSpec, write_names
+from rbtools.plots.renderer import FigureSpec, Panel, write_names
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
 from rbtools.scoring.rank_order import front

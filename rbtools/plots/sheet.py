@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rbtools.commands.corrupt import severity_param
-from rbtools.plots import base, render, style, words
+from rbtools.plots import base, renderer, style, words
 from rbtools.plots.output_file import output_param
 from rbtools.registry import param
 
@@ -43,14 +43,14 @@ class ContactSheet(base.Drawing):
         for start in range(0, len(rows), down):
             block = dict(list(rows.items())[start : start + down])
             draw = partial(_tiles, rows=[[clean, *tiles] for tiles in block.values()], down=down)
-            panels.append(render.Panel(draw, x="severity", columns=heads, rows=[*block]))
+            panels.append(renderer.Panel(draw, x="severity", columns=heads, rows=[*block]))
 
         def height(width: float) -> float:
             return down * min(_LARGEST, width / len(heads)) * len(clean) / len(clean[0])
 
         with style.applied():
-            spec = render.FigureSpec(panels, height, least=(self.width - 1) / blocks, alike=False)
-            return render.render(spec, self.width, self.title)
+            spec = renderer.FigureSpec(panels, height, least=(self.width - 1) / blocks, alike=False)
+            return renderer.render(spec, self.width, self.title)
 
 
 def _tiles(axes: Axes, rows: Sequence[Images], down: int) -> None:

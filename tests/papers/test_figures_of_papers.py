@@ -225,7 +225,7 @@ def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
     commands = {
         "a": command,
         "b": command.replace("acc", "missing"),
-        "c": f"{command} --title Other",
+        "c": f"{command} --label acc=other",
         "d": command,
     }
     said = figures_of_papers.draw(commands, "whole", 2, 6.0)
@@ -241,7 +241,7 @@ def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
     Path("alone.png").write_bytes(base.encode(alone, "png"))
     one = image.imread("alone.png")[..., :3]
     rows, columns = one.shape[:2]
-    # The first panel, without its letter, is the figure itself; c, which has another title, stands beside it.
+    # The first panel, without its letter, is the figure itself; c, which has another label, stands beside it.
     letter = 60
     assert (pixels[letter:rows, :columns] == one[letter:]).mean() > 0.99
     assert (pixels[letter:rows, columns : 2 * columns] == one[letter:]).mean() > 0.9

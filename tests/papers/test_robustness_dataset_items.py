@@ -236,7 +236,7 @@ def test_the_index_stands_beside_losses_and_errors_and_beside_gaps_and_under_fou
         left, right = figure.axes
         assert left.get_ylabel() == "WCI" and len(left.lines) == 1
         assert sum(len(line.get_xdata()) > 0 for line in right.lines) == beside
-    for letter, dataset in (("c", "cifar10"), ("d", "cifar100")):
+    for letter in "cd":
         figure = curves_of(letter)
         (axes,) = figure.axes
         assert len(axes.lines) == 4

@@ -14,7 +14,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
 from rbtools.pages import page_columns
-from rbtools.plots import PLOTS, box, layout, render, style, weightings, words
+from rbtools.plots import PLOTS, box, layout, renderer, style, weightings, words
 from rbtools.scoring.composite import Composite
 from rbtools.scoring.terms import asked, presets
 from rbtools.spaces import nasbench201
@@ -208,10 +208,10 @@ def test_names_beside_points_stand_apart() -> None:
 
     def draw(axes: Any) -> None:
         axes.plot(*zip(*points, strict=True), "o")
-        render.write_names(axes, points, ["a-name-of-some-length"] * 6)
+        renderer.write_names(axes, points, ["a-name-of-some-length"] * 6)
 
     with style.applied():
-        figure = render.render(render.FigureSpec([render.Panel(draw)]), 3.3)
+        figure = renderer.render(renderer.FigureSpec([renderer.Panel(draw)]), 3.3)
     boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_visible()]
     assert len(boxes) >= 4
     assert not any(a.overlaps(b) for place, a in enumerate(boxes) for b in boxes[place + 1 :])
