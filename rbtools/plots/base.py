@@ -38,10 +38,10 @@ class Drawing:
         6.5, "Width of the figure in inches; the column of a paper has some 3.3.", check="positive"
     )
     title: str = param("", "Title of the figure.")
-    label: tuple[str, ...] = param(
-        (),
-        "WORDS in place of a metric, a training method or a data set, such as pgd20.8=PGD. Once for each.",
-        metavar="NAME=WORDS",
+    label: str = param(
+        "",
+        "Own words for metrics, training methods, data sets and families of metrics: 'pgd20.8=PGD; erm=none'.",
+        metavar="NAME=WORDS;...",
     )
 
     def __post_init__(self) -> None:

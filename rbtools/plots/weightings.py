@@ -113,7 +113,7 @@ class Composed(Drawing):
             return own
         if self.preset is not None and self.preset not in terms.presets():
             raise unknown("preset", self.preset, terms.presets())
-        asked = [] if self.metric is None else terms.asked(self.metric)  # the title has the warnings
+        asked = [] if self.metric is None else terms.asked(self.metric)  # the axis has the warnings
         within = expr.items(self.within or "")
         return Composite(records, asked, preset=self.preset, within=within, missing=self.missing)
 
@@ -175,7 +175,7 @@ def _weight(text: str, item: str) -> float:
 
 
 def together(records: Sequence[Record], within: str | None, score: Composite | Own) -> str:
-    """A remark for the title if several data sets were scaled together, or too few records; else empty."""
+    """A remark for the axis if several data sets were scaled together, or too few records; else empty."""
     if within is not None:
         return ""
     sets = {str(record.get("dataset")) for record in records}

@@ -44,10 +44,10 @@ _OWN: ContextVar[Mapping[str, str]] = ContextVar("_OWN", default=MappingProxyTyp
 
 
 @contextlib.contextmanager
-def own(labels: Sequence[str]) -> Iterator[None]:
-    """Words of the user, each as NAME=WORDS, in place of those of `label`. Raises RbError for others."""
-    pairs = [text.partition("=") for text in labels]
-    if wrong := [name + sign for name, sign, text in pairs if not (name.strip() and text.strip())]:
+def own(labels: str) -> Iterator[None]:
+    """Words of the user, NAME=WORDS; ..., in place of those of `label`. Raises RbError for others."""
+    pairs = [text.partition("=") for text in labels.split(";") if text.strip()]
+    if wrong := [(name + sign).strip() for name, sign, text in pairs if not (name.strip() and text.strip())]:
         raise RbError(f"--label is '{wrong[0]}'. Expected NAME=WORDS, such as pgd20.8=PGD.")
     token = _OWN.set({name.strip(): tidy(text) for name, _, text in pairs})
     try:

@@ -118,14 +118,14 @@ def test_own_words_stand_in_place_of_names() -> None:
         named("a", metrics={"acc": n / 9, "pgd20.8": n / 18}, train={"method": method})
         for n, method in enumerate(("erm", "pgd", "pgd"))
     ]
-    own = ("pgd20.8=under attack", "pgd = Madry et al.", "acc=clean [share]")
+    own = "pgd20.8=under attack; pgd = Madry et al.; acc=clean [share];"
     figure = drawn("scatter", some, y="pgd20.8", colour="train.method", label=own, title="Ours")
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("clean [share]", "under attack")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ERM", "Madry et al."]
     assert figure.get_suptitle() == "Ours" and words.label("pgd") == "PGD"
     assert drawn("scatter", some, y="pgd20.8").get_suptitle() == ""
     with pytest.raises(RbError, match=r"--label is 'pgd='\. Expected NAME=WORDS, such as pgd20\.8=PGD\."):
-        drawn("scatter", some, y="pgd20.8", label=("pgd=",))
+        drawn("scatter", some, y="pgd20.8", label="acc=a; pgd=")
 
 
 def test_corruption_training_is_told_apart_by_its_noise() -> None:
