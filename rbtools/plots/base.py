@@ -40,7 +40,7 @@ class Drawing:
     title: str = param("", "Title of the figure.")
     label: str = param(
         "",
-        "Own words for metrics, training methods, data sets and families of metrics: 'pgd20.8=PGD; erm=none'.",
+        "Own words for metrics, their families, methods and data sets: 'pgd20.8=PGD; erm=standard'.",
         metavar="NAME=WORDS;...",
     )
 

@@ -125,7 +125,7 @@ def _by_group(
     """A panel for each metric or score, a box for each group of records."""
     colours = [look["color"] for look in style.look([*groups]).values()]
     for name, column in columns.items():
-        boxes = [_known([column[place] for place in places]) for places in groups.values()]
+        boxes = [record_values.present([column[place] for place in places]) for places in groups.values()]
         yield words.label(name), "", [words.label(group) for group in groups], boxes, colours
 
 
@@ -140,13 +140,9 @@ def _by_family(columns: Mapping[str, Sequence[float | None]], together: bool) ->
     for (title, over), members in found.items():
         panels.append((title, over, [name for _, name in members], [f"{x:.3g}" for x, _ in members]))
     for title, over, names, ticks in panels:
-        boxes = [_known(columns[name]) for name in names]
+        boxes = [record_values.present(columns[name]) for name in names]
         if any(boxes):
             yield title, over, ticks, boxes, [style.BLUE] * len(boxes)
-
-
-def _known(column: Sequence[float | None]) -> list[float]:
-    return [value for value in column if value is not None]
 
 
 def _draw(axes: Axes, boxes: list[list[float]], colours: list[str], classes: int | None, chance: str) -> None:

@@ -11,7 +11,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import details, layout, marks, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.renderer import FigureSpec, Panel
+from rbtools.plots.renderer import FigureSpec, Panel, shaped
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Confusion(Drawing):
             draw = partial(self._matrix, counts=counts, room=room)
             panels.append(Panel(draw, title, "predicted class", "true class", names, names))
         bar = "images" if self.counts else "share of the class"
-        return FigureSpec(panels, lambda width: min(0.95 * width, 4.0), least=_LEAST, bar=bar)
+        return FigureSpec(panels, shaped(0.95, 4.0), least=_LEAST, bar=bar)
 
     def _matrix(self, axes: Axes, counts: np.ndarray, room: float) -> None:
         shown = counts if self.counts else counts / np.maximum(counts.sum(1, keepdims=True), 1)

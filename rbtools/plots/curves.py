@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -276,14 +275,13 @@ def _lines(axes: Axes, group: LineGroup, names: Names, look: dict[str, Any]) -> 
 
 def _crowd(axes: Axes, lines: Lines) -> None:
     """The median of all records with a value at a place, over grey lines or over their range."""
-    at: dict[float, list[float]] = {}
-    for points in lines.values():
-        for point in points:
-            at.setdefault(point.x, []).append(point.y)
-    places = sorted(at)
-    low, lower, middle, upper, high = np.array(
-        [np.quantile(at[x], (0, 0.1, 0.5, 0.9, 1)) for x in places]
-    ).T.reshape(5, -1)
+    import pandas
+
+    table = pandas.DataFrame(
+        {place: {point.x: point.y for point in points} for place, points in lines.items()}
+    ).sort_index()
+    places = table.index.to_numpy()
+    low, lower, middle, upper, high = table.quantile([0, 0.1, 0.5, 0.9, 1], axis=1).to_numpy()
     if len(lines) <= _TRACED:
         axes.plot([], [], color=style.GREY, linewidth=0.5, label="all")
         for points in filter(None, lines.values()):
@@ -294,20 +292,9 @@ def _crowd(axes: Axes, lines: Lines) -> None:
         axes.fill_between(places, low, high, color="#E0E0E0", linewidth=0, label="all")
     look: dict[str, Any] = {"color": style.BLUE, "linewidth": 1.8, "marker": "o", "zorder": 4}
     band: dict[str, Any] = {"color": style.BLUE, "alpha": 0.3, "linewidth": 0, "zorder": 3}
-    for start, end in _stretches(lines, places):
-        part = slice(start, end)
+    # If no record's line crosses two places, their medians are of different records, and no line joins them.
+    crossed = (table.ffill().notna() & table.bfill().notna()).to_numpy()
+    apart = np.flatnonzero(~(crossed[:-1] & crossed[1:]).any(1)) + 1
+    for part in np.split(np.arange(len(places)), apart):
         axes.fill_between(places[part], lower[part], upper[part], label="middle 80 %", **band)
         marks.line(axes, list(zip(places[part], middle[part], strict=True)), look, "median", marked=1)
-
-
-def _stretches(lines: Lines, places: Sequence[float]) -> list[tuple[int, int]]:
-    """Runs of places that some record's line crosses: (first, one after the last) of each.
-
-    If no record has values at both positions, the medians are of different records, and no line joins them.
-    """
-    ends = [(points[0].x, points[-1].x) for points in lines.values() if points]
-    crossed = [
-        any(low <= x and after <= high for low, high in ends) for x, after in itertools.pairwise(places)
-    ]
-    starts = [0, *(number for number, joined in enumerate(crossed, start=1) if not joined)]
-    return list(zip(starts, [*starts[1:], len(places)], strict=True))

@@ -10,7 +10,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.renderer import FigureSpec, Panel
+from rbtools.plots.renderer import FigureSpec, Panel, shaped
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -48,7 +48,10 @@ class Histogram(Drawing):
                 f"--metric names {len(names)} metrics. More than {MOST} histograms in one figure cannot be"
                 " told apart: name fewer, or draw a box plot (rb-plot box)."
             )
-        columns = {name: np.array(_known(records, name)) for name in names}
+        columns = {
+            name: np.array(record_values.present(record_values.column(records, name, "--metric")))
+            for name in names
+        }
         bins = self._edges(np.concatenate(list(columns.values()))).tolist()
         looks = style.look(names)
 
@@ -62,7 +65,7 @@ class Histogram(Drawing):
             layout.plain_numbers(axes.xaxis)
             layout.whole_numbers(axes.yaxis)
 
-        return FigureSpec([Panel(draw, x=words.axis(names), y="records")], height=_height)
+        return FigureSpec([Panel(draw, x=words.axis(names), y="records")], shaped(0.42, 2.3))
 
     def _edges(self, numbers: np.ndarray) -> np.ndarray:
         if numbers.min() == numbers.max():  # a single bin, narrower than numpy's, which has width 1.0
@@ -72,11 +75,3 @@ class Histogram(Drawing):
         if self.bins is None and len(edges) > _BINS + 1:
             edges = np.histogram_bin_edges(numbers, _BINS)
         return edges
-
-
-def _known(records: Sequence[Record], name: str) -> list[float]:
-    return [one for one in record_values.column(records, name, "--metric") if one is not None]
-
-
-def _height(width: float) -> float:
-    return min(max(1.15, 0.42 * width), 2.3)

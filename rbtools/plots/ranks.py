@@ -75,7 +75,7 @@ class Ranks(Drawing):
             if order:
                 lines[name] = [column[place] for place in order]
             else:
-                known = [value for value in column if value is not None]
+                known = record_values.present(column)
                 lines[name] = [*sorted(known, reverse=metric_name.higher_is_better(name))]
         whose = f"in the order of {words.axis([by])}" if order else "each metric in its own order"
         smooth = [name for name in names if order and name != by]

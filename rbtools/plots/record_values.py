@@ -48,6 +48,11 @@ def column(records: Sequence[Record], text: str, option: str) -> list[float | No
     return [None if value is None else float(value) for value in numbers]
 
 
+def present(column: Sequence[float | None]) -> list[float]:
+    """The numbers of a column without the missing ones."""
+    return [value for value in column if value is not None]
+
+
 def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str]:
     """The metrics and expressions of a list, globs among them replaced by what they match.
 

@@ -36,9 +36,9 @@ class Panel(NamedTuple):
     rows: Sequence[str] = ()
 
 
-def usual(width: float) -> float:
-    """The height of axes of a width, in inches."""
-    return min(max(1.15, 0.62 * width), 2.8)
+def shaped(share: float, most: float) -> Callable[[float], float]:
+    """The height of axes as a share of their width, at most so many inches."""
+    return lambda width: min(max(1.15, share * width), most)
 
 
 class FigureSpec(NamedTuple):
@@ -50,7 +50,7 @@ class FigureSpec(NamedTuple):
     """
 
     panels: Sequence[Panel]
-    height: Callable[[float], float] = usual
+    height: Callable[[float], float] = shaped(0.62, 2.8)
     least: float = 1.9
     alike: bool = True
     bar: str | None = None

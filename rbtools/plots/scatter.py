@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.renderer import FigureSpec, Panel, write_names
+from rbtools.plots.cells import OP_LOOKS
+from rbtools.plots.renderer import FigureSpec, Panel, shaped, write_names
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
 from rbtools.scoring.rank_order import front
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 16  # the number of distinguishable colours and shapes
 _NAMED = 20  # the most points with names beside them
-_OP_NAMES = {
-    "none": "none",
-    "skip_connect": "skip",
-    "nor_conv_1x1": "1x1 convolution",
-    "nor_conv_3x3": "3x3 convolution",
-    "avg_pool_3x3": "3x3 average pooling",
-}
 
 
 class Points(NamedTuple):
@@ -109,7 +103,7 @@ class Scatter(Drawing):
             for axis in (axes.yaxis,) if self.log_x else (axes.xaxis, axes.yaxis):
                 layout.plain_numbers(axis)
 
-        return FigureSpec([Panel(draw, x=words.axis([self.x]), y=words.axis([y]))], _height, bar=bar)
+        return FigureSpec([Panel(draw, x=words.axis([self.x]), y=words.axis([y]))], shaped(0.7, 3.2), bar=bar)
 
     def _scale(self, axes: Axes, points: Points) -> None:
         from matplotlib.ticker import FuncFormatter, NullFormatter
@@ -143,10 +137,6 @@ class Scatter(Drawing):
             zorder=5,
             label="Pareto front",
         )
-
-
-def _height(width: float) -> float:
-    return min(max(1.5, 0.7 * width), 3.2)
 
 
 def _points(records: Sequence[Record], x: str, y: str) -> Points:
@@ -230,7 +220,7 @@ def _neighbourhood(axes: Axes, points: Points, centre: int) -> None:
     names: dict[tuple[float, float], set[str]] = {}
     for op, pairs in sorted(changed.items()):
         look = {"marker": style.MARKERS[op], "color": style.COLOURS[op], "edgecolors": "white"}
-        label = f"{_OP_NAMES[nasbench201.OPS[op]]} instead"
+        label = f"{OP_LOOKS[op][0]} instead"
         places = [place for place, _ in pairs]
         _dots(axes, points, places, s=24, linewidths=0.4, alpha=1, zorder=4, label=label, **look)
         for place, edge in pairs:
