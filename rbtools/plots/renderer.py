@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST_PANELS = 48
 _SIDE = 0.65  # inches for the label and the numbers on the left
-_LEGEND = 0.55  # inches of a legend's line and the gap after its name
+_LEGEND = 0.5  # inches of a legend's line and the gap after its name
 
 
 class Panel(NamedTuple):
@@ -45,8 +45,8 @@ class FigureSpec(NamedTuple):
     """A figure of panels.
 
     height: of the axes of a panel for their width, in inches. least: the least width of a panel. alike:
-    whether the vertical axes have one scale. bar: the label of a bar of the
-    colours of the last panel's image or points, at the side `bar_at`.
+    whether the vertical axes have one scale. bar: the label of a bar of the colours of the last panel's image
+    or points, at the side `bar_at`.
     """
 
     panels: Sequence[Panel]
@@ -136,11 +136,11 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
     wide = (figure.get_figwidth() - _SIDE) / columns - 0.15
     sizes = [(wide, spec.height(wide))] * len(drawn)
     figure.set_figheight(rows * (spec.height(wide) + 2.0) + 1.0)
-    for _ in range(3):
+    for attempt in range(4):
         for axes, panel, (wide, high) in zip(drawn, spec.panels, sizes, strict=True):
             axes.set_title(wrapped(panel.title, wide, style.SMALL), size=style.SMALL)
             axes.set_xlabel(axes.get_xlabel() and wrapped(panel.x, wide, style.SIZE))
-            axes.set_ylabel(axes.get_ylabel() and wrapped(panel.y, high, style.SIZE))
+            axes.set_ylabel(axes.get_ylabel() and wrapped(panel.y, high - 0.1, style.SIZE))
             if panel.columns:
                 name_places(axes, "x", panel.columns, wide)
             if panel.rows:
@@ -150,7 +150,7 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
         boxes = [axes.get_position(original=True) for axes in drawn]
         sizes = [(box.width * full[0], box.height * full[1]) for box in boxes]
         lacking = spec.height(sizes[0][0]) - sizes[0][1]
-        if abs(lacking) < 0.02:
+        if abs(lacking) < 0.02 or attempt == 3:
             break
         figure.set_figheight(float(full[1]) + rows * lacking)
 
