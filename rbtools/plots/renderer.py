@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.plots import style
-from rbtools.plots.layout import fitted, name_places, text_width, wrapped
+from rbtools.plots.layout import fitted, line_height, name_places, text_width, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,9 +95,10 @@ def render(spec: FigureSpec, width: float, title: str = "") -> Figure:
         _bar(figure, drawn, spec.bar, spec.bar_at)
     if title:
         figure.suptitle(wrapped(title, width - 0.3, style.TITLE))
-    _legend(figure)
+    _legend(figure, spec, rows, columns)
     _fit(figure, drawn, spec, rows, columns)
     _settle(figure)
+    _center_legend(figure, drawn, columns)
     return figure
 
 
@@ -108,8 +109,9 @@ def _bar(figure: Figure, drawn: Sequence[Axes], label: str, side: str) -> None:
     bar.set_label(wrapped(label, 1.3, style.SIZE))
 
 
-def _legend(figure: Figure) -> None:
-    """One legend of what has a label in any panel, at the lower edge, in as many columns as fit."""
+def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
+    """One legend of what has a label in any panel: in the free places of the last row if it fits there, else
+    at the lower edge."""
     entries: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -120,12 +122,23 @@ def _legend(figure: Figure) -> None:
     # Many names in one column would be too high: then even the longest leaves room for two columns.
     most = room / (2 if len(entries) > 6 else 1) - _LEGEND
     names = [fitted(name, most, style.SMALL) for name in entries]
+    wide = (room - _SIDE) / columns
+    free = (rows * columns - len(spec.panels)) * wide
+    across = _columns(names, free)
+    inside = across > 0 and len(names) / across * line_height(style.SMALL) < spec.height(wide)
+    where = "center" if inside else "outside lower center"
+    across = across if inside else _columns(names, room)
+    legend = figure.legend([*entries.values()], names, loc=where, ncols=across, columnspacing=1.4)
+    legend.set_in_layout(not inside)
+
+
+def _columns(names: Sequence[str], room: float) -> int:
+    """The most columns in which names of a legend fit a width in inches; 0 if they do not."""
     widths = [text_width(name, style.SMALL) + _LEGEND for name in names]
     tables = (
-        [widths[at : at + rows] for at in range(0, len(widths), rows)] for rows in range(1, len(names) + 1)
+        [widths[at : at + rows] for at in range(0, len(widths), rows)] for rows in range(1, len(widths) + 1)
     )
-    columns = next(len(table) for table in tables if sum(map(max, table)) <= room or len(table) == 1)
-    figure.legend(list(entries.values()), names, loc="outside lower center", ncols=columns, columnspacing=1.4)
+    return next((len(table) for table in tables if sum(map(max, table)) <= room), 0)
 
 
 def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, columns: int) -> None:
@@ -177,6 +190,17 @@ def _settle(figure: Figure) -> None:
         figure.draw_without_rendering()
     for axes in named:
         _place_names(axes)
+
+
+def _center_legend(figure: Figure, drawn: Sequence[Axes], columns: int) -> None:
+    """Put a legend that is not outside the panels into the middle of the free places of the last row."""
+    from matplotlib.transforms import Bbox
+
+    for legend in figure.legends:
+        if not legend.get_in_layout():
+            last, right = drawn[-1].get_position(), drawn[columns - 1].get_position()
+            free = Bbox([[last.x1, last.y0], [right.x1, last.y1]])
+            legend.set_bbox_to_anchor(free, figure.transFigure)
 
 
 # Where a name may stand beside its point, in points: right or left, on its height, above or below.
