@@ -146,11 +146,11 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
     each changes the other."""
     engine = figure.get_layout_engine()
     assert engine is not None  # the style has one
-    wide = (figure.get_figwidth() - _SIDE) / columns - 0.15
-    sizes = [(wide, spec.height(wide))] * len(drawn)
-    figure.set_figheight(rows * (spec.height(wide) + 2.0) + 1.0)
+    widths = [(figure.get_figwidth() - _SIDE) / columns - 0.15] * len(drawn)
+    figure.set_figheight(rows * (spec.height(widths[0]) + 2.0) + 1.0)
     for attempt in range(4):
-        for axes, panel, (wide, high) in zip(drawn, spec.panels, sizes, strict=True):
+        high = spec.height(widths[0])
+        for axes, panel, wide in zip(drawn, spec.panels, widths, strict=True):
             axes.set_title(wrapped(panel.title, wide, style.SMALL), size=style.SMALL)
             axes.set_xlabel(axes.get_xlabel() and wrapped(panel.x, wide, style.SIZE))
             axes.set_ylabel(axes.get_ylabel() and wrapped(panel.y, high - 0.1, style.SIZE))
@@ -160,9 +160,8 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
                 name_places(axes, "y", panel.rows, high, min(0.36 * figure.get_figwidth(), 1.8))
         engine.execute(figure)
         full = figure.get_size_inches()
-        boxes = [axes.get_position(original=True) for axes in drawn]
-        sizes = [(box.width * full[0], box.height * full[1]) for box in boxes]
-        lacking = spec.height(sizes[0][0]) - sizes[0][1]
+        widths = [float(axes.get_position(original=True).width * full[0]) for axes in drawn]
+        lacking = spec.height(widths[0]) - float(drawn[0].get_position(original=True).height * full[1])
         if abs(lacking) < 0.02 or attempt == 3:
             break
         figure.set_figheight(float(full[1]) + rows * lacking)
