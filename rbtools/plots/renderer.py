@@ -164,6 +164,8 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
         lacking = spec.height(widths[0]) - float(drawn[0].get_position(original=True).height * full[1])
         if abs(lacking) < 0.02 or attempt == 3:
             break
+        if attempt == 0 and any(panel.columns or panel.rows for panel in spec.panels):
+            continue  # names may grow with the width, into axes of little height
         figure.set_figheight(float(full[1]) + rows * lacking)
 
 
