@@ -23,7 +23,7 @@ unexport PYTHONPATH PYTHONHOME
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-portable lint check-wheel bench bench-gpu docs site install uninstall clean
+.PHONY: help setup demo test test-all test-portable lint check-wheel bench bench-gpu docs site install uninstall clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -35,19 +35,18 @@ setup: $(VENV)/run.stamp  ## install everything the tools need in .venv; then .v
 demo: $(VENV)/run.stamp  ## six networks on real digits: enumerated, trained, attacked, sampled, scored, ranked
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh demo.sh
 
-test: $(VENV)/test.stamp  ## run every test
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) $(TESTS)
+PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+test: $(VENV)/test.stamp  ## run the tests, but for slow ones and those that start processes: five minutes on two cores
+	$(PYTEST) -m 'smoke or not (slow or processes)' $(ARGS) $(TESTS)
 
-test-fast: $(VENV)/test.stamp  ## run what starts no other process and trains no network, and one command of each tool
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup \
-	    -m 'smoke or not (processes or trains or slow)' $(ARGS) $(TESTS)
+test-all: $(VENV)/test.stamp  ## run every test: fifteen minutes on two cores
+	$(PYTEST) $(ARGS) $(TESTS)
 
 # As far as this machine can play another one: older instructions, other sums, another training of every network, and
 # bfloat16 where it is not native. Only tests of networks that are trained here: a few minutes (tests/README.md).
 OTHER_MACHINE := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE RBTOOLS_TEST_SEED=1 RBTOOLS_TEST_BF16=yes
 test-portable: $(VENV)/test.stamp  ## run the tests that train networks as on another machine
-	env $(OTHER_MACHINE) $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'trains and not slow' \
-	    $(ARGS) $(TESTS)
+	env $(OTHER_MACHINE) $(PYTEST) -m 'trains and not slow' $(ARGS) $(TESTS)
 
 # Benches are run by hand, so that a call which the code outgrew would not be met: mypy looks for these alone.
 LOOSE := assignment arg-type dict-item misc no-any-return return-value var-annotated
@@ -76,7 +75,7 @@ docs: $(VENV)/run.stamp  ## write the man pages and completions anew
 	$(BIN)/python -m rbtools.cli.docs
 
 site: $(VENV)/site.stamp  ## build docs/ as pages that need no network, in site/
-	$(BIN)/mkdocs build --strict --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 
 clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -56,6 +56,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: object) -> str:
     return re.sub(r"\[([^]]*)\]\(\.\./([^)]*)\)", r"\1 (`\2`)", markdown)
 
 
+def on_post_build(config: Any, **_: object) -> None:
+    """Lead the addresses of pages that went to the pages that have their content."""
+    for old, new in config["extra"]["redirects"].items():
+        page = f'<!doctype html><meta http-equiv="refresh" content="0; url={new}"><a href="{new}">moved</a>'
+        (Path(config["site_dir"]) / f"{old}.html").write_text(page, "utf-8")
+
+
 def _metrics() -> str:
     """How names of metrics are built, and which of them are better when lower."""
     docs_of_names = [

@@ -188,7 +188,7 @@ def give_copies(model: Any, images: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def keep_images(network: nn.Module, shape: tuple[int, int, int]) -> RemovableHandle | None:
     """Let a network that changes its images (N, C, H, W) in place, in eval mode or in train mode, get copies
-    of them from now on; None where it does not, as far as two random images show."""
+    of them from now on; None if it does not, as far as two random images show."""
     first = next(network.parameters(), None)
     images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
     images = images if first is None else images.to(first.device)

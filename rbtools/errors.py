@@ -29,7 +29,7 @@ class NoRecords(RbError):
 class Misfit(RbError):
     """A checkpoint's network is for images of another number of classes or channels than the data set's.
 
-    classes, channels: the network's; None where they are not known to be others.
+    classes, channels: the network's; None if they are not known to be others.
     """
 
     def __init__(self, text: str, classes: int | None = None, channels: int | None = None) -> None:

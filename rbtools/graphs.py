@@ -67,7 +67,7 @@ def lasting_pool(device: torch.device) -> tuple[Pool, torch.cuda.CUDAGraph]:
 
 @contextmanager
 def no_waits() -> Iterator[None]:
-    """Raise RuntimeError where Python would wait for the GPU, which is not allowed in a capture."""
+    """Raise RuntimeError if Python would wait for the GPU, which is not allowed in a capture."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls this mode a prototype

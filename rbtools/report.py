@@ -89,7 +89,7 @@ SILENT = Report()
 @contextlib.contextmanager
 def progress_of(progress: bool | Callable[[str], None] | None) -> Iterator[Callable[[str], None] | None]:
     """The call-back of a `progress=` in Python: a function as it is; for True a line of tqdm, which is a
-    widget in a notebook; None for False and None. Raises RbError where tqdm is not installed.
+    widget in a notebook; None for False and None. Raises RbError if tqdm is not installed.
     """
     if not isinstance(progress, bool):
         yield progress

@@ -1,9 +1,9 @@
-"""Reads pickles of others (checkpoints, data sets, training states) without running anything in them.
+"""Reads the pickles of others (checkpoints, published results, training states) without running their code.
 
 A pickle may call any function with any arguments. Here the names in it are answered from a short list of
-functions of this module, which make containers, numbers, arrays and tensors from data. In a torch.save file
-every other name is an inert `Stub`, in a data set it is Refused. Only those functions and stubs are ever
-called, and states are set on stubs, arrays and mappings alone.
+functions of this module, which make containers, numbers, arrays and tensors from data; every other name is an
+inert `Stub`. Only those functions and stubs are ever called, and states are set on stubs, arrays and mappings
+alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO, Any, ClassVar
 from rbtools.errors import shown
 from rbtools.lazy import np
 
-__all__ = ["Damaged", "NotTorch", "Refused", "Stub", "UnusualTensor", "arrays", "published", "torch_file"]
+__all__ = ["Damaged", "NotTorch", "Refused", "Stub", "UnusualTensor", "published", "torch_file"]
 
 DEEPEST_KEY = 8  # levels of tuples in a key: Python's hash of tuples recurses without a limit
 MOST_BYTES = 2**62  # most bytes of an expanded tensor, so that its size never overflows
@@ -230,8 +230,6 @@ _MAKERS: dict[str, Callable[..., Any] | None] = {
     "collections.Counter": lambda *counts: _mapping(Counter, *counts),
     "collections.defaultdict": lambda *_: {},  # without the function that makes what is lacking
     "argparse.Namespace": argparse.Namespace,
-}
-_OF_TORCH: dict[str, Callable[..., Any] | None] = {
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_tensor_v3": _tensor,
@@ -242,6 +240,7 @@ _OF_TORCH: dict[str, Callable[..., Any] | None] = {
     "torch.Size": lambda *values: _torchs("Size")(*map(_sizes, values)),
     "torch.device": _torchs("device"),
     **{f"torch._utils.{name}": lambda *_, kind=kind: UnusualTensor(kind) for name, kind in _UNUSUAL.items()},
+    "torch.storage._load_from_bytes": lambda data: _legacy(io.BytesIO(data)),
 }
 
 
@@ -250,18 +249,17 @@ _PYTHONS: Any = pickle._Unpickler  # and not the one in C, whose opcodes cannot 
 
 class _Unpickler(_PYTHONS):
     dispatch: ClassVar[dict[int, Callable[..., Any]]] = dict(_PYTHONS.dispatch)
-    makers: ClassVar[dict[str, Callable[..., Any] | None]] = _MAKERS
-    strict = True
     stack: list[Any]
 
     def find_class(self, module: str, name: str) -> Any:
+        import torch
+
+        known = getattr(torch, name, None) if module in ("torch", "torch.storage") else None
+        if isinstance(known, torch.dtype) or known is torch.UntypedStorage:
+            return known
         module = {"__builtin__": "builtins"}.get(module, module.replace("numpy._core", "numpy.core"))
         full = f"{module}.{name}"
-        if full in self.makers:
-            return _Maker(full, self.makers[full])
-        if self.strict:
-            raise Refused(full)
-        return type("Stub", (Stub,), {"name": full})
+        return _Maker(full, _MAKERS[full]) if full in _MAKERS else type("Stub", (Stub,), {"name": full})
 
     def called(self, function: Any, given: Any) -> Any:
         if not isinstance(given, tuple):
@@ -351,12 +349,8 @@ class _Unpickler(_PYTHONS):
     def stored(self) -> None:
         key = self.stack.pop()
         kind = type(key[1]).__name__ if type(key) is tuple and len(key) > 4 else ""
-        if self.strict:
-            raise Refused("a persistent id")
-        if (
-            type(key) is tuple and key and key[0] == "module"
-        ):  # a class and its source, which torch would compare
-            self.append(key[1])
+        if type(key) is tuple and key and key[0] == "module":
+            self.append(key[1])  # a class; torch would compare its source, which follows
             return
         if (
             kind not in ("StorageType", "type")
@@ -394,28 +388,9 @@ class _Unpickler(_PYTHONS):
     }
 
 
-class _OfTorch(_Unpickler):
-    """A pickle of torch.save, or one with tensors in it."""
-
-    makers: ClassVar[dict[str, Callable[..., Any] | None]] = {
-        **_MAKERS,
-        **_OF_TORCH,
-        "torch.storage._load_from_bytes": lambda data: _legacy(io.BytesIO(data)),
-    }
-    strict = False
-
-    def find_class(self, module: str, name: str) -> Any:
-        import torch
-
-        known = getattr(torch, name, None) if module in ("torch", "torch.storage") else None
-        if isinstance(known, torch.dtype) or known is torch.UntypedStorage:
-            return known
-        return super().find_class(module, name)
-
-
 def _part(file: IO[bytes], **how: Any) -> Any:
     """A part of torch's older format: a number, a machine's sizes, or the list of storages."""
-    value = _OfTorch(file, **how).load()
+    value = _Unpickler(file, **how).load()
     keys = value if isinstance(value, list) else []
     if not isinstance(value, (int, dict, list)) or not all(isinstance(key, (str, int)) for key in keys):
         raise NotTorch("it is a pickle that torch.save did not write")
@@ -423,7 +398,7 @@ def _part(file: IO[bytes], **how: Any) -> Any:
 
 
 # What torch.load takes in the place of Python's module.
-_MODULE: Any = types.SimpleNamespace(__name__="rbtools.unpickle", Unpickler=_OfTorch, load=_part)
+_MODULE: Any = types.SimpleNamespace(__name__="rbtools.unpickle", Unpickler=_Unpickler, load=_part)
 
 
 class _Stream(io.RawIOBase):
@@ -449,15 +424,6 @@ def _one_error(read: Callable[[], Any]) -> Any:
         if "Invalid magic number" in message:
             raise NotTorch("it is a pickle that torch.save did not write") from None
         raise Damaged(f"{type(error).__name__}: {shown(message)}") from None
-
-
-def arrays(file: IO[bytes]) -> Any:
-    """The value of a pickle of numeric arrays, containers, text and numbers, read up to its end.
-
-    Text that Python 2 wrote is returned as bytes. Raises Refused if the pickle contains anything else,
-    Damaged if it is no pickle.
-    """
-    return _one_error(_Unpickler(file, encoding="bytes").load)
 
 
 def _legacy(file: IO[bytes]) -> Any:
@@ -496,4 +462,4 @@ def torch_file(file: IO[bytes]) -> Any:
 
 def published(data: bytes) -> Any:
     """The value of a plain pickle with tensors, as NATS-Bench publishes them. Raises as `torch_file`."""
-    return _one_error(_OfTorch(io.BytesIO(data)).load)
+    return _one_error(_Unpickler(io.BytesIO(data)).load)

@@ -259,6 +259,20 @@ def _threads() -> Iterator[None]:
         torch.set_num_threads(int(THREADS))
 
 
+LONGEST_SECONDS = 2.0  # of the processor, of a case that `make test` runs
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a case that takes long and is not marked `slow`: `make test` is to end in five minutes."""
+    begin = time.process_time()
+    result = yield
+    seconds = time.process_time() - begin
+    if seconds > LONGEST_SECONDS and not any(map(item.get_closest_marker, ("slow", "smoke", "processes"))):
+        pytest.fail(f"took {seconds:.1f} s of the processor; mark it with @pytest.mark.slow or shorten it")
+    return result
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests begin first; those marked `gpu` are skipped where there is none; others say what they use.
 
@@ -312,8 +326,7 @@ def _matches(imports: re.Pattern[str], file: Path) -> bool:
 
 
 # What a test calls that starts another process, or runs in a browser or on Ray.
-_STARTERS = {"subprocess", "multiprocessing", "pty", "Processes", "RayEngine", "chromium"}
-_STARTERS |= {"browser"}
+_STARTERS = {"subprocess", "multiprocessing", "pty", "Processes", "RayEngine", "chromium", "browser"}
 _JOBS = re.compile(r"--jobs|--engine|torchrun")
 
 
@@ -327,7 +340,10 @@ def _starts_processes(item: pytest.Item) -> bool:
 @cache
 def _starters(file: Path) -> frozenset[str]:
     """The functions of a file of tests that start other processes, themselves or by one another."""
-    tree = ast.parse(file.read_text("utf-8"))
+    text = file.read_text("utf-8")
+    if not (_JOBS.search(text) or any(word in text for word in _STARTERS)):
+        return frozenset(_STARTERS)
+    tree = ast.parse(text)
     uses: dict[str, set[str]] = {}
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         nodes = [*ast.walk(function)]

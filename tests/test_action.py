@@ -72,7 +72,9 @@ class Forge:
 
 def test_inputs_reach_the_scripts_through_the_environment_only() -> None:
     assert all("${{" not in step["run"] for step in (INSTALL, *STEPS))
-    assert INSTALL["run"] == 'python -m pip install --quiet "$GITHUB_ACTION_PATH"'
+    assert INSTALL["run"].endswith(
+        'python -m pip install --quiet --constraint "$pins" "$GITHUB_ACTION_PATH"\n'
+    )
     assert {one["value"] for one in ACTION["outputs"].values()} == {
         f"${{{{ steps.gate.outputs.{name} }}}}" for name in ACTION["outputs"]
     }

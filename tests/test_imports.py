@@ -368,20 +368,25 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 # --- names and types -----------------------------------------------------------------------------
 
 
-TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
 SHARED_NAMES = {"base", "presets", "__main__"}  # modules of several rooms are called so
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text("utf-8"))
 
 
 def classes() -> dict[str, list[str]]:
     """Class name -> the modules that have it; protocols, which say what others have, aside."""
     places: dict[str, list[str]] = {}
-    for module, tree in TREES.items():
-        for node in ast.walk(tree):
+    for module in MODULES:
+        for node in ast.walk(tree_of(module)):
             if isinstance(node, ast.ClassDef) and "Protocol" not in map(ast.unparse, node.bases):
                 places.setdefault(node.name, []).append(module)
     return places
 
 
+@pytest.mark.slow
 def test_a_class_name_and_a_module_name_stand_once() -> None:
     assert {name: where for name, where in classes().items() if len(where) > 1} == {}
     places: dict[str, list[str]] = {}
@@ -405,7 +410,7 @@ def typed_any(tree: ast.AST) -> list[str]:
 
 @pytest.mark.parametrize("module", [name for name in MODULES if room_of(name) in ("cli", "commands")])
 def test_no_parameter_of_the_command_line_is_typed_any(module: str) -> None:
-    assert typed_any(TREES[module]) == []
+    assert typed_any(tree_of(module)) == []
 
 
 def test_a_parameter_typed_any_is_seen() -> None:

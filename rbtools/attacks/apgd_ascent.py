@@ -5,11 +5,9 @@ In L1 the steps are those of l1-APGD (Croce and Hein 2021, arXiv:2103.01208), in
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import steps
 from rbtools.attacks.active_examples import ActiveExamples, AttackBatch, ExampleRows, wide
@@ -23,16 +21,13 @@ if TYPE_CHECKING:
 
     from rbtools.rng.draws import Draws
 
-    # Takes images, objective, start, and the loss and gradient there; returns the state of a run.
-    NewAscent = Callable[[Tensor, AttackObjective, Tensor, Tensor, Tensor], "Ascent"]
-
-MOMENTUM = 0.75  # weight of the new step relative to the last move
+ALPHA = 0.75  # weight of the new step relative to the last move
 RHO = 0.75  # share of the steps since the last checkpoint that must have raised the loss
-RADII = (3, 2, 1)  # l1: the radii of the balls in turn, as multiples of eps
-LARGER_SHARE = 3  # tenths of the steps in each of the larger balls
-SPARSER = 0.95  # the share of the changed pixels below which the change has become sparser
-SPARSITY_RATIO = 1.5  # changed pixels of the best point for each entry of the gradient that a step follows
-SHRINK, LEAST_STEP = 1.5, 0.1  # the divisor of the step size, and its least value as a share of eps
+SPARSER = 0.95  # l1: the share of the changed entries below which the change has become sparser
+SPARSITY_RATIO = (
+    1.5  # l1: changed entries of the best point for each entry of the gradient that a step follows
+)
+SHRINK, LEAST_STEP = 1.5, 0.1  # l1: the divisor of the step size, and its least value as a share of eps
 
 
 def apgd(
@@ -56,17 +51,9 @@ def apgd(
     balls = radii(eps, count) if norm == "l1" else [(eps, count)]
     start = border_start(batch.images, batch.draws, balls[0][0], norm, draw)
     for (radius, number), (smaller, _) in itertools.pairwise(balls):
-        best = _highest(model, batch, goal, start, _new(radius, norm, number), number)
+        best = _highest(model, batch, goal, start, radius, number)
         start = steps.project(best, batch.images, smaller, norm)
-    last = balls[-1][1]
-    return _until_broken(model, batch, goal, start, _new(eps, norm, last), last, keep_best=keep_best)
-
-
-def _new(eps: float, norm: str, count: int) -> NewAscent:
-    """The step rule of a norm for a run of `count` steps."""
-    if norm == "l1":
-        return functools.partial(SparseAscent, eps=eps, every=check_every(count))
-    return functools.partial(HalvingAscent, eps=eps, norm=norm, marks=checkpoints(count))
+    return _until_broken(model, batch, goal, start, eps, norm, balls[-1][1], keep_best=keep_best)
 
 
 def _until_broken(
@@ -74,7 +61,8 @@ def _until_broken(
     batch: AttackBatch,
     goal: AttackObjective,
     start: Tensor,
-    new: NewAscent,
+    eps: float,
+    norm: str,
     count: int,
     *,
     keep_best: bool,
@@ -86,7 +74,8 @@ def _until_broken(
     seen, images, goal, start, model = active.update(
         -1, broken, start, seen, batch.images, goal, start, model
     )
-    state = new(images, goal, start, seen.loss, seen.gradient)
+    kind = SparseAscent if norm == "l1" else HalvingAscent
+    state: Ascent = kind(images, goal, start, seen.loss, seen.gradient, eps, norm, count)
 
     def step() -> None:
         nonlocal state, model
@@ -109,11 +98,13 @@ def _until_broken(
 
 
 def _highest(
-    model: Network, batch: AttackBatch, goal: AttackObjective, start: Tensor, new: NewAscent, count: int
+    model: Network, batch: AttackBatch, goal: AttackObjective, start: Tensor, eps: float, count: int
 ) -> Tensor:
-    """The points (N, C, H, W) of highest loss in `count` steps, whether they fool the model or not."""
+    """The points (N, C, H, W) of highest loss in `count` steps in an L1 ball, whether they fool the model or
+    not.
+    """
     seen = model.loss_and_gradient(start, goal, everyone=True)
-    state = new(batch.images, goal, start, seen.loss, seen.gradient)
+    state = SparseAscent(batch.images, goal, start, seen.loss, seen.gradient, eps, "l1", count)
     for number in range(1, count + 1):
         state.point = state.move(number)
         seen = model.loss_and_gradient(state.point, goal, everyone=True)
@@ -132,18 +123,19 @@ def border_start(images: Tensor, draws: Draws, eps: float, norm: str, draw: int)
     if norm == "linf":
         offset = draws.uniform(shape, draw=draw).to(images) * 2 - 1
         largest = offset.abs().amax(dim=tuple(range(1, images.ndim)), keepdim=True)
-        offset = offset / largest.clamp_min(torch.finfo(offset.dtype).tiny)
-        return steps.project(images + eps * offset, images, eps, norm)
-    offset = draws.normal(shape, draw=draw).to(images)
-    reach = offset if norm == "l1" else eps * steps.unit(offset)
-    return steps.project(images + reach, images, eps, norm)
+        offset = eps * (offset / largest.clamp_min(torch.finfo(offset.dtype).tiny))
+    else:
+        offset = draws.normal(shape, draw=draw).to(images)
+        if norm == "l2":
+            offset = eps * steps.unit(offset)
+    return steps.project(images + offset, images, eps, norm)
 
 
 @dataclass
 class Ascent(ExampleRows):
-    """The state of the examples of a run, one row each; a subclass per step rule.
+    """The state of a run of `count` steps, one row an example; each step rule is a subclass.
 
-    images, point, gradient: (N, C, H, W); loss: (N,).
+    images, point, gradient: (N, C, H, W); loss: (N,); eps: in pixel units of [0, 1]; step_size: (N, 1, 1, 1).
     """
 
     images: Tensor
@@ -151,12 +143,20 @@ class Ascent(ExampleRows):
     point: Tensor
     loss: Tensor
     gradient: Tensor
+    eps: float
+    norm: str
+    count: int
     best_point: Tensor = field(init=False)
     best_gradient: Tensor = field(init=False)
-    best: Tensor = field(init=False)
+    best_loss: Tensor = field(init=False)
+    step_size: Tensor = field(init=False)
+
+    first_step: ClassVar[float]  # as a multiple of eps
 
     def __post_init__(self) -> None:
-        self.best_point, self.best_gradient, self.best = self.point, self.gradient, self.loss
+        self.best_point, self.best_gradient, self.best_loss = self.point, self.gradient, self.loss
+        shape = (len(self.point), *[1] * (self.point.ndim - 1))
+        self.step_size = torch.full(shape, self.first_step * self.eps, device=self.point.device)
 
     def move(self, number: int) -> Tensor:
         """The point of step `number`, counted from 1, in the ball and the box."""
@@ -169,8 +169,8 @@ class Ascent(ExampleRows):
     def note(self, loss: Tensor, gradient: Tensor) -> None:
         """Update the state with the loss and gradient at the new point."""
         self.loss, self.gradient = loss, gradient
-        better = loss > self.best
-        self.best = torch.where(better, loss, self.best)
+        better = loss > self.best_loss
+        self.best_loss = torch.where(better, loss, self.best_loss)
         self.best_point = torch.where(wide(better, self.point), self.point, self.best_point)
         self.best_gradient = torch.where(wide(better, gradient), gradient, self.best_gradient)
 
@@ -196,65 +196,63 @@ def checkpoints(count: int) -> list[int]:
     return numbers
 
 
-def stalled(rose: Tensor, gap: int, halved: Tensor, best: Tensor, best_then: Tensor) -> Tensor:
-    """The examples whose step is halved at a checkpoint (N,).
+def stalled(rises: Tensor, gap: int, halved: Tensor, best: Tensor, best_then: Tensor) -> Tensor:
+    """The examples whose step size is halved at a checkpoint (N,).
 
     Condition 1: the loss rose in no more than RHO of the `gap` steps since the last one. Condition 2:
-    the step was not halved there and the best loss has not changed since.
+    the step size was not halved there and the best loss has not changed since.
     """
-    return (rose <= RHO * gap) | (~halved & (best <= best_then))
+    return (rises <= RHO * gap) | (~halved & (best <= best_then))
 
 
 @dataclass
 class HalvingAscent(Ascent):
     """Steps in L-infinity or L2 with momentum, of a size that is halved where the loss stalls (algorithm 1).
 
-    eps: in pixel units of [0, 1]; marks: the steps after which the size is checked.
+    previous: the point x^(k-1) before `point`. Since the last checkpoint: rises (N,), the steps that raised
+    the loss. At it: halved, bool (N,), and best_then (N,), the best loss.
     """
 
-    eps: float
-    norm: str
-    marks: list[int]
     previous: Tensor = field(init=False)
-    step: Tensor = field(init=False)
-    rose: Tensor = field(init=False)
+    rises: Tensor = field(init=False)
     halved: Tensor = field(init=False)
     best_then: Tensor = field(init=False)
-    last_mark: int = field(init=False, default=0)
+    last_checkpoint: int = field(init=False, default=0)
+
+    first_step = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.checkpoints = checkpoints(self.count)
         self.previous, self.best_then = self.point, self.loss
-        shape = (len(self.point), *[1] * (self.point.ndim - 1))
-        self.step = torch.full(shape, 2 * self.eps, device=self.point.device)
-        self.rose = torch.zeros_like(self.loss)
+        self.rises = torch.zeros_like(self.loss)
         self.halved = torch.ones_like(self.loss, dtype=torch.bool)
 
     def move(self, number: int) -> Tensor:
-        """A projected step, then momentum (but for the first), then projected again."""
-        point = steps.ascend(self.point, self.gradient, self.step, self.norm)
-        point = steps.project(point, self.images, self.eps, self.norm)
-        if number > 1:
-            moved = self.point + MOMENTUM * (point - self.point)
-            moved += (1 - MOMENTUM) * (self.point - self.previous)
-            point = steps.project(moved, self.images, self.eps, self.norm)
-        self.previous = self.point
-        return point
+        """z = P(x + eta g); then with momentum P(x + alpha (z - x) + (1 - alpha) (x - x^(k-1)))."""
+        x, previous, self.previous = self.point, self.previous, self.point
+        z = steps.ascend(x, self.gradient, self.step_size, self.norm)
+        z = steps.project(z, self.images, self.eps, self.norm)
+        if number == 1:
+            return z
+        moved = x + ALPHA * (z - x) + (1 - ALPHA) * (x - previous)
+        return steps.project(moved, self.images, self.eps, self.norm)
 
     def note(self, loss: Tensor, gradient: Tensor) -> None:
-        self.rose = self.rose + (loss > self.loss)
+        self.rises = self.rises + (loss > self.loss)
         super().note(loss, gradient)
 
     def check(self, number: int) -> None:
-        """At a checkpoint, halve the step of the examples that stalled and reset them to their best point."""
-        if number not in self.marks:
+        """At a checkpoint, halve the step size where the loss stalled, and return there to the best point."""
+        if number not in self.checkpoints:
             return
-        stall = stalled(self.rose, number - self.last_mark, self.halved, self.best, self.best_then)
-        stall_wide = wide(stall, self.point)
-        self.step = torch.where(stall_wide, self.step / 2, self.step)
-        self.return_to_best(stall_wide)
-        self.halved, self.best_then, self.last_mark = stall, self.best, number
-        self.rose = torch.zeros_like(self.rose)
+        gap = number - self.last_checkpoint
+        self.halved = stalled(self.rises, gap, self.halved, self.best_loss, self.best_then)
+        chosen = wide(self.halved, self.point)
+        self.step_size = torch.where(chosen, self.step_size / 2, self.step_size)
+        self.return_to_best(chosen)
+        self.best_then, self.last_checkpoint = self.best_loss, number
+        self.rises = torch.zeros_like(self.rises)
 
 
 def radii(eps: float, count: int) -> list[tuple[float, int]]:
@@ -262,14 +260,9 @@ def radii(eps: float, count: int) -> list[tuple[float, int]]:
 
     With fewer than four steps all are in the last ball.
     """
-    larger = count * LARGER_SHARE // 10
-    numbers = (larger, larger, count - 2 * larger)
-    return [(times * eps, number) for times, number in zip(RADII, numbers, strict=True) if number]
-
-
-def check_every(count: int) -> int:
-    """After how many of `count` steps the sparsity and the step size are adapted."""
-    return max(count // 25, 1)
+    larger = 3 * count // 10
+    balls = [(3 * eps, larger), (2 * eps, larger), (eps, count - 2 * larger)]
+    return [(radius, number) for radius, number in balls if number]
 
 
 def sparse_direction(gradient: Tensor, entries: Tensor) -> Tensor:
@@ -286,20 +279,19 @@ def sparse_direction(gradient: Tensor, entries: Tensor) -> Tensor:
 
 @dataclass
 class SparseAscent(Ascent):
-    """Steps along the largest entries of the gradient, as many as the best change so far suggests.
+    """Steps in L1 along the largest entries of the gradient, as many as the best change so far suggests.
 
-    Where that change has become sparser, the step is eps again and goes on from the best point; elsewhere it
-    shrinks. eps: in pixel units of [0, 1]; every: after how many steps that is decided.
+    After every 4 % of the steps: where that change has become sparser, the step size is eps again and the run
+    goes on from the best point; elsewhere it shrinks. changed: the changed entries (N,) at the last of these.
     """
 
-    eps: float
-    every: int
-    step: Tensor = field(init=False)
     changed: Tensor = field(init=False)
+
+    first_step = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.step = torch.full((len(self.point), 1, 1, 1), self.eps, device=self.point.device)
+        self.every = max(self.count // 25, 1)
         self.changed = self._changed_entries()
 
     def _changed_entries(self) -> Tensor:
@@ -308,15 +300,15 @@ class SparseAscent(Ascent):
 
     def move(self, number: int) -> Tensor:
         entries = torch.ceil(self.changed / SPARSITY_RATIO)
-        point = self.point + self.step * sparse_direction(self.gradient, entries)
-        return steps.project(point, self.images, self.eps, "l1")
+        point = self.point + self.step_size * sparse_direction(self.gradient, entries)
+        return steps.project(point, self.images, self.eps, self.norm)
 
     def check(self, number: int) -> None:
         if number % self.every:
             return
         changed = self._changed_entries()
-        sparser = (changed < SPARSER * self.changed).view(-1, 1, 1, 1)
-        shrunk = (self.step / SHRINK).clamp_min(LEAST_STEP * self.eps)
-        self.step = torch.where(sparser, self.eps, shrunk)
+        sparser = wide(changed < SPARSER * self.changed, self.point)
+        shrunk = (self.step_size / SHRINK).clamp_min(LEAST_STEP * self.eps)
+        self.step_size = torch.where(sparser, self.eps, shrunk)
         self.changed = changed
         self.return_to_best(sparser)

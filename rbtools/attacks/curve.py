@@ -48,7 +48,7 @@ class CurveAttack(MinimalNormAttack):
     FMN with smaller steps from the nearest example so far, towards the class of that example; then bisection
     of the segment from the image to it. A forward and a backward pass are two queries; the exact model's
     checks of the fast model's decisions are not counted. `run` returns the distances as "distance" (infinite
-    where there is none).
+    if there is none).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """

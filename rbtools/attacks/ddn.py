@@ -27,7 +27,7 @@ class DDN(MinimalNormAttack):
     a norm that shrinks by the share gamma where the point is adversarial, and grows by gamma where it is
     not. Without the paper's quantisation to 256 levels. eps has no part in the search: it only says up to
     which distance an adversarial example counts. `run` returns the distances themselves as "distance"
-    (infinite where there is none).
+    (infinite if there is none).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Examples
     without an adversarial example within eps come back unchanged.

@@ -33,7 +33,7 @@ class FMN(MinimalNormAttack):
     keep the search from reaching the boundary (the paper's rule finds nothing for most images of digits in
     L2). Step length and gamma fall along half a cosine. eps has no part in the search: it only says up to
     which distance an adversarial example counts. `run` returns the distances themselves as "distance"
-    (infinite where there is none).
+    (infinite if there is none).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Examples
     without an adversarial example within eps come back unchanged.

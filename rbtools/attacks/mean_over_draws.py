@@ -36,7 +36,7 @@ def eot_param() -> Any:
     """The field of the number of draws."""
     return param(
         1,
-        "Draws of a randomised model that each gradient, or score without one, is the mean of.",
+        "Average each gradient (or score) over this many draws of a randomised model.",
         check="positive",
         metavar="N",
         optional=True,

@@ -33,7 +33,7 @@ def run(method: ReferenceBackend, model: Network, images: Tensor, labels: Tensor
     """Perturb images (N, C, H, W) with AutoAttack's own code.
 
     The seed comes from the draws of the first example, since this code draws for the whole batch: equal
-    batches give equal results. Images are float32 in [0, 1]. Raises RbError where that code fails: its DLR
+    batches give equal results. Images are float32 in [0, 1]. Raises RbError if that code fails: its DLR
     losses need 3 and 4 classes, and Square's start in L2 and L1 some sizes of images.
     """
     if len(images) == 0 or method.eps == 0:

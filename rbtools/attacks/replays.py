@@ -110,7 +110,7 @@ class Replays:
     def _compare(
         self, before: dict[str, Tensor], called: dict[str, Tensor], marked: tuple[Tensor, ...]
     ) -> None:
-        """Raise ValueError where a replay differs from the step without a graph."""
+        """Raise ValueError if a replay differs from the step without a graph."""
         same = [(self.active.marks()[0] == marked[0]).all()]
         for name, tensor in self.fixed.items():
             if tensor.is_floating_point():

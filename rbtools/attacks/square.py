@@ -1,6 +1,6 @@
 """Square: random search with squares of pixels, without gradients; in L1 as in Croce and Hein 2021.
 
-The best image so far is one buffer: a proposal writes its square into it, and if the margin does not fall the
+The best image so far is one buffer: a query writes its square into it, and if the margin does not fall the
 old square is written back. Random numbers belong to the example and are drawn for many queries at a time.
 
 A square that changes nothing, or was rejected since the best image last changed, needs no query. Each image
@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import pyauto, steps
@@ -31,17 +31,14 @@ if TYPE_CHECKING:
     from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
-    # Takes the state, random words (N, 5) and the side in pixels; returns a patch for each image.
-    Propose = Callable[["_SquareState", Tensor, int], "_Patch"]
-
 HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """The queries, of 10,000, after which the share of pixels in a square is halved (section 4 of the paper)."""
 _AT_ONCE = 64  # queries whose random words are drawn together
-_WORDS = 5  # words per query: two corners, and the signs of the channels
+_WORDS = 5  # words per query: row and column of two corners; the channels' signs, with one bit for a rotation
 _BLOCK = 8 * _AT_ONCE  # the most queries by which an image may be ahead of another
-_MOST_SQUARES = 1 << 15  # squares in an image; with more, few are drawn twice
+_MOST_SQUARES = 1 << 15  # different squares of one side; with more, few are drawn twice
 _ORDER = {"l2": 2, "l1": 1}
-_DECAY = {"l2": 2, "l1": 4}  # how fast a bump falls with the distance from its centre
+_DECAY = {"l2": 2, "l1": 4}  # how fast eta falls with the distance from its centre
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,40 +93,34 @@ class Square(ReferenceBackend):
 
     def _search(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         """One run: images (N, C, H, W) in [0, 1], and which are broken (N,)."""
-        eps, norm, (height, width) = self.eps, self.norm, batch.images.shape[2:]
-        sides = [self.side(query, height, width) for query in range(self.queries)]
+        sides = [self.side(query, *batch.images.shape[2:]) for query in range(self.queries)]
         schedule = batch.schedule
-        if not schedule.each_step:  # two checks: which images are active, and whether a block is at its end
+        if not schedule.each_step:  # the loop waits twice: for which images are active, and for a block's end
             schedule = CheckSchedule(2 * schedule.every)
         active, images = ActiveExamples(batch, schedule), batch.images.contiguous()
+        eps, norm = self.eps, self.norm
         best = _stripes(batch, eps, restart) if norm == "linf" else _tiles(batch, eps, norm, restart)
-        draws, first = batch.draws, restart * (-(-len(sides) // _AT_ONCE) + 1)
         margin, fooled = _ask(model, best, batch.labels)
-        low, high = (images - eps).clamp_(0, 1), (images + eps).clamp_(0, 1)
-        state = _SquareState(batch.labels, best, margin, images, low, high, words=margin, next=margin)
-        state, draws, model = active.update(-1, fooled, state.best, state, draws, model)
-        propose = _square_linf if norm == "linf" else functools.partial(_squares, eps=eps, norm=norm)
+        state = _SquareState(batch.labels, best, margin, images, batch.draws, eps, norm)
+        state, model = active.update(-1, fooled, state.best, state, model)
 
         def query() -> None:
-            nonlocal state, draws, model
-            fooled = _try(model, state, propose, side, schedule.each_step)
-            state, draws, model = active.update(-1, fooled, state.best, state, draws, model)
+            nonlocal state, model
+            fooled = _try(model, state, side, schedule.each_step)
+            state, model = active.update(-1, fooled, state.best, state, model)
 
         make_query = Replays(model, state, query, active)
+        first_draw = restart * (math.ceil(len(sides) / _AT_ONCE) + 1)
         for queries in _blocks(sides):
             if not len(active):
                 break
-            state.words = _words(draws.child("squares"), first, queries).to(images.device)
             side = sides[queries[0]]
-            if norm == "linf":
-                _number_squares(state, side, new_side=queries[0] == 0 or sides[queries[0] - 1] != side)
-            state.next = torch.zeros_like(state.labels)
-            _skip_known(state)
+            state.start_block(_words(state.draws.child("squares"), first_draw, queries), side)
             for tried in range(len(queries)):
                 if schedule.due(tried - 1) and not (state.next < len(queries)).any():
                     break
                 make_query(side)
-                state, draws, model = active.check(tried, state, draws, model)
+                state, model = active.check(tried, state, model)
         return active.finish()
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -153,23 +144,60 @@ class Square(ReferenceBackend):
 
 @dataclass
 class _SquareState(ExampleRows):
-    """The examples that are not broken: their best image so far, its margin, and its bounds.
+    """The examples that are not broken: their best image so far and its margin.
 
-    Of a block of Q queries: words (N, Q, 5); next (N,), the first query that is not yet made; and if every
-    square of the side has a number, numbers (N, Q) and rejected (N, squares): those known not to lower the
-    margin of the best image.
+    Of a block of Q queries: words (N, Q, 5); next (N,), the first query that is not yet made. In linf, if
+    there are few squares of the side: their numbers (N, Q), and rejected (N, squares), which of all squares
+    are known not to lower the margin of the best image.
     """
 
     labels: Tensor
     best: Tensor
     margin: Tensor
     images: Tensor
-    low: Tensor
-    high: Tensor
-    words: Tensor
-    next: Tensor
-    numbers: Tensor | None = None
+    draws: Draws
+    eps: float
+    norm: str
+    words: Tensor = field(init=False)
+    next: Tensor = field(init=False)
+    numbers: Tensor = field(init=False)
     rejected: Tensor | None = None
+
+    def start_block(self, words: Tensor, side: int) -> None:
+        """Begin with the first of Q queries of these random words; with a new side none is rejected yet."""
+        self.words, self.next = words.to(self.images.device), torch.zeros_like(self.labels)
+        channels, height, width = self.best.shape[1:]
+        rows, columns = height - side + 1, width - side + 1
+        squares = rows * columns << channels
+        if self.norm != "linf" or squares > _MOST_SQUARES:  # in l2 and l1 a square depends on the best image
+            self.rejected = None
+            return
+        top, left = _corners(self.words[..., :2], rows, columns)
+        signs = self.words[..., 4] & ((1 << channels) - 1)
+        self.numbers = ((top * columns + left) << channels) + signs
+        if self.rejected is None or self.rejected.shape[1] != squares:
+            self.rejected = torch.zeros(len(top), squares, dtype=torch.bool, device=top.device)
+        self._skip_rejected()
+
+    def advance(self, going: Tensor, better: Tensor) -> None:
+        """Advance the `going` images (N,) to the next query that needs the model; the last query of the
+        `better` ones (N,) was accepted.
+        """
+        if self.rejected is not None:
+            last = self.numbers.gather(1, self.next.clamp_max(self.numbers.shape[1] - 1)[:, None])
+            self.rejected.scatter_(1, last, self.rejected.gather(1, last) | going[:, None])
+            self.rejected[better] = False
+        self.next = self.next + going.long()
+        self._skip_rejected()
+
+    def _skip_rejected(self) -> None:
+        """Leave out the queries that propose a rejected square."""
+        if self.rejected is None:
+            return
+        answered, count = self.rejected.gather(1, self.numbers), self.numbers.shape[1]
+        query = torch.arange(count, device=answered.device)
+        answered |= query < self.next[:, None]
+        self.next = torch.where(answered, count, query).amin(1)
 
 
 def _blocks(sides: list[int]) -> Iterator[range]:
@@ -191,85 +219,37 @@ def _words(draws: Draws, first: int, queries: range) -> Tensor:
     return words[:, queries[0] % _AT_ONCE :][:, : len(queries)]
 
 
-def _number_squares(state: _SquareState, side: int, *, new_side: bool) -> None:
-    """Number the squares of the block's queries; with a new side none is rejected yet."""
-    channels, height, width = state.best.shape[1:]
-    rows, columns = height - side + 1, width - side + 1
-    squares = rows * columns << channels
-    if squares > _MOST_SQUARES:
-        state.numbers = state.rejected = None
-        return
-    top, left = _corner(state.words[..., 0], rows), _corner(state.words[..., 1], columns)
-    signs = state.words[..., 4] & ((1 << channels) - 1)
-    state.numbers = ((top * columns + left) << channels) + signs
-    if new_side:
-        state.rejected = torch.zeros(len(state.labels), squares, dtype=torch.bool, device=state.labels.device)
-
-
-def _advance(state: _SquareState, going: Tensor, better: Tensor) -> None:
-    """Advance the `going` images (N,) to the next query that needs the model; the last query of the `better`
-    ones (N,) was accepted.
-    """
-    if state.numbers is not None and state.rejected is not None:
-        last = state.numbers.gather(1, state.next.clamp_max(state.numbers.shape[1] - 1)[:, None])
-        state.rejected.scatter_(1, last, state.rejected.gather(1, last) | going[:, None])
-        state.rejected[better] = False
-    state.next = state.next + going.long()
-    _skip_known(state)
-
-
-def _skip_known(state: _SquareState) -> None:
-    """Leave out the queries that propose a rejected square."""
-    if state.numbers is not None and state.rejected is not None:
-        answered, count = state.rejected.gather(1, state.numbers), state.numbers.shape[1]
-        query = torch.arange(count, device=answered.device)
-        answered |= query < state.next[:, None]
-        state.next = torch.where(answered, count, query).amin(1)
-
-
-@dataclass
-class _Patch:
-    """Windows of a batch of images: flat positions of their pixels (N, P) and new values (N, C, P)."""
-
-    at: Tensor
-    values: Tensor
-
-
-def _try(model: Network, state: _SquareState, propose: Propose, side: int, each: bool) -> Tensor:
-    """Put each image's next patch into its best image if that lowers the margin; return which examples it
+def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
+    """Write each image's next square into its best image if that lowers the margin; return which examples it
     fools (N,). `each`: find first which images change, and query the model for these alone.
     """
     count = state.words.shape[1]
     going = state.next < count
     words = state.words[torch.arange(len(going), device=going.device), state.next.clamp_max(count - 1)]
-    patch = propose(state, words, side)
+    at, values = (_patch_linf if state.norm == "linf" else _patch_lp)(state, words, side)
     flat = state.best.flatten(2)
-    at = patch.at[:, None].expand_as(patch.values)
     old = flat.gather(2, at)
-    changed = (old != patch.values).flatten(1).any(1) & going
+    changed = (old != values).flatten(1).any(1) & going
     if model.randomised and changed.any():
         # A mean over other draws is no measure for the next point: a lucky one would never be beaten.
         some = model.take(changed)
         state.margin[changed] = _ask(some, state.best[changed], state.labels[changed])[0]
         some.repeat_draws()
-    flat.scatter_(2, at, patch.values)
+    flat.scatter_(2, at, values)
     if not each:
         margin, fooled = _ask(model, state.best, state.labels)
         margin = torch.where(changed, margin, state.margin)
         # A fast copy may have been fooled before, and the model not: the margin goes on to fall.
         fooled &= ~(margin >= state.margin)  # not where it is NaN
-    elif changed.all():
-        margin, fooled = _ask(model, state.best, state.labels)
     else:
         margin, fooled = state.margin.clone(), torch.zeros_like(changed)
         if changed.any():
-            margin[changed], fooled[changed] = _ask(
-                model.take(changed), state.best[changed], state.labels[changed]
-            )
+            rows = slice(None) if changed.all() else changed  # a slice copies nothing
+            margin[rows], fooled[rows] = _ask(model.take(rows), state.best[rows], state.labels[rows])
     better = (margin < state.margin) | fooled
     state.margin = torch.where(better, margin, state.margin)
-    flat.scatter_(2, at, torch.where(better[:, None, None], patch.values, old))
-    _advance(state, going, better)
+    flat.scatter_(2, at, torch.where(better[:, None, None], values, old))
+    state.advance(going, better)
     return fooled
 
 
@@ -281,23 +261,25 @@ def _ask(model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
 
 
 def _stripes(batch: AttackBatch, eps: float, restart: int) -> Tensor:
-    """Vertical stripes: x + eps or x - eps, one sign per channel and column, clipped to the box."""
+    """The start in linf: vertical stripes x + eps or x - eps, one sign per channel and column, in the box."""
     channels, width = batch.images.shape[1], batch.images.shape[3]
     bits = batch.draws.child("stripes").integers(2, (channels, 1, width), draw=restart)
     signs: Tensor = bits.to(batch.images) * 2 - 1
     return (batch.images + eps * signs).clamp_(0, 1).contiguous()
 
 
-def _corner(words: Tensor, spaces: int) -> Tensor:
-    """Words in [0, 2^32) as whole numbers in [0, spaces)."""
-    return (words * spaces) >> 32
+def _corners(words: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Pairs of words (..., 2) in [0, 2^32) as a row in [0, rows) and a column in [0, columns)."""
+    return (words[..., 0] * rows) >> 32, (words[..., 1] * columns) >> 32
 
 
-def _window(top: Tensor, left: Tensor, side: int, width: int) -> Tensor:
-    """Flat positions (N, side * side) of the pixels of a square."""
-    reach = torch.arange(side, device=top.device)
+def _window(words: Tensor, side: int, like: Tensor) -> Tensor:
+    """Flat positions (N, C, side * side) in images like these of a square each, from two words (N, 2)."""
+    channels, height, width = like.shape[1:]
+    top, left = _corners(words, height - side + 1, width - side + 1)
+    reach = torch.arange(side, device=words.device)
     inside = (reach[:, None] * width + reach).view(1, -1)
-    return (top * width + left)[:, None] + inside
+    return ((top * width + left)[:, None] + inside)[:, None].expand(-1, channels, -1)
 
 
 def _signs(words: Tensor, channels: int) -> Tensor:
@@ -306,53 +288,53 @@ def _signs(words: Tensor, channels: int) -> Tensor:
     return ((words[:, None] >> numbers) & 1).bool()[:, :, None]
 
 
-def _square_linf(state: _SquareState, words: Tensor, side: int) -> _Patch:
-    """x + eps or x - eps, one sign per channel, inside a square."""
-    channels, height, width = state.best.shape[1:]
-    top, left = _corner(words[:, 0], height - side + 1), _corner(words[:, 1], width - side + 1)
-    at = _window(top, left, side, width)
-    wide = at[:, None].expand(-1, channels, -1)
-    high, low = (bound.flatten(2).gather(2, wide) for bound in (state.high, state.low))
-    return _Patch(at, torch.where(_signs(words[:, 4], channels), high, low))
+def _patch_linf(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Tensor]:
+    """Algorithm 2: x + eps or x - eps, one sign per channel, inside a square.
+
+    Returns flat positions of pixels and their new values, both (N, C, side * side).
+    """
+    at = _window(words[:, :2], side, state.best)
+    x = state.images.flatten(2).gather(2, at)
+    values = torch.where(_signs(words[:, 4], x.shape[1]), x + state.eps, x - state.eps)
+    return at, values.clamp_(0, 1)
 
 
-def _bump(rows: int, columns: int, norm: str) -> Tensor:
-    """The paper's eta (section 3.3) on a rectangle, of length 1: a pixel at distance d from the centre
-    (the larger of its two) has the sum of 1 / (k + 1)^2 over k from d to the largest distance; in L1 of
-    1 / (k + 1)^4, as in AutoAttack's code."""
+def _eta_half(rows: int, columns: int, norm: str) -> Tensor:
+    """One half of the paper's eta (section 3.3), of length 1. A pixel at distance d from the centre (the
+    larger of its two) has the sum of 1 / (k + 1)^2 over k from d to the largest distance; in L1 of
+    1 / (k + 1)^4, as in AutoAttack's code.
+    """
     distance = torch.maximum(
         (torch.arange(rows) - rows // 2).abs()[:, None], (torch.arange(columns) - columns // 2).abs()
     )
     terms = 1 / torch.arange(1, max(rows, columns) // 2 + 2).float() ** _DECAY[norm]
-    bump: Tensor = terms.flip(0).cumsum(0).flip(0)[distance]
-    unit: Tensor = bump / bump.norm(p=_ORDER[norm])
+    half: Tensor = terms.flip(0).cumsum(0).flip(0)[distance]
+    unit: Tensor = half / half.norm(p=_ORDER[norm])
     return unit
 
 
 @functools.lru_cache(maxsize=64)
-def _pattern(side: int, norm: str, device: torch.device) -> Tensor:
-    """Two bumps of opposite sign, one above the other, of length 1 (side, side).
+def _eta(side: int, norm: str, device: torch.device) -> Tensor:
+    """The paper's eta (side, side): two bumps of opposite sign, one above the other, of length 1.
 
     Cached on the device, because a copy to a GPU makes the host wait.
     """
-    half = side // 2
-    if half:
-        pattern: Tensor = torch.cat((_bump(half, side, norm), -_bump(side - half, side, norm)))
-    else:
-        pattern = _bump(side, side, norm)
-    unit: Tensor = pattern / pattern.norm(p=_ORDER[norm])
+    lower = _eta_half(side - side // 2, side, norm)
+    eta = torch.cat((_eta_half(side // 2, side, norm), -lower)) if side > 1 else lower
+    unit: Tensor = eta / eta.norm(p=_ORDER[norm])
     return unit.to(device)
 
 
-def _patterns(turned: Tensor, side: int, norm: str) -> Tensor:
-    """A pattern per example (N, side * side), rotated by 90 degrees where `turned` (N,)."""
-    upright = _pattern(side, norm, turned.device)
+def _turned_etas(turned: Tensor, side: int, norm: str) -> Tensor:
+    """Eta for each example (N, side * side), rotated by 90 degrees where `turned` (N,)."""
+    upright = _eta(side, norm, turned.device)
     return torch.where(turned[:, None], upright.T.reshape(1, -1), upright.reshape(1, -1))
 
 
 def _tiles(batch: AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
-    """A grid of about five patterns a side, each with a sign per channel; of length eps, clipped to the
-    box (l2), or projected onto ball and box (l1)."""
+    """The start in l2 and l1: a grid of about five etas a side, each with a sign per channel; of length eps,
+    clipped to the box (l2), or projected onto ball and box (l1).
+    """
     images = batch.images
     count, channels, height, width = images.shape
     side = max(min(height, width) // 5, 1)
@@ -361,14 +343,13 @@ def _tiles(batch: AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
         for top in range(min(height % side, height - side) // 2, height - side + 1, side)
         for left in range(min(width % side, width - side) // 2, width - side + 1, side)
     ]
-    bits = (
-        batch.draws.child("tiles").integers(2, (len(corners), channels + 1), draw=restart).to(images.device)
-    )
+    bits = batch.draws.child("tiles").integers(2, (len(corners), channels + 1), draw=restart)
+    bits = bits.to(images.device)
     offset = torch.zeros_like(images, memory_format=torch.contiguous_format)
     for number, (top, left) in enumerate(corners):
-        pattern = _patterns(bits[:, number, -1].bool(), side, norm).view(count, 1, side, side)
+        eta = _turned_etas(bits[:, number, -1].bool(), side, norm).view(count, 1, side, side)
         signs = (bits[:, number, :-1] * 2 - 1).view(count, channels, 1, 1)
-        offset[:, :, top : top + side, left : left + side] = pattern * signs
+        offset[:, :, top : top + side, left : left + side] = eta * signs
     return _within(images, offset, eps, norm).contiguous()
 
 
@@ -385,29 +366,25 @@ def _unit_rows(rows: Tensor, norm: str) -> Tensor:
     return rows / length.clamp_min(1e-12)
 
 
-def _squares(state: _SquareState, words: Tensor, side: int, eps: float, norm: str) -> _Patch:
-    """Algorithm 3: the length of two windows, and the rest of eps, go into a new pattern in one of them.
+def _patch_lp(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Tensor]:
+    """Algorithm 3: the length of two windows, and the rest of eps, go into a new eta in the first.
 
     In l2 the squares of lengths add up. In l1 lengths do, and each channel gets its share times the number of
-    channels, as in AutoAttack's code; the projection removes the excess.
+    channels, as in AutoAttack's code; the projection removes the excess. Returns as `_patch_linf` does, for
+    all pixels: (N, C, H * W).
     """
-    count, channels, height, width = state.best.shape
-    spaces = height - side + 1, width - side + 1
-    into = _window(_corner(words[:, 0], spaces[0]), _corner(words[:, 1], spaces[1]), side, width)
-    out_of = _window(_corner(words[:, 2], spaces[0]), _corner(words[:, 3], spaces[1]), side, width)
-    offset = (state.best - state.images).flatten(2)
-    there = into[:, None].expand(-1, channels, -1)
-    inside = offset.gather(2, there)
-    emptied = offset.scatter(2, out_of[:, None].expand(-1, channels, -1), 0.0).scatter_(2, there, 0.0)
-    sizes, left = (offset.abs(), emptied.abs()) if norm == "l1" else (offset.square(), emptied.square())
-    unused = (eps ** _ORDER[norm] - sizes.sum((1, 2))).clamp_min(0).view(count, 1, 1)
-    taken = sizes.sum(2, keepdim=True) - left.sum(2, keepdim=True)
-    share = taken.clamp_min(0) + unused / channels
-    length = share * channels if norm == "l1" else share.sqrt()
-    turned = ((words[:, 4] >> 31) & 1).bool()
-    signs = torch.where(_signs(words[:, 4], channels), 1.0, -1.0)
-    pattern = signs * _patterns(turned, side, norm)[:, None] + _unit_rows(inside, norm)
-    fresh = emptied.scatter(2, there, _unit_rows(pattern, norm) * length).view_as(state.best)
-    moved = _within(state.images, fresh, eps, norm).flatten(2)
-    everywhere = torch.arange(height * width, device=moved.device).expand(count, -1)
-    return _Patch(everywhere, moved)
+    norm, channels = state.norm, state.best.shape[1]
+    w1, w2 = (_window(corner, side, state.best) for corner in (words[:, :2], words[:, 2:4]))
+    nu = (state.best - state.images).flatten(2)
+    emptied = nu.scatter(2, w2, 0.0).scatter_(2, w1, 0.0)
+    before, after = (nu.abs(), emptied.abs()) if norm == "l1" else (nu.square(), emptied.square())
+    unused = (state.eps ** _ORDER[norm] - before.sum((1, 2))).clamp_min(0).view(-1, 1, 1)
+    windows = before.sum(2, keepdim=True) - after.sum(2, keepdim=True)
+    available = windows.clamp_min(0) + unused / channels
+    length = available * channels if norm == "l1" else available.sqrt()
+    rho = torch.where(_signs(words[:, 4], channels), 1.0, -1.0)
+    eta = _turned_etas(((words[:, 4] >> 31) & 1).bool(), side, norm)[:, None]
+    mixed = rho * eta + _unit_rows(nu.gather(2, w1), norm)
+    nu = emptied.scatter(2, w1, _unit_rows(mixed, norm) * length)
+    values = _within(state.images, nu.view_as(state.best), state.eps, norm).flatten(2)
+    return torch.arange(values.shape[2], device=values.device).expand_as(values), values

@@ -1,8 +1,7 @@
 """The interface of attacks to a model: logits, the gradient of an objective, and whether a point fools it.
 
 The plain network, the fast copy whose decisions another network confirms, the mean over draws of a randomised
-model: each is a `Target`, or a `Network` that overrides one
-method.
+model: each is a `Target`; most are a `Network` with some methods of their own.
 """
 
 from __future__ import annotations
@@ -21,15 +20,16 @@ if TYPE_CHECKING:
 
 
 class Evaluated(NamedTuple):
-    """The result at some points: which are still classified correctly (N,) and, for these only (with
-    `everyone` for all), the value (S,) and the gradient (S, C, H, W) of the loss."""
+    """The result at N points: which are still classified correctly, bool (N,), and the loss (S,) and its
+    gradient (S, C, H, W) at the S points that are, or with `everyone` at all.
+    """
 
     still_correct: Tensor
     loss: Tensor
     gradient: Tensor
 
     def take(self, index: Tensor) -> Evaluated:
-        """The result at some of the points; with losses of the correct ones only, at these."""
+        """The result at some of the points; if losses are of the correct ones only, `index` selects these."""
         some = index if len(self.loss) == len(self.still_correct) else slice(None)
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
@@ -101,34 +101,38 @@ class Network:
 
         `everyone`: broken examples get a gradient, too.
         """
-        parts = []
-        for rows in self.chunks(len(points)):
-            some, goal = points[rows], objective.take(rows)
-            with torch.enable_grad():
-                inputs = some.detach().requires_grad_(True)
-                logits = self.logits(inputs)
-            if everyone:
-                correct = logits.detach().argmax(1) == goal.labels
-            else:
-                correct = self.still_correct(some, goal.labels, logits)
-            count = len(correct) if everyone else int(correct.sum())
-            if count == 0:
-                parts.append(Evaluated(correct, logits.detach()[:0, 0], some[:0]))
-                continue
-            second = count < _WORTH_A_SECOND_FORWARD * len(correct)
-            if second:
-                del logits
-                goal = goal.take(correct)
-                with torch.enable_grad():
-                    inputs = some[correct].detach().requires_grad_(True)
-                    logits = self.logits(inputs)
-                self.count(-count, 0)
-            loss, gradient = differentiate(self, inputs, logits, goal)
-            if count < len(correct) and not second:
-                self.count(0, count - len(correct))
-                loss, gradient = loss[correct], gradient[correct]
-            parts.append(Evaluated(correct, loss, gradient))
-        return parts[0] if len(parts) == 1 else Evaluated(*map(torch.cat, zip(*parts, strict=True)))
+        return Evaluated(
+            *self.in_chunks(
+                len(points),
+                lambda rows: self._loss_and_gradient(points[rows], objective.take(rows), everyone),
+            )
+        )
+
+    def _loss_and_gradient(self, points: Tensor, objective: AttackObjective, everyone: bool) -> Evaluated:
+        inputs, logits = self._with_graph(points)
+        if everyone:
+            correct = logits.detach().argmax(1) == objective.labels
+            return Evaluated(correct, *differentiate(self, inputs, logits, objective))
+        correct = self.still_correct(points, objective.labels, logits)
+        count = int(correct.sum())
+        if count == 0:
+            return Evaluated(correct, logits.detach()[:0, 0], points[:0])
+        if count < _WORTH_A_SECOND_FORWARD * len(correct):
+            del logits  # frees the graph
+            inputs, logits = self._with_graph(points[correct])
+            self.count(-count, 0)
+            return Evaluated(correct, *differentiate(self, inputs, logits, objective.take(correct)))
+        loss, gradient = differentiate(self, inputs, logits, objective)
+        if count < len(correct):
+            self.count(0, count - len(correct))
+            loss, gradient = loss[correct], gradient[correct]
+        return Evaluated(correct, loss, gradient)
+
+    def _with_graph(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """A copy of the points that requires a gradient, and its logits."""
+        with torch.enable_grad():
+            inputs = points.detach().requires_grad_(True)
+            return inputs, self.logits(inputs)
 
     def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
         if logits is None:
@@ -217,10 +221,10 @@ def differentiate(
     target: Target, images: Tensor, logits: Tensor, objective: Objective, *, again: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(objective (N,), its gradient with respect to `images`), from logits that were computed from `images`.
-    `again`: keep the graph for another gradient of the same logits.
 
-    If the logits do not depend on the images (an architecture without a live path), the gradient is zero.
-    Raises RbError if they do depend on them, but are not differentiable.
+    `again`: keep the graph for another gradient of the same logits. If the logits do not depend on the images
+    (an architecture without a live path), the gradient is zero. Raises RbError if they do depend on them, but
+    are not differentiable.
     """
     with torch.enable_grad():
         value = objective(logits)

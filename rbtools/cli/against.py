@@ -150,7 +150,7 @@ def _may_be(content: object, wanted: set[Key]) -> bool:
 def tell(beside: Sequence[dict[str, Any] | None], name: str, screen: Terminal) -> None:
     """Say how many records have published values, how many of these differ, and what was not compared.
 
-    beside: the published values of each record, None where it has none.
+    beside: the published values of each record, None if it has none.
     """
     found = [published["metrics"] for published in beside if published is not None]
     judged = [one for metrics in found for one in metrics.values() if "within" in one]

@@ -19,7 +19,7 @@ from rbtools.records import dumps
 
 
 class Log:
-    """A file that events are appended to. Raises UsageError where it cannot be opened."""
+    """A file that events are appended to. Raises UsageError if it cannot be opened."""
 
     def __init__(self, path: str, tool: str) -> None:
         self.tool, self.path = tool, path
@@ -57,14 +57,14 @@ _log: Log | None = None
 
 
 def opened(path: str | None, tool: str) -> Log | None:
-    """The log of this process; None where no file is named."""
+    """The log of this process; None if no file is named."""
     global _log
     _log = None if path is None else Log(path, tool)
     return _log
 
 
 def ended(status: int) -> None:
-    """Write the last event of the log of this process, where there is one."""
+    """Write the last event of the log of this process, if there is one."""
     global _log
     if _log is not None:
         _log.end(status)
@@ -75,7 +75,7 @@ class Board:
     """A folder of event files, a folder in it for each training.
 
     Epochs are written as they end; a training that was found in the store is written from its history.
-    Raises UsageError where the package is not installed, or the folder cannot be made.
+    Raises UsageError if the package is not installed, or the folder cannot be made.
     """
 
     def __init__(self, folder: str) -> None:

@@ -75,8 +75,10 @@ def eps_param() -> Any:
 
 def detail_param() -> Any:
     """The field of --detail."""
-    text = "Keep confidence and confusion in the record, those of many classes and logits in the store."
-    return param(False, text, flags=("--detail",))
+    text = (
+        "Keep confidences and the confusion matrix in the record; logits, and those of many classes, in the"
+    )
+    return param(False, f"{text} store.", flags=("--detail",))
 
 
 _MESSAGES = ("quiet", "verbose", "log", "config")
@@ -92,8 +94,8 @@ _VERDICT = ("draws", *_STAGES)
 _OF_TRAINING = {
     "precision": param(
         "auto",
-        "Precision of the networks; weights and losses stay float32. auto: bf16 where the machine has it and"
-        " images have 16 pixels a side or more.",
+        "Precision of the networks; weights and losses stay float32. auto: bf16 if the hardware supports it"
+        " and images have 16 pixels a side or more.",
         choices=("auto", "fp32", "bf16"),
     ),
     "prepare": param(

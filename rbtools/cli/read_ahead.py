@@ -46,7 +46,7 @@ class ReadAhead:
         return not self.ended or bool(self._held) or self._error is not None
 
     def take(self) -> Line | None:
-        """The next line, None where it has not come yet. Raises the error that ended the input."""
+        """The next line, None if it has not come yet. Raises the error that ended the input."""
         with self._changed:
             if self._held:
                 line = self._held.popleft()

@@ -40,7 +40,8 @@ class RunOptions:
     )
     address: str | None = param(
         None,
-        "Of the Ray cluster.  [default: RAY_ADDRESS, else one that runs on this machine, else a new one]",
+        "The address of the Ray cluster.  [default: RAY_ADDRESS, else one that runs on this machine, else a"
+        " new one]",
         metavar="HOST:PORT",
         flags=("--ray-address",),
     )
@@ -87,7 +88,8 @@ class RunOptions:
     seed: int = param(0, "Seed of all random numbers.", bounds="[0, inf)")
     precision: str = param(
         "auto",
-        "Precision of attack searches; success is decided in float32. auto: bf16 where the machine has it.",
+        "Precision of attack searches; success is decided in float32. auto: bf16 if the hardware supports"
+        " it.",
         choices=("auto", "fp32", "bf16"),
     )
     prepare: str = param(
@@ -97,7 +99,7 @@ class RunOptions:
     )
     draws: int = param(
         20,
-        "Draws of each verdict of a randomised model; 1: judge it by one, as any other.",
+        "Draws for each verdict on a randomised model; 1 judges it by a single draw, like any other.",
         bounds="[1, inf)",
         metavar="N",
     )
@@ -108,7 +110,7 @@ class RunOptions:
     )
     backward: str | None = param(
         None,
-        "How gradients pass all stages of --defend: none (zero), identity (BPDA), or own.  [default: of"
+        "How gradients pass the stages of --defend: none (zero), identity (BPDA), or own.  [default: for"
         " each stage what gives the strongest attack]",
         choices=("none", "identity", "own"),
     )
@@ -120,7 +122,7 @@ class RunOptions:
         metavar="DIR",
     )
     member: str | None = param(
-        None, "Which weights, where a file has several: best, ema, cifar10/777 ...", metavar="NAME"
+        None, "Which weights to use if a file has several: best, ema, cifar10/777 ...", metavar="NAME"
     )
     n: int | None = param(None, "Use N images, balanced over classes.", bounds="[1, inf)", metavar="N")
     indices: str | None = param(
@@ -146,5 +148,7 @@ class RunOptions:
         flags=("--force",),
     )
     dry_run: bool = param(
-        False, "Compute nothing; report what would be, and how much the store has.", flags=("--dry-run",)
+        False,
+        "Compute nothing; report how much there is to compute and what the store has.",
+        flags=("--dry-run",),
     )

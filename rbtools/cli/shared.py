@@ -122,7 +122,7 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
 
 
 def checked(hints: CheckpointHints, run: Run) -> None:
-    """Raise UsageError where the options that describe a file are wrong by themselves."""
+    """Raise UsageError if the options that describe a file are wrong by themselves."""
     try:
         arch = hints.given(run)
     except RbError as wrong:

@@ -217,7 +217,7 @@ def compiled(text: str, option: str) -> expr.Expression:
 
 
 def names(text: str | None, option: str) -> list[str]:
-    """The items of a list of fields or metrics. Raises UsageError where the list is empty."""
+    """The items of a list of fields or metrics. Raises UsageError if the list is empty."""
     if text is None:
         return []
     items = expr.items(text)

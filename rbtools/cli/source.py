@@ -36,7 +36,7 @@ class RecordSource:
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
     errors: str = param(
         "pass",
-        "At a bad line or a record that failed: pass it on, process it again where it failed before"
+        "At a bad line or a record that failed: pass it on, process it again if it failed before"
         " (retry), or stop.",
         metavar="[pass|retry|stop]",
     )
@@ -45,7 +45,7 @@ class RecordSource:
         "Merge records of the same model; of a metric that several have, the value of more images counts.",
     )
     allow_empty: bool = param(
-        False, "End with status 0, not 3, where no records come in.", flags=("--allow-empty",)
+        False, "End with status 0 instead of 3 if no records come in.", flags=("--allow-empty",)
     )
     in_place: bool = param(False, "Write the records back into the one FILE given.", flags=("--in-place",))
     shard: str | None = param(
@@ -281,7 +281,7 @@ def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
 def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWriter]:
     """Standard output for records, or with `--in-place` the file itself, replaced at the end.
 
-    Raises UsageError where --in-place has no one file, or a shard of it.
+    Raises UsageError if --in-place has no one file, or a shard of it.
     """
     output = source.writer()
     try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ERASE = "\r\x1b[2K"
 _SECONDS_BETWEEN_PAINTS = 0.1
-_SECONDS_BETWEEN_LINES = 60.0  # of progress, where there is no terminal
+_SECONDS_BETWEEN_LINES = 60.0  # of progress, if there is no terminal
 _RECORDS = " Is it a file of records? Published tables are read by rb-convert."
 _NAMED_LINES = 8  # the most invalid lines that are reported one by one
 

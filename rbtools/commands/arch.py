@@ -241,7 +241,7 @@ def _counted(arch: dict[str, Any], classes: int, shape: tuple[int, int, int]) ->
 def _numbers(
     space: Space, index: str | None, string: str | None, neighbours: str | None
 ) -> Iterable[int] | None:
-    """The indices of --index, --str or --neighbours; None where none is given."""
+    """The indices of --index, --str or --neighbours; None if none is given."""
     if index is not None:
         return [space.find(str(number)) for number in _whole_numbers(index)]
     if string is not None:

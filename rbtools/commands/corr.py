@@ -58,7 +58,7 @@ def main(typed: CorrelationOptions, source: shared.RecordSource, screen: shared.
     """Compute rank correlations of metrics over records.
 
     Writes one JSON object for each pair of metrics: "kind", "row", "col", "value" (null, with a "reason",
-    where there is none), "n" records that have both, and with --bootstrap "ci95". With --on, result sets are
+    if there is none), "n" records that have both, and with --bootstrap "ci95". With --on, result sets are
     joined by a field, and metrics are called SET:NAME. Several records of the same model are merged. Reads
     everything before it writes.
 

@@ -132,7 +132,7 @@ class RankingOptions:
 def main(options: RankingOptions, store: str, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Order records by a metric, the best first.
 
-    Without --by: by "score" where there is one, else by the metric that was evaluated last. Equal values
+    Without --by: by "score" if there is one, else by the metric that was evaluated last. Equal values
     share a rank; records without the value come last. Several records of the same model are merged (unless
     --no-merge); of two values of a metric, the one of more images is kept. Reads everything before it writes.
 
@@ -236,7 +236,7 @@ def _passes(
     first: bool,
 ) -> bool:
     """Whether the written records meet the conditions; reports those that do not, also as JUnit's XML.
-    first: where there is no reference, each record is its own."""
+    first: if there is no reference, each record is its own."""
     chosen = [] if result is None else [entry.record for group in result.groups for entry in group[:top]]
     reference = result.reference.record if result is not None and result.reference is not None else None
     own = {"reference": "none yet"} if first and reference is None else None

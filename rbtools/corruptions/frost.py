@@ -61,7 +61,7 @@ class Frost(Corruption):
         return replace(self, textures=PACKAGE if _files() else "generated")
 
     def prepared(self) -> Callable[[Tensor, tuple[float, float], Draws], Tensor]:
-        """See the base class. Raises RbError where photographs are requested that are not installed."""
+        """See the base class. Raises RbError if photographs are requested that are not installed."""
         if self.resolved().textures != PACKAGE:
             return partial(self._frosted, generated())
         if not _files():

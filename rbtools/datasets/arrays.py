@@ -38,7 +38,7 @@ class ImageArrays(DatasetSource):
         else."""
 
     def stamped(self, split: str) -> Stamped | None:
-        """By what a fingerprint is remembered; None where no file tells whether the content is that of
+        """By what a fingerprint is remembered; None if no file tells whether the content is that of
         before."""
         return None
 

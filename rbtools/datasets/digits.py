@@ -2,9 +2,9 @@
 
 digits are the 1,797 handwritten digits that come with scikit-learn (Alpaydin and Kaynak, "Optical recognition
 of handwritten digits", UCI Machine Learning Repository 1998). mnist (LeCun, Cortes and Burges, "The MNIST
-database of handwritten digits") is in the idx files of its authors, packed or not; svhn (Netzer et al.,
-"Reading digits in natural images with unsupervised feature learning", 2011) in MATLAB's files. MD5 sums and
-addresses are those that torchvision lists.
+database of handwritten digits") is in its authors' idx files, gzipped or not; svhn (Netzer et al., "Reading
+digits in natural images with unsupervised feature learning", 2011) in MATLAB's files. Their MD5 sums and
+addresses, in files.tsv, are those that torchvision lists.
 """
 
 from __future__ import annotations
@@ -23,29 +23,28 @@ from rbtools.datasets.published_files import Arrays
 from rbtools.errors import RbError
 from rbtools.lazy import np
 
-# Known without loading anything; a test compares all of them with the data.
-_DIGITS = tuple(str(digit) for digit in range(10))
+CLASS_NAMES = tuple(str(digit) for digit in range(10))
+
+# Of digits, known without loading it; a test compares all of them with the data.
 SIZES = {"train": 1442, "test": 355}
 MEAN, STD = (0.3052,), (0.3760,)  # images of the train split
 FINGERPRINTS = {
     "train": "17fbab78aab50668d3474dd1404ce2feb3332f97a8cb1fce44afe1eb44ae4c67",
     "test": "570e84577587ebb2208a6d2d658eda5c6e333fc399c64a64d417972e449ab6b0",
 }
-
-# In each class, in scikit-learn's order, every fifth example is a test example: the 5th, 10th, ...
-TEST_EVERY = 5
+TEST_EVERY = 5  # in each class the 5th, 10th, ... example in scikit-learn's order is a test example
 
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(ImageArrays):
-    """The embedded data set. Pixels 0..16 become round(255 v / 16), with 127.5 (v = 8) rounded up to 128."""
+    """scikit-learn's digits. A pixel v of 0..16 becomes round(255 v / 16), with 127.5 (v = 8) rounded up."""
 
     def __post_init__(self) -> None:
         if self.argument is not None:
             raise RbError(f"The data set digits takes no argument, found '{self.name}'. Write digits.")
 
     def describe(self) -> Description:
-        return self.described((1, 8, 8), _DIGITS, dict(SIZES), mean=MEAN, std=STD)
+        return self.described((1, 8, 8), CLASS_NAMES, dict(SIZES), mean=MEAN, std=STD)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         if split not in FINGERPRINTS:
@@ -55,21 +54,21 @@ class Digits(ImageArrays):
     def content(self, split: str) -> Content:
         """Raises RbError if scikit-learn is missing or has different digits."""
         expected = self.fingerprint(split)
-        images, labels = split_of(*raw(), split)
+        images, labels = _split(*raw(), split)
         if content_hash.pixels_hash([images], labels) != expected:
             raise RbError(
                 "The digits of the installed scikit-learn are not the ones that rbtools knows, so results"
                 " would not be comparable. Install another version of scikit-learn."
             )
-        return Content([images], labels, _DIGITS)
+        return Content([images], labels, CLASS_NAMES)
 
 
 def raw() -> tuple[np.ndarray, np.ndarray]:
-    """scikit-learn's pixels, 0..16, (1797, 64) and its labels (1797,).
+    """scikit-learn's pixels, int64 (1797, 64) in 0..16, and its labels, int64 (1797,).
 
     Its file is read directly, in 0.07 s: importing scikit-learn, and scipy with it, costs over a second in
-    every process of a pipe. If the file was moved, scikit-learn's own function is used. Raises RbError if
-    scikit-learn is not installed.
+    every process of a pipe. Where a release has the file elsewhere, scikit-learn's own function reads it.
+    Raises RbError if scikit-learn is not installed.
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
@@ -88,41 +87,42 @@ def raw() -> tuple[np.ndarray, np.ndarray]:
     return loaded.data.astype(np.int64), loaded.target.astype(np.int64)
 
 
-def split_of(pixels: np.ndarray, labels: np.ndarray, split: str) -> tuple[np.ndarray, np.ndarray]:
+def _split(pixels: np.ndarray, labels: np.ndarray, split: str) -> tuple[np.ndarray, np.ndarray]:
     """The images uint8 (N, 1, 8, 8) and labels int64 (N,) of a split, in scikit-learn's order."""
     test = np.zeros(len(labels), dtype=bool)
     for digit in range(10):
         test[np.flatnonzero(labels == digit)[TEST_EVERY - 1 :: TEST_EVERY]] = True
     chosen = test if split == "test" else ~test
-    images = ((pixels[chosen] * 255 + 8) // 16).astype(np.uint8)
-    return images.reshape(-1, 1, 8, 8), labels[chosen]
+    images = (pixels[chosen] * 255 + 8) // 16
+    return images.astype(np.uint8).reshape(-1, 1, 8, 8), labels[chosen]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(Arrays):
-    """MNIST. No augmentation in training: a flipped or shifted digit may become another one, or be cut
-    off."""
+    """MNIST. No augmentation in training: a flipped digit may become another, a shifted one be cut off."""
 
     shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
     sizes: ClassVar[dict[str, int]] = {"train": 60_000, "test": 10_000}
     normalization: ClassVar[str] = "mnist"
     augment: ClassVar[tuple[str, ...]] = ()
-    class_names: ClassVar[tuple[str, ...]] = _DIGITS
+    class_names: ClassVar[tuple[str, ...]] = CLASS_NAMES
     folders: ClassVar[tuple[str, ...]] = ("MNIST/raw", "mnist", "mnist/MNIST/raw", "MNIST", ".")
     form: ClassVar[str] = "an idx file"
 
     def parts(self, split: str) -> dict[Path, str | None]:
-        """The files, else the packed ones; the MD5 are those of the latter."""
+        """The unpacked files, else the published ones; only of the latter an MD5 is known."""
         try:
-            names = [file.path.removesuffix(".gz") for file in self.files(split)]
-            return dict.fromkeys(self.all_of(split, names))
+            unpacked = [file.path.removesuffix(".gz") for file in self.files(split)]
+            return dict.fromkeys(self.all_of(split, unpacked))
         except NotHere:
             return super().parts(split)
 
     def unpacked(self, data: bytes) -> Any:
-        data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
-        sides = np.frombuffer(data, ">u4", data[3], 4)
-        return np.frombuffer(data, np.uint8, offset=4 + 4 * len(sides)).reshape(sides)
+        """The array of an idx file: byte 3 is its number of dimensions, whose sizes follow as uint32."""
+        if data.startswith(b"\x1f\x8b"):
+            data = gzip.decompress(data)
+        sizes = np.frombuffer(data, ">u4", count=data[3], offset=4)
+        return np.frombuffer(data, np.uint8, offset=4 + sizes.nbytes).reshape(sizes)
 
     def joined(self, parts: list[Any]) -> tuple[list[np.ndarray], np.ndarray]:
         images, labels = parts
@@ -131,14 +131,13 @@ class Mnist(Arrays):
 
 @dataclass(frozen=True, kw_only=True)
 class Svhn(Arrays):
-    """SVHN. The files label the digit 0 as 10; here it is class 0. No flips: mirrored digits are no
-    digits."""
+    """SVHN. The files label the digit 0 as 10; here it is class 0. No flips: mirrored digits are none."""
 
     shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"train": 73_257, "test": 26_032, "extra": 531_131}
     normalization: ClassVar[str] = "svhn"
     augment: ClassVar[tuple[str, ...]] = ("crop",)
-    class_names: ClassVar[tuple[str, ...]] = _DIGITS
+    class_names: ClassVar[tuple[str, ...]] = CLASS_NAMES
     folders: ClassVar[tuple[str, ...]] = (".", "svhn", "SVHN")
     form: ClassVar[str] = "a file of MATLAB"
 
@@ -146,6 +145,5 @@ class Svhn(Arrays):
         from scipy.io import loadmat
 
         content = loadmat(io.BytesIO(data), variable_names=["X", "y"])
-        # Row, column, colour, number -> number, colour, row, column.
-        pixels = np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1))
-        return pixels, content["y"].reshape(-1).astype(np.int64) % 10
+        images = np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1))  # (H, W, C, N) -> (N, C, H, W)
+        return images, content["y"].reshape(-1).astype(np.int64) % 10

@@ -55,7 +55,7 @@ def bring(
 def _fetch(
     remote: ListedFile, out: IO[bytes], say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
-    """Copy the content of an address. Raises RbError where it is not the published one."""
+    """Copy the content of an address. Raises RbError if it is not the published one."""
     total, received = hashlib.md5(usedforsecurity=False), 0
     request = urllib.request.Request(remote.url, headers={"User-Agent": "rbtools"})
     try:

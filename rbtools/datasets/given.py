@@ -53,7 +53,7 @@ def _tensors(data: Any, in_order: bool) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(values: Any) -> Tensor:
-    """Values as a tensor. Raises RbError where they are no numbers."""
+    """Values as a tensor. Raises RbError if they are no numbers."""
     try:
         return values if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError) as wrong:

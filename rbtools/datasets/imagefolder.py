@@ -140,7 +140,7 @@ def read_class_map(file: str, folders: list[str]) -> list[str]:
     `file` may also be the text of a JSON list: the names in the model's order. Folders that it leaves out are
     left out of the data.
 
-    Raises RbError where the file is unreadable, leaves a folder out, or gives an index twice.
+    Raises RbError if the file is unreadable, leaves a folder out, or gives an index twice.
     """
     if file.startswith("["):  # the JSON list of names that records store
         return _ordered("of the record", _from_json("of the record", file), folders)

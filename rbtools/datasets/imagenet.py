@@ -97,7 +97,7 @@ class ImageNet(Photographs):
         """The published description, with the sizes of the user's folders if they exist."""
         side = scaling(self.argument or USUAL)[1]
         about = replace(super().describe(), class_names=facts().wnids, shape=(3, side, side))
-        trees = {split: self.found(split) for split in ("train", "test") if self._place(split) is not None}
+        trees = {split: self.find(split) for split in ("train", "test") if self._place(split) is not None}
         if not trees:
             return about
         sizes = {split: len(tree) for split, tree in trees.items()}
@@ -122,7 +122,7 @@ class ImageNet(Photographs):
     def names(self, tree: Tree) -> list[str]:
         return facts().wnids
 
-    def found(self, split: str) -> Tree:
+    def find(self, split: str) -> Tree:
         folder = self._place("train" if split == "train" else "test")
         if folder is None:
             raise self.not_here(split, "imagenet/val/n01440764/*.JPEG")
@@ -144,7 +144,7 @@ class ImageNet(Photographs):
 
     def tree(self, split: str) -> Tree:
         self.known(split)
-        tree = self.found(split)
+        tree = self.find(split)
         if not len(tree):
             raise RbError(f"The folder {tree.root} holds none of the images of the split {split}.")
         return tree

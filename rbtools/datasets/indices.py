@@ -44,7 +44,7 @@ def read(text: str, size: int) -> Indices:
 
     The text is numbers and ranges (`0-999,1500`), or FILE, or FILE:KEY for one list of several; the order is
     ignored. NAS-Bench-201's split files are objects of lists, each possibly in a pair with the name of its
-    type: ["int", ["0", "3", ...]]. Raises RbError where the file is something else, names an example twice,
+    type: ["int", ["0", "3", ...]]. Raises RbError if the file is something else, names an example twice,
     or one outside the split.
     """
     source, numbers = _listed(text)
@@ -155,7 +155,7 @@ def subset(labels: Tensor, n: int, seed: int) -> Tensor:
 
     Shape: labels int64 (N,) -> int64 (min(n, N),) indices into the split, on the CPU.
 
-    Raises RbError where n is below 1.
+    Raises RbError if n is below 1.
     """
     if n < 1:
         raise RbError(f"The number of examples is {n}. It must be 1 or more; without it all are taken.")

@@ -52,7 +52,7 @@ class Npz(ImageArrays):
         return self.described(first[1:], archive.class_names(), sizes_of)
 
     def content(self, split: str) -> Content:
-        """Raises RbError where the arrays do not fit each other."""
+        """Raises RbError if the arrays do not fit each other."""
         archive = self._opened()
         if split not in archive.splits:
             raise self.unknown_split(split, archive.splits)

@@ -22,7 +22,6 @@ from rbtools.datasets.base import (
     Description,
     HashCache,
     channels_of,
-    check_labels,
     damaged,
     numbered,
 )
@@ -31,18 +30,15 @@ from rbtools.lazy import np
 from rbtools.plain_files import plain
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import pyarrow
-
 
 EXPECTED = (
     "a .parquet file, or a folder with such files for each split (data/train-00000-of-00001.parquet or"
     " train/0000.parquet), with encoded images in one column and whole numbers as labels in another"
 )
-# The Hub's names of splits; synonyms of `validation`, which is used if there is no `test`.
+# The Hub's names of splits and of columns; where several columns may be meant, the first of these is.
 _SPLIT = re.compile(r"(?:partial-)?(train|test|validation|valid|val|dev)\b")
-_SAME = {"valid": "validation", "val": "validation", "dev": "validation"}
+_SYNONYMS = dict.fromkeys(("valid", "val", "dev"), "validation")
 _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
 
 
@@ -50,8 +46,8 @@ _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
 class Parquet(DatasetSource):
     """Images as PNG, JPEG ... in a column, labels in another; `validation` is used if there is no `test`.
 
-    Classes are those of the file's Hub features, else the numbers up to the highest label. Images are RGB, or
-    have one channel if most are greyscale; PATH:rgb and PATH:grey choose. They must have one size.
+    Classes are those of the file's Hub features, else the numbers up to the highest label of all splits.
+    Images have one size. They are RGB, or greyscale if most are; PATH:rgb and PATH:grey choose.
     """
 
     def __post_init__(self) -> None:
@@ -71,18 +67,18 @@ class Parquet(DatasetSource):
 
     def load(self, split: str) -> Dataset:
         """Raises RbError naming the row of an image that is unreadable or of another size."""
-        self._files_of(split)
-        table, class_names = self._tables[split], self._class_names
-        check_labels(self.name, table.labels, class_names)
+        self._known(split)
+        table = self._tables[split]
         shape = (len(table), self._channels, *decode.size_of(table, 0))
         images = streaming.images(shape, lambda ids, out: decode.decode(table, ids, out))
         if isinstance(images, streaming.Streamed):
             decode.check_sizes(table)  # report a wrong size now, not during the work
-        return self.loaded(split, images, table.labels, class_names)
+        return self.loaded(split, images, table.labels, self._class_names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         """Covers the labels and the encoded images in order, independent of their division into files."""
-        files, asked = self._files_of(split), channels_of(self.argument)[1]
+        self._known(split)
+        files, channels = self._files[split], channels_of(self.argument)[1]
 
         def make() -> str:
             table = ImageTable(files)
@@ -94,30 +90,28 @@ class Parquet(DatasetSource):
                 except OSError as error:
                     raise decode.unreadable(table.path(row), error) from None
                 total.update(content_hash.lines(str(label), hashlib.sha256(content).hexdigest()))
-            if asked is not None:
-                total.update(content_hash.lines(f"channels {asked}"))
+            if channels is not None:
+                total.update(content_hash.lines(f"channels {channels}"))
             return total.hexdigest()
 
-        channels = [] if asked is None else [str(asked)]
-        key = ("parquet", *channels, *map(os.path.realpath, files))
+        asked = () if channels is None else (str(channels),)
+        key = ("parquet", *asked, *map(os.path.realpath, files))
         return content_hash.remembered(cache, key, [(file.name, file) for file in files], make)
 
     @cached_property
-    def _splits(self) -> dict[str, list[Path]]:
-        return _splits(Path(channels_of(self.argument)[0]).expanduser())
+    def _files(self) -> dict[str, list[Path]]:
+        return _files_by_split(Path(channels_of(self.argument)[0]).expanduser())
 
-    def _files_of(self, split: str) -> list[Path]:
-        if split not in self._splits:
-            raise self.unknown_split(split, self._splits)
-        return self._splits[split]
+    def _known(self, split: str) -> None:
+        if split not in self._files:
+            raise self.unknown_split(split, self._files)
 
     @cached_property
     def _tables(self) -> dict[str, ImageTable]:
-        return {split: ImageTable(files) for split, files in self._splits.items()}
+        return {split: ImageTable(files) for split, files in self._files.items()}
 
     @cached_property
     def _class_names(self) -> list[str]:
-        """Those of the file's Hub features, else the numbers up to the highest label of all splits."""
         tables = list(self._tables.values())
         named = next((table.class_names for table in tables if table.class_names), None)
         return named or numbered(tables[0].path(0), (table.labels for table in tables))
@@ -126,7 +120,7 @@ class Parquet(DatasetSource):
     def _grey(self) -> list[bool]:
         """Which of at most 99 images of each split, evenly spread, have one channel."""
         tables = self._tables.values()
-        return [decode.is_grey(table, row) for table in tables for row in decode.sample(len(table))]
+        return [decode.is_grey(table, row) for table in tables for row in decode.evenly_spread(len(table))]
 
     @property
     def _channels(self) -> int:
@@ -134,17 +128,19 @@ class Parquet(DatasetSource):
         return channels_of(self.argument)[1] or (1 if 2 * sum(self._grey) > len(self._grey) else 3)
 
     def _notes(self) -> tuple[str, ...]:
-        if not (other := self._grey.count(self._channels == 3)):
+        to_rgb = self._channels == 3
+        converted = self._grey.count(to_rgb)
+        if not converted:
             return ()
-        kinds = ("greyscale", "RGB") if self._channels == 3 else ("in colour", "one channel")
+        kind, result = ("greyscale", "RGB") if to_rgb else ("in colour", "one channel")
         return (
-            f"{self.name}: {other} of {len(self._grey)} images that were looked at are {kinds[0]}, and are"
-            f" converted to {kinds[1]}.",
+            f"{self.name}: {converted} of {len(self._grey)} images that were looked at are {kind}, and are"
+            f" converted to {result}.",
         )
 
 
-def _splits(path: Path) -> dict[str, list[Path]]:
-    """split -> its files in order. Raises RbError where there is none, or a file's split is unclear."""
+def _files_by_split(path: Path) -> dict[str, list[Path]]:
+    """split -> its files in order. Raises RbError if there is none, or a file's split is unclear."""
     if not path.exists():
         raise RbError(f"The path {path} does not exist. Expected {EXPECTED}.")
     files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
@@ -155,7 +151,7 @@ def _splits(path: Path) -> dict[str, list[Path]]:
         if word is None and not path.is_file():
             raise RbError(f"The file {file} does not say which split it is of. Expected {EXPECTED}.")
         split = "test" if word is None else word[1]
-        splits.setdefault(_SAME.get(split, split), []).append(file)
+        splits.setdefault(_SYNONYMS.get(split, split), []).append(file)
     if not splits:
         raise RbError(f"The folder {path} has no .parquet file. Expected {EXPECTED}.")
     for split, of_split in splits.items():
@@ -176,23 +172,24 @@ class ImageTable:
 
     def __init__(self, files: list[Path]) -> None:
         self._files = files
-        pa, pq = pyarrow_modules()
+        pa, pq = _pyarrow()
         try:
             schema = pq.read_schema(plain(files[0]))
-            image, label = _columns(pa, schema, files[0])
+            image, label = _columns(schema, files[0])
             for file in files:
+                # Equal labels are packed to almost nothing: a small file may claim more rows than memory has.
                 if (rows := pq.read_metadata(plain(file)).num_rows) > (size := file.stat().st_size):
-                    raise ValueError(f"it claims {rows} rows in {size} bytes")  # equal labels need few
+                    raise ValueError(f"it claims {rows} rows in {size} bytes")
             table = pa.concat_tables([pq.ParquetFile(plain(file)).read([image, label]) for file in files])
-            if table.column(label).null_count:
+            self._images, labels = table.column(image), table.column(label)
+            if labels.null_count:
                 raise ValueError(f"its column {label} has rows without a value")
-            self.labels: np.ndarray = table.column(label).to_numpy().astype(np.int64)
+            self.labels: np.ndarray = labels.to_numpy().astype(np.int64)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise damaged(files[0], EXPECTED, str(error).split("\n")[0]) from None
-        self._images = table.column(image)
-        self.class_names = _named_in(schema, label)
         if not len(self.labels):
             raise RbError(f"The file {files[0]} has no rows. Expected {EXPECTED}.")
+        self.class_names = _class_names_in(schema, label)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -210,7 +207,7 @@ class ImageTable:
         return io.BytesIO(data)
 
 
-def pyarrow_modules() -> tuple[Any, Any]:
+def _pyarrow() -> tuple[Any, Any]:
     """pyarrow and pyarrow.parquet. Raises RbError if they are not installed."""
     try:
         import pyarrow
@@ -223,27 +220,30 @@ def pyarrow_modules() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _columns(pa: ModuleType, schema: pyarrow.Schema, file: Path) -> tuple[str, str]:
+def _columns(schema: pyarrow.Schema, file: Path) -> tuple[str, str]:
     """The names of the columns with the images and with the labels."""
-    types = pa.types
+    from pyarrow import types
 
     def encoded(kind: pyarrow.DataType) -> bool:
         if types.is_struct(kind):
             return any(field.name == "bytes" and encoded(field.type) for field in kind)
         return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
+    def choose(names: list[str], usual: tuple[str, ...], wanted: str) -> str:
+        name = next((name for name in usual if name in names), names[0] if len(names) == 1 else None)
+        if name is None:
+            there = ", ".join(f"{field.name} ({field.type})" for field in schema)
+            raise RbError(
+                f"The file {file} has no one column of {wanted} ({', '.join(usual)}). It has: {there}."
+            )
+        return name
+
     images = [field.name for field in schema if encoded(field.type)]
     labels = [field.name for field in schema if types.is_integer(field.type)]
-    image = next((name for name in _IMAGES if name in images), images[0] if len(images) == 1 else None)
-    label = next((name for name in _LABELS if name in labels), labels[0] if len(labels) == 1 else None)
-    if image is None or label is None:
-        there = ", ".join(f"{field.name} ({field.type})" for field in schema)
-        wanted = "encoded images (image, img)" if image is None else "labels (label, labels, fine_label)"
-        raise RbError(f"The file {file} has no one column of {wanted}. It has: {there}.")
-    return image, label
+    return choose(images, _IMAGES, "encoded images"), choose(labels, _LABELS, "labels")
 
 
-def _named_in(schema: pyarrow.Schema, label: str) -> list[str] | None:
+def _class_names_in(schema: pyarrow.Schema, label: str) -> list[str] | None:
     """The classes' names in the Hub's description of the columns, which the file may carry."""
     try:
         about = json.loads((schema.metadata or {})[b"huggingface"])

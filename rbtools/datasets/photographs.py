@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,37 +22,35 @@ from rbtools.plain_files import read_text
 class Photographs(PublishedDataset, TreeDataset):
     """The base of published data sets that come as image files."""
 
+    any_number: ClassVar[bool] = False  # whether a split may have other than the published number of images
+
     @abstractmethod
-    def found(self, split: str) -> Tree:
-        """The files of a split. Raises NotHere where they were not found."""
+    def find(self, split: str) -> Tree:
+        """The files of a split. Raises NotHere if there are none."""
 
     def parts(self, split: str) -> dict[Path, str | None]:
-        return {self.found(split).root: None}
+        return {self.find(split).root: None}
 
     def image_shape(self, tree: Tree) -> tuple[int, int, int]:
         return self.shape
 
     def tree(self, split: str) -> Tree:
-        """The files, after a check of the classes and of their number."""
+        """The files of a split. Raises RbError if they are not of its classes, or not all there."""
         self.known(split)
-        tree = self.found(split)
+        tree = self.find(split)
         if len(tree.classes) != len(self.class_names):
             raise RbError(
                 f"The folder {tree.root} has {len(tree.classes)} class folders ({some(tree.classes)}), and"
                 f" the data set {self.name} has {len(self.class_names)} classes. For images of your own use"
                 " imagefolder:PATH."
             )
-        self.check_count(split, tree)
-        return tree
-
-    def check_count(self, split: str, tree: Tree) -> None:
-        """Raise RbError where files are missing, for example after an interrupted unpacking."""
-        if len(tree) != self.sizes[split]:
+        if len(tree) != self.sizes[split] and not self.any_number:
             raise RbError(
                 f"The folder {tree.root} holds {len(tree)} images, and the split {split} of the data set"
                 f" {self.name} has {self.sizes[split]}. Unpack it again; for images of your own use"
                 " imagefolder:PATH."
             )
+        return tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +66,12 @@ class Cinic10(Photographs):
     class_names: ClassVar[Sequence[str]] = cifar.Cifar10.class_names
     folders: ClassVar[tuple[str, ...]] = ("CINIC-10", "cinic10", "cinic-10", "CINIC10", ".")
 
-    def found(self, split: str) -> Tree:
+    def find(self, split: str) -> Tree:
         for folder in self.folders:
             # The class folder distinguishes it from other data whose splits are in the data folder itself.
             if (self.home / folder / split / self.class_names[0]).is_dir():
                 return scan(self.home / folder / split)
-        wanted = f"{self.folders[0]}/{split}/{self.class_names[0]}/*.png"
-        raise self.not_here(split, wanted)
+        raise self.not_here(split, f"{self.folders[0]}/{split}/{self.class_names[0]}/*.png")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,51 +88,30 @@ class ImageNet50(Photographs):
     normalization: ClassVar[str] = "imagenet"
     class_names: ClassVar[Sequence[str]] = tuple(str(number) for number in range(50))
     folders: ClassVar[tuple[str, ...]] = ("imagenet50", "imagenet-50", "ImageNet-50", "ImageNet50")
-    resize: ClassVar[int | Scaling | None] = 256
+    resize: ClassVar[Scaling | None] = Scaling(256, only_others=True)
     kind: ClassVar[str] = "imagenet50 1"
+    any_number: ClassVar[bool] = True
 
     def describe(self) -> Description:
-        """The published description, with sizes and class names of the user's folder if it exists."""
-        about, folders = super().describe(), self._splits()
-        if not folders:
+        """The usual description, with sizes and class names of the user's folder if it exists."""
+        about = super().describe()
+        trees = {split: scan(folder) for split, folder in self._split_folders().items()}
+        if not trees:
             return about
-        trees = {split: scan(folder) for split, folder in folders.items()}
         sizes = {split: len(tree) for split, tree in trees.items()}
         return replace(about, sizes=sizes, class_names=next(iter(trees.values())).classes)
 
-    def found(self, split: str) -> Tree:
-        folders = self._splits()
+    def find(self, split: str) -> Tree:
+        folders = self._split_folders()
         if split not in folders:
             layout = f"{self.folders[0]}/train/<class>/*.JPEG and {self.folders[0]}/val/<class>/*.JPEG"
             raise self.not_here(split, layout)
         return scan(folders[split])
 
-    def check_count(self, split: str, tree: Tree) -> None:
-        """Any number is allowed."""
-
-    def _splits(self) -> dict[str, Path]:
-        """split -> its existing folder; `val` is used if there is no `test`."""
-        folder = next(filter(Path.is_dir, (self.home / name for name in self.folders)), None)
-        return {} if folder is None else split_folders(str(folder))
-
-
-# --- tinyimagenet ---------------------------------------------------------------------------------
-
-FOLDER = "tiny-imagenet-200"
-ANNOTATIONS = "val_annotations.txt"
-
-
-@dataclass(frozen=True)
-class Placed(Tree):
-    """A tree whose images are at `places` below its root.
-
-    Images are named <class>/<file>, so that all layouts have the same names and fingerprint.
-    """
-
-    places: list[str] = field(default_factory=list)
-
-    def path(self, index: int) -> str:
-        return os.path.join(self.root, self.places[index])
+    def _split_folders(self) -> dict[str, Path]:
+        """split -> its folder; `val` is used if there is no `test`. Empty without the user's folder."""
+        roots = [self.home / name for name in self.folders if (self.home / name).is_dir()]
+        return split_folders(str(roots[0])) if roots else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,44 +128,55 @@ class TinyImageNet(Photographs):
     # Their names are in the data (wnids.txt).
     class_names: ClassVar[tuple[str, ...]] = tuple(str(number) for number in range(200))
     folders: ClassVar[tuple[str, ...]] = (
-        FOLDER,
-        f"tinyimagenet/{FOLDER}",
+        "tiny-imagenet-200",
+        "tinyimagenet/tiny-imagenet-200",
         "tinyimagenet",
         "tiny-imagenet",
         ".",
     )
 
-    def found(self, split: str) -> Tree:
-        for folder in self.folders:
-            root = self.home / folder
+    def find(self, split: str) -> Tree:
+        for root in (self.home / folder for folder in self.folders):
             if (root / "wnids.txt").is_file():
-                return _tree(root, split)
-        raise self.not_here(split, f"{FOLDER}/wnids.txt with train and val beside it")
+                return _tiny_imagenet(root, "val" if split == "test" else "train")
+        raise self.not_here(split, f"{self.folders[0]}/wnids.txt with train and val beside it")
 
 
-def _tree(root: Path, split: str) -> Placed:
-    """The images of a split: by class, then by name.
+@dataclass(frozen=True)
+class RenamedTree(Tree):
+    """Images with the names <class>/<file>, wherever they are, so that all layouts have one fingerprint.
 
-    In the official layout the validation images are in one folder, with their classes in a list; in many
-    copies they are sorted into class folders.
+    paths: where each is, below `root`.
+    """
+
+    paths: list[str]
+
+    def path(self, index: int) -> str:
+        return os.path.join(self.root, self.paths[index])
+
+
+def _tiny_imagenet(root: Path, part: str) -> RenamedTree:
+    """The images in `train` or `val`: by class, then by name.
+
+    Officially the validation images are all in val/images, and a list has their classes; in many copies they
+    are sorted into class folders.
     """
     classes = sorted(read_text(root / "wnids.txt").split())
-    number = {wnid: place for place, wnid in enumerate(classes)}
-    part = "val" if split == "test" else "train"
-    # Lines such as `val_0.JPEG n03444034 0 32 44 62` with tabs: file -> class.
-    listed = root / part / ANNOTATIONS
+    label_of = {wnid: label for label, wnid in enumerate(classes)}
+    # Lines of file, class and box, separated by tabs: val_0.JPEG n03444034 0 32 44 62.
+    listed = root / part / "val_annotations.txt"
     lines = read_text(listed).splitlines() if listed.is_file() else []
-    class_of = {fields[0]: fields[1] for line in lines if len(fields := line.split("\t")) > 1}
-    entries = []
+    wnid_of = {fields[0]: fields[1] for line in lines if len(fields := line.split("\t")) > 1}
+    images = []
     for folder, _, names in os.walk(root / part):
-        first = Path(folder).relative_to(root / part).parts[:1]
-        for file in filter(is_image, names):
-            name = Path(folder, file).relative_to(root).as_posix()
-            wnid = class_of.get(file) if part == "val" and first == ("images",) else "".join(first)
-            if wnid not in number:
-                problem = f"the class '{wnid}', not in wnids.txt" if wnid else f"no class in {ANNOTATIONS}"
-                raise RbError(f"The image {name} of tinyimagenet in {root} has {problem}. Get the data anew.")
-            entries.append((number[wnid], f"{wnid}/{file}", name))
-    entries.sort()
-    files = [(position, name) for position, name, _ in entries]
-    return Placed(root, classes, files, {}, [name for *_, name in entries])
+        top = "".join(Path(folder).relative_to(root / part).parts[:1])
+        for name in filter(is_image, names):
+            path = Path(folder, name).relative_to(root).as_posix()
+            wnid = wnid_of.get(name) if (part, top) == ("val", "images") else top
+            if wnid not in label_of:
+                problem = f"the class '{wnid}', not in wnids.txt" if wnid else f"no class in {listed.name}"
+                raise RbError(f"The image {path} of tinyimagenet in {root} has {problem}. Get the data anew.")
+            images.append((label_of[wnid], f"{wnid}/{name}", path))
+    images.sort()
+    files = [(label, name) for label, name, _ in images]
+    return RenamedTree(root, classes, files, {}, [path for *_, path in images])

@@ -80,7 +80,7 @@ class PublishedDataset(DatasetSource):
         return [file for file in self._published() if file.split == split]
 
     def remotes(self, split: str) -> list[ListedFile]:
-        """The files to download for a split; empty where none are offered."""
+        """The files to download for a split; empty if none are offered."""
         return [file for file in self._published() if file.url and file.split in ("", split)]
 
     def _published(self) -> list[ListedFile]:
@@ -90,7 +90,7 @@ class PublishedDataset(DatasetSource):
     def parts(self, split: str) -> dict[Path, str | None]:
         """The files that a split is read from, with the MD5 that they must have.
 
-        Raises NotHere where they were not found.
+        Raises NotHere if they were not found.
         """
         files = self.files(split)
         paths = self.all_of(split, [file.path for file in files])

@@ -1,7 +1,6 @@
 """Images in memory if they fit, else read when they are indexed.
 
-Images are indexed by example and moved to a device. A uint8 tensor and a `Streamed`, which has no pixels in
-memory, support both in the same way.
+A uint8 tensor of all images and a `Streamed` are indexed and moved to a device in the same way.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     # fetch(ids, out): write the images of these examples, int64 (n,), into an array (n, C, H, W).
     Fetch = Callable[[np.ndarray, np.ndarray], None]
-
+    # Images (n, C, H, W), and the event at the end of their copy to a GPU.
+    Batch = tuple[Tensor, torch.cuda.Event | None]
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNKNOWN_MEMORY = 4 * 2**30
@@ -33,8 +34,8 @@ _AHEAD = 2  # the most batches that are read before they are indexed
 class Streamed:
     """Images (N, C, H, W) that are read when they are indexed.
 
-    Index with anything that a tensor's first dimension takes: a number, a slice, numbers, or truth values.
-    Equal to the tensor of all images at that index. dtype: by default uint8.
+    Indexed by all that a tensor's first dimension takes: a number, a slice, numbers, or truth values. dtype:
+    by default uint8.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Streamed:
         self.device = device or torch.device("cpu")
         self._fetch = fetch
         self._pool: ThreadPoolExecutor | None = None
-        self._read_ahead: dict[bytes, Future[tuple[Tensor, torch.cuda.Event | None]]] = {}
+        self._read_ahead: dict[bytes, Future[Batch]] = {}
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -77,24 +78,20 @@ class Streamed:
     def _ids(self, index: int | slice | Sequence[int] | np.ndarray | Tensor) -> Tensor:
         return torch.arange(len(self))[index.cpu() if isinstance(index, torch.Tensor) else index]
 
-    def _read(self, ids: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-        """The images (n, C, H, W) on the device, and the event at the end of their copy, if it may be
-        unfinished."""
+    def _read(self, ids: Tensor) -> Batch:
         on_gpu = self.device.type == "cuda"
-        out = _empty((ids.numel(), *self.shape[1:]), self.dtype, pinned=on_gpu)
+        # From pinned memory a GPU copies without making Python wait; on a stream of its own, beside kernels.
+        out = torch.empty((ids.numel(), *self.shape[1:]), dtype=self.dtype, pin_memory=on_gpu)
         self._fetch(ids.reshape(-1).numpy(), out.numpy())
-        if not on_gpu:
-            return out.to(self.device), None
-        return _copy(out, self.device)
+        return _copy(out, self.device) if on_gpu else (out.to(self.device), None)
 
     def only(self, ids: np.ndarray) -> Streamed:
         """Only the images of these numbers, int64 (n,), in their order."""
-        return Streamed(
-            (len(ids), *self.shape[1:]),
-            lambda places, out: self._fetch(ids[places], out),
-            self.device,
-            self.dtype,
-        )
+
+        def fetch(places: np.ndarray, out: np.ndarray) -> None:
+            self._fetch(ids[places], out)
+
+        return Streamed((len(ids), *self.shape[1:]), fetch, self.device, self.dtype)
 
     def to(self, device: torch.device | str) -> Streamed:
         """The same images, returned on that device."""
@@ -103,7 +100,7 @@ class Streamed:
 
 def images(shape: tuple[int, int, int, int], fetch: Fetch) -> Tensor | Streamed:
     """All images (N, C, H, W) as one uint8 tensor; streamed if they would take too much memory."""
-    if math.prod(shape) > limit():
+    if math.prod(shape) > memory_limit():
         return Streamed(shape, fetch)
     tensor = torch.empty(shape, dtype=torch.uint8)
     fetch(np.arange(shape[0]), tensor.numpy())
@@ -118,12 +115,16 @@ def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed
 
 
 def batchwise(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
-    """Images of an evaluation, each of which is used once: they are copied to a GPU batch by batch, during
-    the work on the batch before, to save its memory."""
+    """Images of an evaluation, each of which is used once: to save a GPU's memory, each batch is copied to it
+    during the work on the batch before."""
     if isinstance(pixels, Streamed) or device.type != "cuda" or pixels.device.type != "cpu":
         return pixels.to(device)
     kept = pixels if pixels.dtype == torch.uint8 else pixels.float()
-    return Streamed(tuple(kept.shape), lambda ids, out: _gather(kept, ids, out), device, kept.dtype)
+
+    def fetch(ids: np.ndarray, out: np.ndarray) -> None:
+        torch.index_select(kept, 0, torch.from_numpy(ids), out=torch.from_numpy(out))
+
+    return Streamed(tuple(kept.shape), fetch, device, kept.dtype)
 
 
 def prefetch(pixels: Tensor | Streamed, ids: Tensor) -> None:
@@ -132,13 +133,7 @@ def prefetch(pixels: Tensor | Streamed, ids: Tensor) -> None:
         pixels.prefetch(ids)
 
 
-def _empty(shape: Sequence[int], dtype: torch.dtype, *, pinned: bool) -> Tensor:
-    # From pinned memory a GPU copies without making Python wait; on a stream of its own, beside kernels.
-    return torch.empty(tuple(shape), dtype=dtype, pin_memory=pinned)
-
-
-def _copy(pinned: Tensor, device: torch.device) -> tuple[Tensor, torch.cuda.Event]:
-    """The tensor on a GPU, and the event at the end of the copy."""
+def _copy(pinned: Tensor, device: torch.device) -> Batch:
     stream, end = _copy_stream(device), torch.cuda.Event()
     with torch.cuda.stream(stream):
         moved = pinned.to(device, non_blocking=True)
@@ -151,37 +146,24 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def _gather(pixels: Tensor, ids: np.ndarray, out: np.ndarray) -> None:
-    torch.index_select(pixels, 0, torch.from_numpy(ids), out=torch.from_numpy(out))
-
-
 def fits(size: int, device: torch.device) -> bool:
     """Whether so many bytes take at most half of a GPU's free memory."""
-    return size <= _free_on(device) // 2
+    free, _ = torch.cuda.mem_get_info(device)
+    return size <= free // 2
 
 
-def _free_on(device: torch.device) -> int:
-    return int(torch.cuda.mem_get_info(device)[0])
-
-
-def limit() -> int:
+def memory_limit() -> int:
     """The most bytes of images in memory: RB_IMAGE_MEMORY (8G, 500M), else half of the free memory.
 
-    Raises RbError where RB_IMAGE_MEMORY is no size.
+    Raises RbError if RB_IMAGE_MEMORY is no size.
     """
     setting = os.environ.get("RB_IMAGE_MEMORY")
     if not setting:
         return _free() // 2
-    number, unit = setting.upper().removesuffix("B"), ""
-    if number[-1:] in _UNITS:
-        number, unit = number[:-1], number[-1]
-    try:
-        size = float(number) * _UNITS[unit]
-        if not 0 <= size < float("inf"):
-            raise ValueError
-    except ValueError:
-        raise RbError(f"RB_IMAGE_MEMORY is '{setting}'. Expected a size such as 500M or 8G.") from None
-    return int(size)
+    size = re.fullmatch(r"(\d*\.?\d+(?:E\d{1,2})?)([KMGT]?)B?", setting.strip().upper())
+    if size is None:
+        raise RbError(f"RB_IMAGE_MEMORY is '{setting}'. Expected a size such as 500M or 8G.")
+    return int(float(size[1]) * _UNITS[size[2]])
 
 
 def _free() -> int:

@@ -65,7 +65,7 @@ class Tree:
 def split_folders(path: str) -> dict[str, Path]:
     """split -> folder, for the splits of PATH; PATH itself is `test` where it contains the class folders.
 
-    Raises RbError where it has no split.
+    Raises RbError if it has no split.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
@@ -181,7 +181,7 @@ def _unreadable(error: OSError) -> NoReturn:
 
 
 def same_classes(folders: dict[str, Path]) -> None:
-    """Raise RbError where `train` and `test` have different class folders."""
+    """Raise RbError if `train` and `test` have different class folders."""
     train, test = (set(class_folders(folders[split])) for split in ("train", "test"))
     if train == test or not train or not test:
         return
@@ -218,14 +218,14 @@ def some(names: list[str]) -> str:
 @dataclass(frozen=True, kw_only=True)
 class TreeDataset(DatasetSource):
     """The base of data sets whose images are files: decoded when they are loaded, or, where they do not fit
-    into memory or have a `Scaling`, when they are indexed.
+    into memory or are all scaled, when they are indexed.
 
     kind: the settings that determine the pixels, besides the files; part of the fingerprint. resize: see
     `decode.decode`.
     """
 
     kind: ClassVar[str] = "imagefolder 1"
-    resize: ClassVar[int | decode.Scaling | None] = None
+    resize: ClassVar[decode.Scaling | None] = None
 
     @abstractmethod
     def tree(self, split: str) -> Tree:
@@ -247,8 +247,8 @@ class TreeDataset(DatasetSource):
         def fetch(ids: np.ndarray, out: np.ndarray) -> None:
             decode.decode(tree, ids, out, resize=resize)
 
-        scaled = isinstance(resize, decode.Scaling)
-        images = streaming.Streamed(shape, fetch) if scaled else streaming.images(shape, fetch)
+        all_scaled = resize is not None and not resize.only_others
+        images = streaming.Streamed(shape, fetch) if all_scaled else streaming.images(shape, fetch)
         if isinstance(images, streaming.Streamed) and resize is None:
             decode.check_sizes(tree)  # report a wrong size now, not during the work
         label_of = np.array([names.index(name) for name in tree.classes])

@@ -191,7 +191,7 @@ class Evaluator:
         """The outcomes that a tile lacks, by the position of their spec.
 
         `watch` takes in words how far the work is; `save` receives a spec, the ids of the examples and the
-        outcome wherever the outcome has images. Raises RbError where one image alone needs more memory than
+        outcome wherever the outcome has images. Raises RbError if one image alone needs more memory than
         there is.
         """
         parts, fast = dict[int, OutcomeRows](), self.fast

@@ -38,7 +38,7 @@ def check_outputs(
 
     None for a network trained by rb-train.
 
-    The model takes images (N, C, H, W) in [0, 1]. Raises RbError where it gives no logits (N, classes).
+    The model takes images (N, C, H, W) in [0, 1]. Raises RbError if it gives no logits (N, classes).
     """
     if "checkpoint_file" not in record:
         return None

@@ -103,7 +103,7 @@ class Spec:
         return correct
 
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
-        """Which images (n,) count in the value: bool. None where it is no share of images."""
+        """Which images (n,) count in the value: bool. None if it is no share of images."""
         return self.correct(rows)
 
     def rows(self, batch: Batch) -> Outcome:
@@ -192,7 +192,7 @@ def confidence_of(entry: Mapping[str, Any]) -> float:
 def rebuilt(
     methods: Registry, name: object, entry: Mapping[str, Any], *, lenient: bool = False, **given: Any
 ) -> Any | None:
-    """The method of that name whose settings an entry has; None where there is none.
+    """The method of that name whose settings an entry has; None if there is none.
 
     Of a field that follows from others (`derived` of the class) an entry says what it amounts to: such a
     field is left to the others where it does. lenient: settings that the entry lacks are the defaults.

@@ -137,7 +137,7 @@ def complete(
 
 
 def stored_parts(store: Store, keys: Mapping[int, str]) -> Parts | None:
-    """The parts of a tile; None where one is missing or damaged."""
+    """The parts of a tile; None if one is missing or damaged."""
     parts: dict[int, OutcomeRows] = {}
     for i, key in keys.items():
         data = store.state(key)

@@ -14,7 +14,7 @@ def count() -> int:
 
 
 def asked() -> int | None:
-    """The threads that OMP_NUM_THREADS and MKL_NUM_THREADS ask for, the smaller of both; None where neither
+    """The threads that OMP_NUM_THREADS and MKL_NUM_THREADS ask for, the smaller of both; None if neither
     is a number. Of a list, which has a number for each level of nesting, the first counts."""
     said = (os.environ.get(name, "").split(",")[0].strip() for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
     numbers = (int(word) for word in said if word.isascii() and word.isdigit() and len(word) < 10)

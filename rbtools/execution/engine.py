@@ -97,7 +97,7 @@ class JobReport:
     interruption: BaseException | None = None
 
     def value(self, run: Run) -> Any:
-        """The result, after its remarks. Raises CallFailed where there is none."""
+        """The result, after its remarks. Raises CallFailed if there is none."""
         for remark in self.remarks:
             run.report.notify(remark)
         for stage, seconds in self.stages.items():

@@ -118,7 +118,7 @@ def slurm_tasks() -> int:
 def slurm_task() -> tuple[int, int] | None:
     """(number from 1 on, count) of this task of a Slurm array job, else of a step; None if there is only one.
 
-    Raises UsageError where the numbers of an array, such as 1,5,6, do not tell which of its tasks this is.
+    Raises UsageError if the numbers of an array, such as 1,5,6, do not tell which of its tasks this is.
     """
     of_array, first = _number("SLURM_ARRAY_TASK_COUNT", 1), _number("SLURM_ARRAY_TASK_MIN", 1)
     last = _number("SLURM_ARRAY_TASK_MAX", 0)

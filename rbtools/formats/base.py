@@ -95,7 +95,7 @@ def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def own_part(value: object) -> dict[str, Any]:
-    """A copy of the format's own field of a record; empty where that is no object."""
+    """A copy of the format's own field of a record; empty if that is no object."""
     return dict(value) if isinstance(value, dict) else {}
 
 

@@ -79,7 +79,7 @@ class PublishedRow:
             self.shares.append(got)
 
     def check_scale(self) -> None:
-        """Raise RbError where accuracies that should be percents look like fractions."""
+        """Raise RbError if accuracies that should be percents look like fractions."""
         read = [got for got in self.shares if got.value]
         if self.percent and not self.report.ours and read and all(got.value <= 0.01 for got in read):
             raise RbError(

@@ -82,7 +82,7 @@ class Tabular:
         raise NotImplementedError
 
     def file(self, frame: pandas.DataFrame) -> bytes:
-        """The file of a table of texts, (rows, columns), NaN where there is none."""
+        """The file of a table of texts, (rows, columns), NaN if there is none."""
         raise NotImplementedError
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:

@@ -34,7 +34,7 @@ class Sender(Protocol):
 
 
 def text_of(record: Record, path: str) -> str:
-    """The text at a dotted path; empty where there is none."""
+    """The text at a dotted path; empty if there is none."""
     value = results.at(record, path.split("."))
     return value if isinstance(value, str) else ""
 

@@ -105,7 +105,7 @@ def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = 
 
 def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run) -> tuple[Data, Run]:
     """The data for the network's number of classes and channels, and a run that names them. Raises the misfit
-    where there are none."""
+    if there are none."""
     if data is None:
         raise misfit
     kind, _, argument = data.name.partition(":")

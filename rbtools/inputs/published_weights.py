@@ -106,7 +106,7 @@ def is_name(text: str) -> bool:
 def find(text: str, run: Run) -> NamedWeights:
     """The weights of that name. Nothing is fetched without `run.selection.download`.
 
-    Raises RbError where the library is not installed, has no such weights, or the file is not there, and for
+    Raises RbError if the library is not installed, has no such weights, or the file is not there, and for
     weights in another format than safetensors on the Hub.
     """
     library, _, name = text.partition(":")

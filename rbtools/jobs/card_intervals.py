@@ -52,7 +52,7 @@ class LookIntervals:
             yield bare
 
     def of(self, entry: Entry) -> Interval | None:
-        """The interval of an entry; None where it is no mean of values in [0, 1]."""
+        """The interval of an entry; None if it is no mean of values in [0, 1]."""
         value, n = entry.get("value"), entry.get("n", 0)
         if value is None:
             return None
@@ -73,7 +73,7 @@ class LookIntervals:
 
 def values_of(entry: Mapping[str, Any], entries: Mapping[str, Entry]) -> np.ndarray | None:
     """The value of each image (n,), in [0, 1]: of a mean of corruptions the share of them under which it is
-    correct. None where the entries have none."""
+    correct. None if the entries have none."""
     found = answers.of(entry)
     if found is not None:
         return found.right.astype(float)

@@ -104,7 +104,7 @@ class Archived(Accuracy):
 
 
 def files(folder: Path, names: Sequence[str]) -> list[Path]:
-    """The files of these corruptions. Raises RbError where some are missing, or the labels are."""
+    """The files of these corruptions. Raises RbError if some are missing, or the labels are."""
     if not folder.is_dir():
         problem = "is no folder" if folder.exists() else "does not exist"
         raise RbError(f"{folder} {problem}. Expected the folder of an archive, with labels.npy and NAME.npy.")
@@ -123,7 +123,7 @@ def files(folder: Path, names: Sequence[str]) -> list[Path]:
 class ArchiveJob(PlanJob):
     """Accuracies on the files of an archive, and their means; detail: the logits of each example are kept.
 
-    Every file is checked before the first is evaluated. Raises RbError where a file does not belong to the
+    Every file is checked before the first is evaluated. Raises RbError if a file does not belong to the
     record's data set.
     """
 

@@ -88,7 +88,7 @@ class PlanJob(SplitJob):
 def _with_plan(record: dict[str, Any], plan: Plan, run: Run) -> dict[str, Any]:
     """The record with the entries of a plan.
 
-    Raises RbError where the model or the data are not available, or the record has a result of that name
+    Raises RbError if the model or the data are not available, or the record has a result of that name
     with another protocol.
     """
     inputs = resolve_inputs(record, run)

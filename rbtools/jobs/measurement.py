@@ -71,7 +71,7 @@ class MeasureJob(SplitJob):
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
         """The record with the measures.
 
-        Raises RbError where a measure needs a checkpoint and there is none, a model cannot be built, or a
+        Raises RbError if a measure needs a checkpoint and there is none, a model cannot be built, or a
         measure is not defined for it.
         """
         inputs = resolve_inputs(record, run.changed(split=(self.splits or [str(self.measures[0].split)])[0]))

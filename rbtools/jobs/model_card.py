@@ -64,7 +64,7 @@ class CardJob(SplitJob):
 
 
 def run_card(record: Record, request: CardRequest, run: Run) -> Record:
-    """The record with its card. Raises RbError where model or data are not available, and Unfinished with the
+    """The record with its card. Raises RbError if model or data are not available, and Unfinished with the
     record as it stands where it is interrupted."""
     with _with_store(run) as stored:
         return Card(record, request, stored).made()

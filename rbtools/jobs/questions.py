@@ -93,11 +93,11 @@ class Question:
         return False
 
     def joined(self, other: Any) -> Any:
-        """Both questions as one; None where one measurement does not answer both."""
+        """Both questions as one; None if one measurement does not answer both."""
         return None
 
     def name(self) -> str | None:
-        """The metric that a tool gives the answer; None where only the entry says it."""
+        """The metric that a tool gives the answer; None if only the entry says it."""
         return None if self.metric is None else self.split_name(self.metric)
 
     def split_name(self, metric: str) -> str:
@@ -110,7 +110,7 @@ class Question:
         return job
 
     def measure(self, record: Record, run: Run) -> Record:
-        """The record with the results. Raises RbError where they cannot be measured."""
+        """The record with the results. Raises RbError if they cannot be measured."""
         run = self.placed(run)
         return self.job(run)(record, run)
 

@@ -68,7 +68,7 @@ def saving(
     """A function that takes the outcomes of consecutive examples; the files appear if the block succeeds.
 
     labels: of all images of the split. shape: (n, C, H, W) of the images to come. claims: by spec, the
-    fields of the claim that are known before. Raises RbError where they cannot be written.
+    fields of the claim that are known before. Raises RbError if they cannot be written.
     """
     if files.png and shape[1] not in (1, 3):
         raise RbError(f"A PNG holds images of 1 or 3 channels; these have {shape[1]}. Leave out --save-png.")

@@ -113,7 +113,7 @@ def stored_value(inputs: Inputs, spec: Spec) -> float | None:
 
 
 def renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
-    """The entries under the name of `--as`, if there is one. Raises RbError where they are several."""
+    """The entries under the name of `--as`, if there is one. Raises RbError if they are several."""
     if run.name_as is None:
         return entries
     if len(entries) != 1:

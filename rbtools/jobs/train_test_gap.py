@@ -55,7 +55,7 @@ class GapJob(PlanJob):
 
 
 def _images(test: Inputs) -> indices.Indices | None:
-    """The selected training images, None for all. Raises RbError where none is left."""
+    """The selected training images, None for all. Raises RbError if none is left."""
     chosen, every = test.run.selection.indices, test.run.changed(indices=None)
     trained = trained_on(test.record, every)
     if chosen is None:

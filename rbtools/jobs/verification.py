@@ -65,7 +65,7 @@ class VerifyJob(JobFunction):
         return {**record, FIELD: {**consistency.summary(record), "entries": verdicts}}
 
     def _given(self, record: Record, run: Run) -> tuple[Record, tuple[str, str] | None]:
-        """The record with a file of its weights; where there is none, why, and the verdict then."""
+        """The record with a file of its weights; if there is none, why, and the verdict then."""
         try:
             if self.file is not None:
                 return with_file(record, self.file, run, self.hints), None
@@ -136,7 +136,7 @@ def _score(record: Record, entry: Entry) -> Record:
 
 
 def _value(metric: str, record: Record) -> float | None:
-    """The value of a term; None where the record lacks it."""
+    """The value of a term; None if the record lacks it."""
     if metric in record["metrics"]:
         return float(record["metrics"][metric])
     try:

@@ -23,21 +23,19 @@ BatchResult = dict[str, Any]
 class MeasureBatch:
     """Some examples with their random numbers and adversarial images.
 
-    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). `draws` holds the random numbers of these N
-    examples, `probes` those of one, the batch, for directions in the space of weights; both are
-    rbtools.rng.draws.Draws. `perturbed`: the attacked images, shaped as `images`; `twice`: the same attacked
-    again. `chunk`: images that go through the model at once, which changes memory and not results.
-    `together`: the model's BatchNorm takes the statistics of the batch, so that an image's logits depend on
-    the others; all images go through the model at once, the perturbed ones as a separate batch.
+    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). perturbed: the attacked images, shaped as
+    `images`; twice: the perturbed ones, attacked again. together: the model's BatchNorm takes the statistics
+    of the batch, so that an image's logits depend on the others; all images go through the model at once, the
+    perturbed ones as a separate batch.
     """
 
     images: Tensor
     labels: Tensor
-    draws: Draws
-    probes: Draws
+    draws: Draws  # the random numbers of these N examples
+    probes: Draws  # those of the batch, for directions in the space of weights
     perturbed: Tensor | None = None
     twice: Tensor | None = None
-    chunk: int = 64
+    chunk: int = 64  # images that go through the model at once: memory depends on it, results do not
     together: bool = False
 
     def __len__(self) -> int:
@@ -52,7 +50,7 @@ class MeasureBatch:
 
     @property
     def attacked_twice(self) -> Tensor:
-        """The images of a second attack that starts from the perturbed ones. ValueError as above."""
+        """The images attacked twice. Raises ValueError as `attacked` does."""
         if self.twice is None:
             raise ValueError("this measure needs a batch that is perturbed twice")
         return self.twice
@@ -60,57 +58,46 @@ class MeasureBatch:
 
 @dataclass(frozen=True)
 class Value:
-    """One number of a measure. `name`: which one ("weight.trace"; "" if there is only one). se: its standard
-    error; `over`: the units that it was estimated over ("batches", "probes", "examples"). If the value is
-    None, `more` has the reason. `clean`: it does not depend on the attack. numbers: the values of single
-    images, if its interval is computed from these and not from the standard error.
-    """
+    """One number of a measure."""
 
-    name: str
+    name: str  # "weight.trace"; "" if the measure has one number
     value: float | None
-    se: float | None = None
-    over: str | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
-    clean: bool = False
-    numbers: Sequence[float] = ()
+    se: float | None = None  # the standard error
+    over: str | None = None  # the units that it was estimated over: "batches", "probes" or "examples"
+    more: Mapping[str, Any] = field(default_factory=dict)  # "reason", if the value is None
+    clean: bool = False  # whether it is the same without an attack
+    numbers: Sequence[float] = ()  # of single images, if its interval is computed from these and not from se
 
 
 class Measure(registry.Registered):
-    """Base of the measures; a frozen, keyword-only dataclass overrides the defaults.
-
-    `weights`: those it is defined on, "init" (freshly initialised), "trained" (needs a checkpoint), "any", or
-    "none" (independent of the weights). `data`: whether it uses images, and not only their shape. `split` and
-    `size` (number of batches, images per batch) are defaults. `attacks`: the number of attacks that make its
-    perturbed batches, each starting from the result of the previous one. `random`: whether it depends on the
-    seed. `placed`: the names of its metrics always contain weights and split. `plain`: its metric leaves out
-    the attack PGD at 8/255. `batchnorm`: the default of the statistics that BatchNorm takes on fresh weights
-    ("batch", "image" or "running"); None if the measure is defined with running ones only. `less_is_better`:
-    the direction of a ranking by it (as in rbtools.records.metric_name). `own_eps`: it has parameters `eps`
-    and `norm`, the radius and the norm of the ball that it maximises over. `needs_record`: `filled` takes
-    settings from the record.
-    """
+    """Base of the measures; each is a frozen, keyword-only dataclass that overrides defaults."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
+    # The weights it is defined on: "init" (freshly initialised), "trained" (needs a checkpoint), "any", or
+    # "none" (independent of the weights).
     weights: ClassVar[str] = "any"
-    split: ClassVar[str] = "train"
-    size: ClassVar[tuple[int, int]] = (1, 256)
-    data: ClassVar[bool] = True
-    placed: ClassVar[bool] = False
-    plain: ClassVar[bool] = False
-    random: ClassVar[bool] = False
+    split: ClassVar[str] = "train"  # by default
+    size: ClassVar[tuple[int, int]] = (1, 256)  # by default: batches, images per batch
+    data: ClassVar[bool] = True  # whether it uses images, and not only their shape
+    placed: ClassVar[bool] = False  # whether the names of its metrics always contain weights and split
+    plain: ClassVar[bool] = False  # whether its metric leaves out the attack PGD at 8/255
+    random: ClassVar[bool] = False  # whether it depends on the seed
+    # The default of the statistics that BatchNorm takes on fresh weights: "batch", "image" or "running"; None
+    # if the measure is defined with running ones only.
     batchnorm: ClassVar[str | None] = None
     less_is_better: ClassVar[bool] = False
-    own_eps: ClassVar[bool] = False
-    needs_record: ClassVar[bool] = False
+    own_eps: ClassVar[bool] = False  # whether its fields `eps` and `norm` are the ball that it maximises over
+    needs_record: ClassVar[bool] = False  # whether `filled` takes settings from the record
 
     @property
     def attacks(self) -> int:
+        """The number of attacks that make its perturbed batches, each from the result of the one before."""
         return 0
 
     @property
     def of_images(self) -> bool:
-        """Whether each image has its own numbers: a batch's result is that of its pieces, `joined`."""
+        """Whether each image has its own numbers, so that a batch may be measured in pieces: see `joined`."""
         return False
 
     def filled(self, record: Mapping[str, Any], images: int) -> Measure:
@@ -119,8 +106,7 @@ class Measure(registry.Registered):
 
     @classmethod
     def asked(cls, words: Collection[str]) -> dict[str, Any]:
-        """The options that give numbers whose names have these words, where their entries do not state
-        them."""
+        """The fields that the words of its numbers' names determine, such as "weight" of "weight.trace"."""
         return {}
 
     def settings(self, value: str) -> dict[str, Any]:
@@ -155,20 +141,29 @@ def watching(modules: Iterable[nn.Module], hook: Callable[..., None]) -> Iterato
 
 def measured(measure: Measure, model: nn.Module, batches: Iterable[MeasureBatch]) -> list[Value]:
     """The values of a measure over some batches."""
-    results = [(measure(model, batch), len(batch)) for batch in batches]
-    return measure.values([result for result, _ in results], [size for _, size in results])
+    results, sizes = zip(*((measure(model, batch), len(batch)) for batch in batches), strict=True)
+    return measure.values(results, sizes)
 
 
-def over_batches(name: str, numbers: Sequence[float], sizes: Sequence[int], **more: object) -> Value:
-    """The mean of a number over batches, weighted by their sizes, with its standard error over them."""
-    if any(number is None for number in numbers):
-        return Value(name, None, more={"reason": "it could not be had on every batch", **more})
-    if len(numbers) == 1:
-        return Value(name, numbers[0], more=more)
-    count, total = len(numbers), sum(sizes)
-    mean = math.fsum(n * x for n, x in zip(sizes, numbers, strict=True)) / total
-    spread = math.fsum((n / total * (x - mean)) ** 2 for n, x in zip(sizes, numbers, strict=True))
-    return Value(name, mean, math.sqrt(spread * count / (count - 1)), "batches", more)
+def over_batches(
+    name: str,
+    numbers: Sequence[float | None],
+    sizes: Sequence[int],
+    missing: str = "it could not be had on every batch",
+) -> Value:
+    """The mean of a number over batches, weighted by their sizes, with its standard error over them.
+
+    `missing`: the reason where a batch has no number.
+    """
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
+        return Value(name, None, more={"reason": missing})
+    if len(known) == 1:
+        return Value(name, known[0])
+    count, total = len(known), sum(sizes)
+    mean = math.fsum(n * x for n, x in zip(sizes, known, strict=True)) / total
+    spread = math.fsum((n / total * (x - mean)) ** 2 for n, x in zip(sizes, known, strict=True))
+    return Value(name, mean, math.sqrt(spread * count / (count - 1)), "batches")
 
 
 def over_images(name: str, numbers: Sequence[float], clean: bool = False) -> Value:

@@ -33,7 +33,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 class Bound:
     """A bound: `value`, `formula` in words of its inputs, `inputs` by name, and whether it is vacuous.
 
-    value is None where the formula has none; `reason` then says why.
+    value is None if the formula has none; `reason` then says why.
     """
 
     formula: str

@@ -26,7 +26,7 @@ class Jacobian(Measure):
     With BatchNorm by the batch's statistics it is the derivative of an image's logits with respect to all
     pixels of the batch, since the directions of different images are independent.
 
-    Raises RbError where `exact` needs more memory than there is, and for `exact` with such statistics.
+    Raises RbError if `exact` needs more memory than there is, and for `exact` with such statistics.
     """
 
     name = "jacobian"

@@ -36,16 +36,16 @@ class MACs(Measure):
 
 def count_macs(model: nn.Module, image: Tensor) -> int:
     """Multiply-accumulate operations of convolutions and linear layers for one image (1, C, H, W)."""
-    total = 0
+    macs = 0
 
-    def seen(module: nn.Module, inputs: object, output: Tensor) -> None:
-        nonlocal total
+    def add(module: nn.Module, inputs: object, output: Tensor) -> None:
+        nonlocal macs
         weight = module.weight
         assert isinstance(weight, torch.Tensor)
-        total += output.numel() * weight[0].numel()
+        macs += output.numel() * weight[0].numel()  # weight[0]: the weights of one output
 
     kinds = (nn.modules.conv._ConvNd, nn.Linear)
     modules = (module for module in model.modules() if isinstance(module, kinds))
-    with watching(modules, seen), torch.no_grad():
+    with watching(modules, add), torch.no_grad():
         model(image)
-    return total
+    return macs

@@ -37,22 +37,26 @@ class NASWOT(Measure):
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         numbers = [result[""] for result in results]
-        if None in numbers:
-            reason = "K is singular: images of a batch have the same code"
-            return [Value("", None, more={"reason": reason})]
-        return [over_batches("", numbers, sizes)]
+        return [
+            over_batches("", numbers, sizes, missing="K is singular: images of a batch have the same code")
+        ]
 
 
 def agreement(model: nn.Module, images: Tensor) -> Tensor:
-    """The number of ReLU units in the same state for each pair of images: whole numbers in float64 (N, N).
+    """K: the number of ReLU units in the same state for each pair of images, float64 (N, N).
 
-    ReLUs that no gradient of the logits reaches do not count. Raises RbError for a model without ReLU.
+    A ReLU counts when a gradient of the logits arrives at it. Raises RbError for a model without ReLU.
     """
     from torch.overrides import TorchFunctionMode
 
     relus = {F.relu, F.relu_, torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_}
-    total = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
+    kernel = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
     any_relu = False
+
+    def count(on: Tensor, gradient: Tensor) -> None:
+        for part in on.flatten(1).split(1 << 22, dim=1):  # in float32 sums of up to 2^24 ones are exact
+            code = part.float()
+            kernel.add_(code @ code.T).add_((1 - code) @ (1 - code).T)
 
     class CountingRelus(TorchFunctionMode):
         """Watches the output of every ReLU, layer or function, before anything overwrites it."""
@@ -66,12 +70,6 @@ def agreement(model: nn.Module, images: Tensor) -> Tensor:
                     output.register_hook(partial(count, output.detach() > 0))
             return output
 
-    def count(on: Tensor, gradient: Tensor) -> None:
-        # In float32 sums of up to 2^24 ones are exact.
-        for part in on.flatten(1).split(1 << 22, dim=1):
-            code = part.float()
-            total.add_(code @ code.T).add_((1 - code) @ (1 - code).T)
-
     with torch.enable_grad():
         points = images.detach().requires_grad_()
         with CountingRelus():
@@ -82,4 +80,4 @@ def agreement(model: nn.Module, images: Tensor) -> Tensor:
             )
         if logits.requires_grad:
             torch.autograd.grad(logits.sum(), points, allow_unused=True)
-    return total
+    return kernel

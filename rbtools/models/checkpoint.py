@@ -65,7 +65,7 @@ def load(
     """Read a file, infer its architecture where `arch` does not give it, build the network, load the weights.
 
     Returns (model, arch, facts): the model in eval mode on the CPU, with normalisation as its first
-    layer where there is one; `arch` the whole architecture record; `facts` plain values for the record, such
+    layer if there is one; `arch` the whole architecture record; `facts` plain values for the record, such
     as where the architecture and the normalisation come from. Fields of `arch` that belong to the file:
     `member` (see `read`) and `normalize` ([mean, std], "per-image" or "none") for a file that does not hold
     its normalisation.
@@ -74,11 +74,11 @@ def load(
     shapes do not determine (cells without weights, the variant of a network, the normalisation) is decided by
     the accuracy on the images of `hints`; the facts say each (`tried`), or, without images, which fields are
     open (`unchecked`). `allow_code` lets programs (TorchScript, torch.export) and the user's own functions
-    run. Raises RbError where anything does not fit, and where several networks or normalisations do. The
+    run. Raises RbError if anything does not fit, and where several networks or normalisations do. The
     global random state is unchanged.
     """
     path, hints = Path(path), hints or NormalizationHints()
-    kind = programs.kind(path) if path.is_file() else None
+    kind = programs.kind_of_file(path) if path.is_file() else None
     if kind is not None:
         if not allow_code:
             raise programs.refusal(path, kind)
@@ -309,7 +309,7 @@ def _given(arch: Mapping[str, Any]) -> list[list[float]] | str | None:
 
 
 def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[float]] | str | None:
-    """[mean, std] or PER_IMAGE from the file or the architecture record. Raises RbError where they differ."""
+    """[mean, std] or PER_IMAGE from the file or the architecture record. Raises RbError if they differ."""
     given = arch.get("normalize")
     if checkpoint.mean is None or checkpoint.std is None:
         return PER_IMAGE if given is None and noted_per_image(checkpoint) else _given(arch)
@@ -380,7 +380,7 @@ def _check_own(path: Path, network: nn.Module, classes: int | None, shape: Shape
 
 
 def _output(network: nn.Module, shape: Shape) -> Any:
-    """What a network gives for two black images; None where its code raises."""
+    """What a network gives for two black images; None if its code raises."""
     output = None
     with optional(), torch.random.fork_rng(devices=[]), torch.no_grad():
         output = (deepcopy(network).eval() if network.training else network)(torch.zeros(2, *shape))

@@ -164,7 +164,7 @@ class GraphedNetwork(nn.Module):
 
 
 def _compare(recording: _Recording, images: Tensor) -> None:
-    """Raise ValueError where a replay differs from the network itself, beyond rounding."""
+    """Raise ValueError if a replay differs from the network itself, beyond rounding."""
     images = images.detach().requires_grad_(recording.images.requires_grad)
     logits = recording.network(images)
     _check_near(logits, recording.forward(images))

@@ -91,7 +91,7 @@ def head_of(state: State) -> Tensor | None:
 
 
 def classes_of(state: State) -> int | None:
-    """The number of logits, by the usual names of a last layer; None where there is none of them."""
+    """The number of logits, by the usual names of a last layer; None if there is none of them."""
     head = head_of(state)
     if head is None:
         numbers = {key: int(match[1]) for key in state if (match := COUNTED.fullmatch(key))}
@@ -209,7 +209,7 @@ def zoo(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 
 
 def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> bool:
-    """Whether the network of an architecture has just these tensors. Raises RbError where there is none."""
+    """Whether the network of an architecture has just these tensors. Raises RbError if there is none."""
     wanted = shapes_of(tuple(arch.items()), classes, shape)
     if Counter(wanted.values()) - Counter(value.shape for value in state.values()):
         return False

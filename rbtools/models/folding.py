@@ -71,7 +71,7 @@ def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -
 
 
 def check_same(expected: Tensor, logits: Tensor) -> None:
-    """Raise ValueError where a folded copy gives other logits than the network, beyond rounding."""
+    """Raise ValueError if a folded copy gives other logits than the network, beyond rounding."""
     largest, difference = float(expected.abs().max()), float((expected - logits).abs().max())
     if not difference <= TOLERANCE * largest:  # NaN fails this comparison, too
         raise ValueError(f"the folded copy's logits differ by {difference:.3g}, the largest is {largest:.3g}")

@@ -154,7 +154,7 @@ def preprocessing(cfg: object) -> str | None:
 
 def normaliser(network: nn.Module) -> str | None:
     """The name of the module inside a network that holds a mean and a standard deviation a channel, as
-    buffers or as plain attributes; None where there is none, "" for the network itself.
+    buffers or as plain attributes; None if there is none, "" for the network itself.
     """
     for name, module in network.named_modules():
         own = {**vars(module), **module._buffers}

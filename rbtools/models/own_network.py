@@ -31,7 +31,7 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
 
     What follows the function (:width=16) is passed to its parameters of that name. The number of classes, of
     channels, and the images' shape are passed to parameters of the usual names. `models.build` calls this
-    only with `allow_code`. Raises RbError where the
+    only with `allow_code`. Raises RbError if the
     module or the function is not there, stops with an error, or does not give a network.
     """
     text = str(arch.get("name"))

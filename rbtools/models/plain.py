@@ -13,28 +13,29 @@ from rbtools.spaces import zoo
 
 
 class SimpleCNN(nn.Module):
-    """Images (N, C, H, W) -> logits (N, classes), which advbench's log-softmax would follow.
+    """MNISTNet without its log-softmax: images (N, C, H, W) -> logits (N, classes).
 
-    Two 3x3 convolutions without padding, max-pooling, two linear layers. The first linear layer sees
-    features of 12x12, as 28x28 images give them: larger ones are averaged to that size.
+    Two 3x3 convolutions without padding, max-pooling, two linear layers. The first linear layer takes
+    features of at most 12x12, as 28x28 images give them: larger ones are averaged to that size.
     """
 
     def __init__(self, *, classes: int, shape: Shape) -> None:
         super().__init__()
         channels, height, width = shape
-        most = zoo.SimpleCNNForm.side
-        self.size = (min((height - 4) // 2, most), min((width - 4) // 2, most))
+        largest = zoo.SimpleCNNForm.side
+        self.feature_size = (min((height - 4) // 2, largest), min((width - 4) // 2, largest))
         self.conv1 = nn.Conv2d(channels, 32, 3)
         self.conv2 = nn.Conv2d(32, 64, 3)
         self.dropout1 = nn.Dropout(0.25)
         self.dropout2 = nn.Dropout(0.5)
-        self.fc1 = nn.Linear(64 * self.size[0] * self.size[1], 128)
+        self.fc1 = nn.Linear(64 * self.feature_size[0] * self.feature_size[1], 128)
         self.fc2 = nn.Linear(128, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.conv2(F.relu(self.conv1(images)))), 2)
-        if tuple(x.shape[2:]) != self.size:
-            x = F.adaptive_avg_pool2d(x, self.size)
+        x = F.relu(self.conv1(images))
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        if x.shape[2:] != self.feature_size:
+            x = F.adaptive_avg_pool2d(x, self.feature_size)
         x = F.relu(self.fc1(self.dropout1(x).flatten(1)))
         return self.fc2(self.dropout2(x))
 
@@ -47,9 +48,9 @@ def simplecnn(form: zoo.SimpleCNNForm, fields: Mapping[str, Any], *, classes: in
 class VGG(nn.Module):
     """VGG with BatchNorm (Simonyan and Zisserman, ICLR 2015): images (N, in_channels, H, W) -> logits.
 
-    `convs` 3x3 convolutions with bias, BatchNorm and ReLU in each of five stages of these `widths`, each
-    followed by max-pooling; then global average pooling and one linear layer. Odd sides are pooled up
-    (28 pixels become 14, 7, 4, 2, 1), so that small images do not vanish.
+    Five stages: stage i has `convs[i]` 3x3 convolutions to `widths[i]` channels, with bias, BatchNorm and
+    ReLU, and a max-pooling at its end. Then global average pooling and one linear layer. Pooling rounds odd
+    sides up (28 pixels become 14, 7, 4, 2, 1), so that small images do not vanish.
     """
 
     def __init__(

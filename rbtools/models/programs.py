@@ -1,4 +1,4 @@
-"""Checkpoints that are programs: TorchScript and torch.export files, which contain their network."""
+"""Checkpoints that are programs: TorchScript and torch.export files, which contain their network's code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TORCHSCRIPT, EXPORT = "torchscript", "torch.export"
 
 
 class Program(nn.Module):
-    """A loaded program behind the interface of a network; it stays in the mode that it was saved in."""
+    """A loaded program as a module. It has one mode: torch.export's programs refuse `train` and `eval`."""
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
@@ -32,17 +32,17 @@ class Program(nn.Module):
         return self.program(images)
 
 
-def kind(path: Path) -> str | None:
-    """Which kind of program a file is; None for plain weights and other files."""
+def kind_of_file(path: Path) -> str | None:
+    """`TORCHSCRIPT` or `EXPORT`; None for plain weights and other files."""
     try:
         with zipfile.ZipFile(plain(path)) as archive:
-            return kind_of(archive.namelist())
+            return kind_of_archive(archive.namelist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return None
 
 
-def kind_of(names: Sequence[str]) -> str | None:
-    """Which kind of program a zip archive with these members is."""
+def kind_of_archive(names: Sequence[str]) -> str | None:
+    """As `kind_of_file`, from the names of a zip archive's members."""
     if any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in names):
         return EXPORT
     if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
@@ -51,7 +51,7 @@ def kind_of(names: Sequence[str]) -> str | None:
 
 
 def refusal(path: Path, kind: str) -> RbError:
-    """The error where code in files is not allowed to run."""
+    """The error for a program that the user did not allow to run."""
     what = "a TorchScript program" if kind == TORCHSCRIPT else "a program from torch.export"
     return RbError(
         f"The checkpoint {path} is {what}, and loading it could run code. If you trust it, add --allow-code;"
@@ -60,7 +60,7 @@ def refusal(path: Path, kind: str) -> RbError:
 
 
 def load(path: Path, kind: str) -> Program:
-    """Load a program, which may run code: only after the user allowed it. Raises RbError."""
+    """Load a program, which may run code: only after the user allowed it. Raises RbError if that fails."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but its files are still in use
@@ -69,23 +69,23 @@ def load(path: Path, kind: str) -> Program:
             with opened(path) as file:  # given a path, torch warns of every file name extension but its own
                 return Program(torch.export.load(file).module())
     except Exception as error:  # the program's loader may raise anything
-        first = (str(error).splitlines() or [""])[0][:160]
+        first, *_ = str(error).split("\n")
         raise RbError(
             f"The checkpoint {path} looks like a {kind} program and does not load"
-            f" ({type(error).__name__}: {first}). Was it saved by another version of torch?"
+            f" ({type(error).__name__}: {first[:160]}). Was it saved by another version of torch?"
         ) from None
 
 
 def classes_of(program: Program, shape: Shape, path: Path) -> int:
-    """The number of logits for images of this shape. Raises RbError where there are none."""
+    """The number of logits for images of this shape. Raises RbError if there are none."""
     try:
         with torch.no_grad():
             logits = program(torch.zeros(2, *shape))
     except Exception as error:
-        lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+        *_, cause = str(error).strip().split("\n")  # the lines before it are TorchScript's traceback
         raise RbError(
             f"The program {path} fails on two images of {'x'.join(map(str, shape))}"
-            f" ({type(error).__name__}: {lines[-1].strip()[:160]}). Was it saved for another size, number of"
+            f" ({type(error).__name__}: {cause.strip()[:160]}). Was it saved for another size, number of"
             " channels or number of images at a time? torch.export keeps the latter open with"
             " dynamic_shapes."
         ) from None

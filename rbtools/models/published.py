@@ -37,7 +37,7 @@ def _budget(raw: Mapping[str, Any]) -> str | None:
 def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str, Any]:
     """One run as {"state_dict", "arch_str", ...}: that of `member`, "DATASET" or "DATASET/SEED".
 
-    Without a seed, the run with the lowest one. Raises RbError where there is no such run, or where
+    Without a seed, the run with the lowest one. Raises RbError if there is no such run, or where
     the file holds results without weights.
     """
     trained = raw[str(_budget(raw))]

@@ -60,7 +60,7 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     """Read a .pt, .pth, .pth.tar, .ckpt or .safetensors file (the content decides which it is).
 
     `member` selects the weights if a file holds several: a key of its nesting ("best",
-    "ema"), or a run of NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError where the
+    "ema"), or a run of NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError if the
     file is missing, empty, cut off, of another kind, needs code to load, or holds no weights.
     """
     path = Path(path)
@@ -116,7 +116,7 @@ def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
-    """Raise RbError where a tensor is expanded from a few bytes to a shape larger than memory, or many share
+    """Raise RbError if a tensor is expanded from a few bytes to a shape larger than memory, or many share
     the same few bytes: results computed from them would not share memory."""
     storages = [tensor.untyped_storage() for tensor in state.values()]
     there = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

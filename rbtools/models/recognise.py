@@ -20,7 +20,7 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     """Infer the network of a bare state dict (no prefixes, no normalisation).
 
     `metadata` holds the other contents of the file; an architecture string in it decides where
-    several networks have the same weights. Raises RbError where no family fits, and `Ambiguous` where several
+    several networks have the same weights. Raises RbError if no family fits, and `Ambiguous` where several
     networks do.
     """
     generator = next((key for key in state if DIFFUSION.fullmatch(key)), None)

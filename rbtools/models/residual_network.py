@@ -67,7 +67,7 @@ class ResidualNetwork(nn.Module):
 
 
 def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> ResidualNetwork:
-    """The network of a record of fcnn or rescnn. Raises RbError where it describes none."""
+    """The network of a record of fcnn or rescnn. Raises RbError if it describes none."""
     residual_space: Any = space(arch["space"])
     sizes, layers = residual_space.of(arch)
     return ResidualNetwork(layers, sizes.width, classes=classes, shape=shape, unit=sizes.inputs == UNIT)

@@ -12,7 +12,7 @@ from rbtools.models.cell_network import ReLUConvBN, Skeleton, operation
 from rbtools.spaces.nasbench201 import EDGES, OPS
 
 
-class MixedEdge(nn.Module):
+class MixedOp(nn.Module):
     """The weighted sum of all operations of an edge: (N, C, H, W) and weights (5,) -> (N, C, H, W).
 
     BatchNorm has no scale of its own here, for it would undo the weights.
@@ -20,13 +20,13 @@ class MixedEdge(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.candidates = nn.ModuleList(operation(op, channels) for op in range(len(OPS)))
-        for candidate in self.candidates:
-            if isinstance(candidate, ReLUConvBN):
-                candidate.op[2] = nn.BatchNorm2d(channels, affine=False)
+        self.ops = nn.ModuleList(operation(number, channels) for number in range(len(OPS)))
+        for op in self.ops:
+            if isinstance(op, ReLUConvBN):
+                op.op[2] = nn.BatchNorm2d(channels, affine=False)
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        terms = [weight * op(x) for weight, op in zip(weights, self.candidates, strict=True)]
+        terms = [weight * op(x) for weight, op in zip(weights, self.ops, strict=True)]
         return torch.stack(terms).sum(0)
 
 
@@ -35,7 +35,7 @@ class SearchCell(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.edges = nn.ModuleList(MixedEdge(channels) for _ in EDGES)
+        self.edges = nn.ModuleList(MixedOp(channels) for _ in EDGES)
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         nodes = {0: x}
@@ -49,8 +49,8 @@ class Supernet(Skeleton):
     """All cells of NAS-Bench-201 in one network: images (N, in_channels, H, W) -> logits (N, classes).
 
     `alphas` (6, 5) are the architecture parameters, shared by all cells; an edge's softmax over them weighs
-    its operations, in the order of `rbtools.spaces.nasbench201.OPS`. `weigh` replaces these weights, by
-    sampled ones say.
+    its operations, in the order of `rbtools.spaces.nasbench201.OPS`. `mixture` (6, 5), if set, replaces this
+    softmax, by sampled weights for example.
     """
 
     def __init__(
@@ -58,15 +58,16 @@ class Supernet(Skeleton):
     ) -> None:
         super().__init__(SearchCell, channels, cells, classes, in_channels)
         self.alphas = nn.Parameter(torch.zeros(len(EDGES), len(OPS)))
-        self.weigh: Tensor | None = None
+        self.mixture: Tensor | None = None
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.logits(images, self.alphas.softmax(1) if self.weigh is None else self.weigh)
+        weights = self.alphas.softmax(1) if self.mixture is None else self.mixture
+        return self.logits(images, weights)
 
     def weights(self) -> list[nn.Parameter]:
         """All parameters but those of the architecture."""
         return [parameter for name, parameter in self.named_parameters() if name != "alphas"]
 
-    def derived(self) -> tuple[int, ...]:
-        """The cell of the heaviest operation on each edge; of equal ones the first."""
+    def genotype(self) -> tuple[int, ...]:
+        """The number in `OPS` of the heaviest operation on each of the six edges; of equal ones the first."""
         return tuple(int(op) for op in self.alphas.detach().argmax(1))

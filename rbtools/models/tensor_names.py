@@ -57,7 +57,7 @@ def modern(key: str) -> str:
 
 
 def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, str]:
-    """The name among `wanted` for each given one; itself where there is none. Unused ones are left out."""
+    """The name among `wanted` for each given one; itself if there is none. Unused ones are left out."""
     heads = [key for key in wanted if HEAD.fullmatch(key)]
     head = heads[0].removesuffix("weight") if len(heads) == 1 else None
     given = list(given)

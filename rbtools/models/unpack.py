@@ -54,7 +54,7 @@ def unwrapped(
     """Find the state dict; plain values on the path to it are added to `metadata`.
 
     `member` is the key of the wanted weights where a file holds several ("best", "ema"). Raises RbError
-    where there are none, or none of that name.
+    if there are none, or none of that name.
     """
     nesting: list[str] = []
     others: list[str] = []

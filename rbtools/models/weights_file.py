@@ -39,7 +39,7 @@ _OTHER_FORMATS = (
 def read(path: Path) -> tuple[Any, dict[str, Any], str]:
     """Return the content of the file, its metadata and its format, "torch", "safetensors" or "nats-bench".
 
-    Tensors come on the CPU. Raises RbError where the file is missing, empty, cut off, no weights
+    Tensors come on the CPU. Raises RbError if the file is missing, empty, cut off, no weights
     file, or a pickle that would have to run code.
     """
     try:
@@ -111,7 +111,7 @@ def _refuse_other_zips(path: Path, size: int) -> None:
             f"The checkpoint {path} has {size} bytes and unpacks to {unpacked}. PyTorch packs no weights: the"
             " file is damaged, or not made by it."
         )
-    program = programs.kind_of(names)
+    program = programs.kind_of_archive(names)
     if program is not None:
         raise programs.refusal(path, program)
     if not any(name.endswith("data.pkl") for name in names):

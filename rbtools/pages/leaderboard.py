@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.pages import page_content
-from rbtools.pages.page_content import CONTROL
-from rbtools.records import dumps
+from rbtools.pages import page_content, templates
+from rbtools.pages.templates import CONTROL
 from rbtools.registry import param
-
-_SCRIPTS = (
-    "1-data.js 2-score.js 3-order.js 4-table.js 5-panel.js 6-chart.js 7-record.js 8-download.js 9-main.js"
-).split()
-# In a script element only these can end it or open a comment; the others end a line of JavaScript.
-_ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,36 +44,15 @@ def page(records: list[dict[str, Any]], title: str = "Leaderboard") -> str:
     if not records:
         raise RbError("There are no records to draw.")
     title = title.encode(errors="replace").decode()  # a command line's argument may be invalid Unicode
-    return filled(page_content.content(records, title), title)
-
-
-def filled(content: dict[str, Any], title: str) -> str:
-    """The template with its parts."""
-    style = _file("style.css")
     # all scripts together are one function
-    script = '(() => {\n"use strict";\n' + "\n".join(map(_file, _SCRIPTS)) + "})();\n"
-    parts = {
-        "policy": page_content.policy({"style-src": style, "script-src": script}),
-        "title": html.escape(CONTROL.sub("\ufffd", title)),
-        "style": style,
-        "script": script,
-        "content": embedded(content),
-    }
-    pieces = _file("page.html").split("{{")
-    whole = [pieces[0]]
-    for piece in pieces[1:]:
-        key, rest = piece.split("}}", 1)
-        whole += [parts[key], rest]
-    return "".join(whole)
+    script = '(() => {\n"use strict";\n' + "\n".join(map(templates.file, scripts())) + "})();\n"
+    sources = {"style-src": templates.file("style.css"), "script-src": script}
+    values = {"title": CONTROL.sub("\ufffd", title), "content": page_content.content(records, title)}
+    return templates.page("page.html", sources, values)
 
 
-def embedded(value: dict[str, Any]) -> str:
-    """JSON that is safe inside a script element, whatever texts it holds."""
-    text = dumps(value).decode()
-    for letter, escaped in _ESCAPED.items():  # first, because a line separator is no mark of direction
-        text = text.replace(letter, escaped)
-    return CONTROL.sub("\ufffd", text)  # JSON has spelled the control characters
-
-
-def _file(name: str) -> str:
-    return resources.files("rbtools.pages").joinpath(name).read_text("utf-8")
+def scripts() -> list[str]:
+    """The files of the page's script, in their order."""
+    return sorted(
+        file.name for file in resources.files("rbtools.pages").iterdir() if file.name.endswith(".js")
+    )

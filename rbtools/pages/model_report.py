@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import base64
-import html
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.pages import bibliography
-from rbtools.pages.page_content import CONTROL, commands_of, policy
+from rbtools.pages import bibliography, templates
+from rbtools.pages.page_content import commands_of
 from rbtools.plots.base import encode
 from rbtools.plots.curves import CurvesPlot
 from rbtools.records import metric_name
-from rbtools.records.results import is_number, short_dataset
+from rbtools.records.results import at, interval, is_number, short_dataset
 
 Record = Mapping[str, Any]
+Check = tuple[str, str, bool | None]
+"""A test, what it says, and whether it holds; None: it was not done."""
 CHECK = "obfuscation.failed"
 # Fields of an entry that the table of results shows.
 _SAID = (
@@ -29,22 +30,6 @@ _CURVES = (
     ("Probabilistic robustness over the radius of noise", "gamma", "pr.*", "noise (rb-pr)"),
     ("Accuracy over the severity of corruptions", "severity", "corrupt.*", "a corruption (rb-corrupt)"),
 )
-STYLE = """
-body { margin: 0 auto; max-width: 62rem; padding: 1rem; color: #1a1d21; background: #fff;
-  font: 15px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-h1 { font-size: 1.5rem; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin: 1.6rem 0 .4rem; }
-table { border-collapse: collapse; } .wide { overflow-x: auto; }
-th, td { padding: .2rem .6rem; border-bottom: 1px solid #d5d9de; text-align: left; vertical-align: top; }
-td { overflow-wrap: anywhere; }
-td:first-child { white-space: nowrap; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-pre { background: #f2f4f7; padding: .6rem; font-size: .85rem;
-  white-space: pre-wrap; overflow-wrap: anywhere; }
-.hint { color: #565d66; font-size: .9rem; }
-.holds { color: #00653f; } .fails { color: #a3200d; font-weight: 600; }
-.curve { max-width: 100%; height: auto; }
-@media print { body { max-width: none; } pre { break-inside: avoid; } }
-"""
 
 
 def page(record: Record, latex: str, title: str | None = None) -> str:
@@ -52,50 +37,22 @@ def page(record: Record, latex: str, title: str | None = None) -> str:
 
     latex: the row of a table.
     """
-    arch = record.get("arch") or {}
     data = short_dataset(str(record.get("dataset") or ""))
-    name = title or ", ".join(str(part) for part in (arch.get("name"), data) if part)
-    sections = [
-        _about(record),
-        _results(record),
-        *_curves(record),
-        _checklist(record),
-        ("LaTeX", _pre(latex)),
-        ("Command lines that made it", _pre(" |\n  ".join(commands_of(record)) or "none is in the record")),
-        ("BibTeX of the methods", _pre(bibliography.bibtex(bibliography.of_record(record)) or "none")),
-    ]
-    body = "\n".join(f"<section>\n<h2>{text(head)}</h2>\n{content}\n</section>" for head, content in sections)
-    rules = policy({"style-src": STYLE}, "img-src data:")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{rules}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(name)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{text(name)}</h1>\n{body}\n</body>\n</html>\n"
-    )
+    name = title or ", ".join(str(part) for part in (at(record, ("arch", "name")), data) if part)
+    values = {
+        "title": name,
+        "facts": _facts(record),
+        "results": _results(record),
+        "curves": _curves(record),
+        "checklist": _checklist(record),
+        "latex": latex,
+        "commands": commands_of(record),
+        "bibtex": bibliography.of_record(record),
+    }
+    return templates.page("report.html", {"style-src": templates.file("report.css")}, values, "img-src data:")
 
 
-def text(value: object) -> str:
-    """Untrusted text for HTML: escaped, without control characters."""
-    words = CONTROL.sub(" ", str(value)).encode(errors="replace").decode()
-    return html.escape(words)
-
-
-def _pre(words: str) -> str:
-    lines = "\n".join(text(line) for line in words.splitlines())
-    return f"<pre>{lines}</pre>"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> str:
-    """A table; a cell is its class and its escaped content."""
-    top = "".join(f"<th>{text(head)}</th>" for head in heads)
-    body = "".join(
-        "<tr>" + "".join(f'<td class="{kind}">{cell}</td>' for kind, cell in row) + "</tr>\n" for row in rows
-    )
-    return f'<div class="wide"><table>\n<tr>{top}</tr>\n{body}</table></div>'
-
-
-def _about(record: Record) -> tuple[str, str]:
+def _facts(record: Record) -> list[tuple[str, object]]:
     arch, train = record.get("arch") or {}, record.get("train")
     train = train if isinstance(train, Mapping) else {}
     facts = {
@@ -109,8 +66,7 @@ def _about(record: Record) -> tuple[str, str]:
         "weights": record.get("checkpoint"),
         "entry of RobustBench": record.get("leaderboard"),
     }
-    rows = [[("", text(name)), ("", text(value))] for name, value in facts.items() if value is not None]
-    return "Model", _table(("", ""), rows)
+    return [(name, value) for name, value in facts.items() if value is not None]
 
 
 def _normalisation(arch: Record, train: Record) -> str | None:
@@ -126,19 +82,17 @@ def _normalisation(arch: Record, train: Record) -> str | None:
     return "none: pixels in [0, 1]" if setting in (None, "none") else str(setting)
 
 
-def _results(record: Record) -> tuple[str, str]:
+def _results(record: Record) -> list[tuple[object, ...]]:
+    """Each metric with its value, interval, number of images, and how it was measured."""
     entries = {str(entry.get("metric")): entry for entry in record.get("evals") or ()}
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for name, value in (record.get("metrics") or {}).items():
         entry = entries.get(name, {})
-        ends = entry.get("ci95")
-        is_pair = isinstance(ends, list) and len(ends) == 2
-        interval = f"[{_figure(ends[0])}, {_figure(ends[1])}]" if is_pair else ""
+        ends, count = interval(entry), entry.get("n")
+        between = f"[{_figure(ends[0])}, {_figure(ends[1])}]" if ends else ""
         said = ", ".join(f"{key} {_said(key, entry)}" for key in _SAID if entry.get(key) is not None)
-        count = entry.get("n")
-        cells = [text(_figure(value)), text(interval), text("" if count is None else count)]
-        rows.append([("", text(name)), *(("number", cell) for cell in cells), ("", text(said))])
-    return "Results", _table(("metric", "value", "95 % interval", "n", "how"), rows)
+        rows.append((name, _figure(value), between, "" if count is None else count, said))
+    return rows
 
 
 def _said(field: str, entry: Mapping[str, Any]) -> str:
@@ -158,106 +112,93 @@ def _figure(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _curves(record: Record) -> list[tuple[str, str]]:
-    """A section for each curve that the record has points of."""
-    sections = []
+def _curves(record: Record) -> list[tuple[str, str, str]]:
+    """For each curve its title and its picture, SVG in base64; where it has none, the reason."""
+    curves = []
     names = [(name, metric_name.parse(name).over) for name in record.get("metrics") or ()]
     for title, over, metric, what in _CURVES:
-        content = f'<p class="hint">Not drawn: the record has no result under {text(what)}.</p>'
+        image, reason = "", f"the record has no result under {what}."
         points = Counter(
             metric_name.parse(name)._replace(number="")
             for name, its in names
             if its == over and fnmatchcase(name, metric)
         )
         if points and max(points.values()) == 1:
-            content = '<p class="hint">Not drawn: each curve has one point, which the table has.</p>'
+            reason = "each curve has one point, which the table has."
         elif points:
             try:
                 drawn = CurvesPlot(over=over, metric=metric, title="").draw([dict(record)])
-                code = base64.b64encode(encode(drawn, "svg")).decode()
-                content = f'<img class="curve" alt="{text(title)}" src="data:image/svg+xml;base64,{code}">'
+                image = base64.b64encode(encode(drawn, "svg")).decode()
             except RbError:
-                words = f"these results do not fit one figure; rb-plot curves --over {over} says why."
-                content = f'<p class="hint">Not drawn: {text(words)}</p>'
-        sections.append((title, content))
-    return sections
+                reason = f"these results do not fit one figure; rb-plot curves --over {over} says why."
+        curves.append((title, image, reason))
+    return curves
 
 
-def _checklist(record: Record) -> tuple[str, str]:
-    rows = []
-    for name, says, holds in [*_adaptive(record), *_of_entries(record)]:
-        word = "not tested" if holds is None else "holds" if holds else "fails"
-        rows.append([("", text(name)), ("hint" if holds is None else word, word), ("", text(says))])
-    return "Checklist", _table(("test", "", "what it says"), rows)
+def _checklist(record: Record) -> list[Check]:
+    """What was tested of attacks and outputs, each once."""
+    entries = [entry for entry in record.get("evals") or () if isinstance(entry, Mapping)]
+    attacked = [entry for entry in entries if "attack" in entry and "measure" not in entry]
+    checks = [*_adaptive(record, entries, attacked), *_masking(entries), *_flags(attacked)]
+    for entry in entries:
+        warnings = at(entry, ("sanity", "warnings")) or ()
+        checks += [("outputs on the first images", str(warning), False) for warning in warnings]
+    return list(dict.fromkeys(checks))
 
 
-def _adaptive(record: Record) -> list[tuple[str, str, bool | None]]:
+def _adaptive(record: Record, entries: Sequence[Record], attacked: Sequence[Record]) -> Iterator[Check]:
     """Whether attacks were adaptive: through the stages in front of the network, by means over the draws of a
     randomised one, and which gradients were replaced."""
-    entries = [entry for entry in record.get("evals") or () if isinstance(entry, Mapping)]
-    attacked = [entry for entry in entries if "attack" in entry and "measure" not in entry]
-    names = [str(entry.get("metric")) for entry in attacked]
-    rows: list[tuple[str, str, bool | None]] = []
-    if stages := list(dict.fromkeys(str(entry["defend"]) for entry in entries if "defend" in entry)):
-        others = ["transfer"] if any("transfer" in name.split(".") for name in names) else []
-        adaptive = [
-            entry
-            for entry in attacked
-            if "defend" in entry and "transfer" not in str(entry.get("metric")).split(".")
-        ]
-        ran = ["adaptive"] if adaptive else []
-        says = f"of {', '.join(stages)}; examples that were run: {', '.join([*ran, *others]) or 'none'}"
-        rows.append(("adaptive attack", says, bool(adaptive)))
+    stages = dict.fromkeys(str(entry["defend"]) for entry in entries if "defend" in entry)
+    if stages:
+        transfer = [entry for entry in attacked if "transfer" in str(entry.get("metric")).split(".")]
+        adaptive = [entry for entry in attacked if "defend" in entry and entry not in transfer]
+        ran = ", ".join(["adaptive"] * bool(adaptive) + ["transfer"] * bool(transfer)) or "none"
+        says = f"of {', '.join(stages)}; examples that were run: {ran}"
+        yield "adaptive attack", says, bool(adaptive)
         for entry in adaptive:
             ways = zip(str(entry["defend"]).split(","), entry.get("backward") or (), strict=False)
-            replaced = [f"{stage}: {way}" for stage, way in ways if way != "own"]
-            if replaced:
-                rows.append(("gradients replaced (BPDA)", ", ".join(replaced), "none" not in str(replaced)))
+            if replaced := ", ".join(f"{stage}: {way}" for stage, way in ways if way != "own"):
+                yield "gradients replaced (BPDA)", replaced, "none" not in replaced
     if record.get("randomised"):
         means = [entry for entry in attacked if isinstance(entry.get("eot"), int) and entry["eot"] > 1]
-        if not means:
-            rows.append(("EOT", "the model is randomised, and no attack took means over its draws", False))
         for entry in means:
             says = f"{entry['metric']}: means of the {entry.get('eot_mean')} over {entry['eot']} draws"
-            rows.append(("EOT", says, True))
-    if not rows and attacked:
+            yield "EOT", says, True
+        if not means:
+            yield "EOT", "the model is randomised, and no attack took means over its draws", False
+    elif attacked and not stages:
         says = "nothing is in front of the network and nothing in it is random: attacks go through all of it"
-        rows.append(("adaptive attack", says, True))
-    return list(dict.fromkeys(rows))
+        yield "adaptive attack", says, True
 
 
-def _of_entries(record: Record) -> list[tuple[str, str, bool | None]]:
-    """The five tests of rb-attack check, and the warnings of attacks, of AutoAttack among them."""
-    entries = [entry for entry in record.get("evals") or () if isinstance(entry, Mapping)]
+def _masking(entries: Sequence[Record]) -> Iterator[Check]:
+    """The five tests of rb-attack check, where it ran last."""
     checked = [entry for entry in entries if str(entry.get("metric")).endswith(CHECK)]
-    rows: list[tuple[str, str, bool | None]] = []
-    tests = checked[-1].get("tests") if checked else None
-    for test in tests if isinstance(tests, list) else ():
-        if isinstance(test, Mapping):
-            rows.append(
-                (f"gradient masking {test.get('test')}", str(test.get("says")), bool(test.get("holds")))
-            )
-    if not rows:
-        rows.append(("gradient masking a to e", "rb-attack check was not run on this model", None))
-    attacked = [entry for entry in entries if "attack" in entry and "measure" not in entry]
+    listed = checked[-1].get("tests") if checked else None
+    tests = [test for test in listed if isinstance(test, Mapping)] if isinstance(listed, list) else []
+    for test in tests:
+        yield f"gradient masking {test.get('test')}", str(test.get("says")), bool(test.get("holds"))
+    if not tests:
+        yield "gradient masking a to e", "rb-attack check was not run on this model", None
+
+
+def _flags(attacked: Sequence[Record]) -> Iterator[Check]:
+    """The warnings of attacks, of AutoAttack among them."""
     for entry in attacked:
-        for warning in entry.get("warnings") or ():
-            rows.append((f"flags of {entry.get('metric')}", str(warning), False))
-        if _is_autoattack(entry) and not entry.get("warnings"):
-            parts = entry.get("broken_by")
-            if entry.get("tool") != "rb-attack" or not isinstance(parts, Mapping) or "square" not in parts:
-                words = "its entry does not say that rb-attack ran it with Square, which finds them"
-                rows.append((f"flags of {entry.get('metric')}", words, None))
-                continue
-            words = "no vanishing gradient, nothing that Square alone broke, no replaced loss"
-            rows.append((f"flags of {entry.get('metric')}", words, True))
+        name, warnings = f"flags of {entry.get('metric')}", entry.get("warnings") or ()
+        for warning in warnings:
+            yield name, str(warning), False
+        parts = entry.get("broken_by")
+        if warnings or not _is_autoattack(entry):
+            continue
+        if entry.get("tool") == "rb-attack" and isinstance(parts, Mapping) and "square" in parts:
+            yield name, "no vanishing gradient, nothing that Square alone broke, no replaced loss", True
+        else:
+            words = "its entry does not say that rb-attack ran it with Square, which finds them"
+            yield name, words, None
     if not any(map(_is_autoattack, attacked)):
-        rows.append(("flags of AutoAttack", "rb-attack aa was not run on this model", None))
-    for entry in entries:
-        sanity = entry.get("sanity")
-        for warning in (sanity.get("warnings") or ()) if isinstance(sanity, Mapping) else ():
-            rows.append(("outputs on the first images", str(warning), False))
-    return list(dict.fromkeys(rows))
+        yield "flags of AutoAttack", "rb-attack aa was not run on this model", None
 
 
 def _is_autoattack(entry: Mapping[str, Any]) -> bool:

@@ -5,19 +5,16 @@ a browser opens a page of 6,466 records immediately.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rbtools import __version__
 from rbtools.pages import page_columns as board
 from rbtools.pages import score_terms
-from rbtools.records import dumps, expr, metric_name, schema
+from rbtools.pages.templates import CONTROL
+from rbtools.records import dumps, expr, metric_name, results, schema
 
 Record = Mapping[str, Any]
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 Pair = tuple[float, float]
 
 FIELDS = {"dataset": "Data set", "arch.name": "Model", "train.method": "Training", "train.seed": "Seed"}
@@ -65,28 +62,11 @@ def content(records: Sequence[Record], title: str) -> dict[str, Any]:
     }
 
 
-def policy(allowed: Mapping[str, str], *more: str) -> str:
-    """A content security policy under which these texts (directive -> text) work, and nothing else."""
-    parts = ["default-src 'none'", "base-uri 'none'", "form-action 'none'", *more]
-    for kind, text in allowed.items():
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        parts.append(f"{kind} 'sha256-{digest}'")
-    return "; ".join(parts)
-
-
-def at(record: Record, path: str) -> Any:
-    """The value at a path with dots, None where there is none."""
-    value: Any = record
-    for step in path.split("."):
-        value = value.get(step) if isinstance(value, Mapping) else None
-    return value
-
-
 def _fields(records: Sequence[Record]) -> list[dict[str, Any]]:
     """The fields in which records differ; one that is the same in all records has no column."""
     fields = []
     for path, title in FIELDS.items():
-        values = [_text(at(record, path)) for record in records]
+        values = [_text(results.at(record, path.split("."))) for record in records]
         differs = len(set(values)) > 1
         if path == "arch.name" or (differs if path == "train.seed" else any(values)):
             fields.append({"path": path, "title": title, "values": values})
@@ -117,16 +97,10 @@ def _column(
 def _intervals(record: Record) -> dict[str, Pair]:
     intervals = {}
     for entry in record.get("evals") or ():
-        pair = _pair(entry.get("ci95"))
+        pair = results.interval(entry)
         if pair is not None and isinstance(entry.get("metric"), str):
             intervals[entry["metric"]] = pair
     return intervals
-
-
-def _pair(interval: object) -> Pair | None:
-    if not isinstance(interval, list) or len(interval) != 2:
-        return None
-    return (interval[0], interval[1]) if all(type(side) in (int, float) for side in interval) else None
 
 
 def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, Any]]:
@@ -190,7 +164,7 @@ def _entry(entry: Mapping[str, Any], protocols: TextPool) -> Any:
     """
     omitted = schema.on_page("omitted")
     shared = {key: value for key, value in entry.items() if key not in omitted and key != "value"}
-    if _pair(shared.get("ci95")) is not None:
+    if results.interval(shared) is not None:
         del shared["ci95"]
     own = {key: shared.pop(key) for key in schema.on_page("own") if key in shared}
     number = protocols.add(dumps(shared).decode())

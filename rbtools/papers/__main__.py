@@ -17,8 +17,8 @@ import click
 from rbtools.cli.source import shard
 from rbtools.errors import RbError
 from rbtools.execution import cores
-from rbtools.papers import cluster, planned, sidebyside
-from rbtools.papers.recipes import RECIPES, Setting
+from rbtools.papers import item_listing, needed_files, pipes, planned, recipes, sidebyside
+from rbtools.papers.recipes import Setting
 
 # Name of a paper's figures -> the reproductions whose records they show. At full scale the robustness dataset
 # needs weights of its own, and the items say what makes it.
@@ -29,7 +29,12 @@ FIGURES = {
     "wci": ("wci",),
     "theory": ("theory",),
 }
-NAMES = (*(f"reproduce-{name}" for name in (*RECIPES, "search")), *(f"figures-{name}" for name in FIGURES))
+NAMES = (
+    *(f"reproduce-{name}" for name in (*recipes.NAMES, "search")),
+    *(f"figures-{name}" for name in FIGURES),
+    "list",
+    "show",
+)
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
@@ -40,28 +45,23 @@ def comparison(name: str) -> ModuleType:
 
 def missing(name: str, setting: Setting) -> str:
     """The files that the full scale lacks, in words; empty if none."""
-    if setting.scale != "full":
-        return ""
-    module = comparison(name)
-    sets, published = getattr(module, "SETS", ("cifar10",)), name == "nas-bench-201-robustness"
-    return sidebyside.absent(name, sidebyside.needed(setting, sets, published, name == "prbench"))
+    return needed_files.absent(name, setting) if setting.scale == "full" else ""
 
 
-def run(name: str, setting: Setting, folder: Path, into: IO[bytes] | int, *, dry: Path | None = None) -> None:
+def run(
+    name: str, setting: Setting, folder: Path, into: IO[bytes] | None, *, dry: Path | None = None
+) -> None:
     """Run the pipe of a recipe, or in a dry run write what its stages would do to the log `dry`. Without
     RB_STORE and RB_CONFIG the store is in the folder, and no configuration is read. Raises RbError if a tool
     fails."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     usual = {"RB_CONFIG": "none", "RB_STORE": str(folder / "store")}
     own = {"RB_DATA": setting.data, "PATH": path, **_ONE_THREAD}
-    # A tool that fails ends the recipe, in groups too.
-    text = cluster.shell_text(RECIPES[name](setting), setting.jobs, setting.shard, dry=dry)
-    line = ["bash", "-e", "-o", "pipefail", "-c", text]
-    done = subprocess.run(line, stdout=into, env={**usual, **os.environ, **own})
-    if done.returncode and dry is None:
-        raise RbError(
-            f"The recipe {name} ended with status {done.returncode}. Run it again: it goes on there."
-        )
+    stages = pipes.Workers(setting.jobs, setting.shard, dry).stages(recipes.pipe(name, setting))
+    out = subprocess.DEVNULL if into is None else into.fileno()
+    failed = pipes.run(stages, subprocess.DEVNULL, out, {**usual, **os.environ, **own})
+    if failed and dry is None:
+        raise RbError(f"The recipe {name} failed: {failed}. Run it again: it goes on there.")
 
 
 def reproduce(name: str, setting: Setting, folder: Path) -> None:
@@ -74,8 +74,8 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     whole, part = folder / f"{name}-{setting.scale}.jsonl", setting.shard
     # Machines may have other folders and workers.
-    recipe = RECIPES[name](dataclasses.replace(setting, jobs="1", data="", weights=""))
-    records = whole if part is None else cluster.file_of(whole, part, recipe)
+    recipe = recipes.pipe(name, dataclasses.replace(setting, jobs="1", data="", weights=""))
+    records = whole if part is None else pipes.file_of(whole, part, recipe)
     aside = records.with_name(f"new-{records.name}")
     if part is not None:
         records.unlink(missing_ok=True)  # that of an earlier run is not to be joined
@@ -83,12 +83,12 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
         run(name, setting, folder, stream)
     sidebyside.put(aside, records)
     if part is not None:
-        parts = cluster.files_of(whole, part, recipe)
+        parts = pipes.files_of(whole, part, recipe)
         lacking = ", ".join(one.name for one in parts if not one.exists())
         if lacking:
             click.echo(f"{records} is written. The last shard joins all; not there yet: {lacking}.")
             return
-        cluster.join(parts, aside)
+        pipes.join(parts, aside)
         sidebyside.put(aside, whole)
     report(name, setting.scale, whole)
 
@@ -107,6 +107,7 @@ def report(name: str, scale: str, records: Path) -> None:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("name", required=False, type=click.Choice(NAMES), metavar="[NAME]")
+@click.argument("item", required=False)
 @click.option(
     "--scale", type=click.Choice(["mini", "full", "tiny"]), default="mini", help="Of the experiments."
 )
@@ -138,23 +139,32 @@ def report(name: str, scale: str, records: Path) -> None:
     help="Run nothing; each stage says what it would compute, and how long, and the last line the sum.",
 )
 @click.option("--records", default=None, type=click.Path(exists=True), help="Compare these, and run nothing.")
-def main(name: str | None, folder: str, part: str | None, dry_run: bool, **options: Any) -> None:
-    """Reproduce a paper, or draw its figures and tables. Without NAME, list the names."""
+def main(
+    name: str | None, item: str | None, folder: str, part: str | None, dry_run: bool, **options: Any
+) -> None:
+    """Reproduce a paper, or draw its figures and tables. Without NAME, list the names; `list` is for the
+    figures and tables of all papers, and `show ITEM` for one of them, such as prbench.figure-2."""
     if name is None:
         click.echo("\n".join(NAMES))
         return
+    if (item is None) == (name == "show"):
+        raise click.UsageError("show takes the name of an item, such as prbench.figure-2, and others none.")
     fields = {key: options[key] for key in ("scale", "data", "jobs", "dataset", "pairs", "vits", "vit_s")}
     setting = Setting(**fields, weights=options["weights"] or f"{options['data']}/nas-bench-201")
     kind, _, of = name.partition("-")
     # At full scale the records of another paper are drawn if they are there.
-    sources = (of,) if kind == "reproduce" else FIGURES[of][: 1 if setting.scale == "full" else None]
+    sources = (of,) if kind == "reproduce" else FIGURES.get(of, ())[: 1 if setting.scale == "full" else None]
     try:
         if part is not None:
             if kind != "reproduce" or of == "search":
                 raise click.UsageError("--shard divides the records of a recipe: reproduce-NAME.")
             number, count = shard(part)
             setting = dataclasses.replace(setting, shard=f"{number}/{count}")
-        if of == "search":
+        if name == "list":
+            click.echo(item_listing.listed())
+        elif item is not None:
+            click.echo(item_listing.shown(item, setting.scale))
+        elif of == "search":
             from rbtools.papers import reproduce_search
 
             if options["table"] is None:
@@ -173,7 +183,7 @@ def main(name: str | None, folder: str, part: str | None, dry_run: bool, **optio
                 for source in sources:
                     if lacking := missing(source, setting):  # else each record would say so
                         raise RbError(lacking)
-                    run(source, setting, Path(folder), subprocess.DEVNULL, dry=log)
+                    run(source, setting, Path(folder), None, dry=log)
                 click.echo(f"{name}: {planned.in_words(log)}")
         elif kind == "reproduce":
             reproduce(of, setting, Path(folder))

@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rbtools.formats import FORMATS, ConversionReport, Unit
-from rbtools.papers import printed, reproduce_search
+from rbtools.papers import items, printed, reproduce_search
 from rbtools.papers import sidebyside as side
 from rbtools.records import metric_name
 
-SETS = (*side.IMAGES, "cifar10-c", "cifar100-c")  # data sets of the full scale
 COLUMNS = ("clean", "FGSM", "PGD", "APGD", "Square", "CIFAR-10-C")
 # Spearman between columns of the dataset at eps 8, as NAS-RobBench-201's table 1 has them.
 CORRELATIONS = {"clean, PGD 8": 0.322, "clean, FGSM 8": 0.891, "PGD 8, FGSM 8": 0.487}
@@ -30,19 +29,9 @@ ATTACKS = ("fgsm", "pgd40", "apgd-ce", "square")
 KNOWN = 13433, {"clean": 0.893, "PGD": 0.336}
 
 
-def metrics(scale: str) -> dict[str, str]:
+def metrics(scale: str) -> Mapping[str, str]:
     """Column -> metric of our records."""
-    near, far = {"full": ("1", "8"), "tiny": ("8", "32")}.get(scale, ("16", "32"))
-    return {
-        "clean": "acc",
-        "FGSM": f"fgsm.{near}",
-        "PGD": f"pgd40.{near}",
-        "APGD": f"apgd-ce.{near}",
-        "Square": f"square.{near}",
-        "CIFAR-10-C": "corrupt.mean",
-        "FGSM 8": f"fgsm.{far}",
-        "PGD 8": f"pgd40.{far}",
-    }
+    return items.paper("robustness-dataset", scale).columns
 
 
 def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
@@ -96,29 +85,15 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
     rows = networks(records, scale)
     best, clean = optimum(rows), chosen_by(rows, "clean")
     listed = list(rows.values())
-    order = [
-        ("Square", "FGSM", "the best under Square is above the best under FGSM"),
-        ("FGSM", "PGD", "the best under FGSM is above the best under PGD"),
-        ("PGD", "APGD", "the best under PGD is above the best under APGD"),
-        ("clean", "CIFAR-10-C", "corruptions cost accuracy also where it is best"),
-    ]
-    found = [side.above(words, best[a], best[b]) for a, b, words in order]
-    for column in ("FGSM", "PGD", "APGD"):
-        words = f"the best on clean images is not the most robust ({column})"
-        found.append(side.above(words, best[column], clean.get(column)))
-    pgd, fgsm = (side.correlation(listed, "clean", column) for column in ("PGD 8", "FGSM 8"))
-    found.append(side.above("clean accuracy tells more of FGSM than of PGD at 8 (Spearman)", fgsm, pgd))
-    gap = {column: _gap(best[column], clean.get(column)) for column in ("FGSM", "PGD", "APGD")}
-    found.append(
-        side.above("choosing by clean accuracy loses more under PGD than under FGSM", gap["PGD"], gap["FGSM"])
-    )
-    found.append(side.above("and more under APGD than under PGD", gap["APGD"], gap["PGD"]))
-    ours = spreads(records)
-    for name, (low, high) in SPREADS.items():
-        words = f"networks of {name} differ by {high - low:.2f} in mean accuracy under attack"
-        one = ours.get(name, {})
-        found.append(side.above(words, one.get("highest"), one.get("lowest"), high - low))
-    return found
+    compared: side.Rows = {
+        "best": best,
+        "best on clean": clean,
+        "Spearman": {name: side.correlation(listed, "clean", name) for name in ("FGSM 8", "PGD 8")},
+        "loss": {name: _gap(high, clean.get(name)) for name, high in best.items()},
+        **spreads(records),
+    }
+    paper = items.paper("robustness-dataset", scale)
+    return [side.tested(words, tests, compared) for words, tests in paper.claims]
 
 
 def _gap(high: float | None, low: float | None) -> float | None:

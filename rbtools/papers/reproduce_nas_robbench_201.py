@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rbtools.papers import printed, reproduce_search
+from rbtools.papers import items, printed, reproduce_search
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
 from rbtools.papers import sidebyside as side
 from rbtools.scoring import merge
 
 PRINTED = "nas-robbench-201-table"
-SETS = (*side.IMAGES, "cifar10-c", "cifar100-c")  # data sets of the full scale
 # Of table 1; with a star the robustness dataset of NAS-Bench-201.
 COLUMNS_1 = ("clean", "PGD 8", "FGSM 8", "clean*", "PGD 8*", "FGSM 8*")
 # Of tables 4 and 5, whose networks are the best of each number of none edges.
@@ -38,25 +37,9 @@ DERIVED = {"nasi": "NASI", "advrush": "AdvRush", "darts": "DARTS"}
 DARTS_CELL = "|skip_connect~0|+|skip_connect~0|skip_connect~1|+|skip_connect~0|skip_connect~1|skip_connect~2|"
 
 
-def metrics(scale: str) -> dict[str, str]:
+def metrics(scale: str) -> Mapping[str, str]:
     """Column -> metric of our records."""
-    near, far = ("3", "8") if scale == "full" else ("12", "32")
-    distances = ("16", "32", "64") if scale == "full" else ("64", "128", "255")
-    steps = "3" if scale == "tiny" else "20"
-    names = {"clean": "acc", "FGSM 3": f"fgsm.{near}", "FGSM 8": f"fgsm.{far}", "Square 3": f"square.{near}"}
-    names |= {"Square 8": f"square.{far}", "random 3": f"noise.{near}", "random 8": f"noise.{far}"}
-    aa = {"full": "aa.8", "mini": "ensemble-apgd-ce-apgd-t.32", "tiny": "ensemble-apgd-ce.32"}
-    names |= {
-        "AA 8": aa[scale],
-        "PGD 3": f"pgd20.{near}",
-        "PGD 8": f"pgd20.{far}",
-        "PGD 255": f"pgd{steps}.255",
-    }
-    if scale == "full":
-        names["PGD 128"] = "pgd20.128"
-    return names | {
-        f"PGD {name}": f"pgd{steps}.{eps}" for name, eps in zip((16, 32, 64), distances, strict=True)
-    }
+    return items.paper("nas-robbench-201", scale).columns
 
 
 SHARE = "share of all"
@@ -83,22 +66,11 @@ def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [merge.merged(some, {"over": ["seed"]}) if len(some) > 1 else some[0] for some in groups.values()]
 
 
-def kernels(scale: str) -> dict[str, str]:
-    """The five tangent kernels of figure 5 -> metric of our records."""
-    distances = {"3": "3", "8": "8"} if scale == "full" else {"3": "12", "8": "32"}
-    names = {
-        f"{which} kernel {name}": f"ntk.{which}.fro.pgd.{eps}"
-        for which in ("robust", "twice")
-        for name, eps in distances.items()
-    }
-    return {"clean kernel": "ntk.clean.fro", **names}
-
-
 def networks(records: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
     """Of each architecture the means over its seeds, and its number of none edges."""
     some = side.of_first_set(sample(records))
     corruptions = printed.read(f"{PRINTED}-6")
-    wanted = {**metrics(scale), **kernels(scale), **{name: f"corrupt.{name}.5" for name in corruptions}}
+    wanted = {**metrics(scale), **{name: f"corrupt.{name}.5" for name in corruptions}}
     values = side.means(some, lambda record: record["arch"]["str"], wanted)
     archs = {record["arch"]["str"]: record["arch"] for record in some}
     return [
@@ -118,39 +90,17 @@ def best_by_none(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | 
 def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
     """The paper's claims, tested on these networks."""
     rows = networks(records, scale)
-    best, table_6 = best_by_none(rows), with_corruptions(rows)
-    paper_6 = printed.read(f"{PRINTED}-6")
-    pairs_1 = itertools.combinations(COLUMNS_1[:3], 2)
-    correlations = {", ".join(pair): side.correlation(rows, *pair) for pair in pairs_1}
-    found = [
-        side.above(f"Spearman of {pair} is above .9", value, 0.9) for pair, value in correlations.items()
-    ]
-    for name in ("3", "8"):
-        attacked = [(str(i), one.get(f"FGSM {name}"), one.get(f"PGD {name}")) for i, one in enumerate(rows)]
-        words = f"FGSM at {name} leaves no less than PGD at {name}"
-        found.append(side.all_above(words, attacked, or_equal=True))
-    ladder = ("clean", "PGD 3", "PGD 8", "PGD 16", "PGD 32")
-    for one, next_ in itertools.pairwise(ladder):
-        pairs = [(none, row.get(one), row.get(next_)) for none, row in best.items()]
-        words = f"accuracy does not rise from {one} to {next_}"
-        found.append(side.all_above(words, pairs, or_equal=True))
-    for fewer, more in itertools.pairwise(sorted(best)):
-        a, b = best[fewer].get("PGD 8"), best[more].get("PGD 8")
-        found.append(side.above(f"the best with {fewer} is above that with {more} (PGD 8)", a, b))
-    # A network without a live path predicts the same class for every image, which attacks cannot change.
-    far = max((float(one["PGD 255"] or 0.0) for one in best.values() if "PGD 255" in one), default=None)
-    found.append(side.below("PGD without a bound (255) leaves nothing of the best ones", far, 0.0))
-    for name, values in table_6.items():
-        sign = (paper_6[name]["PGD 3"] or 0.0) > 0
-        value = values.get("PGD 3")
-        words = f"{name} is {'positively' if sign else 'negatively'} correlated with PGD 3"
-        found.append(side.above(words, value, 0.0) if sign else side.above(words, 0.0, value))
-    of_kernels = {name: side.correlation(rows, name, "PGD 8") for name in kernels(scale)}
-    clean = of_kernels.pop("clean kernel")
-    for name, value in of_kernels.items():
-        words = f"the {name} is correlated more with PGD 8 than the clean one (section 4.3)"
-        found.append(side.above(words, value, clean))
-    return found
+    paper = items.paper("nas-robbench-201", scale)
+    kernels = [name for name in paper.columns if "kernel" in name]
+    pairs = itertools.combinations(COLUMNS_1[:3], 2)
+    compared = {
+        **{f"network {place}": one for place, one in enumerate(rows)},
+        **best_by_none(rows),
+        **with_corruptions(rows),
+        **{name: {"PGD 8": side.correlation(rows, name, "PGD 8")} for name in kernels},
+        "Spearman": {f"{one} and {other}": side.correlation(rows, one, other) for one, other in pairs},
+    }
+    return [side.tested(words, tests, compared) for words, tests in paper.claims]
 
 
 def with_corruptions(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
@@ -257,16 +207,12 @@ def has_sign(one: dict[str, Any], columns: Sequence[str]) -> float | None:
 def without_training(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
     """Table 7: of the networks at hand the one that a score of fresh weights puts first, what differentiable
     searches derived, and the cell of NAS-Bench-201's own DARTS-V1."""
-    columns = {name: metric for name, metric in metrics(scale).items() if name in COLUMNS_7}
-    far = "8" if scale == "full" else "32"
+    metric_of = metrics(scale)
+    columns = {name: metric_of[name] for name in COLUMNS_7}
     found: dict[str, dict[str, float | None]] = {}
-    scores = {
-        "KNAS": f"ntk.robust.fro.pgd.{far}",
-        "EigenNAS": f"ntk.robust.trace.pgd.{far}",
-        "NASWOT": "naswot",
-    }
     some = plain(side.of_first_set(records))
-    for name, metric in scores.items():
+    for name in ("KNAS", "EigenNAS", "NASWOT"):
+        metric = metric_of[name]
         known = [one for one in some if one["metrics"].get(metric) is not None]
         if known:
             first = max(known, key=lambda record: record["metrics"][metric])

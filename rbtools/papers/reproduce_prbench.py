@@ -15,13 +15,11 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from rbtools.papers import printed
+from rbtools.papers import items, printed
 from rbtools.papers import sidebyside as side
 
 PAPER = {"erm": "ERM", "corruption": "Corr_U", "cvar": "CVaR", "at-pr": "AT-PR", "pgd": "PGD"}
 PAPER |= {"trades": "TRADES", "mart": "MART", "alp": "ALP", "clp": "CLP", "kl-pgd": "KL-PGD"}
-AT = ("PGD", "TRADES", "MART", "ALP", "CLP", "KL-PGD")
-RT = ("Corr_U", "CVaR")
 WITH_NOISES = ("ERM", "Corr_U", "Corr_G", "Corr_L", "PGD")
 OF_TABLE_8 = ("ERM", "Corr_U", "PGD", "TRADES", "MART", "CLP", "KL-PGD")
 NOISES = ("uniform", "gaussian", "laplace")
@@ -59,13 +57,6 @@ COMPOSITE = {
     "GE PR .08": False,
     "s/epoch": False,
 }
-# The orderings of table 4 as (column, higher, lower).
-ORDERINGS = """
-PGD20 PGD ERM;PGD20 PGD Corr_U;PGD20 PGD CVaR;PGD20 TRADES PGD;PGD20 MART PGD;PGD20 ALP TRADES;PGD20 CLP PGD
-PGD20 PGD KL-PGD;PGD20 PGD AT-PR;Acc ERM PGD;Acc ERM Corr_U;Acc AT-PR PGD;Acc KL-PGD PGD;Acc PGD ALP
-PR_.08 Corr_U ERM;PR_.08 PGD Corr_U;PR_.08 AT-PR PGD;GE_PGD20 PGD TRADES;GE_PGD20 PGD ALP;GE_PGD20 AT-PR PGD
-GE_PR_.08 PGD Corr_U;s/epoch AT-PR CVaR;s/epoch CVaR PGD;s/epoch PGD ERM
-"""
 
 
 def fractions(name: str) -> dict[str, dict[str, float | None]]:
@@ -218,130 +209,29 @@ def claims_of(rows: side.Rows, pairs: Sequence[side.Rows] = ()) -> list[side.Cla
     """The claims, tested on rows by method and column, printed ones or ours. pairs: the rows of all pairs of
     data set and network, by default of one.
     """
-    found = [*of_robustness(rows), *of_orderings(rows), *of_generalisation(rows)]
-    return [*found, *of_noises(rows), *of_composite(pairs or [rows]), *of_filtering(rows)]
+    scores = medians(pairs or [rows])
+    # The time is that of one run, so passes tell more where they are known.
+    by = "passes" if any(at(rows, name, "passes") is not None for name in rows) else "s/epoch"
+    compared = {
+        name: {**rows.get(name, {}), "score": scores.get(name), "cost": at(rows, name, by)}
+        for name in dict.fromkeys([*rows, *scores])
+    }
+    return [side.tested(words, tests, compared) for words, tests in items.paper("prbench", "full").claims]
 
 
 def at(rows: side.Rows, name: str, column: str) -> float | None:
     return rows.get(name, {}).get(column)
 
 
-def pairs_of(rows: side.Rows, higher: Any, lower: Any, column: str) -> list[tuple[str, Any, Any]]:
-    """A column of every method of one group and of every method of another."""
-    return [
-        (f"{one} and {other}", at(rows, one, column), at(rows, other, column))
-        for one in higher
-        for other in lower
-    ]
-
-
-def of_robustness(rows: side.Rows) -> list[side.Claim]:
-    """Section 5.1: AT methods are robust to both, RT methods to noise, AT-PR is between them at a price."""
-    found = [
-        side.below(
-            f"{name}, an RT method, has near-zero accuracy under AutoAttack", at(rows, name, "AA"), 0.02
-        )
-        for name in RT
-    ]
-    for column in ("PR .12", "PR .08", "AA"):
-        words = f"all AT methods beat corruption training in {column}"
-        words += " at the largest radius" if column == "PR .12" else ""
-        found.append(side.all_above(words, pairs_of(rows, AT, ["Corr_U"], column)))
-    for column, least in (("PR .03", 0.99), ("ProbAcc .01", 0.97)):
-        of_at = [(name, at(rows, name, column), least) for name in AT]
-        found.append(side.all_above(f"AT methods have more than {least:g} of {column}", of_at))
-    words = "CVaR masks gradients: PGD-20 leaves .1 more than CW-20"
-    found.append(side.above(words, at(rows, "CVaR", "PGD20"), at(rows, "CVaR", "CW20"), 0.1))
-    words = "RT methods are more accurate on clean images than AT methods"
-    found.append(side.all_above(words, pairs_of(rows, RT, AT, "Acc")))
-    for column in ("PR .03", "PR .08", "PR .12"):
-        others = pairs_of(rows, ["AT-PR"], (*RT, *AT), column)
-        found.append(side.all_above(f"AT-PR has the most {column}", others, or_equal=True))
-    for column in ("PGD20", "AA"):
-        words = f"AT-PR is more robust than RT methods ({column})"
-        found.append(side.all_above(words, pairs_of(rows, ["AT-PR"], RT, column)))
-    words = "AT-PR keeps more clean accuracy than AT methods but KL-PGD"
-    most = [name for name in AT if name != "KL-PGD"]
-    return [*found, side.all_above(words, pairs_of(rows, ["AT-PR"], most, "Acc"))]
-
-
-def of_orderings(rows: side.Rows) -> list[side.Claim]:
-    """The orderings of table 4."""
-    found = []
-    for text in ORDERINGS.replace("\n", ";").split(";"):
-        if text:
-            column, higher, lower = text.split()
-            column = column.replace("_", " ")
-            words = f"{column}: {higher} above {lower}"
-            found.append(side.above(words, at(rows, higher, column), at(rows, lower, column)))
-    return found
-
-
-def of_generalisation(rows: side.Rows) -> list[side.Claim]:
-    """Section 5.2: every RT method generalises better than AT methods, ALP than CLP, in every column."""
-    found = []
-    for column in ("GE PGD20", *(f"GE {name}" for name in RADII)):
-        words = f"{column}: all AT methods are above all RT methods"
-        found.append(side.all_above(words, pairs_of(rows, AT, RT, column)))
-        found.append(side.above(f"{column}: CLP above ALP", at(rows, "CLP", column), at(rows, "ALP", column)))
-    return found
-
-
-def of_noises(rows: side.Rows) -> list[side.Claim]:
-    """Table 5: training with noise or attacks raises PR under noise of every kind."""
-    found = []
-    for noise in ("gaussian", "laplace"):
-        pairs = [
-            (f"{name} {radius}", at(rows, name, f"uniform {radius}"), at(rows, name, f"{noise} {radius}"))
-            for name in WITH_NOISES
-            for radius in RADII
-        ]
-        words = f"PR under {noise} noise is below PR under uniform noise"
-        found.append(side.all_above(words, pairs))
-    for noise in NOISES:
-        column = f"{noise} PR .08"
-        pairs = pairs_of(rows, WITH_NOISES[1:], ["ERM"], column)
-        found.append(side.all_above(f"{column}: training with any noise or PGD is above ERM", pairs))
-        at_radii = [f"{noise} {radius}" for radius in RADII]
-        pairs = [one for name in at_radii for one in pairs_of(rows, ["PGD"], WITH_NOISES[1:4], name)]
-        words = f"{noise} PR: PGD is above training with any noise at every radius"
-        found.append(side.all_above(words, pairs))
-        words = f"{column}: training with Gaussian noise above that with uniform noise"
-        found.append(side.above(words, at(rows, "Corr_G", column), at(rows, "Corr_U", column)))
-    return found
-
-
-def of_composite(pairs: Sequence[side.Rows]) -> list[side.Claim]:
-    """Section 5.1, and figure 6 at equal weights, which has no AT-PR: its medians over pairs of data set and
-    network put ERM, PGD and CVaR below the others. For PGD and Corr_U the text says the opposite.
-    """
+def medians(pairs: Sequence[side.Rows]) -> dict[str, float]:
+    """The median of each method's composite score over pairs of data set and network, as in figure 6, which
+    has no AT-PR."""
     every: dict[str, list[float]] = {}
     for rows in pairs:
         shown = {name: one for name, one in rows.items() if name in PAPER.values() and name != "AT-PR"}
         for name, one in composite(shown).items():
             every.setdefault(name, []).append(float(one["score"] or 0.0))
-    scores: side.Rows = {name: {"score": median(some)} for name, some in every.items()}
-    better = ("Corr_U", "TRADES", "MART", "ALP", "CLP", "KL-PGD")
-    words = "composite score, by the text: all AT methods are above all RT methods"
-    return [
-        side.all_above(words, pairs_of(scores, AT, RT, "score")),
-        *(
-            side.all_above(
-                f"composite score, by figure 6: {worse} is below {', '.join(better)}",
-                pairs_of(scores, better, [worse], "score"),
-            )
-            for worse in ("ERM", "PGD", "CVaR")
-        ),
-    ]
-
-
-def of_filtering(rows: side.Rows) -> list[side.Claim]:
-    """Table 12: by passes an image where they are known, since the time is that of one run."""
-    by = "passes" if any(at(rows, name, "passes") is not None for name in rows) else "s/epoch"
-    pairs = [
-        (name, at(rows, "TRADES", by), at(rows, name, by)) for name in rows if name.startswith("TRADES m=")
-    ]
-    return [side.all_above("filtering makes TRADES faster (table 12)", pairs)]
+    return {name: median(some) for name, some in every.items()}
 
 
 def show(column: str, value: float) -> str:

@@ -8,18 +8,17 @@ by a run's spread over the square root of the runs.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
 
-from rbtools.errors import RbError
+from rbtools.cli import python_calls
+from rbtools.cli.streams import MemoryStreams
 from rbtools.papers import printed
 from rbtools.papers import sidebyside as side
+from rbtools.plain_files import streamed
 
 SEARCHES = {"RS": "random", "RE": "evolution", "LS": "local", "BANANAS": "bananas"}
 
@@ -80,27 +79,24 @@ def paper_of(names: Sequence[str]) -> SearchTable:
     return SearchTable("no published table", chosen, dict(list(chosen.items())[:2]), 150)
 
 
-def searched(algorithm: str, objective: str, table: str, budget: int, more: Sequence[str]) -> dict[str, Any]:
-    """The output of rb-search: the field `search` of its single record."""
-    command = [sys.executable, "-m", "rbtools.search.search", algorithm, "--objective", objective]
-    command += ["--budget", str(budget), "--charge-repeats", "--table", table, *more]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RbError(done.stderr.strip())
-    click.echo(done.stderr.strip().splitlines()[-1], err=True)
-    section: dict[str, Any] = json.loads(done.stdout)["search"]
-    return section
+def rows(
+    paper: SearchTable, records: list[dict[str, Any]], algorithms: Sequence[str], **options: object
+) -> dict[str, Any]:
+    """Row -> column -> the mean of the metric at what searches of the records found, and the best there is.
 
-
-def rows(paper: SearchTable, table: str, algorithms: Sequence[str], more: Sequence[str]) -> dict[str, Any]:
-    """Row -> column -> the mean of the metric at what was found; and the best there is of each metric."""
+    options: further ones of rb-search. Raises RbError.
+    """
     found: dict[str, Any] = {}
+    options = {"budget": paper.budget, "charge_repeats": True, "table": records, **options}
     for label, objective in paper.objectives.items():
         for name in algorithms:
-            section = searched(SEARCHES[name], objective, table, paper.budget, more)["looked_up"]["table"]
+            asked = {"objective": objective, **options}
+            (record,) = python_calls.call("search", [SEARCHES[name]], asked, MemoryStreams())
+            section = record["search"]["looked_up"]["table"]
             found.setdefault("best there is", columns_of(paper, section["optima"]))
             means = {metric: one["mean"] for metric, one in section["metrics"].items()}
             found[f"{name} on {label}"] = columns_of(paper, means)
+            click.echo(f"{name} on {label}: {objective} {means[objective]:.4f}", err=True)
     return found
 
 
@@ -137,27 +133,18 @@ def on_records(
     objectives = {name: metric[other] for name, other in paper.objectives.items()}
     paper = paper._replace(columns=columns, objectives=objectives)
     algorithms = [name for name in SEARCHES if f"{name} on clean" in shown]
-    runs = "100"
+    runs = 100
     if scale != "full":
-        paper, runs = paper._replace(budget=min(10, len(some))), "10"
+        paper, runs = paper._replace(budget=min(10, len(some))), 10
         algorithms = [name for name in algorithms if name != "BANANAS"]
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as table:
-        table.writelines(json.dumps(record) + "\n" for record in some)
-        table.flush()
-        ours = rows(paper, table.name, algorithms, ["--runs", runs])
-    return side.PaperTable(title, shown, ours, list(paper.columns))
+    return side.PaperTable(title, shown, rows(paper, some, algorithms, runs=runs), list(paper.columns))
 
 
 def report(table: str, runs: str = "100", where: str | None = None) -> str:
     """The searches on the records of a file, or of standard input ("-"), beside the paper's."""
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as copy:
-        if table == "-":
-            copy.writelines(sys.stdin)
-            copy.flush()
-            table = copy.name
-        with open(table) as stream:
-            names = dict.fromkeys(name for record in side.read(stream) for name in record.get("metrics", {}))
-        paper = paper_of(list(names))
-        ours = rows(paper, table, list(SEARCHES), ["--runs", runs, *(["--where", where] if where else [])])
+    with sys.stdin.buffer if table == "-" else streamed(table) as stream:
+        records = list(side.each(stream))
+    paper = paper_of(list(dict.fromkeys(name for record in records for name in record.get("metrics", {}))))
+    ours = rows(paper, records, list(SEARCHES), runs=runs, where=where)
     shown = side.PaperTable(paper.name, printed_values(paper), ours, list(paper.columns))
     return shown.text() + side.told(claims(paper, ours))

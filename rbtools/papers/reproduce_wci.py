@@ -17,7 +17,6 @@ import numpy as np
 from rbtools.papers import sidebyside as side
 from rbtools.scoring import correlate
 
-SETS = ("cifar10", "cifar100")  # data sets of the full scale
 INDEX = ("wci", "wci.trace")
 GAPS = ("robust_loss_gap", "robust_error_gap")
 SHOWN = (*INDEX, "train_robust_loss", "test_robust_loss", *GAPS)

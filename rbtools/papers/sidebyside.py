@@ -1,4 +1,4 @@
-"""Shared code of the reproductions: comparison with a paper's numbers, tests of its claims, missing data.
+"""Shared code of the reproductions: comparison with a paper's numbers, tests of its claims.
 
 A reproduction (`reproduce_NAME.py`) turns the records that its recipe made into `table`s and `told` claims.
 """
@@ -6,8 +6,9 @@ A reproduction (`reproduce_NAME.py`) turns the records that its recipe made into
 from __future__ import annotations
 
 import filecmp
-import importlib.util
-import os
+import fnmatch
+import itertools
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +17,7 @@ from typing import Any, NamedTuple
 import click
 import orjson
 
-from rbtools.datasets import DATASETS
-from rbtools.papers.recipes import Setting
+from rbtools.scoring import render
 from rbtools.scoring.table import Heading, Table, TableCell
 
 Rows = Mapping[str, Mapping[str, float | None]]
@@ -31,13 +31,10 @@ class Claim(NamedTuple):
     holds: bool | None
     found: str
 
-
-class Missing(NamedTuple):
-    """A file or folder that a scale needs: where it should lie, where it is from, what it looks like."""
-
-    path: str
-    source: str
-    layout: str
+    @property
+    def verdict(self) -> str:
+        """Whether it holds, in words."""
+        return {True: "holds", False: "FAILS", None: "cannot be told"}[self.holds]
 
 
 # What figures and tables show of a record, besides its entries.
@@ -150,6 +147,11 @@ class PaperTable(NamedTuple):
         paper = {"printed": self.printed, "site": self.site}
         return {**{name: rows for name, rows in paper.items() if rows}, "ours": self.ours}
 
+    @property
+    def found(self) -> bool:
+        """Whether anything of it is ours."""
+        return bool(self.ours)
+
     def rows(self) -> list[str]:
         """The rows of any side, the paper's first."""
         return list(dict.fromkeys(row for side in self.sides().values() for row in side))
@@ -192,6 +194,14 @@ class PaperTable(NamedTuple):
         ]
         return Table([Heading("", False), *names], rows)
 
+    def files(self) -> dict[str, str]:
+        """The files of the table by their endings."""
+        table = self.beside()
+        return {
+            "md": f"{render.heading(self.title, 'md')}\n{render.to_markdown(table)}",
+            "tex": f"{render.heading(self.title, 'latex')}\n{render.to_latex(table)}",
+        }
+
 
 class Excerpt(NamedTuple):
     """What a paper shows of a file, of ours."""
@@ -199,13 +209,22 @@ class Excerpt(NamedTuple):
     title: str
     lines: str
 
+    @property
+    def found(self) -> bool:
+        """Whether it has anything."""
+        return bool(self.lines)
+
+    def rows(self) -> list[str]:
+        """Its lines."""
+        return self.lines.splitlines()
+
     def text(self) -> str:
         """Markdown."""
         return f"{self.title}\n\n```\n{self.lines}\n```\n"
 
-    def latex(self) -> str:
-        """The lines as they are, for LaTeX."""
-        return f"\\begin{{verbatim}}\n{self.lines}\n\\end{{verbatim}}\n"
+    def files(self) -> dict[str, str]:
+        """Its files by their endings."""
+        return {"md": self.text(), "tex": f"\\begin{{verbatim}}\n{self.lines}\n\\end{{verbatim}}\n"}
 
 
 def above(words: str, higher: float | None, lower: float | None, by: float = 0.0) -> Claim:
@@ -233,11 +252,54 @@ def all_above(
     return Claim(words, not wrong, f"not so for {', '.join(wrong)}" if wrong else f"all {len(known)}")
 
 
-def below(words: str, value: float | None, limit: float) -> Claim:
+def at_most(words: str, value: float | None, limit: float) -> Claim:
     """The claim that a value is at most some limit."""
     if value is None:
         return Claim(words, None, "not measured here")
     return Claim(words, value <= limit, f"{value:.4g}, limit {limit:g}")
+
+
+def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
+    """The claim that comparisons of values in a table hold, each for its columns or its rows.
+
+    `{"AA": ["PGD,MART > ERM"]}` compares rows in a column, `{"CVaR": ["PGD20 > CW20 by 0.1"]}` columns in a
+    row. `>=` allows equal values, and `<= 0.02` is at most that. Names stand with commas, and may be patterns
+    of rows; a number stands for itself.
+    """
+    pairs: list[tuple[str, float | None, float | None]] = []
+    for place, comparisons in tests.items():
+        for comparison in comparisons:
+            parts = _COMPARISON.fullmatch(comparison)
+            assert parts, comparison
+            left, sign, right, by = parts.groups()
+            for at, *both in itertools.product(*(_named(text, rows) for text in (place, left, right))):
+                name = " and ".join(one for one in both if not _NUMBER.fullmatch(one))
+                higher, lower = (_value(one, at, rows) for one in both)
+                pairs.append((f"{at}: {name}" if at in rows else name, higher, lower))
+    if sign == "<=":
+        most = max((high for _, high, _ in pairs if high is not None), default=None)
+        return at_most(words, most, float(right))
+    if len(pairs) == 1 and sign == ">":
+        return above(words, higher, lower, float(by or 0))
+    return all_above(words, pairs, or_equal=sign == ">=")
+
+
+_COMPARISON = re.compile(r"(.+) (>|>=|<=) (.+?)(?: by ([\d.]+))?")
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+def _named(text: str, rows: Rows) -> list[str]:
+    """The names in a list, with the rows that patterns among them match."""
+    names = [fnmatch.filter(rows, name) if "*" in name else [name] for name in text.split(",")]
+    return [name for some in names for name in some]
+
+
+def _value(name: str, place: str, rows: Rows) -> float | None:
+    """A number, or the value of a row in a column, whichever of the two is the row."""
+    if _NUMBER.fullmatch(name):
+        return float(name)
+    row, column = (name, place) if name in rows else (place, name)
+    return rows.get(row, {}).get(column)
 
 
 def theory(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
@@ -279,137 +341,10 @@ def theory_text(records: Iterable[Mapping[str, Any]]) -> str:
 
 def told(claims: Sequence[Claim]) -> str:
     """The claims, a line each, those that fail as openly as those that hold, and their count."""
-    words = {True: "holds", False: "FAILS", None: "cannot be told"}
     lines = ["Claims of the paper:", ""]
-    lines += [f"- {claim.words}: {words[claim.holds]} ({claim.found})" for claim in claims]
+    lines += [f"- {claim.words}: {claim.verdict} ({claim.found})" for claim in claims]
     known = [claim for claim in claims if claim.holds is not None]
     held = sum(bool(claim.holds) for claim in known)
     undecided = len(claims) - len(known)
     unknown = f"; {undecided} cannot be told from these records" if undecided else ""
     return "\n".join([*lines, "", f"{held} of {len(known)} claims hold here{unknown}."])
-
-
-_OR = ", or let a tool fetch it: --dataset "
-# Data set -> its folder, where it is from, and what lies in it.
-SETS = {
-    "cifar10": (
-        "cifar-10-batches-py",
-        f"its authors (cifar-10-python.tar.gz){_OR}cifar10 --download",
-        "data_batch_1 ... data_batch_5, test_batch, batches.meta",
-    ),
-    "cifar100": (
-        "cifar-100-python",
-        f"its authors (cifar-100-python.tar.gz){_OR}cifar100 --download",
-        "train, test, meta",
-    ),
-    "cinic10": (
-        "CINIC-10",
-        f"its authors (CINIC-10.tar.gz){_OR}cinic10 --download",
-        "train/CLASS/*.png and test/CLASS/*.png",
-    ),
-    "svhn": (
-        "train_32x32.mat",
-        f"its authors (train_32x32.mat and test_32x32.mat){_OR}svhn --download",
-        "train_32x32.mat and test_32x32.mat, side by side",
-    ),
-    "mnist": (
-        "MNIST/raw",
-        f"its authors{_OR}mnist --download",
-        "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and both of t10k",
-    ),
-    "tinyimagenet": (
-        "tiny-imagenet-200",
-        f"its authors (tiny-imagenet-200.zip){_OR}tinyimagenet --download",
-        "train/CLASS/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt",
-    ),
-    "imagenet50": (
-        "imagenet50",
-        "fifty classes of ImageNet of your choice: PRBench has not published which",
-        "train/CLASS/*.JPEG and val/CLASS/*.JPEG",
-    ),
-    "imagenet16-120": (
-        "ImageNet16",
-        "the authors of NAS-Bench-201 (ImageNet16.tar)",
-        "train_data_batch_1 ... train_data_batch_10, val_data",
-    ),
-    **{
-        f"{name}-c": (
-            f"{folder}-C",
-            f"its authors ({folder}-C.tar, on Zenodo)",
-            "gaussian_noise.npy and 14 more of the corruptions, labels.npy",
-        )
-        for name, folder in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100"))
-    },
-}
-# The files of a data set that exist in any of its usual folders.
-MARKS = {
-    "cifar10": "data_batch_1",
-    "cifar100": "meta",
-    "imagenet16-120": "train_data_batch_1",
-    "cinic10": "train/airplane",
-    "svhn": "train_32x32.mat",
-    "mnist": "train-images-idx3-ubyte*",
-    "tinyimagenet": "val/val_annotations.txt",
-    "imagenet50": "train",
-}
-IMAGES = ("cifar10", "cifar100", "imagenet16-120")
-"""The data sets of NAS-Bench-201."""
-
-
-def data_set(name: str, folder: str) -> Missing:
-    """A published data set as its authors pack it, in whichever place below `folder` has it."""
-    path, source, layout = SETS[name]
-    searched: Any = DATASETS.load(name) if name in MARKS else None
-    places = [Path(folder, one) for one in searched.folders] if searched else []
-    found = [place for place in places if any(place.glob(MARKS[name]))]
-    return Missing(str(found[0] if found else Path(folder, path)), source, layout)
-
-
-def absent(name: str, wanted: Sequence[Missing]) -> str:
-    """The missing files, their sources and their layout; empty if none is missing."""
-    lacking = [one for one in wanted if not Path(one.path).exists()]
-    lines = [f"  {one.path}\n    from: {one.source}\n    layout: {one.layout}" for one in lacking]
-    return "\n".join([f"reproduce-{name} at full scale needs what is not here:", *lines]) if lines else ""
-
-
-def weights(folder: str) -> Missing:
-    """The published weights of NAS-Bench-201, as `--checkpoint` takes them."""
-    return Missing(
-        folder,
-        "the authors of NAS-Bench-201 (archive NAS-Bench-201-v1_1-096897, unpacked) or of NATS-Bench"
-        " (NATS-tss-v1_0-3ffb9-full)",
-        f"{Path(folder, '000000-FULL.pth')} and so on to 015624, or 000000.pickle.pbz2 and so on",
-    )
-
-
-def timm_weights(name: str) -> Missing:
-    """The published weights of one of timm's networks, NAME.TAG, in the cache of the Hub."""
-    home = os.environ.get("HF_HOME", str(Path("~/.cache/huggingface").expanduser()))
-    cache = os.environ.get("HF_HUB_CACHE", str(Path(home, "hub")))
-    return Missing(
-        str(Path(cache, f"models--timm--{name}")),
-        f"timm's authors: hf download timm/{name} model.safetensors; or leave the transformers out: PR_VITS=",
-        "snapshots/COMMIT/model.safetensors, as the Hub's library keeps it",
-    )
-
-
-def needed(setting: Setting, sets: Sequence[str], published: bool, further: bool) -> list[Missing]:
-    """What the full scale reads; `further`: PRBench's pairs and transformers."""
-    wanted = [data_set(name, setting.data) for name in sets]
-    if further:
-        pairs = [word.partition("/")[0] for word in setting.pairs_of_scale().split()]
-        wanted += [
-            data_set(name, setting.data) for name in SETS if name in pairs and name not in (*sets, "cifar10")
-        ]
-        networks = [word for word in setting.vits_of_scale().split(",") if word]
-        wanted += [timm_weights(word.removeprefix("timm:").partition(":")[0]) for word in networks]
-        vit_s = setting.vit_s_of_scale()
-        if vit_s:
-            from rbtools.zoo import timm_2020
-
-            source = f"timm's authors: {timm_2020.URL}; or leave ViT-S out: PR_VIT_S="
-            wanted.append(Missing(vit_s, source, "the file as it is"))
-        if (networks or vit_s) and importlib.util.find_spec("timm") is None:
-            source = "pip install 'rbtools[timm]', or PR_VITS= PR_VIT_S="
-            wanted.append(Missing("timm", source, "a package of Python"))
-    return [*wanted, *([weights(setting.weights)] if published else [])]

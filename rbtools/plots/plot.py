@@ -43,8 +43,7 @@ def main(
     """
     chosen: Plot = shared.build(PLOTS, plot, params)
     output = typed.output
-    needs_no_file = isinstance(streams.of_command(), streams.MemoryStreams) and not output
-    ending = None if needs_no_file else ending_of(output, chosen.endings)
+    ending = _ending(output, chosen.endings)
     refuse_to_overwrite(source, output)
     source = dataclasses.replace(source, adopt=getattr(chosen, "adopt", None))
     with shared.opened_output(source, screen) as stream:
@@ -63,8 +62,15 @@ def main(
         sink.tell()
         nothing = bool(sink.came) and not records
         if nothing:  # an error, because the caller expects the file
-            screen.error(f"there is nothing to draw: {output} was not written.")
+            why = f"there is nothing to draw: {output} was not written."
+            screen.error(why if output else f"--where '{typed.where}' holds for no record.")
         return shared.FAILED if sink.bad or nothing else shared.DONE
+
+
+def _ending(output: str, endings: tuple[str, ...]) -> str | None:
+    """The ending of the file, one of these; None where a program takes the figure and needs no file."""
+    needs_no_file = isinstance(streams.of_command(), streams.MemoryStreams) and not output
+    return None if needs_no_file else ending_of(output, endings)
 
 
 @shared.command()
@@ -84,7 +90,7 @@ def corruptions(typed: ContactSheet, work: shared.CommandContext) -> int:
     from rbtools.corruptions import CORRUPTIONS
     from rbtools.jobs import corrupted_images
 
-    ending = ending_of(typed.output, typed.endings)
+    ending = _ending(typed.output, typed.endings)
     listed = (
         list(CORRUPTIONS.all) if typed.names == "all" else names_of(typed.names, "The list of corruptions")
     )
@@ -92,7 +98,10 @@ def corruptions(typed: ContactSheet, work: shared.CommandContext) -> int:
     severities = parse_units.severities(typed.severity)
     sheet = corrupted_images.corrupted_images(chosen, severities, work.run)
     work.screen.clear()
-    save(typed.of(sheet.clean, sheet.rows, severities), Path(typed.output), ending)
+    drawn = typed.of(sheet.clean, sheet.rows, severities)
+    streams.of_command().keep(drawn)
+    if ending is not None:
+        save(drawn, Path(typed.output), ending)
     work.screen.say(f"{typed.output} shows {sheet.caption}, under {counted(len(chosen), 'corruption')}.")
     return shared.DONE
 

@@ -31,7 +31,7 @@ class Noise(Registered):
     laws: ClassVar[dict[str, str]]
 
     norm: str = param("linf", "The norm of the ball of radius --gamma.", choices=("linf", "l2"))
-    clip: bool = param(True, "Clip the noisy image to [0, 1].")
+    clip: bool = param(True, "Whether the noisy image is clipped to [0, 1].")
 
     @property
     def stem(self) -> str:

@@ -149,7 +149,7 @@ def _count(field: object) -> int:
 def labels_of(record: Mapping[str, Any], answers: Answers) -> np.ndarray:
     """The classes (N,) of the images of these answers.
 
-    Raises RbError where the record lacks them, or they are damaged.
+    Raises RbError if the record lacks them, or they are damaged.
     """
     count = len(answers.right)
     field = _lists(record).get(answers.examples)

@@ -61,6 +61,6 @@ def of_all(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def known(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record's checksums by metric; empty where there are none, or something else in their place."""
+    """The record's checksums by metric; empty if there are none, or something else in their place."""
     sums = record.get(FIELD)
     return dict(sums) if isinstance(sums, Mapping) else {}

@@ -21,7 +21,7 @@ def short_dataset(name: str) -> str:
 
 
 def at(value: object, path: Iterable[str]) -> Any:
-    """What is inside objects at a path, such as ("train", "seed"); None where there is nothing."""
+    """What is inside objects at a path, such as ("train", "seed"); None if there is nothing."""
     for step in path:
         value = value.get(step) if isinstance(value, Mapping) else None
     return value
@@ -33,7 +33,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def interval(entry: object, field: str = "ci95") -> tuple[float, float] | None:
-    """The two ends of an interval; None where the entry has none, or something else in its place."""
+    """The two ends of an interval; None if the entry has none, or something else in its place."""
     ends = at(entry, (field,))
     if isinstance(ends, list | tuple) and len(ends) == 2 and all(map(is_number, ends)):
         return ends[0], ends[1]

@@ -213,7 +213,7 @@ def _with_one_more(rng: np.random.Generator, right: np.ndarray, wrong: np.ndarra
 
 
 def _terms(record: Record) -> list[Term]:
-    """The terms of the record's score; none where there is no such score that can be drawn."""
+    """The terms of the record's score; none if there is no such score that can be drawn."""
     terms = of_entry(results.last_entry(record, "score"))
     return terms if all(0 < term.weight < _MOST for term in terms) else []
 

@@ -20,7 +20,7 @@ _ENOUGH = 16.0  # an interval needs this many resamples with a value
 class Matrix(NamedTuple):
     """Correlations of columns `rows` with columns `cols`.
 
-    value: float (R, C), NaN where there is none; n: int (R, C), the records that have both. low, high:
+    value: float (R, C), NaN if there is none; n: int (R, C), the records that have both. low, high:
     (R, C), the ends of the 95 % bootstrap interval, None without a bootstrap. flat_rows, flat_cols: bool
     (R, C), whether the one or the other has fewer than two values among those records.
     """
@@ -78,7 +78,7 @@ def matrix(
 def lines(matrix: Matrix, bootstrap: int = 0, seed: int = 0) -> Iterator[dict[str, Any]]:
     """A matrix as JSON objects, row by row, one for each pair: what `rb-corr` writes.
 
-    `value` is null where there is no correlation, and `reason` says why.
+    `value` is null if there is no correlation, and `reason` says why.
     """
     for i, row in enumerate(matrix.rows):
         for j, col in enumerate(matrix.cols):

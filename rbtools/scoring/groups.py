@@ -28,7 +28,7 @@ def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 @dataclass(frozen=True)
 class Groups:
-    """Records that agree in the fields `names`. keys: each record's values there, None where it lacks one.
+    """Records that agree in the fields `names`. keys: each record's values there, None if it lacks one.
 
     places: the records of each group by their places, groups in order of first occurrence. lacking: how many
     records lack a field.

@@ -165,7 +165,7 @@ def _table(columns: Sequence[_TableColumn], ranked: Sequence[Ranked]) -> Table:
 
 
 def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
-    """The least and the most records that one was merged from; None where none was merged."""
+    """The least and the most records that one was merged from; None if none was merged."""
     counts = [(record.get("aggregated") or {}).get("records", 1) for record in records]
     several = [count for count in counts if type(count) is int and count > 1]
     return (min(several), max(several)) if several else None

@@ -24,7 +24,6 @@ class AdvRush(DARTS):
     """
 
     name: ClassVar[str] = "advrush"
-    version: ClassVar[int] = 1
 
     epochs: int = param(60, "Epochs of the search.", check="positive")
     warmup: int = param(50, "Epochs before the penalty is added.", check="non-negative")

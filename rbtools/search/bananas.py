@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from rbtools.registry import param
-from rbtools.search.driver import Proposals
-from rbtools.search.predictor import FittedPredictor, Shape, features
+from rbtools.search.driver import Algorithm, Proposals
+from rbtools.search.predictor import FittedPredictor, features
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
 
@@ -18,7 +18,7 @@ PATIENCE = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Bananas:
+class Bananas(Algorithm):
     """BANANAS (White et al., AAAI 2021): Bayesian optimisation with an ensemble of neural predictors.
 
     After `initial=10` random architectures, every round trains `networks=3` feed-forward networks on the path
@@ -32,8 +32,6 @@ class Bananas:
     """
 
     name: ClassVar[str] = "bananas"
-    version: ClassVar[int] = 1
-    many: ClassVar[bool] = False
     heavy: ClassVar[bool] = True
 
     initial: int = param(10, "Random architectures at the beginning.", check="positive")
@@ -50,7 +48,6 @@ class Bananas:
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         known: dict[Any, tuple[int, float]] = {}
         proposal = [field.sample(draws) for _ in range(self.initial)]
-        shape = Shape(self.networks, self.layers, self.width, self.epochs, 32, self.lr, self.loss)
         while True:
             values = yield proposal
             for index, value in zip(proposal, values, strict=True):
@@ -63,9 +60,8 @@ class Bananas:
             cells = [features(field.ops(index)) for index, _ in finite]
             unknown = [features(field.ops(index)) for index in others]
             seed = draws.below(1 << 31)
-            predicted = yield FittedPredictor(
-                shape, cells, _costs([value for _, value in finite]), unknown, seed
-            )
+            costs = _costs([value for _, value in finite])
+            predicted = yield FittedPredictor(self, cells, costs, unknown, seed)
             # Thompson sampling: one draw from N(mean, deviation) for each cell, the lowest first.
             mean, deviation = predicted.mean(axis=0), predicted.std(axis=0)
             drawn = [float(m) + float(d) * draws.normal() for m, d in zip(mean, deviation, strict=True)]

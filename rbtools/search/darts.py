@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.lazy import F
 from rbtools.registry import param
+from rbtools.search.driver import Algorithm
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DARTS:
+class DARTS(Algorithm):
     """DARTS-V1 (Liu et al., ICLR 2019): a supernet, trained in its weights and its architecture by turns.
 
     Half of the training images train the weights by SGD, the others the architecture parameters by Adam. The
@@ -22,8 +23,6 @@ class DARTS:
     """
 
     name: ClassVar[str] = "darts"
-    version: ClassVar[int] = 1
-    many: ClassVar[bool] = False
     supernet: ClassVar[bool] = True
     loop: ClassVar[str] = "alternating"
 

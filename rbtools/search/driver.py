@@ -34,20 +34,33 @@ class BatchEvaluator(Protocol):
 Proposals = Generator[Sequence[int] | BatchEvaluator, Any, None]
 
 
-class Algorithm(Protocol):
-    """A registered search algorithm. `many`: it takes several objectives, and is sent tuples."""
+class Algorithm:
+    """A registered search algorithm.
+
+    many: it takes several objectives, and is sent tuples. heavy: it computes much itself. supernet: it
+    queries nothing, and derives a cell from a supernet.
+    """
 
     name: ClassVar[str]
-    many: ClassVar[bool]
+    version: ClassVar[int] = 1
+    many: ClassVar[bool] = False
+    heavy: ClassVar[bool] = False
+    supernet: ClassVar[bool] = False
 
-    def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals: ...
+    def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
+        raise NotImplementedError
 
 
 class Rules(NamedTuple):
-    """The cost of queries. A repeat is a query whose result this run knows."""
+    """The cost of queries, the number of objectives, and the seed of the runs.
+
+    A repeat is a query whose result this run knows.
+    """
 
     budget: int
     charge_repeats: bool = False
+    objectives: int = 1
+    seed: int = 0
 
 
 class Trace(NamedTuple):
@@ -77,50 +90,38 @@ def patience(size: int) -> int:
 class SearchRun:
     """The state of one run."""
 
-    def __init__(
-        self, number: int, proposals: Proposals, field: SearchSpace, rules: Rules, many: bool
-    ) -> None:
-        self.number, self.field, self.rules, self.many = number, field, rules, many
+    def __init__(self, algorithm: Algorithm, field: SearchSpace, rules: Rules, number: int) -> None:
+        self.number, self.field, self.rules, self.many = number, field, rules, algorithm.many
         self.known: dict[Hashable, Value] = {}
-        self.log: list[tuple[int, Value]] = []
+        self.charged: list[tuple[int, Hashable]] = []
         self.free = self._idle = 0
         self.ended = ""
-        self._proposals = proposals
-        self.pending: Any = next(proposals)
+        self._asked: list[Hashable] = []
+        self._proposals = algorithm.propose(field, RunDraws(rules.seed, number))
+        self.pending: Any = next(self._proposals)
 
-    def needs(self) -> list[int]:
-        """The architectures to evaluate for the pending proposal, within the remaining budget."""
-        left, new = self.rules.budget - len(self.log), {}
+    def charge(self) -> dict[Hashable, int]:
+        """Charge the pending proposal, as far as the budget goes; the architectures to evaluate, by key."""
+        self._asked, new = [], {}
         for index in self.pending:
             key = self.field.key(index)
             repeat = key in self.known or key in new
             if repeat and not self.rules.charge_repeats:
-                continue
-            if not left:
+                self.free += 1
+            elif len(self.charged) == self.rules.budget:
                 break
-            left -= 1
+            else:
+                self.charged.append((index, key))
+            self._idle = self._idle + 1 if repeat else 0
+            self._asked.append(key)
             if not repeat:
                 new[key] = index
-        return list(new.values())
+        return new
 
-    def answer(self, values: Mapping[Hashable, Value], objectives: int) -> None:
-        """Charge the pending proposal and send its values; the run ends with the budget."""
-        answers = []
-        for index in self.pending:
-            key = self.field.key(index)
-            repeat = key in self.known
-            costs = not repeat or self.rules.charge_repeats
-            if costs and len(self.log) == self.rules.budget:
-                break
-            if not repeat:
-                self.known[key] = values[key]
-            if costs:
-                self.log.append((index, self.known[key]))
-            self.free += not costs
-            self._idle = 0 if not repeat else self._idle + 1
-            value = self.known[key] or (-math.inf,) * objectives
-            answers.append(value if self.many else value[0])
-        if len(self.log) == self.rules.budget:
+    def answer(self, values: Mapping[Hashable, Value]) -> None:
+        """Send the values of the charged proposal; the run ends with the budget."""
+        self.known |= {key: values[key] for key in self._asked if key not in self.known}
+        if len(self.charged) == self.rules.budget:
             self.ended = "budget"
         elif not self.rules.charge_repeats:
             if len(self.known) == self.field.size:
@@ -129,48 +130,39 @@ class SearchRun:
                 self.ended = "nothing new"
         if self.ended:
             self._proposals.close()
-        else:
-            self.send(answers)
+            return
+        answers = [self.known[key] or (-math.inf,) * self.rules.objectives for key in self._asked]
+        self.send(answers if self.many else [value for (value,) in answers])
 
     def send(self, answers: object) -> None:
         """Send the answers and get the next proposal."""
         self.pending = self._proposals.send(answers)
 
     def trace(self) -> Trace:
-        return Trace(self.number, self.log, len(self.known), self.free, self.ended)
+        log = [(index, self.known[key]) for index, key in self.charged]
+        return Trace(self.number, log, len(self.known), self.free, self.ended)
 
 
 def search(
-    algorithm: Algorithm,
-    field: SearchSpace,
-    values: Values,
-    rules: Rules,
-    *,
-    seed: int,
-    runs: Sequence[int],
-    objectives: int = 1,
+    algorithm: Algorithm, field: SearchSpace, values: Values, rules: Rules, runs: Sequence[int]
 ) -> list[Trace]:
     """Run the algorithm for each of the run numbers; the runs advance in lockstep.
 
     An architecture that several of them need is evaluated once, and charged to each. A run does not depend on
     the others: its random numbers belong to (seed, run number).
     """
-    under_way = []
-    for number in runs:
-        proposals = algorithm.propose(field, RunDraws(seed, number))
-        under_way.append(SearchRun(number, proposals, field, rules, algorithm.many))
-    active = list(under_way)
-    while active:
+    under_way = [SearchRun(algorithm, field, rules, number) for number in runs]
+    while active := [run for run in under_way if not run.ended]:
         working = [run for run in active if not isinstance(run.pending, list)]
-        asking = [run for run in active if isinstance(run.pending, list)]
         if working:
             works = [run.pending for run in working]
             for run, result in zip(working, type(works[0]).all(works), strict=True):
                 run.send(result)
             continue
-        needed = {field.key(index): index for run in asking for index in run.needs()}
+        needed: dict[Hashable, int] = {}
+        for run in active:
+            needed |= run.charge()
         results = values(list(needed.values())) if needed else {}
-        for run in asking:
-            run.answer(results, objectives)
-        active = [run for run in active if not run.ended]
+        for run in active:
+            run.answer(results)
     return [run.trace() for run in under_way]

@@ -8,13 +8,13 @@ from operator import itemgetter
 from typing import ClassVar
 
 from rbtools.registry import param
-from rbtools.search.driver import Proposals
+from rbtools.search.driver import Algorithm, Proposals
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RegularizedEvolution:
+class RegularizedEvolution(Algorithm):
     """Regularised evolution (Real et al., AAAI 2019): the oldest member is removed, not the worst.
 
     The best of `sample=10` members, drawn with replacement, has a child with one operation changed, which
@@ -22,8 +22,6 @@ class RegularizedEvolution:
     """
 
     name: ClassVar[str] = "evolution"
-    version: ClassVar[int] = 1
-    many: ClassVar[bool] = False
 
     population: int = param(30, "Members at any time; the first ones are random.", check="positive")
     sample: int = param(10, "Members that compete to have a child.", check="positive")

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TypeVar
 
 from rbtools.scoring import rank_order
 
+T = TypeVar("T")
 Point = tuple[float, ...]
 """One number an objective, more being better."""
 
 
-def dominates(first: Point, second: Point) -> bool:
-    """Whether the first is nowhere worse and somewhere better than the second."""
-    return first != second and all(a >= b for a, b in zip(first, second, strict=True))
-
-
-def front(points: Sequence[Point]) -> list[int]:
-    """The positions of the points that no other dominates; of equal points the first, in their order."""
+def front(items: Sequence[T], point: Callable[[T], Point]) -> list[T]:
+    """The items whose points no other dominates, in their order; of equal points the first."""
+    points = [point(item) for item in items]
+    if points and len(points[0]) == 1:  # without sorting: a run with one objective may have many points
+        return [max(items, key=point)]
     on = rank_order.front(points, [True] * len(points[0])) if points else []
-    firsts = {points[place]: place for place in reversed(range(len(points))) if on[place]}
-    return sorted(firsts.values())
+    firsts: dict[Point, T] = {}
+    for place, is_on in enumerate(on):
+        if is_on:
+            firsts.setdefault(points[place], items[place])
+    return list(firsts.values())
 
 
 def scaled(points: Sequence[Point], low: Point, high: Point) -> list[Point]:
@@ -36,16 +40,15 @@ def hypervolume(points: Sequence[Point]) -> float:
 
     By slicing along the last objective (Zitzler): exact, and fast for the few points of a front.
     """
-    inside = [point for point in points if min(point) >= 0]
-    nondominated = [inside[place] for place in front(inside)]
+    nondominated = front([point for point in points if min(point) >= 0], tuple)
     if not nondominated:
         return 0.0
     if len(nondominated[0]) == 1:
-        return max(point[0] for point in nondominated)
+        return nondominated[0][0]
     nondominated.sort(key=lambda point: point[-1], reverse=True)
-    total = 0.0
-    for place, point in enumerate(nondominated):
-        below = nondominated[place + 1][-1] if place + 1 < len(nondominated) else 0.0
-        if point[-1] > below:
-            total += (point[-1] - below) * hypervolume([other[:-1] for other in nondominated[: place + 1]])
-    return total
+    heights = [point[-1] for point in nondominated]
+    return sum(
+        (height - below) * hypervolume([point[:-1] for point in nondominated[: place + 1]])
+        for place, (height, below) in enumerate(pairwise([*heights, 0.0]))
+        if height > below
+    )

@@ -1,4 +1,4 @@
-"""The pipe of `--live`: the user's command line evaluates architectures.
+"""What evaluates architectures when they are queried: the user's pipe (`--live`), or a measure (`--measure`).
 
 Only a command line given by the user is ever run.
 """
@@ -9,15 +9,25 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rbtools import parse_units, registry
+from rbtools.cli import shared
+from rbtools.errors import UsageError, unknown
+from rbtools.execution.engine import Job, engine_for
 from rbtools.execution.run import Run
-from rbtools.records import BadLine, dumps, parse
+from rbtools.measures import MEASURES
+from rbtools.records import BadLine, dumps, metric_name, parse
+from rbtools.search.sources import Work
+
+if TYPE_CHECKING:
+    from rbtools.jobs.measurement import MeasureJob
 
 Record = dict[str, Any]
+ATTACK, EPS, STEPS = "pgd", "8", 10  # defaults for a measure whose name leaves them out
 _POLL_SECONDS = 0.5
 
 
@@ -38,29 +48,27 @@ class LivePipe:
         jobs = min(max(self.run.placement.jobs, 1), len(records))
         shares = [records[start::jobs] for start in range(jobs)]
         store = self.run.store.folder
-        results = list(records)
-        with contextlib.ExitStack() as started, ThreadPoolExecutor(jobs) as threads:
-            processes = []
-            for _ in shares:
-                process = subprocess.Popen(
-                    ["sh", "-c", self.command],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    env=os.environ if store is None else {**os.environ, "RB_STORE": str(store)},
-                    start_new_session=True,
-                )
-                processes.append(process)
-                started.callback(_end, process)
-            futures = [*map(threads.submit, [self._answers] * jobs, processes, shares)]
+        results, processes = list(records), []
+        with ThreadPoolExecutor(jobs) as threads:
             try:
+                for _ in shares:
+                    process = subprocess.Popen(
+                        ["sh", "-c", self.command],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        env=os.environ if store is None else {**os.environ, "RB_STORE": str(store)},
+                        start_new_session=True,
+                    )
+                    processes.append(process)
+                futures = [*map(threads.submit, [self._answers] * jobs, processes, shares)]
                 while wait(futures, _POLL_SECONDS).not_done:
                     self.run.report.check_cancelled()
-            except BaseException:
-                started.close()  # then the threads end too
-                raise
-            for start, future in enumerate(futures):
-                results[start::jobs] = future.result()
+            finally:
+                for process in processes:
+                    _end(process)  # then the threads end too
+        for start, future in enumerate(futures):
+            results[start::jobs] = future.result()
         return results
 
     def _answers(self, process: subprocess.Popen[bytes], share: Sequence[Record]) -> list[Record]:
@@ -94,3 +102,47 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def measuring(metric: str, run: Run, warn: Callable[[str], object]) -> Iterator[Work]:
+    """The work that measures this metric; its processes run as long as the context."""
+    job = request_of(metric, warn)
+    with engine_for([job], run) as engine:
+
+        def measured(records: list[Record]) -> list[Record]:
+            results = records.copy()
+            for place, report in engine.map(Job(job, record) for record in records):
+                error = {"tool": "rb-search", "message": report.problem or "unknown"}
+                results[place] = report.result or {**records[place], "error": error}
+            return results
+
+        yield measured
+
+
+def request_of(metric: str, warn: Callable[[str], object]) -> MeasureJob:
+    """The request to rb-measure that gives this metric, with defaults for what the name leaves out.
+
+    Raises UsageError for a name that begins with no measure.
+    """
+    from rbtools.jobs.measurement import BY_GRADIENT, MeasureJob, perturbing
+
+    parts = metric_name.parse(metric)
+    name, *words = parts.words
+    if name not in MEASURES:
+        raise unknown("measure", name, MEASURES, UsageError)
+    attack, eps = ATTACK, EPS
+    for place, word in enumerate(words):
+        if word in BY_GRADIENT:
+            after = [*words[place + 1 :], parts.number, parts.suffix]
+            attack, eps = word, ".".join(filter(None, after)) or EPS
+    params: dict[str, Any] = {}
+    for field in registry.options(MEASURES.load(name)):
+        named = [word for word in words if word in (field.metadata.get("choices") or ())]
+        params |= {field.name: named[0]} if named else {}
+    distances = parse_units.distances(f"{eps}/255", "linf", warn)  # in a name the number is unambiguous
+    return MeasureJob(
+        measures=(shared.build(MEASURES, name, params),),
+        attacks=perturbing([attack], distances, STEPS, None),
+        eps=distances,
+    )

@@ -7,13 +7,13 @@ from collections.abc import Generator, Sequence
 from typing import Any, ClassVar
 
 from rbtools.registry import param
-from rbtools.search.driver import Proposals
+from rbtools.search.driver import Algorithm, Proposals
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalSearch:
+class LocalSearch(Algorithm):
     """Local search (White et al., UAI 2021): the neighbours of the best architecture, in random order.
 
     It begins with the best of `starts=10` random architectures. When all neighbours are known it moves to the
@@ -22,8 +22,6 @@ class LocalSearch:
     """
 
     name: ClassVar[str] = "local"
-    version: ClassVar[int] = 1
-    many: ClassVar[bool] = False
 
     starts: int = param(10, "Random architectures at the beginning.", check="positive")
     restarts: int = param(1, "Random architectures after a local optimum.", check="positive")

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.lazy import F, torch
 from rbtools.registry import param
+from rbtools.search.driver import Algorithm
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NASISearch:
+class NASISearch(Algorithm):
     """NASI (Shu et al., ICLR 2022): search by the gradients of a supernet at initialisation.
 
     For each of `steps=100` architectures, drawn by Gumbel noise, the trace norm of the neural tangent kernel
@@ -24,8 +25,6 @@ class NASISearch:
     """
 
     name: ClassVar[str] = "nasi"
-    version: ClassVar[int] = 1
-    many: ClassVar[bool] = False
     supernet: ClassVar[bool] = True
     loop: ClassVar[str] = "at initialisation"
 

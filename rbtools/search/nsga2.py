@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from rbtools.errors import UsageError
 from rbtools.lazy import np
 from rbtools.registry import param
-from rbtools.search.driver import Proposals
+from rbtools.search.driver import Algorithm, Proposals
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import CellSpace, SearchSpace
 from rbtools.spaces.nasbench201 import EDGES, OPS
@@ -19,7 +19,7 @@ FAILED = 1e30  # a finite value, because pymoo sorts finite numbers only
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NSGA2:
+class NSGA2(Algorithm):
     """NSGA-II (Deb et al., 2002) for several objectives, by pymoo (pip install 'rbtools[search]').
 
     A cell is six choices among five operations: two parents are mixed edge by edge with probability
@@ -28,7 +28,6 @@ class NSGA2:
     """
 
     name: ClassVar[str] = "nsga2"
-    version: ClassVar[int] = 1
     many: ClassVar[bool] = True
 
     population: int = param(20, "Architectures in a generation.", check="positive")

@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from rbtools import registry
 from rbtools.records import metric_name
 from rbtools.search import front, summary
-from rbtools.search.driver import Rules, Trace, Value
+from rbtools.search.driver import Algorithm, Rules, Trace
 from rbtools.search.objective import SearchObjective
-from rbtools.search.result_table import ResultTable
+from rbtools.search.result_table import ResultTable, TableEntry
 from rbtools.search.search_space import SearchSpace
-from rbtools.search.sources import ValueSource
+from rbtools.search.sources import Source
 
 Record = dict[str, Any]
 
 
 class Searched(NamedTuple):
-    """A finished search. `known` has the values of the whole table, if there is one.
+    """A finished search.
 
     `tables` are those to look the findings up in, by name ("table" for the one that was searched).
     """
 
-    algorithm: Any
+    algorithm: Algorithm
     objectives: tuple[SearchObjective, ...]
     rules: Rules
-    seed: int
-    source: ValueSource
+    source: Source
     traces: list[Trace]
-    known: Mapping[Hashable, Value] | None
     tables: Mapping[str, ResultTable]
 
     @property
     def field(self) -> SearchSpace:
         return self.source.field
 
-    def about(self) -> Record:
-        """The settings of the search, and its cost."""
-        return {
+    def record(self, arch: int, found: Record) -> Record:
+        """The record of an architecture; `search` has the settings, the cost, and what was `found`."""
+        about = {
             "algorithm": self.algorithm.name,
             "version": self.algorithm.version,
             "config": registry.config(self.algorithm),
             "objectives": [{"objective": one.text, "better": one.direction} for one in self.objectives],
-            "seed": self.seed,
+            "seed": self.rules.seed,
             "runs": len(self.traces),
             "budget": self.rules.budget,
             "charge_repeats": self.rules.charge_repeats,
             "architectures": self.field.size,
             "queries": summary.queries(self.traces),
         }
+        return {**self.source.record(arch), "search": {**about, **found}}
 
 
 def summed_up(done: Searched) -> list[Record]:
@@ -60,22 +61,19 @@ def summed_up(done: Searched) -> list[Record]:
     if len(done.objectives) > 1:
         return _front(done)
     (objective,) = done.objectives
-    bests = [(trace, best) for trace in done.traces if (best := summary.best(trace)) is not None]
+    bests = [(trace, best) for trace in done.traces for best in summary.found(trace)]
     if not bests:
         return []
-    _, top = max(bests, key=lambda pair: pair[1].values)
-    values = [objective.upward(best.values[0]) for _, best in bests]
+    top = max((best for _, best in bests), key=attrgetter("values"))
     section = {
-        **done.about(),
-        **_placed(done, top.number, top.values),
-        "objective": summary.spread(values),
-        **_gap(done, objective, values),
-        "looked_up": _looked_up(done, [best.number for _, best in bests]),
+        **_placed(done, top.arch, top.values),
+        **_reached(done, [best.values for _, best in bests]),
+        "looked_up": _looked_up(done, [best.arch for _, best in bests]),
         "trajectory": summary.trajectory(done.traces, objective, done.rules.budget),
         "each": [
             {
                 "run": trace.number,
-                "found": done.field.name(best.number),
+                "found": done.field.name(best.arch),
                 "value": objective.upward(best.values[0]),
                 "found_at": best.query,
                 **_cost(trace),
@@ -83,45 +81,35 @@ def summed_up(done: Searched) -> list[Record]:
             for trace, best in bests
         ],
     }
-    return [{**done.source.record(top.number), "search": section}]
+    return [done.record(top.arch, section)]
 
 
 def each(done: Searched) -> list[Record]:
     """The result of each run: one record, with several objectives one for each point of its front."""
     records = []
-    more: Record
     for trace in done.traces:
-        if len(done.objectives) > 1:
-            bests = _front_of(trace)
-            more = {}
-        else:
-            (objective,) = done.objectives
-            steps = summary.incumbents(trace)
-            bests = steps[-1:]
-            more = {"trajectory": [[step.query, objective.upward(step.values[0])] for step in steps]}
-        for query, index, values in bests:
-            own = {"run": trace.number, **_placed(done, index, values), "found_at": query, **more}
-            section = {**done.about(), **own, "queries": _cost(trace)}
-            records.append({**done.source.record(index), "search": section})
+        more: Record = {"queries": _cost(trace)}
+        if len(done.objectives) == 1:
+            upward, steps = done.objectives[0].upward, summary.incumbents(trace)
+            more["trajectory"] = [[step.query, upward(step.values[0])] for step in steps]
+        for query, arch, values in summary.found(trace):
+            own = {"run": trace.number, **_placed(done, arch, values), "found_at": query}
+            records.append(done.record(arch, {**own, **more}))
     return records
 
 
 def derived(done: Searched, cells: Sequence[Record]) -> list[Record]:
     """A record for each cell that a differentiable search derived, with a summary of the runs."""
-    section = {**done.about(), "looked_up": _looked_up(done, [trace.log[0][0] for trace in done.traces])}
-    if done.objectives:
-        (objective,) = done.objectives
-        reached = [value for trace in done.traces if (value := trace.log[0][1]) is not None]
-        values = [objective.upward(value[0]) for value in reached]
-        if values:
-            section |= {"objective": summary.spread(values), **_gap(done, objective, values)}
+    found = [trace.log[0] for trace in done.traces]
+    section: Record = {"looked_up": _looked_up(done, [arch for arch, _ in found])}
+    if values := [value for _, value in found if value is not None]:
+        section |= _reached(done, values)
     records = []
-    for trace, cell in zip(done.traces, cells, strict=True):
-        index, value = trace.log[0]
-        own = {"run": trace.number, "found": done.field.name(index), "searched_on": cell["dataset"]}
-        own |= {} if value is None else _placed(done, index, value)
+    for run, ((arch, value), cell) in enumerate(zip(found, cells, strict=True)):
+        own = {"run": run, "found": done.field.name(arch), "searched_on": cell["dataset"]}
+        own |= {} if value is None else _placed(done, arch, value)
         own |= {"alphas": cell["alphas"], "history": cell["history"]}
-        records.append({**done.source.record(index), "search": {**section, **own}})
+        records.append(done.record(arch, {**section, **own}))
     return records
 
 
@@ -142,58 +130,60 @@ def _looked_up(done: Searched, indices: list[int]) -> Record:
     """The metrics of these architectures in each table, and the best value of each metric there."""
     sections = {}
     for place, table in done.tables.items():
-        optima = {}
-        for name in table.metrics():
-            values = [entry.metrics[name] for entry in table.results.values() if name in entry.metrics]
-            if values:
-                optima[name] = max(values) if metric_name.higher_is_better(name) else min(values)
-        sections[place] = {**summary.looked_up(indices, done.field, table), "optima": optima}
+        entries = [table.results.get(table.key(index, done.field)) for index in indices]
+        every = _columns(table, table.results.values())
+        sections[place] = {
+            "metrics": {name: summary.spread(values) for name, values in _columns(table, entries).items()},
+            "missing": sum(entry is None for entry in entries),
+            "optima": {
+                name: max(values) if metric_name.higher_is_better(name) else min(values)
+                for name, values in every.items()
+            },
+        }
     return sections
 
 
-def _gap(done: Searched, objective: SearchObjective, values: list[float]) -> Record:
-    """The optimum, and the gap of the runs to it."""
-    if not done.known:
-        return {}
-    key, best = summary.optimum(done.known, objective)
-    gaps = [abs(best - value) for value in values]
-    top: Record = {"value": best}
-    if "table" in done.tables:
-        result = done.tables["table"].results[key]
-        top |= {"name": result.record()["arch"].get("name"), "metrics": dict(result.metrics)}
-    reached = sum(gap == 0 for gap in gaps)
-    return {"optimum": top, "gap": {**summary.spread(gaps), "reached": reached}}
+def _columns(table: ResultTable, entries: Iterable[TableEntry | None]) -> dict[str, list[float]]:
+    """The values of each metric that one of these entries of the table has."""
+    known = [entry.metrics for entry in entries if entry is not None]
+    columns = {name: [metrics[name] for metrics in known if name in metrics] for name in table.names}
+    return {name: values for name, values in columns.items() if values}
+
+
+def _reached(done: Searched, reached: Sequence[Sequence[float]]) -> Record:
+    """The values of the runs for the one objective; with a table, its optimum and their gap to it."""
+    (objective,) = done.objectives
+    values = [objective.upward(value) for (value,) in reached]
+    section: Record = {"objective": summary.spread(values)}
+    known = done.source.known
+    if known:
+        key = max(known, key=lambda key: known[key])
+        best, entry = objective.upward(known[key][0]), done.tables["table"].results[key]
+        gaps = [abs(best - value) for value in values]
+        section["optimum"] = {
+            "value": best,
+            "name": entry.record()["arch"].get("name"),
+            "metrics": dict(entry.metrics),
+        }
+        section["gap"] = {**summary.spread(gaps), "reached": gaps.count(0)}
+    return section
 
 
 # --- several objectives -------------------------------------------------------------------------------
 
 
-def _front_of(trace: Trace) -> list[summary.Best]:
-    """The entries of a run's log that no other dominates."""
-    numbered = enumerate(trace.log, start=1)
-    successes = [summary.Best(query, index, value) for query, (index, value) in numbered if value is not None]
-    return [successes[place] for place in front.front([success.values for success in successes])]
-
-
 def _front(done: Searched) -> list[Record]:
-    met: dict[Hashable, tuple[int, front.Point]] = {}
-    runs: dict[Hashable, int] = {}
-    for trace in done.traces:
-        for _, index, value in _front_of(trace):
-            key = done.field.key(index)
-            met.setdefault(key, (index, value))
-            runs[key] = runs.get(key, 0) + 1
-    points = list(met.values())
-    nondominated = [points[place] for place in front.front([value for _, value in points])]
-    known = [value for value in (done.known or {}).values() if value is not None]
-    best = {known[place] for place in front.front(known)}
-    section = {**done.about(), **_covered(done)}
+    known, key = done.source.known, done.field.key
+    met = [success for trace in done.traces for success in summary.found(trace)]
+    runs = Counter(key(success.arch) for success in met)
+    best = set(front.front(list((known or {}).values()), tuple))
+    covered = _covered(done)
     records = []
-    for index, value in nondominated:
-        own = {**_placed(done, index, value), "in_fronts_of_runs": runs[done.field.key(index)]}
-        if done.known is not None:
+    for _, arch, value in front.front(met, attrgetter("values")):
+        own = {**_placed(done, arch, value), "in_fronts_of_runs": runs[key(arch)]}
+        if known is not None:
             own["optimal"] = value in best
-        records.append({**done.source.record(index), "search": {**section, **own}})
+        records.append(done.record(arch, {**covered, **own}))
     return records
 
 
@@ -202,28 +192,27 @@ def _covered(done: Searched) -> Record:
 
     Objectives are scaled from the worst to the best value of the table; without a table, of all queries.
     """
-    every = [value for trace in done.traces for _, value in trace.log if value is not None]
-    points = every if done.known is None else [value for value in done.known.values() if value is not None]
+    known = done.source.known
+    met = [success.values for trace in done.traces for success in summary.successes(trace)]
+    points = met if known is None else list(known.values())
     if not points:
         return {}
     low, high = (tuple(map(end, zip(*points, strict=True))) for end in (min, max))
-    nondominated = [points[place] for place in front.front(points)]
-    whole = front.hypervolume(front.scaled(nondominated, low, high)) or 1.0
+    whole = front.hypervolume(front.scaled(front.front(points, tuple), low, high)) or 1.0
     rows = [_growth(trace, low, high, whole, done.rules.budget) for trace in done.traces]
     means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
     return {
-        "hypervolume": {**summary.spread([row[-1] for row in rows]), "of": "table" if done.known else "met"},
+        "hypervolume": {**summary.spread([row[-1] for row in rows]), "of": "table" if known else "met"},
         "trajectory": {"mean": means},
     }
 
 
 def _growth(trace: Trace, low: front.Point, high: front.Point, whole: float, budget: int) -> list[float]:
+    """The share of the hypervolume after each query; a run that ended early keeps its last."""
     points: list[front.Point] = []
-    row: list[float] = []
+    row = [0.0]
     for _, value in trace.log:
-        if value is not None and not any(point == value or front.dominates(point, value) for point in points):
-            points = [point for point in points if not front.dominates(value, point)] + [value]
-            row.append(front.hypervolume(front.scaled(points, low, high)) / whole)
-        else:
-            row.append(row[-1] if row else 0.0)
-    return row + [row[-1] if row else 0.0] * (budget - len(row))
+        before, points = points, points if value is None else front.front([*points, value], tuple)
+        same = points == before
+        row.append(row[-1] if same else front.hypervolume(front.scaled(points, low, high)) / whole)
+    return row[1:] + row[-1:] * (budget - len(trace.log))

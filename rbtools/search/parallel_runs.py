@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from rbtools.execution.engine import Job, JobFunction, engine_for
+from rbtools.execution.engine import Call, engine_for
 from rbtools.execution.run import Run
 from rbtools.search import driver
 from rbtools.search.search_space import SearchSpace
@@ -16,39 +16,29 @@ SHARE = 10
 
 
 @dataclass(frozen=True)
-class ParallelRuns(JobFunction):
-    """Some runs of a search, as a job: the record names them, the result has their traces."""
+class RunsCall(Call):
+    """Some runs of a search, by number, as a call; `known` has the values of the whole table."""
 
-    algorithm: Any
+    algorithm: driver.Algorithm
     field: SearchSpace
-    known: Mapping[Any, driver.Value]
+    known: Mapping[Hashable, driver.Value]
     rules: driver.Rules
-    seed: int
-    objectives: int
+    runs: Sequence[int]
+    arch = None
 
-    def values(self, indices: Iterable[int]) -> dict[Any, driver.Value]:
-        """The values of these architectures, by key."""
-        return {key: self.known[key] for key in map(self.field.key, indices)}
-
-    def __call__(self, task: dict[str, Any], run: Run) -> dict[str, Any]:
-        traces = driver.search(
-            self.algorithm,
-            self.field,
-            self.values,
-            self.rules,
-            seed=self.seed,
-            runs=task["runs"],
-            objectives=self.objectives,
-        )
-        return {"traces": traces}
+    def __call__(self, run: Run) -> list[driver.Trace]:
+        return driver.search(self.algorithm, self.field, lambda _: self.known, self.rules, self.runs)
 
 
-def search(work: ParallelRuns, runs: int, run: Run) -> list[driver.Trace]:
-    """All runs from 0 on, in `run.placement.jobs` processes; in this one if that is 1."""
-    shares = [list(range(start, min(start + SHARE, runs))) for start in range(0, runs, SHARE)]
+def search(call: RunsCall, run: Run) -> list[driver.Trace]:
+    """The traces of the runs of a call, made in `run.placement.jobs` processes; in this one if that is 1."""
+    runs = call.runs
+    shares = [
+        dataclasses.replace(call, runs=runs[start : start + SHARE]) for start in range(0, len(runs), SHARE)
+    ]
     traces: dict[int, list[driver.Trace]] = {}
-    with engine_for([work], run, at_most=len(shares)) as engine:
-        for place, report in engine.map(Job(work, {"runs": share}) for share in shares):
-            traces[place] = report.value(run)["traces"]
+    with engine_for([], run, at_most=len(shares)) as engine:
+        for place, report in engine.map(shares):
+            traces[place] = report.value(run)
             run.report.progress(f"{len(traces)} of {len(shares)} shares of the runs are done")
     return [trace for place in range(len(shares)) for trace in traces[place]]

@@ -18,12 +18,15 @@ from rbtools.spaces.nasbench201 import OPS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rbtools.search.bananas import Bananas
+
     Array = NDArray[Any]
 
 PATHS = ((3,), (0, 4), (1, 5), (0, 2, 5))
 """The edges of each path from the input to the output."""
 WIDTH = len(OPS) + len(OPS) ** 2 + len(OPS) ** 3
 """One feature for each sequence of one, two or three operations: 155."""
+BATCH = 32
 BETAS = (0.9, 0.99)
 TINY = 1e-7
 SIDE_BY_SIDE = 10  # ensembles trained at once; more would exceed the caches
@@ -44,25 +47,13 @@ def features(ops: Sequence[int]) -> list[int]:
     return sorted(indices)
 
 
-class Shape(NamedTuple):
-    """The shape of the networks, and how they are trained."""
-
-    networks: int
-    layers: int
-    width: int
-    epochs: int
-    batch: int
-    lr: float
-    loss: str
-
-
 class FittedPredictor(NamedTuple):
     """Train an ensemble on cells (the features of each) and costs in (0, 1], and predict others.
 
     Implements `rbtools.search.driver.BatchEvaluator`: returns an array (networks, cells to predict).
     """
 
-    shape: Shape
+    settings: Bananas
     cells: Sequence[Sequence[int]]
     costs: Sequence[float]
     predict: Sequence[Sequence[int]]
@@ -71,9 +62,9 @@ class FittedPredictor(NamedTuple):
     @classmethod
     def all(cls, works: Sequence[FittedPredictor]) -> list[Array]:
         results: dict[int, Array] = {}
-        alike: dict[tuple[Shape, int], list[int]] = {}
+        alike: dict[tuple[Bananas, int], list[int]] = {}
         for place, work in enumerate(works):
-            alike.setdefault((work.shape, len(work.cells)), []).append(place)
+            alike.setdefault((work.settings, len(work.cells)), []).append(place)
         for places in alike.values():
             for start in range(0, len(places), SIDE_BY_SIDE):
                 some = places[start : start + SIDE_BY_SIDE]
@@ -90,25 +81,25 @@ def encoded(cells: Sequence[Sequence[int]]) -> Array:
 
 
 def _fitted(works: Sequence[FittedPredictor]) -> list[Array]:
-    """The predictions of works of one shape and number of cells."""
-    shape, count = works[0].shape, len(works[0].cells)
+    """The predictions of works of the same settings and number of cells."""
+    settings, count = works[0].settings, len(works[0].cells)
     chances = [np.random.RandomState(work.seed) for work in works]
-    networks = _Networks(shape, chances)
+    networks = _Networks(settings, chances)
     inputs = np.stack([encoded(work.cells) for work in works])
     costs = np.array([work.costs for work in works], np.float32)
-    run = np.arange(len(works)).repeat(shape.networks)[:, None]
-    for _ in range(shape.epochs):
+    run = np.arange(len(works)).repeat(settings.networks)[:, None]
+    for _ in range(settings.epochs):
         orders = np.concatenate(
-            [[chance.permutation(count) for _ in range(shape.networks)] for chance in chances]
+            [[chance.permutation(count) for _ in range(settings.networks)] for chance in chances]
         )
-        for start in range(0, count, shape.batch):
-            chosen = orders[:, start : start + shape.batch]
+        for start in range(0, count, BATCH):
+            chosen = orders[:, start : start + BATCH]
             networks.step(inputs[run, chosen], costs[run, chosen])
     longest = max(len(work.predict) for work in works)
     others = np.zeros((len(works), longest, WIDTH), np.float32)
     for rows, work in zip(others, works, strict=True):
         rows[: len(work.predict)] = encoded(work.predict)
-    predicted = networks.outputs(others[run[:, 0]]).reshape(len(works), shape.networks, longest)
+    predicted = networks.outputs(others[run[:, 0]]).reshape(len(works), settings.networks, longest)
     return [rows[:, : len(work.predict)] for rows, work in zip(predicted, works, strict=True)]
 
 
@@ -119,9 +110,9 @@ class _Networks:
     biases are views of it. Glorot uniform initialisation, biases 0.
     """
 
-    def __init__(self, shape: Shape, chances: Sequence[Any]) -> None:
-        self.shape, self.count = shape, len(chances) * shape.networks
-        sizes = [WIDTH, *[shape.width] * shape.layers, 1]
+    def __init__(self, settings: Bananas, chances: Sequence[Any]) -> None:
+        self.settings, self.count = settings, len(chances) * settings.networks
+        sizes = [WIDTH, *[settings.width] * settings.layers, 1]
         self.pairs = list(itertools.pairwise(sizes))
         total = sum(before * after + after for before, after in self.pairs)
         self.params, self.grads = (np.zeros((self.count, total), np.float32) for _ in range(2))
@@ -130,7 +121,7 @@ class _Networks:
         self.weight_grads, self.bias_grads = self._views(self.grads)
         self.steps = 0
         for place, chance in enumerate(chances):
-            for network in range(place * shape.networks, (place + 1) * shape.networks):
+            for network in range(place * settings.networks, (place + 1) * settings.networks):
                 for weight, (before, after) in zip(self.weights, self.pairs, strict=True):
                     reach = (6 / (before + after)) ** 0.5
                     weight[network] = (2 * chance.random_sample((before, after)) - 1) * reach
@@ -164,7 +155,7 @@ class _Networks:
         layers = self._forward(inputs)
         slope = np.sign(layers[-1] - costs[:, :, None])
         slope /= costs.shape[1]
-        if self.shape.loss == "mape":
+        if self.settings.loss == "mape":
             slope /= costs[:, :, None]
         for place in range(len(self.weights) - 1, -1, -1):
             below = layers[place]
@@ -184,7 +175,7 @@ class _Networks:
             np.subtract(values, moment, out=room)
             room *= one - np.float32(beta)
             moment += room
-        rate = self.shape.lr * (1 - BETAS[1] ** self.steps) ** 0.5 / (1 - BETAS[0] ** self.steps)
+        rate = self.settings.lr * (1 - BETAS[1] ** self.steps) ** 0.5 / (1 - BETAS[0] ** self.steps)
         np.sqrt(self.second, out=room)
         room += np.float32(TINY)
         np.divide(self.first, room, out=room)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from rbtools.search.driver import Proposals
+from rbtools.search.driver import Algorithm, Proposals
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
 
@@ -13,11 +13,10 @@ _AT_ONCE = 32  # architectures evaluated in parallel; the result does not depend
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RandomSearch:
+class RandomSearch(Algorithm):
     """Architectures drawn uniformly, with replacement."""
 
     name: ClassVar[str] = "random"
-    version: ClassVar[int] = 1
     many: ClassVar[bool] = True
 
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:

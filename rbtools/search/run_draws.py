@@ -33,8 +33,7 @@ class RunDraws:
 
     def picks(self, items: Sequence[T], count: int) -> list[T]:
         """`count` of the items, with replacement."""
-        random, number = self._random, len(items)
-        return [items[int(random() * number)] for _ in range(count)]
+        return [self.choice(items) for _ in range(count)]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
         """The items in random order (Fisher and Yates)."""

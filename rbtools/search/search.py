@@ -2,20 +2,86 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
-from rbtools.cli import options, shared
-from rbtools.search import SEARCHES, search_command
+from rbtools.cli import calls, options, shared
+from rbtools.cli.output import RecordWriter
+from rbtools.cli.sink import RecordReader, compiled, form_param, where_param
+from rbtools.cli.source import where as place_of
+from rbtools.errors import RbError, UsageError
+from rbtools.records import Line, expr
+from rbtools.registry import param
+from rbtools.search import SEARCHES, driver, outcome
+from rbtools.search.driver import Algorithm, Rules, Trace
+from rbtools.search.objective import SearchObjective, objectives
+from rbtools.search.result_table import ResultTable
+from rbtools.search.search_report import print_result, print_summary, write
+from rbtools.search.sources import DerivedSource, Live, Source, Work
+from rbtools.spaces import nasbench201, sized
+
+if TYPE_CHECKING:
+    from rbtools.execution.run import Run
+    from rbtools.spaces.nasbench201 import NASBench201
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """The options of a search, as typed."""
+
+    objective: tuple[str, ...] = param(
+        (),
+        "What to optimise: a metric, or an expression such as 'mean(fgsm.*, pgd20.*)'; several with commas.",
+        metavar="EXPR[:lower|higher]",
+    )
+    budget: int = param(150, "Queries of a run.", bounds="[1, inf)")
+    runs: int | None = param(
+        None, "Independent repetitions.  [default: 100 in a table, 1 live]", bounds="[1, inf)"
+    )
+    charge_repeats: bool = param(
+        False,
+        "Charge repeated queries of an architecture.  [default: they are free]",
+        flags=("--charge-repeats",),
+    )
+    table: tuple[str, ...] = param((), "Records to search in, like FILE.", metavar="FILE")
+    report_table: tuple[str, ...] = param(
+        (), "Also look the findings up in these records, such as those of another data set.", metavar="FILE"
+    )
+    where: str | None = where_param()
+    share: bool = param(True, "Treat isomorphic architectures as one, with one result.")
+    live: str | None = param(
+        None, "Evaluate architectures with this pipe: 'rb-train ... | rb-attack ...'.", metavar="COMMAND"
+    )
+    measure: str | None = param(
+        None,
+        "Search without training, by a measure of freshly initialised networks: ntk.robust.fro.pgd.8, naswot"
+        " ...; --objective is then this metric.",
+        metavar="METRIC",
+    )
+    time_limit: float | None = param(
+        None, "Seconds that the pipe of --live may take for an architecture.", bounds="(0, inf)"
+    )
+    channels: int | None = param(None, "Live: width of the networks.  [default: 16]", bounds="[1, inf)")
+    cells: int | None = param(None, "Live: cells of a stage.  [default: 5]", bounds="[1, inf)")
+    each: bool = param(False, "Write the result of each run, not a summary of all.", flags=("--each",))
+    shown: str | None = param(
+        None, "Columns of the table: names and globs.", metavar="LIST", flags=("--metric", "--metrics")
+    )
+    form: str | None = form_param()
 
 
 @shared.command(choose=SEARCHES)
-@shared.takes("options", search_command.SearchOptions)
+@shared.takes("options", SearchOptions)
 @options.sink_options
 @options.seeking_options
 def main(
     search: str,
     params: dict[str, Any],
-    options: search_command.SearchOptions,
+    options: SearchOptions,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> int:
@@ -45,12 +111,200 @@ def main(
     algorithm = shared.build(SEARCHES, search, params)
     with shared.opened_output(source, work.screen) as output:
         work = work.changed(check_cancelled=output.poll)
-        command = search_command.SearchCommand(algorithm, options, source, work, output)
-        if getattr(algorithm, "supernet", False):
-            return command.by_supernet()
+        return SearchCommand(algorithm, options, source, work, output)()
+
+
+@dataclass
+class SearchCommand:
+    """One call of rb-search."""
+
+    algorithm: Algorithm
+    options: SearchOptions
+    source: shared.RecordSource
+    work: shared.CommandContext
+    output: RecordWriter
+    status: int = shared.DONE
+
+    def __post_init__(self) -> None:
+        algorithm, options = self.algorithm, self.options
+        self.run, self.screen = self.work.run, self.work.screen
+        texts = options.objective or (() if options.measure is None else (options.measure,))
+        self.wanted = objectives(texts) if texts or not algorithm.supernet else ()
+        if len(self.wanted) > 1 and not algorithm.many:
+            first, second, *_ = self.wanted
+            raise UsageError(
+                f"rb-search {algorithm.name} takes one objective, and there are {len(self.wanted)}. Make one"
+                f" of them, such as 'mean({first.text}, {second.text})', or use rb-search nsga2."
+            )
+        seed = self.run.settings.seed
+        charged = Rules(options.budget, options.charge_repeats, len(self.wanted), seed)
+        self.rules = Rules(1, seed=seed) if algorithm.supernet else charged
+
+    def __call__(self) -> int:
+        """Search in the way that the algorithm and the options say; the exit status."""
+        options = self.options
+        if self.algorithm.supernet:
+            return self.derive()
         if options.measure is not None:
-            return command.measured(options.measure)
-        return command.in_a_table() if options.live is None else command.live(options.live)
+            if options.live is not None or options.time_limit is not None:
+                raise UsageError("Both --measure and --live say how to evaluate. Give one of them.")
+            from rbtools.search.live import measuring
+
+            with measuring(options.measure, self.run, self.screen.warn) as work:
+                return self.evaluate(work)
+        if options.live is not None:
+            from rbtools.search.live import LivePipe
+
+            return self.evaluate(LivePipe(options.live, self.run, options.time_limit))
+        if options.time_limit is not None:
+            raise UsageError("--time-limit is for the pipe of --live, and there is none.")
+        return self.look_up()
+
+    def look_up(self) -> int:
+        """Search in the input records."""
+        from rbtools.search import parallel_runs
+
+        files = (*self.source.files, *self.options.table)
+        table, reading = self._read(files, self.wanted, allow_empty=self.source.allow_empty)
+        if not table.results:
+            came = reading.came
+            self.screen.say(f"none of {came} records can be searched." if came else "no records came in.")
+            reading.say_left_out()
+            return self.status
+        tables = {"table": table, **self._tables(self.options.report_table)}
+        numbers = range(self.options.runs or 100)
+        call = parallel_runs.RunsCall(self.algorithm, table.field, table.known, self.rules, numbers)
+        traces = parallel_runs.search(call, self._with_jobs())
+        reading.say_left_out()
+        return self._finish(table, traces, tables)
+
+    def evaluate(self, work: Work) -> int:
+        """Search, with `work` for values that are not known yet."""
+        if self.source.files:
+            raise UsageError(
+                "FILE is a table to search in, but --live or --measure evaluates. Name tables to look the"
+                " findings up in with --table."
+            )
+        tables = self._tables((*self.options.table, *self.options.report_table))
+        source = Live(self.wanted, work, self._space(), share=self.options.share)
+        numbers = range(self.options.runs or 1)
+        traces = driver.search(self.algorithm, source.field, source, self.rules, numbers)
+        for key, reason in source.failed.items():
+            self.status = shared.FAILED
+            self.screen.error(f"{source.field.name(key)}: {reason}")
+        return self._finish(source, traces, tables)
+
+    def derive(self) -> int:
+        """Derive cells by a differentiable search, and look them up."""
+        from rbtools.trainer import supernet_search
+
+        for option in ("live", "measure", "time_limit"):
+            if getattr(self.options, option) is not None:
+                flag = f"--{option.replace('_', '-')}"
+                raise UsageError(
+                    f"rb-search {self.algorithm.name} queries no architectures: leave out {flag}."
+                )
+        files = (*self.source.files, *self.options.table)
+        if self.wanted and not files:
+            raise UsageError("--objective is looked up in a table. Name one with --table.")
+        if not self.wanted and self.options.form not in (None, "jsonl"):
+            raise UsageError(f"--format {self.options.form} needs an --objective for its main column.")
+        tables = {"table": self._read(files, self.wanted)[0]} if files else {}
+        tables |= self._tables(self.options.report_table)
+        space = self._space()
+        source = DerivedSource(tables.get("table", ResultTable()), space)
+        cells, traces = [], []
+        for number in range(self.options.runs or 1):
+            run = self.run.changed(seed=self.rules.seed + number)
+            cell = supernet_search.search(self.algorithm, run, space.channels, space.cells)
+            index = nasbench201.index_by_ops()[tuple(cell["ops"])]
+            self.screen.say(
+                f"{self.algorithm.name}, seed {run.settings.seed}: nb201-{index}"
+                f" {nasbench201.strings()[index]}"
+            )
+            cells.append(cell)
+            traces.append(Trace(number, [(index, source.value(index))], 1, 0, "derived"))
+        return self._finish(source, traces, tables, cells)
+
+    def _space(self) -> NASBench201:
+        space = sized("nasbench201", channels=self.options.channels, cells=self.options.cells)
+        return cast("NASBench201", space)
+
+    def _with_jobs(self) -> Run:
+        """The run; without --jobs, with a process per core if the algorithm computes much itself."""
+        from rbtools.execution import cores
+
+        call = calls.current()
+        named = "jobs" in call.given or "jobs" in call.in_file
+        alone = named or not self.algorithm.heavy
+        return self.run if alone else self.run.changed(jobs=cores.count())
+
+    def _tables(self, files: Sequence[str]) -> dict[str, ResultTable]:
+        """Tables to look findings up in, by their names."""
+        return {name: self._read((name,), ())[0] for name in files}
+
+    def _read(
+        self, files: Sequence[str], wanted: Sequence[SearchObjective], *, allow_empty: bool = True
+    ) -> tuple[ResultTable, RecordReader]:
+        """The records of these files as a table. Raises UsageError where it cannot be searched."""
+        source = dataclasses.replace(self.source, files=tuple(files), allow_empty=allow_empty)
+        reading = RecordReader(source, self.screen, self.output)
+        table = ResultTable(wanted, share=self.options.share)
+        for line in self._chosen(reading.lines()):
+            assert line.record is not None
+            try:
+                table.add(line.record, line.text)
+            except RbError as wrong:
+                reading.read, reading.bad = reading.read - 1, reading.bad + 1
+                self.screen.wrong_line(f"{place_of(line)} {wrong}", "more lines cannot be searched", "")
+        table.check()
+        if reading.bad:
+            self.status = shared.FAILED
+        return table, reading
+
+    def _chosen(self, lines: Iterator[Line]) -> Iterator[Line]:
+        """The lines for which --where holds; it does not for a record that lacks one of its names.
+
+        Raises UsageError where the condition fits no record.
+        """
+        if self.options.where is None:
+            yield from lines
+            return
+        condition, answered, problem = compiled(self.options.where, "--where"), False, None
+        for line in lines:
+            assert line.record is not None
+            try:
+                holds = condition.holds(line.record)
+            except expr.MissingName:
+                continue
+            except RbError as reason:  # a value has another type
+                problem = problem or reason
+                continue
+            answered = True
+            if holds:
+                yield line
+        if problem is not None and not answered:
+            raise UsageError(f"--where: {problem}")
+
+    def _finish(
+        self,
+        source: Source,
+        traces: list[Trace],
+        tables: Mapping[str, ResultTable],
+        cells: Sequence[Record] = (),
+    ) -> int:
+        """Report and write what was found; cells: those that a differentiable search derived."""
+        done = outcome.Searched(self.algorithm, self.wanted, self.rules, source, traces, tables)
+        if cells:
+            records = outcome.derived(done, cells)
+        else:
+            print_summary(done, self.screen)
+            records = outcome.each(done) if self.options.each else outcome.summed_up(done)
+        if self.wanted:
+            print_result(done, records, self.screen)
+        form = self.options.form if self.wanted else "jsonl"
+        write(done, records, form, self.options.shown, self.output)
+        return self.status
 
 
 if __name__ == "__main__":

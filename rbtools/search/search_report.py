@@ -9,8 +9,9 @@ from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import counted
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
-from rbtools.records import dumps, expr
-from rbtools.scoring import metric_words, table
+from rbtools.records import dumps, expr, metric_name
+from rbtools.records.results import interval
+from rbtools.scoring import metric_words, rank_order, table
 
 if TYPE_CHECKING:
     from rbtools.search.outcome import Searched
@@ -20,37 +21,31 @@ Record = dict[str, Any]
 
 def print_summary(done: Searched, screen: Terminal) -> None:
     """Report what was searched, what is missing or averaged, and a budget beyond the table."""
-    searched = done.tables.get("table")
-    field = done.field
-    wanted = [f"{one.text} ({one.direction} is better)" for one in done.objectives]
-    if done.known is None:
+    field, size = done.field, counted(done.field.size, "architecture")
+    wanted = " and ".join(f"{one.text} ({one.direction} is better)" for one in done.objectives)
+    if done.source.known is None:
         new = len({field.key(index) for trace in done.traces for index, _ in trace.log})
-        screen.say(f"{new} of {field.size} architectures were evaluated for {' and '.join(wanted)}.")
-    else:
-        have = "has" if field.size == 1 else "have"
-        screen.say(f"{counted(field.size, 'architecture')} {have} {' and '.join(wanted)}.")
-    if searched is None or done.known is None:
+        screen.say(f"{new} of {field.size} architectures were evaluated for {wanted}.")
         return
+    screen.say(f"{size} {'has' if field.size == 1 else 'have'} {wanted}.")
     if field.size < field.of_space:
         screen.say(
             f"{field.of_space - field.size} of {field.of_space} architectures of the space are missing; the"
             " search goes on over those there."
         )
+    searched = done.tables["table"]
     if searched.lacking:
         screen.say(f"{searched.lacking} values of the objective are missing in the records.")
-    several = searched.duplicates()
-    if several.architectures:
-        seeds = f", seeds {', '.join(map(str, several.seeds[:8]))}" if several.seeds else ""
+    if several := searched.averaged():
+        known = sorted(set().union(*(entry.seeds for entry in several)))
+        seeds = f", seeds {', '.join(map(str, known[:8]))}" if known else ""
         screen.say(
-            f"{counted(several.architectures, 'architecture')} with several records ({several.records} in"
-            f" all{seeds}): each metric is their mean."
+            f"{counted(len(several), 'architecture')} with several records"
+            f" ({sum(len(entry.samples) for entry in several)} in all{seeds}): each metric is their mean."
         )
     if done.rules.budget > field.size:
         then = "repeats make up the rest" if done.rules.charge_repeats else "a run ends when it has seen all"
-        screen.say(
-            f"the budget of {done.rules.budget} queries is larger than the"
-            f" {counted(field.size, 'architecture')}: {then}."
-        )
+        screen.say(f"the budget of {done.rules.budget} queries is larger than the {size}: {then}.")
 
 
 def print_result(done: Searched, records: list[Record], screen: Terminal) -> None:
@@ -93,65 +88,56 @@ def write(
     if form == "jsonl":
         for record in records:
             output.line(dumps(record))
-        return
-    if not records:
-        return
-    built, key = as_table(done, records, shown)
-    tables.write(built, key, form, output)
+    elif records:
+        summed_up = "objective" in records[0]["search"]
+        built = _summary(done, records[0]["search"], shown) if summed_up else _ranked(done, records, shown)
+        tables.write(built, done.objectives[0].text, form, output)
 
 
-def as_table(done: Searched, records: list[Record], shown: str | None) -> tuple[table.Table, str]:
-    """The table of the findings, and the title of its main column."""
-    key = done.objectives[0].text
-    if "objective" in records[0]["search"]:
-        return _summary(done, records[0]["search"], shown), key
-    from rbtools.records import metric_name
-    from rbtools.scoring import rank_order
+def _ranked(done: Searched, records: list[Record], shown: str | None) -> table.Table:
+    """A row for each record, ranked by the first objective."""
+    key, higher = done.objectives[0].text, done.objectives[0].higher
 
-    records = [{**one, "metrics": {**one["search"]["values"], **one.get("metrics", {})}} for one in records]
-    higher = done.objectives[0].higher
-    ranked = rank_order.rank(records, lambda record: record["search"]["values"][key], higher=higher)
-    chosen = None if shown is None else _chosen(shown, metric_name.names(records))
-    return table.build(ranked, key, metrics=chosen), key
+    def reached(record: Record) -> Record:
+        values: Record = record["search"].get("values", {})  # a derived cell that the table lacks has none
+        return values
+
+    records = [{**one, "metrics": {**reached(one), **one.get("metrics", {})}} for one in records]
+    ranked = rank_order.rank(records, lambda record: reached(record).get(key), higher=higher)
+    return table.build(ranked, key, metrics=_chosen(shown, metric_name.names(records)))
 
 
 def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
     """Mean (with its interval), spread and optimum of the objective and of every metric, table by table."""
-    key, name = done.objectives[0].text, done.algorithm.name
-    known = [metric for one in section["looked_up"].values() for metric in one["metrics"]]
-    others = [metric for metric in dict.fromkeys(known) if metric != key]
-    if shown is not None:
-        others = [metric for metric in _chosen(shown, [key, *others]) if metric != key]
-    rows = []
+    key = done.objectives[0].text
     tables = section["looked_up"] or {"table": {"metrics": {}, "optima": {}}}
+    known = [key, *(metric for one in tables.values() for metric in one["metrics"])]
+    metrics = list(dict.fromkeys([key, *_chosen(shown, list(dict.fromkeys(known)))]))
+    rows = []
     for place, one in tables.items():
-        own = section["objective"] if place in ("table", next(iter(tables))) else one["metrics"].get(key)
-        searched = own is section["objective"]
-        best = section.get("optimum", {}).get("value") if searched else one["optima"].get(key)
+        spreads, optima = one["metrics"], one["optima"]
+        if place in ("table", next(iter(tables))):
+            spreads = {**spreads, key: section["objective"]}
+            optima = {**optima, key: section.get("optimum", {}).get("value")}
         of = "" if place == "table" else f" on {place}"
-        entries = [own, *(one["metrics"].get(metric) for metric in others)]
-        runs = table.TableCell(section["runs"])
-        rows.append([runs, table.TableCell(f"{name}{of}"), *map(_mean, entries)])
-        spreads = [table.TableCell(entry and entry.get("std")) for entry in entries]
-        rows.append([runs, table.TableCell(f"{name}{of}: spread"), *spreads])
-        optima = [best, *(one["optima"].get(metric) for metric in others)]
-        if any(value is not None for value in optima):
-            rows.append(
-                [table.TableCell(None), table.TableCell(f"best there is{of}"), *map(table.TableCell, optima)]
-            )
+        runs, name = table.TableCell(section["runs"]), f"{done.algorithm.name}{of}"
+        shown_spreads = [spreads.get(metric, {}) for metric in metrics]
+        means = [table.TableCell(entry.get("mean"), interval(entry)) for entry in shown_spreads]
+        rows.append([runs, table.TableCell(name), *means])
+        deviations = [table.TableCell(entry.get("std")) for entry in shown_spreads]
+        rows.append([runs, table.TableCell(f"{name}: spread"), *deviations])
+        bests = [optima.get(metric) for metric in metrics]
+        if any(value is not None for value in bests):
+            words = table.TableCell(f"best there is{of}")
+            rows.append([table.TableCell(None), words, *map(table.TableCell, bests)])
     headings = [table.Heading("runs", True), table.Heading("search", False)]
-    headings += [table.Heading(title, True, words=metric_words.heading(title)) for title in (key, *others)]
+    headings += [table.Heading(metric, True, words=metric_words.heading(metric)) for metric in metrics]
     return table.Table(headings, rows)
 
 
-def _mean(values: Record | None) -> table.TableCell:
-    if values is None:
-        return table.TableCell(None)
-    return table.TableCell(values["mean"], tuple(values["ci95"]) if "ci95" in values else None)
-
-
-def _chosen(text: str, known: list[str]) -> list[str]:
+def _chosen(text: str | None, known: list[str]) -> list[str]:
+    """The metrics that --metric names; without it all."""
     try:
-        return expr.select(known, text)
+        return known if text is None else expr.select(known, text)
     except RbError as wrong:
         raise UsageError(f"--metric: {wrong}") from None

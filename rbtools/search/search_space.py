@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
@@ -12,34 +12,51 @@ from rbtools.search.run_draws import RunDraws
 from rbtools.spaces import nasbench201
 
 
-class SearchSpace(Protocol):
-    """Architectures by number. Those with one `key` share a result; only available ones are returned."""
+class SearchSpace:
+    """Architectures by number: any list of them, without neighbours and operations.
 
-    size: int
-    """How many different keys there are."""
-    of_space: int
-    """How many keys there would be if none were missing."""
+    Those with one `key` share a result. `indices` are available, and only these are returned. `size` is how
+    many different keys they have, `of_space` how many there would be if none were missing.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.keys: Sequence[Hashable] = names
+        self.indices: Sequence[int] = range(len(names))
+        self.size = self.of_space = len(names)
 
     def sample(self, draws: RunDraws) -> int:
         """A uniformly random architecture."""
-
-    def neighbours(self, index: int) -> list[int]:
-        """The architectures one small change away."""
+        return draws.choice(self.indices)
 
     def mutate(self, index: int, draws: RunDraws) -> int:
         """A random neighbour; if there is none, any architecture."""
+        near = self.neighbours(index)
+        return draws.choice(near) if near else self.sample(draws)
 
     def key(self, index: int) -> Hashable:
         """The key of its result."""
-
-    def ops(self, index: int) -> tuple[int, ...]:
-        """The operations on its edges."""
+        return self.keys[index]
 
     def name(self, index: int) -> str:
         """Its name in messages."""
+        return str(self.keys[index])
+
+    def neighbours(self, index: int) -> list[int]:
+        """The architectures one small change away. Raises RbError in a space that has none."""
+        raise self._lacking(index, "neighbours: they are defined in")
+
+    def ops(self, index: int) -> tuple[int, ...]:
+        """The operations on its edges. Raises RbError in a space that has none."""
+        raise self._lacking(index, "operations on edges: those are of")
+
+    def _lacking(self, index: int, what: str) -> RbError:
+        return RbError(
+            f"{self.name(index)} has no {what} the space nasbench201. Use rb-search random, which takes any"
+            " list of architectures."
+        )
 
 
-class CellSpace:
+class CellSpace(SearchSpace):
     """The cells of NAS-Bench-201, by published index.
 
     `there` has the keys that may be queried (None: all). With `share` isomorphic cells have one key, their
@@ -47,40 +64,30 @@ class CellSpace:
     """
 
     def __init__(self, there: Container[Hashable] | None = None, *, share: bool = True) -> None:
-        self.keys = nasbench201.classes() if share else tuple(range(nasbench201.SIZE))
-        every = range(nasbench201.SIZE)
-        self.indices = [i for i in every if there is None or self.keys[i] in there]
+        self.keys: Sequence[int] = nasbench201.classes() if share else range(nasbench201.SIZE)
+        self.indices = [index for index, key in enumerate(self.keys) if there is None or key in there]
         self.size = len({self.keys[index] for index in self.indices})
         self.of_space = len(set(self.keys))
         self._there = frozenset(self.indices)
         self._known: dict[int, list[int]] = {}
         self._nearest: dict[tuple[int, ...], int] = {}
 
-    def sample(self, draws: RunDraws) -> int:
-        return draws.choice(self.indices)
-
     def neighbours(self, index: int) -> list[int]:
         if index not in self._known:  # cached: runs query the same good cells repeatedly
             self._known[index] = [other for other in nasbench201.neighbours(index) if other in self._there]
         return self._known[index]
 
-    def mutate(self, index: int, draws: RunDraws) -> int:
-        near = self.neighbours(index)
-        return draws.choice(near) if near else self.sample(draws)
-
-    def key(self, index: int) -> Hashable:
-        return self.keys[index]
-
     def ops(self, index: int) -> tuple[int, ...]:
-        return nasbench201.ops_of({"index": index})
+        return nasbench201.cells()[index]
 
     def name(self, index: int) -> str:
         return f"nb201-{index}"
 
     def nearest(self, cell: tuple[int, ...]) -> int:
         """The index of this cell, or of the first one that differs on the fewest edges."""
-        if cell in self.numbers:
-            return self.numbers[cell]
+        index = nasbench201.index_by_ops()[cell]
+        if index in self._there:
+            return index
         if cell not in self._nearest:  # cached: runs over few architectures repeat their queries
             self._nearest[cell] = self.indices[int((self._edges != cell).sum(axis=1).argmin())]
         return self._nearest[cell]
@@ -89,41 +96,3 @@ class CellSpace:
     def _edges(self) -> Any:
         """(architectures, edges): the operations of the available architectures."""
         return np.array([self.ops(index) for index in self.indices], dtype=np.int8)
-
-    @cached_property
-    def numbers(self) -> dict[tuple[int, ...], int]:
-        """Cell -> index, of the available architectures."""
-        return {self.ops(index): index for index in self.indices}
-
-
-class ListedSpace:
-    """Architectures of any other space: a plain list without neighbours."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = list(names)
-        self.indices = list(range(len(self.names)))
-        self.size = self.of_space = len(self.names)
-
-    def sample(self, draws: RunDraws) -> int:
-        return draws.below(self.size)
-
-    def neighbours(self, index: int) -> list[int]:
-        raise RbError(
-            f"{self.names[index]} has no neighbours: they are defined in the space nasbench201. Use rb-search"
-            " random, which takes any list of architectures."
-        )
-
-    def mutate(self, index: int, draws: RunDraws) -> int:
-        return draws.choice(self.neighbours(index))
-
-    def key(self, index: int) -> Hashable:
-        return self.names[index]
-
-    def ops(self, index: int) -> tuple[int, ...]:
-        raise RbError(
-            f"{self.names[index]} has no operations on edges: those are of the space nasbench201. Use"
-            " rb-search random, which takes any list of architectures."
-        )
-
-    def name(self, index: int) -> str:
-        return self.names[index]

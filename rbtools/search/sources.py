@@ -1,47 +1,20 @@
-"""Sources of the values of architectures."""
+"""Where the architectures of a search come from: a table, new evaluations, or a supernet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rbtools.errors import RbError, UsageError
 from rbtools.records import SCHEMA, expr
 from rbtools.search.driver import Value
 from rbtools.search.objective import SearchObjective
 from rbtools.search.result_table import ResultTable
-from rbtools.search.search_space import CellSpace, SearchSpace
+from rbtools.search.search_space import CellSpace
 from rbtools.spaces import Space
 
 Work = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 """Takes records, and returns them in order with their results or with an `error`."""
-
-
-class ValueSource(Protocol):
-    """Gives the values of architectures, and their records."""
-
-    @property
-    def field(self) -> SearchSpace:
-        """The search space."""
-
-    def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
-        """The values of these architectures, by key."""
-
-    def record(self, index: int) -> dict[str, Any]:
-        """The record of a queried architecture."""
-
-
-class TableSource:
-    """Values from a table. `known` has all of them, for the optimum and the gap."""
-
-    def __init__(self, table: ResultTable) -> None:
-        self.table, self.field, self.known = table, table.field(), table.values()
-
-    def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
-        return {key: self.known[key] for key in map(self.field.key, indices)}
-
-    def record(self, index: int) -> dict[str, Any]:
-        return self.table.results[self.field.key(index)].record()
 
 
 class Live:
@@ -50,6 +23,8 @@ class Live:
     Isomorphic architectures share a result, that of their representative. A value is computed once for all
     runs, but charged to each.
     """
+
+    known = None
 
     def __init__(
         self, objectives: Sequence[SearchObjective], work: Work, space: Space, *, share: bool = True
@@ -67,17 +42,15 @@ class Live:
             self.records[key] = record
             if "error" in record:
                 self.failed[key] = str(record["error"].get("message", "no reason given"))
-        return {key: self._value(key) for key in keys}
+        return {key: None if key in self.failed else self._value(self.records[key]) for key in keys}
 
-    def _value(self, key: int) -> Value:
-        if key in self.failed:
-            return None
+    def _value(self, record: dict[str, Any]) -> Value:
         values = []
         for objective in self.objectives:
             # A record without the objective means a wrong name, so every further record would lack it as
             # well.
             try:
-                value = objective.of(self.records[key])
+                value = objective.of(record)
             except expr.MissingName as wrong:
                 raise UsageError(f"--objective: {wrong}") from None
             except RbError:
@@ -92,20 +65,21 @@ class Live:
 
 
 class DerivedSource:
-    """Derived architectures, which were never queried; their record is the table's, if it has one."""
+    """Architectures that were derived, not queried; their values and records are the table's, if it has
+    them."""
 
-    def __init__(self, table: ResultTable | None, space: Space) -> None:
-        self.field = CellSpace()
+    def __init__(self, table: ResultTable, space: Space) -> None:
+        self.field, self.known = CellSpace(), table.known
         self.table, self.space = table, space
 
-    def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
-        known = {} if self.table is None else self.table.values()
-        return {
-            index: known.get(self.table.key(index, self.field)) if self.table else None for index in indices
-        }
+    def value(self, index: int) -> Value:
+        """None where the table has none, or no objective."""
+        return self.known.get(self.table.key(index, self.field)) if self.table.objectives else None
 
     def record(self, index: int) -> dict[str, Any]:
-        result = None if self.table is None else self.table.results.get(self.table.key(index, self.field))
-        if result is not None:
-            return result.record()
-        return {"schema": SCHEMA, "arch": self.space.arch(index)}
+        entry = self.table.results.get(self.table.key(index, self.field))
+        return {"schema": SCHEMA, "arch": self.space.arch(index)} if entry is None else entry.record()
+
+
+Source = ResultTable | Live | DerivedSource
+"""A search space (`field`), the values of all of it where they are `known`, and records of members."""

@@ -1,16 +1,17 @@
-"""The summary of a search: means, spreads and intervals over runs."""
+"""The runs of a search in numbers: what each found, and means, spreads and intervals over runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from rbtools.lazy import special
-from rbtools.search.driver import Trace, Value
+from rbtools.search import front
+from rbtools.search.driver import Trace
 from rbtools.search.objective import SearchObjective
-from rbtools.search.result_table import ResultTable
-from rbtools.search.search_space import SearchSpace
 
 Entry = dict[str, Any]
 
@@ -29,26 +30,32 @@ def spread(values: Sequence[float]) -> Entry:
     return {**result, "min": min(values), "max": max(values), "n": count}
 
 
-class Best(NamedTuple):
-    """The incumbent at the end of a run: the charged query that found it (from 1), and its values."""
+class Success(NamedTuple):
+    """A charged query (from 1) that has a result, its architecture, and its values."""
 
     query: int
-    number: int
+    arch: int
     values: tuple[float, ...]
 
 
-def incumbents(trace: Trace) -> list[Best]:
+def successes(trace: Trace) -> list[Success]:
+    """The queries of a run that did not fail."""
+    log = enumerate(trace.log, start=1)
+    return [Success(query, index, value) for query, (index, value) in log if value is not None]
+
+
+def found(trace: Trace) -> list[Success]:
+    """The queries of a run that no other dominates; with one objective the first of the best."""
+    return front.front(successes(trace), attrgetter("values"))
+
+
+def incumbents(trace: Trace) -> list[Success]:
     """Each new best architecture of a run with one objective, in order."""
-    bests: list[Best] = []
-    for query, (index, value) in enumerate(trace.log, start=1):
-        if value is not None and (not bests or value > bests[-1].values):
-            bests.append(Best(query, index, value))
+    bests: list[Success] = []
+    for success in successes(trace):
+        if not bests or success.values > bests[-1].values:
+            bests.append(success)
     return bests
-
-
-def best(trace: Trace) -> Best | None:
-    """The first of the best architectures of a run with one objective; None where all failed."""
-    return next(reversed(incumbents(trace)), None)
 
 
 def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int) -> Entry:
@@ -58,37 +65,18 @@ def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int)
     """
     rows = []
     for trace in traces:
-        reached: list[float | None] = [None] * budget
-        for incumbent in incumbents(trace):
-            start = incumbent.query - 1
-            reached[start:] = [incumbent.values[0]] * (budget - start)
-        rows.append(reached)
-    curves: Entry = {"mean": [], "low": [], "high": []}
-    for column in zip(*rows, strict=True):
-        values = [objective.upward(value) for value in column if value is not None]
-        of: Entry = spread(values) if len(values) == len(rows) else {"mean": None}
-        ends = of.get("ci95") or [of["mean"], of["mean"]]
-        for key, value in zip(("mean", "low", "high"), [of["mean"], *ends], strict=True):
-            curves[key].append(value)
-    return curves
-
-
-def looked_up(indices: Sequence[int], field: SearchSpace, table: ResultTable) -> Entry:
-    """Mean, spread and interval of every metric of the table at these architectures."""
-    results = [table.results.get(table.key(index, field)) for index in indices]
-    known = [entry.metrics for entry in results if entry is not None]
-    metrics = {}
-    for name in table.metrics():
-        values = [entry[name] for entry in known if name in entry]
-        if values:
-            metrics[name] = spread(values)
-    return {"metrics": metrics, "missing": sum(entry is None for entry in results)}
-
-
-def optimum(values: Mapping[Hashable, Value], objective: SearchObjective) -> tuple[Hashable, float]:
-    """The key of the best architecture of the table, and its value."""
-    key, value = max(((k, v) for k, v in values.items() if v is not None), key=lambda pair: pair[1])
-    return key, objective.upward(value[0])
+        reached = [-math.inf if value is None else value[0] for _, value in trace.log]
+        rows.append(accumulate(reached + [-math.inf] * (budget - len(reached)), max))
+    columns = [
+        spread([*map(objective.upward, column)]) if min(column) > -math.inf else {"mean": None}
+        for column in zip(*rows, strict=True)
+    ]
+    ends = [column.get("ci95") or [column["mean"]] * 2 for column in columns]
+    return {
+        "mean": [column["mean"] for column in columns],
+        "low": [low for low, _ in ends],
+        "high": [high for _, high in ends],
+    }
 
 
 def queries(traces: Sequence[Trace]) -> Entry:

@@ -122,7 +122,7 @@ class ResidualSpace:
     def of(self, arch: Mapping[str, Any]) -> tuple[ResidualSpace, Layers]:
         """The space of a record's `arch`, with its sizes, and its layers: by `str`, else `index` or `name`.
 
-        Raises RbError where it has none of them, or they contradict each other.
+        Raises RbError if it has none of them, or they contradict each other.
         """
         own_sizes = {"width": arch.get("width", WIDTH), "depth": arch.get("depth", DEPTH)}
         space = replace(self, **own_sizes, inputs=arch.get("inputs", "raw"))

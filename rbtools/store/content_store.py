@@ -211,7 +211,7 @@ class Store:
     @contextlib.contextmanager
     def working(self) -> Iterator[str | None]:
         """Show by a lease that this process works with what the store has, so that `gc` leaves it; its name,
-        None where there is none."""
+        None if there is none."""
         name = checksum.digest({"work": uuid.uuid4().hex})
         # `gc` holds each lease for a moment, to see whether it is free.
         with self._lease(name, lambda path: lease.wait(path, lambda: None, lambda: False)) as held:

@@ -49,7 +49,7 @@ def claim(path: Path) -> Lease | None:
 
 
 def _taken(path: Path, *, make: bool) -> Lease | None:
-    """The lease at `path`; None if it is held. Raises OSError, also where there is no file and none is to be
+    """The lease at `path`; None if it is held. Raises OSError, also if there is no file and none is to be
     made."""
     for _ in range(_TRIES):
         if os.path.lexists(path) and not is_plain(path):

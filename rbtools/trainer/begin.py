@@ -154,7 +154,7 @@ def begin(
 def _network(
     model: nn.Module, task: TrainingTask, examples: TrainExamples, device: torch.device
 ) -> nn.Module:
-    """The model on the device, with synchronised BatchNorm where GPUs share a batch. Raises RbError where the
+    """The model on the device, with synchronised BatchNorm where GPUs share a batch. Raises RbError if the
     method cannot train it.
     """
     model = model.to(device)

@@ -104,14 +104,14 @@ def allocate_carried(
     method: Method, examples: int, shape: Sequence[int], device: torch.device
 ) -> dict[str, Tensor]:
     """Zeros, float16 (examples, C, H, W), for each name of `method.carried`: on the device where they take
-    at most half of its free memory, else in that of the machine. Raises RbError where they do not fit there.
+    at most half of its free memory, else in that of the machine. Raises RbError if they do not fit there.
     """
     if not method.carried:
         return {}
     size = len(method.carried) * examples * math.prod(shape) * 2  # bytes of float16 values
     if device.type == "cuda" and not streaming.fits(size, device):
         device = torch.device("cpu")
-    limit = streaming.limit()
+    limit = streaming.memory_limit()
     if device.type == "cpu" and size > limit:
         raise RbError(
             f"{method.name} keeps {size / 2**30:.1f} GiB of {examples} images from epoch to epoch, more than"

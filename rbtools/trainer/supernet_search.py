@@ -70,7 +70,7 @@ def _searched(method: Any, run: Run, data: Data, channels: int, cells: int) -> d
         alphas = work.net.alphas.detach().cpu()
         if not alphas.isfinite().all():
             raise RbError(f"The search {method.name} diverged: its architecture parameters are not finite.")
-        return {"ops": list(work.net.derived()), "alphas": alphas.tolist(), "history": history}
+        return {"ops": list(work.net.genotype()), "alphas": alphas.tolist(), "history": history}
 
 
 class _Work:
@@ -185,14 +185,14 @@ def _at_initialisation(work: _Work) -> dict[str, list[float]]:
         work.run.report.check_cancelled()
         chosen = work.order[torch.randperm(len(work.order))[: method.batch_size]]
         noise = uploaded(-torch.empty(net.alphas.shape).exponential_().log(), work.device)
-        net.weigh = ((net.alphas + noise) / method.temperature).softmax(1)
+        net.mixture = ((net.alphas + noise) / method.temperature).softmax(1)
         reward = method.reward(work.model, weights, *work.batch(chosen, step))
         (slope,) = torch.autograd.grad(reward, [net.alphas])
         largest = torch.fmax(largest, slope.norm())  # NaN must not count as the largest norm
         total.add_(slope / torch.where(largest > 0, largest, 1.0))
         rewards.append(reward.detach())
         work.run.report.progress(f"{method.name}: {step + 1} of {method.steps} architectures")
-    net.weigh = None
+    net.mixture = None
     with torch.no_grad():
         net.alphas.add_(total / method.steps)
     return {"reward": torch.stack(rewards).tolist()}

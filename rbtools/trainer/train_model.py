@@ -21,7 +21,7 @@ from rbtools.records import results, trained
 from rbtools.report import discard
 from rbtools.rng import GENERATOR
 from rbtools.spaces.identity import identity
-from rbtools.store import digest
+from rbtools.store import Store, digest
 from rbtools.trainer import distributed, presets, tracking
 from rbtools.trainer.recipe import Recipe, check, check_method
 
@@ -33,7 +33,12 @@ VERSION = 2
 
 
 class TrainingTask(NamedTuple):
-    """One training: the record (and the input record), its training data, the method, the recipe."""
+    """One training.
+
+    record: with the architecture that is trained; former: as it was given, whose checkpoint may be the start.
+    precision: "bf16" or "fp32". prepare: whether inner attacks run on a fast copy. track: what is measured
+    during the training.
+    """
 
     record: dict[str, Any]
     former: dict[str, Any]
@@ -82,139 +87,138 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
     method, recipe = presets.on_data(method, recipe, data.about)
     check(recipe, data.size)
     check_method(recipe, method)
-    former = record
-    # Drop the fields of an architecture that describe a weights file.
+    # These two fields describe a weights file.
     arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
-    record = {**record, "arch": spaces.describe(arch, data.about.classes, data.about.shape)}
+    fresh = {**record, "arch": spaces.describe(arch, data.about.classes, data.about.shape)}
     data, recipe = settled(data, method, recipe)
     arithmetic = precision.of_training(run, data.about.shape)
-    start = _start(former, recipe, run)
-    along = tracking.wanted(recipe, former, run)
-    what = {
-        "kind": "training",
-        "version": VERSION,
-        "arch": identity(record["arch"]),
-        "data": data.fingerprint,
-        "normalize": [data.about.mean, data.about.std],  # the key has the data set's name, not its content
-        "method": {"name": method.name, "version": method.version, "config": registry.config(method)},
-        "recipe": recipe.config(),
-        "seed": run.settings.seed,
-        "draws": GENERATOR,
-        "precision": arithmetic,
-        **({} if start is None else {"init": start}),
-        **_stopping(recipe, along),
-        **({"prepared": precision.PREPARED} if run.settings.prepare and method.inner else {}),
-        **({"processes": distributed.count()} if distributed.count() > 1 else {}),
-        # An earlier version joined the last two images into one batch.
-        **({"batches": "single"} if 1 in (recipe.batch_size, recipe.micro_batch) else {}),
-    }
-    kept = _TrainingCache(run, what, along, recipe, resolve.names({"arch": record["arch"]}, data))
-    title = str(what["method"]["name"])
+    init = _initial_weights(record, recipe, run)
+    track = tracking.wanted(recipe, record, run)
+    task = TrainingTask(fresh, record, data, method, recipe, arithmetic, run.settings.prepare, track)
+    what = _key_fields(task, init, run.settings.seed)
+    stored = _StoredTraining(task, what, run.store)
 
-    def fit() -> dict[str, Any]:
+    def compute() -> dict[str, Any]:
         run.store.check_writable()
-        if kept.lacks_weights:
+        if stored.lacks_weights:
             run.report.notify(
                 "the store has this training without the weights that are asked for: it is done again."
             )
-        task = TrainingTask(record, former, data, method, recipe, arithmetic, run.settings.prepare, along)
-        done = kept.keep(_fit(task, run, kept.own))
-        run.store.drop_state(kept.own)
+        done = stored.keep(_fit(task, run, stored.key))
+        run.store.drop_state(stored.key)
         return done
 
-    done = once(run, kept.own, kept.look, fit, title=title, unit="training")
-    return _trained(record, data, what, done, recipe, run.command)
+    done = once(run, stored.key, stored.look_up, compute, title=method.name, unit="training")
+    return _trained(task, what, done, run.command)
 
 
-def _stopping(recipe: Recipe, along: tracking.Tracking | None) -> dict[str, Any]:
-    """What a training with --stop-on depends on, for the key: the measurements of that name."""
-    if recipe.stop_on is None or along is None:
-        return {}
-    return {"stop": dataclasses.replace(along, names=(recipe.stop_on,), test=None).fields()}
+def _key_fields(task: TrainingTask, init: dict[str, Any] | None, seed: int) -> dict[str, Any]:
+    """Everything that determines the weights; `init`: see `_initial_weights`."""
+    method, recipe, about = task.method, task.recipe, task.data.about
+    fields = {
+        "kind": "training",
+        "version": VERSION,
+        "arch": identity(task.arch),
+        "data": task.data.fingerprint,
+        "normalize": [about.mean, about.std],  # they follow from the data set's name or the recipe
+        "method": {"name": method.name, "version": method.version, "config": registry.config(method)},
+        "recipe": recipe.config(),
+        "seed": seed,
+        "draws": GENERATOR,
+        "precision": task.precision,
+    }
+    if init is not None:
+        fields["init"] = init
+    if recipe.stop_on is not None and task.track is not None:
+        fields["stop"] = dataclasses.replace(task.track, names=(recipe.stop_on,), test=None).fields()
+    if task.prepare and method.inner:
+        fields["prepared"] = precision.PREPARED
+    if distributed.count() > 1:
+        fields["processes"] = distributed.count()
+    if 1 in (recipe.batch_size, recipe.micro_batch):
+        fields["batches"] = "single"  # results without it joined the last two images into one batch
+    return fields
 
 
-class _TrainingCache:
-    """A finished training in the store; its tracking history is a separate result.
+class _StoredTraining:
+    """A training's result in the store: its weights, and under a second key the history of its tracking.
 
-    The key of a training does not include tracking, so that an untracked one finds the weights of a tracked
+    The weights' key does not include tracking, so that an untracked training finds the weights of a tracked
     one. A tracked one is found only if its history is stored too: weights of earlier epochs are not kept, so
-    it is trained again for the history, and ends with the same weights.
+    it is trained again for the history, and ends with the same weights. The work is done under `key`: the
+    history's, or without tracking the weights'.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        what: dict[str, Any],
-        along: tracking.Tracking | None,
-        recipe: Recipe,
-        names: dict[str, Any],
-    ) -> None:
-        self.store, self.what, self.recipe, self.names = run.store, what, recipe, names
+    def __init__(self, task: TrainingTask, what: dict[str, Any], store: Store) -> None:
+        self.store, self.what, self.recipe = store, what, task.recipe
+        self.names = resolve.names({"arch": task.arch}, task.data)
         self.lacks_weights = False
-        self.key = digest(what)
-        self.along = None if along is None else along.key_fields(self.key)
-        self.own = self.key if self.along is None else digest(self.along)
+        self.weights_key = digest(what)
+        self.tracking = None if task.track is None else task.track.key_fields(self.weights_key)
+        self.key = self.weights_key if self.tracking is None else digest(self.tracking)
 
-    def look(self) -> dict[str, Any] | None:
+    def look_up(self) -> dict[str, Any] | None:
         """The stored result, if it is complete, or None."""
-        plain = self.store.result(self.key)
-        # a store of other people may contain anything
+        plain = self.store.result(self.weights_key)
         if not isinstance(plain, dict) or "checkpoint" not in plain:
-            plain = None
-        if plain is None:
-            return None
+            return None  # a store of other people may contain anything
         self.lacks_weights = not all(map(self.store.has_object, self.recipe.stored(plain)))
         if self.lacks_weights:
             return None
-        if self.along is None:
+        if self.tracking is None:
             return dict(plain)
-        more = self.store.result(self.own)
+        tracked = self.store.result(self.key)
         # On a GPU another training of this key may have ended with other weights.
-        return None if more is None or more["checkpoint"] != plain["checkpoint"] else _joined(plain, more)
+        if tracked is None or tracked["checkpoint"] != plain["checkpoint"]:
+            return None
+        return _joined(plain, tracked)
 
     def keep(self, done: dict[str, Any]) -> dict[str, Any]:
         """Store the result of a training, in its two parts."""
         plain = {name: value for name, value in done.items() if name not in ("tracked", "tracking")}
-        self.store.keep_result(self.key, self.what, plain, self.names)
-        if self.along is None:
+        self.store.keep_result(self.weights_key, self.what, plain, self.names)
+        if self.tracking is None:
             return plain
-        more = {name: done[name] for name in ("checkpoint", "tracked", "tracking")}
-        self.store.keep_result(self.own, self.along, more, self.names)
-        return _joined(plain, more)
+        tracked = {name: done[name] for name in ("checkpoint", "tracked", "tracking")}
+        self.store.keep_result(self.key, self.tracking, tracked, self.names)
+        return _joined(plain, tracked)
 
 
-def _joined(plain: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    return {**plain, "history": {**plain["history"], **more["tracked"]}, "tracking": more["tracking"]}
+def _joined(plain: dict[str, Any], tracked: dict[str, Any]) -> dict[str, Any]:
+    history = {**plain["history"], **tracked["tracked"]}
+    return {**plain, "history": history, "tracking": tracked["tracking"]}
 
 
 def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
-    """Data and recipe with the defaults that depend on the data set or the method."""
-    if recipe.normalize is not None:
-        mean, std = (
-            (None, None) if recipe.normalize == "none" else _pair(recipe.normalize, data.about.shape[0])
-        )
-        data = dataclasses.replace(data, about=dataclasses.replace(data.about, mean=mean, std=std))
-    side = min(data.about.shape[1:])
+    """The data with the recipe's normalisation, and the recipe with the defaults that depend on the data set
+    or the method. Raises RbError if they do not fit the images.
+    """
+    about = data.about
     changes: dict[str, Any] = {}
+    if recipe.normalize is not None:
+        mean, std = _mean_and_std(recipe.normalize, about.shape[0])
+        data = dataclasses.replace(data, about=dataclasses.replace(about, mean=mean, std=std))
     if recipe.augment is None:
-        changes["augment"] = data.about.augment
+        changes["augment"] = about.augment
     if "awp" in recipe.regularize and recipe.awp_gamma is None:
         changes["awp_gamma"] = 0.005 if method.name == "trades" else 0.01
     if "cutout" in recipe.regularize:
+        side = min(about.shape[1:])
         changes["cutout_length"] = recipe.cutout_length or max(round(side * 14 / 32), 1)
         if changes["cutout_length"] > side:
             raise RbError(
-                f"--cutout-length is {recipe.cutout_length}, and the images have {side} pixels"
-                " a side."
+                f"--cutout-length is {recipe.cutout_length}, and the images have {side} pixels a side."
                 f" Expected at most {side}."
             )
     return data, dataclasses.replace(recipe, **changes)
 
 
-def _pair(
+def _mean_and_std(
     normalize: str | Sequence[Sequence[float]], channels: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, from a name or from one or more numbers each."""
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """Mean and standard deviation a channel: of a name ("none" has none), or one or more numbers each."""
+    if normalize == "none":
+        return None, None
     if isinstance(normalize, str):
         normalize = datasets.NORMALIZATIONS[normalize]
     mean, std = (tuple(map(float, values)) for values in normalize)
@@ -226,8 +230,10 @@ def _pair(
     return mean, std
 
 
-def _start(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] | None:
-    """The initial weights, for the key; None for a fresh network. Raises RbError."""
+def _initial_weights(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] | None:
+    """Which weights the training starts from, for the key; None for a fresh network. Raises RbError if the
+    record has none of that kind.
+    """
     if recipe.init == "random":
         return None
     if recipe.init == "timm":
@@ -239,10 +245,8 @@ def _start(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] |
         file = recipe.init_file
         if file is not None and not os.path.isfile(file):
             raise RbError(f"--init-file {file} is no file. Name the weights of the network, in timm's names.")
-        return {
-            "timm": record["arch"].get("name"),
-            **({} if file is None else {"file": run.store.file_hash(file)}),
-        }
+        hashed = {} if file is None else {"file": run.store.file_hash(file)}
+        return {"timm": record["arch"].get("name"), **hashed}
     if not record.get("checkpoint"):
         raise RbError(
             "--init checkpoint starts from the record's checkpoint, and the record has none. Train it first"
@@ -271,30 +275,26 @@ def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
     """
     from rbtools.trainer.state import threads as threads_of  # torch, which a stored training does not need
 
-    arch, here = task.record["arch"], distributed.here()
-    began = None
+    here = distributed.here()
     if run.placement.threads is None and cores.asked() is None and device.choose(run).type == "cpu":
         began = threads_of(state)
-    if began is not None:
-        return max(min(began, cores.count() // here), 1)
-    return max(resources.training_threads(run, arch) // here, 1)
+        if began is not None:
+            return max(min(began, cores.count() // here), 1)
+    return max(resources.training_threads(run, task.arch) // here, 1)
 
 
 def _trained(
-    record: dict[str, Any],
-    data: Data,
-    what: dict[str, Any],
-    done: dict[str, Any],
-    recipe: Recipe,
-    command: str | None,
+    task: TrainingTask, what: dict[str, Any], done: dict[str, Any], command: str | None
 ) -> dict[str, Any]:
-    record = results.forget_evaluations(record)
-    of_former_file = ("checkpoint_file", "recognised", "leaderboard")
-    record = {key: value for key, value in record.items() if key not in of_former_file}
+    """The record after its training, without what its old weights gave."""
+    recipe = task.recipe
     section = trained.section(what, done, recipe.select, recipe.preset, recipe.stored(done))
     if command is not None:
         section["command"] = command
-    record = {**record, **of_data(data), "train": section, "checkpoint": recipe.selected(done)}
+    of_former_file = ("checkpoint_file", "recognised", "leaderboard")
+    record = results.forget_evaluations(task.record)
+    record = {key: value for key, value in record.items() if key not in of_former_file}
+    record |= {**of_data(task.data), "train": section, "checkpoint": recipe.selected(done)}
     for entry in trained.entries(done):
         record = results.add(record, entry, replace=True)
     return record

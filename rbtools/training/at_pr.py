@@ -15,13 +15,13 @@ from rbtools.training.base import LossTerms, Method, cross_entropy, mode, truth
 
 Solution: TypeAlias = "Tensor | tuple[Tensor, Tensor | None]"
 
-_CLOSE = 4  # decimals to which distances in equal steps are compared, since they are rounded
+_CLOSE = 4  # decimals to which depths in equal steps are compared: they differ by rounding
 
 
-class Candidate(NamedTuple):
+class CandidateSettings(NamedTuple):
     """A candidate's step size and radius, each (N, 1, 1, 1), and its number of steps, (N,) on the CPU."""
 
-    size: Tensor
+    step_size: Tensor
     eps: Tensor
     steps: Tensor
 
@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
 class Walk(NamedTuple):
     """Depth and cross-entropy of each candidate, (N,), and the point before the last step, shaped as images.
 
-    The depth of a candidate that took no step is -inf; `last` is None where none of the batch took one.
+    The depth of a candidate that took no step is -inf; `last` is None if none of the batch took one.
     """
 
     depth: Tensor
@@ -147,12 +147,10 @@ class ATPR(Method[Solution]):
         for least, most in (("step_min", "step_max"), ("steps_min", "steps_max"), ("eps_spread", "eps")):
             low, high = getattr(self, least), getattr(self, most)
             if low > high:
-                shown = "{:g}" if least == "steps_min" else "{:.4g}/255"
-                scale = 1 if least == "steps_min" else 255
+                low, high = (f"{x:g}" if least == "steps_min" else f"{x * 255:.4g}/255" for x in (low, high))
                 raise RbError(
-                    f"{least} of training method 'at-pr' is {shown.format(low * scale)} and {most} is"
-                    f" {shown.format(high * scale)}. Expected {least} to be {most} or less: change one of"
-                    " them."
+                    f"{least} of training method 'at-pr' is {low} and {most} is {high}. Expected {least} to"
+                    f" be {most} or less: change one of them."
                 )
 
     @property
@@ -180,127 +178,115 @@ class ATPR(Method[Solution]):
         return self.inner_mode == "train"
 
     @property
-    def solves_in_eval(self) -> bool:
-        return not self._in_train
-
-    @property
     def of_whole_batches(self) -> bool:
         return self.settings == "batch" or self.walk_rest > 0
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Solution:
         """The chosen candidates, as the images; with `walk_gradient="keep"` (these, `Walk.last`)."""
-        best, last = images.clone(), None
-        depth = torch.full_like(images.flatten(1)[:, 0], -torch.inf)
-        loss = torch.full_like(depth, -torch.inf)
+        candidates, step_sizes = [], []
         with torch.no_grad(), mode(model, train=self._in_train):
-            drawn_candidates = []
-            # Before the first walk: the order of BatchNorm updates in the reference code.
+            # All attacks come before the first walk: the order of BatchNorm updates in the reference code.
             for number in range(self.candidates):
-                candidate_draws = draws.child(f"candidate {number}")
-                settings = self.drawn(images, candidate_draws, number)
-                drawn_candidates.append(
-                    (settings.size, self.attacked(model, images, labels, candidate_draws, settings))
-                )
-            for number, (sizes, candidate) in enumerate(drawn_candidates):
-                walk = self.walked(model, candidate, labels, sizes)
-                last = last if walk.last is None else walk.last
-                better = self.better(walk, depth, loss, number)
-                best = torch.where(wide(better, best), candidate, best)
-                depth = torch.where(better, walk.depth, depth)
-                loss = torch.where(better, walk.loss, loss)
-        return (best, last) if self.walk_gradient == "keep" else best
+                own_draws = draws.child(f"candidate {number}")
+                settings = self.drawn(images, own_draws, number)
+                candidates.append(self.attacked(model, images, labels, own_draws, settings))
+                step_sizes.append(settings.step_size)
+            walks = [
+                self.walked(model, candidate, labels, step_size)
+                for candidate, step_size in zip(candidates, step_sizes, strict=True)
+            ]
+        chosen = torch.stack(candidates)[self.choice(walks), torch.arange(len(images), device=images.device)]
+        if self.walk_gradient == "drop":
+            return chosen
+        return chosen, next((walk.last for walk in reversed(walks) if walk.last is not None), None)
 
-    def better(self, walk: Walk, depth: Tensor, loss: Tensor, number: int) -> Tensor:
-        """Which candidates (N,) are better than the best so far, of these depths and losses."""
-        deep, deepest = walk.depth, depth
+    def choice(self, walks: list[Walk]) -> Tensor:
+        """The number of each image's candidate (N,): the deepest one, or the first of those."""
+        depth = torch.stack([walk.depth for walk in walks])
         if self.walk_size == "plain":
-            deep, deepest = deep.round(decimals=_CLOSE), deepest.round(decimals=_CLOSE)
+            depth = depth.round(decimals=_CLOSE)
         if self.fallback == "first":
-            # The code has distance 0 for candidates without a step, and keeps the first of equal ones.
-            return deep > deepest.clamp_min(0) if number else torch.ones_like(deep, dtype=torch.bool)
-        # Any depth is better than none (-inf); while no candidate is misclassified, the loss decides.
-        return (deep > deepest) | ((deep == -torch.inf) & (deepest == -torch.inf) & (walk.loss > loss))
+            return depth.clamp_min(0).argmax(0)  # the code has distance 0 for candidates without a step
+        loss = torch.stack([walk.loss for walk in walks])
+        return torch.where(depth.amax(0) > -torch.inf, depth.argmax(0), loss.argmax(0))
 
-    def drawn(self, images: Tensor, draws: Draws, number: int) -> Candidate:
+    def drawn(self, images: Tensor, draws: Draws, number: int) -> CandidateSettings:
         """The settings of the candidate of that number, one entry per image."""
-
         n, eps = len(images), images.new_full((), self.eps)
         if number == 0 and self.first == "plain":
-            size, count = images.new_full((), self.plain_step), torch.full((n,), self.plain_steps)
-            return Candidate(size.expand(n, 1, 1, 1), eps.expand(n, 1, 1, 1), count)
-        if self.settings == "batch":  # the draws of the batch's first image count for all
-            draws = draws.take(torch.zeros(1, dtype=torch.int64))
-        if self.eps_spread:
-            eps = self.eps - self.eps_spread * (1 - draws.child("eps").uniform((1, 1, 1)).to(images))
-        size = draws.child("size").uniform((1, 1, 1)).to(images)
-        size = self.step_min + (self.step_max - self.step_min) * size
-        # On the CPU: which images continue is then known without waiting for a GPU at each step.
-        more = draws.child("steps").on_host().integers(self.steps_max - self.steps_min + 1)
-        count = (self.steps_min + more).expand(n)
-        return Candidate(size.expand(n, 1, 1, 1), eps.expand(n, 1, 1, 1), count)
+            step_size, count = images.new_full((), self.plain_step), torch.tensor(self.plain_steps)
+        else:
+            if self.settings == "batch":  # the draws of the batch's first image count for all
+                draws = draws.take(torch.zeros(1, dtype=torch.int64))
+            if self.eps_spread:
+                eps = self.eps - self.eps_spread * (1 - draws.child("eps").uniform((1, 1, 1)).to(images))
+            share = draws.child("size").uniform((1, 1, 1)).to(images)
+            step_size = self.step_min + (self.step_max - self.step_min) * share
+            # On the CPU: which images continue is then known without waiting for a GPU at each step.
+            more = draws.child("steps").on_host().integers(self.steps_max - self.steps_min + 1)
+            count = self.steps_min + more
+        return CandidateSettings(step_size.expand(n, 1, 1, 1), eps.expand(n, 1, 1, 1), count.expand(n))
 
     def attacked(
-        self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws, chosen: Candidate
+        self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws, settings: CandidateSettings
     ) -> Tensor:
         """The last iterate of each image's attack; an image with fewer steps keeps its last one. In train
         mode it still goes through the network with the others, since BatchNorm uses the whole batch. In eval
         mode it is dropped.
         """
-        perturbed = steps.uniform_start(images, draws, chosen.eps)
-        for done in range(int(chosen.steps.max())):
-            active = chosen.steps > done
-            moving = uploaded(torch.nonzero(active)[:, 0], images.device)
-            at = torch.arange(len(images), device=images.device) if self._in_train else moving
+        perturbed = steps.uniform_start(images, draws, settings.eps)
+        for done in range(int(settings.steps.max())):
+            moving = uploaded((settings.steps > done).nonzero()[:, 0], images.device)
+            rows = slice(None) if self._in_train else moving
             stepped, _ = steps.pgd_step(
                 model,
-                perturbed[at],
-                images[at],
-                steps.cross_entropy(labels[at]),
-                eps=chosen.eps[at],
-                step_size=chosen.size[at],
+                perturbed[rows],
+                images[rows],
+                steps.cross_entropy(labels[rows]),
+                eps=settings.eps[rows],
+                step_size=settings.step_size[rows],
             )
             perturbed[moving] = stepped[moving] if self._in_train else stepped
         return perturbed
 
-    def walked(self, model: nn.Module, candidate: Tensor, labels: Tensor, sizes: Tensor) -> Walk:
-        """The walk back of each candidate that is misclassified, in steps of the sizes (N, 1, 1, 1).
+    def walked(self, model: nn.Module, candidate: Tensor, labels: Tensor, step_size: Tensor) -> Walk:
+        """The walk back of each candidate that is misclassified, in steps of `step_size` (N, 1, 1, 1).
 
         In eval mode an image that is correct is dropped; on a GPU, which would wait for that, it goes through
         the network with the others at each of `walk_steps` steps and does not move. In train mode all go
         through the network at each step, and once more after the last one, as in the code (for BatchNorm); an
         image whose walk has ended continues if the batch makes it misclassified again.
         """
-        reads = not candidate.is_cuda or self._in_train or self.walk_gradient == "keep"
+        waits = not candidate.is_cuda or self._in_train or self.walk_gradient == "keep"
         classes, walked, last = truth(labels), candidate.clone(), None
         if self.walk_size == "plain":
-            sizes = torch.full_like(sizes, self.plain_step)
+            step_size = torch.full_like(step_size, self.plain_step)
         depth = torch.full_like(candidate.flatten(1)[:, 0], -torch.inf)
         loss = torch.zeros_like(depth)
-        at = torch.arange(len(candidate), device=candidate.device)
+        rows = torch.arange(len(candidate), device=candidate.device)
         moving = torch.ones_like(depth, dtype=torch.bool)
         for step in range(self.walk_steps):
-            targets = classes[at]
-            objective = steps.cross_entropy(labels[at])
+            objective = steps.cross_entropy(labels[rows])
             if self.walk == "margin":
-                objective = losses.AttackObjective(losses.margin, targets, targets)
-            gradient, logits = steps.input_gradient(model, walked[at], objective)
+                objective = losses.AttackObjective(losses.margin, classes[rows], classes[rows])
+            gradient, logits = steps.input_gradient(model, walked[rows], objective)
             if step == 0:
                 loss = cross_entropy(logits, labels).to(loss)
-            wrong = logits.argmax(1) != targets
-            moving = wrong if reads else moving & wrong
+            wrong = logits.argmax(1) != classes[rows]
+            moving = wrong if self._in_train else moving & wrong
             enough = moving.sum() > self.walk_rest * len(candidate)
-            if not reads:
-                moving = moving & enough
-            elif not enough:
+            if waits and not enough:
                 return Walk(depth, loss, last)
+            moving = moving & enough
             if self.walk_gradient == "keep":
                 last = walked.clone()
-            if reads and not self._in_train:
-                at, gradient, moving = at[moving], gradient[moving], moving[moving]
+            if waits and not self._in_train:
+                rows, gradient, moving = rows[moving], gradient[moving], moving[moving]
             direction = gradient if self.walk == "grad" else gradient.sign()
-            further = (walked[at] - sizes[at] * direction).clamp_(0, 1)
-            walked[at] = torch.where(wide(moving, further), further, walked[at])
-            depth[at] = torch.where(moving, (walked[at] - candidate[at]).flatten(1).abs().amax(1), depth[at])
+            further = (walked[rows] - step_size[rows] * direction).clamp_(0, 1)
+            walked[rows] = torch.where(wide(moving, further), further, walked[rows])
+            length = (walked[rows] - candidate[rows]).flatten(1).abs().amax(1)
+            depth[rows] = torch.where(moving, length, depth[rows])
         if self._in_train:
             model(walked)
         return Walk(depth, loss, last)
@@ -309,9 +295,9 @@ class ATPR(Method[Solution]):
         chosen, last = inner_result if isinstance(inner_result, tuple) else (inner_result, None)
         logits = model(chosen)
         values = cross_entropy(logits, labels)
-        # zeros whose gradient is that of the cross-entropies there, in the mode of the walk
         if last is not None:
-            # On copies of the buffers: the walk's own pass has already updated BatchNorm's statistics.
+            # Zeros are added, whose gradient is that of the cross-entropies there, in the mode of the walk.
+            # The buffers are copies: the walk's own pass has already updated BatchNorm's statistics.
             buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
             with mode(model, train=self._in_train):
                 at_last = cross_entropy(torch.func.functional_call(model, buffers, (last,)), labels)

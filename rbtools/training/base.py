@@ -17,9 +17,9 @@ from rbtools.rng.draws import Draws
 Objective = Callable[[Tensor], Tensor]
 
 NOISES = ("uniform", "gaussian", "laplace")
-NOISE = 0.001
+START_STD = 0.001
 """Standard deviation of the start around the image, for inner problems without a gradient at the image."""
-STEP = 2 / 255
+DEFAULT_STEP = 2 / 255
 """The step size of an inner attack, if its steps can reach the border of the ball (Rice et al. 2020,
 PRBench)."""
 
@@ -48,8 +48,8 @@ class LossTerms(NamedTuple):
 
     def mean(self) -> Loss:
         """The loss of the batch."""
-        detached = [logits if logits is None else logits.detach() for logits in self[1:]]
-        return Loss(self.values.mean(), *detached)
+        clean, adversarial = (None if logits is None else logits.detach() for logits in self[1:])
+        return Loss(self.values.mean(), clean, adversarial)
 
 
 def step_mode_param() -> Any:
@@ -62,9 +62,7 @@ InnerResult = TypeVar("InnerResult")  # the type that `Method.inner_attack` retu
 
 
 class Method(Registered, Generic[InnerResult]):
-    """A training method: the solution of its inner problem, and the loss of the batch with it. `inner` names
-    the inner problem: "ce" and "kl" ascend from a point of the ball (see `Adversarial`), others are explained
-    in their methods; None is no inner problem.
+    """A training method: the solution of its inner problem, and the loss of the batch with it.
 
     Shape, everywhere: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,), or float (N, K), a
     distribution per example (from label smoothing or mixup), which both attack and loss accept.
@@ -72,12 +70,12 @@ class Method(Registered, Generic[InnerResult]):
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
+    # The inner problem: "ce" and "kl" ascend from a point of the ball (see `Adversarial`), others are
+    # explained in their methods; None is no inner problem.
     inner: ClassVar[str | None] = None
-    # What the method keeps of each example from one epoch to the next, by name: see `carrying`.
-    carried: ClassVar[tuple[str, ...]] = ()
-    # The model's mode during the inner attack, "eval" or "train"; the number of steps of "ce" and "kl".
-    inner_mode: str = ""
-    attack_steps: int
+    carried: ClassVar[tuple[str, ...]] = ()  # what it keeps of each example between epochs: see `carrying`
+    inner_mode: str = ""  # the model's mode during the inner attack, "eval" or "train"
+    attack_steps: int  # of "ce" and "kl"
 
     @property
     def reach_options(self) -> tuple[str, str] | None:
@@ -102,12 +100,12 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def weight_radius(self) -> float | None:
-        """How far all weights ascend the loss before a step's gradient is taken (SAM); None if not."""
+        """How far the weights ascend the loss before a step's gradient is taken (SAM's rho); None if not."""
         return None
 
     @property
     def solves_in_eval(self) -> bool:
-        """Whether `inner_attack` uses the model in eval mode only, so that a fast copy may replace it."""
+        """Whether `inner_attack` uses the model in eval mode only: a fast copy may then replace it."""
         return self.inner_mode == "eval"
 
     @property
@@ -162,8 +160,8 @@ class Adversarial(Method[Tensor]):
 
     def __post_init__(self) -> None:
         if self.step_size is None:
-            reaches = units.reaches(self.attack_steps * STEP, self.eps)
-            step = STEP if reaches else 2.5 * self.eps / self.attack_steps
+            reaches = units.reaches(self.attack_steps * DEFAULT_STEP, self.eps)
+            step = DEFAULT_STEP if reaches else 2.5 * self.eps / self.attack_steps
             object.__setattr__(self, "step_size", step)
 
     @property
@@ -222,8 +220,7 @@ class Adversarial(Method[Tensor]):
         """The start of the attack, (N, C, H, W) in [0, 1]."""
         if self.start == "noise":
             # Not clipped, as in the authors' code: the first step projects it into the ball.
-            noise: Tensor = draws.normal(tuple(images.shape[1:])).to(images)
-            return images + NOISE * noise
+            return images + START_STD * draws.normal(tuple(images.shape[1:])).to(images)
         return steps.uniform_start(images, draws, self.eps, self.norm)
 
 
@@ -237,15 +234,15 @@ def noisy(images: Tensor, draws: Draws, noise: str, eps: float, name: str, scale
     """
     stream, shape = draws.child(name), tuple(images.shape[1:])
     if noise == "gaussian":
-        unit = stream.normal(shape)
+        z = stream.normal(shape)
     else:
-        unit = stream.uniform(shape).mul_(2).sub_(1 - 2.0**-24)  # odd multiples of 2^-24: symmetric about 0
+        z = stream.uniform(shape).mul_(2).sub_(1 - 2.0**-24)  # odd multiples of 2^-24: symmetric about 0
         if noise == "laplace":
-            unit = -unit.sign() * (-unit.abs()).log1p()
+            z = -z.sign() * (-z.abs()).log1p()
     if noise == "uniform" or scale == "eps":
-        delta = eps * unit.clamp_(-1, 1).to(images)
+        delta = eps * z.clamp_(-1, 1).to(images)
     else:
-        delta = unit.to(images).clamp_(-eps, eps)
+        delta = z.to(images).clamp_(-eps, eps)
     return (images + delta).clamp_(0, 1)
 
 
@@ -272,8 +269,8 @@ def truth(labels: Tensor) -> Tensor:
 
 @contextmanager
 def mode(model: nn.Module, *, train: bool) -> Iterator[None]:
-    """Set the mode of the model, and restore that of each module afterwards. Each module is restored
-    separately, so that a BatchNorm that the user froze stays frozen.
+    """Within, the model is in eval mode, or with `train` in the mode that it has. Afterwards each module has
+    its own earlier mode again: a BatchNorm that the user froze stays frozen.
     """
     before = [(module, module.training) for module in model.modules()]
     if not train:

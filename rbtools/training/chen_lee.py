@@ -1,4 +1,4 @@
-"""Data filtering: if the attack does not raise the loss, it stops and its loss term is omitted."""
+"""Chen and Lee's data filtering: where the attack does not raise the loss, it stops, and x is trained on."""
 
 from __future__ import annotations
 
@@ -9,18 +9,13 @@ from rbtools.training.base import Adversarial, LossTerms, Method, cross_entropy,
 
 
 class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
-    """A method that stops its attack if that does not raise the loss: Chen and Lee's filter, as in PRBench.
+    """A method with Chen and Lee's filter, as in PRBench, in front of its attack by steps.
 
     After `warm_steps` steps of the attack the cross-entropy at x' is compared with that at x, in the mode of
     the attack. With `rule="batch"` a batch whose mean is lower at x' gets no further steps and is trained on
     CE(x) only: PRBench's code for TRADES (wellzline/PRBenchmark at 0517bae, trades_loss_efficient_2, whose m
-    is `warm_steps - 1`). With `rule="example"` this is decided for each example.
-
-    Expects a method with an attack by steps; with `rule="example"` one that attacks in eval mode, since then
-    only parts of the batch go through the network.
-
-    The decisions of a batch are read once, for which a GPU waits; then only the examples that stay are
-    attacked.
+    is `warm_steps - 1`). With `rule="example"` this is decided for each example; the method must then attack
+    in eval mode, since only parts of the batch go through the network.
     """
 
     def __init__(self, method: Adversarial, warm_steps: int, rule: str = "batch") -> None:
@@ -34,15 +29,15 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
     def inner_attack(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(training images, which examples are attacked further, the logits at x' of that decision).
+        """(Training images, which examples are attacked further, the logits at x' after the warm steps).
 
-        The second is bool (N,), on the CPU.
+        The second is bool (N,), on the CPU: a GPU waits for it once, and attacks only these examples.
         """
         method = self.method
         with torch.no_grad(), mode(model, train=not self.solves_in_eval):
             clean = model(images)
-            start, objective = method.begin(images, draws), method.objective(model, images, labels, clean)
-            warm = method.climb(model, images, start, objective, self.warm_steps)
+            objective = method.objective(model, images, labels, clean)
+            warm = method.climb(model, images, method.begin(images, draws), objective, self.warm_steps)
             reached = model(warm)
             raised = cross_entropy(reached, labels) - cross_entropy(clean, labels)
             if self.rule == "batch":
@@ -68,9 +63,7 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
         plain = terms.adversarial if terms.clean is None else terms.clean
         assert plain is not None
         values = torch.where(stay, terms.values, cross_entropy(plain, labels).to(terms.values))
-        hit = terms.adversarial
-        if hit is not None:
-            hit = torch.where(
-                stay[:, None], hit, reached.to(hit)
-            )  # logits of filtered examples at x' after the warm steps
-        return LossTerms(values, terms.clean, hit)
+        adversarial = terms.adversarial
+        if adversarial is not None:
+            adversarial = torch.where(stay[:, None], adversarial, reached.to(adversarial))
+        return LossTerms(values, terms.clean, adversarial)

@@ -10,8 +10,8 @@ from rbtools.lazy import Tensor, torch
 from rbtools.registry import param
 from rbtools.training.sampled import Sampled
 
-_LOG_RANGE = 7.0
-_HALVINGS = 40
+_LARGEST_LOG = 7.0  # log a is found between minus this and this
+_BISECTIONS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,24 +33,25 @@ class EVaR(Sampled):
             raise RbError(f"q of training method 'evar' is {self.q:g}. It must be above 0, at most 1.")
 
     def risk(self, losses: Tensor) -> Tensor:
-        a = sharpness(losses.detach(), self.q).to(losses)
+        a = best_exponent(losses.detach(), self.q).to(losses)
         return ((a * losses).logsumexp(0) - math.log(len(losses) * self.q)) / a
 
 
-def sharpness(losses: Tensor, q: float) -> Tensor:
+def best_exponent(losses: Tensor, q: float) -> Tensor:
     """The a (N,) that minimises log(mean(exp(a * losses)) / q) / a, log a in [-7, 7], for losses (M, N).
 
     With K(a) = log mean exp(a * losses) the slope has the sign of a * K'(a) - K(a) + log q, which increases
     with a (its slope is a * K''): its zero is found by bisection, in float64.
     """
     losses = losses.double()
-    low = torch.full_like(losses[0], -_LOG_RANGE)
-    high = torch.full_like(low, _LOG_RANGE)
-    for _ in range(_HALVINGS):
+    low = torch.full_like(losses[0], -_LARGEST_LOG)
+    high = torch.full_like(low, _LARGEST_LOG)
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         a = middle.exp()
-        total = (a * losses).logsumexp(0)
-        tilted = ((a * losses - total).exp() * losses).sum(0)
-        rising = a * tilted - (total - math.log(len(losses))) + math.log(q) > 0
+        log_sum = (a * losses).logsumexp(0)
+        k = log_sum - math.log(len(losses))
+        k_slope = ((a * losses - log_sum).exp() * losses).sum(0)
+        rising = a * k_slope - k + math.log(q) > 0
         low, high = torch.where(rising, low, middle), torch.where(rising, middle, high)
     return ((low + high) / 2).exp()

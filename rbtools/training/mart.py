@@ -36,12 +36,12 @@ class MART(Adversarial):
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
         clean, adversarial = model(images), model(inner_result)
-        log_p, hit = F.log_softmax(widen(clean), dim=1), F.softmax(widen(adversarial), dim=1)
+        log_p, p_adversarial = F.log_softmax(widen(clean), dim=1), F.softmax(widen(adversarial), dim=1)
         classes = truth(labels)
         values = cross_entropy(adversarial, labels)
         if self.bce == "bce":
-            wrong = hit.scatter(1, classes[:, None], -1).amax(1)
-            values = values - (1.0001 - wrong + 1e-12).log()
-        apart = (log_p.exp() * (log_p - (hit + 1e-12).log())).sum(1)
-        values = values + self.lambda_ * (1.0000001 - of_class(log_p, classes).exp()) * apart
+            p_wrong = p_adversarial.scatter(1, classes[:, None], -1).amax(1)
+            values = values - (1.0001 - p_wrong + 1e-12).log()
+        kl = (log_p.exp() * (log_p - (p_adversarial + 1e-12).log())).sum(1)
+        values = values + self.lambda_ * (1.0000001 - of_class(log_p, classes).exp()) * kl
         return LossTerms(values, clean, adversarial)

@@ -37,7 +37,7 @@ def torchvision(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 
 
 def timm(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The network of timm that has exactly these names and shapes. Raises RbError where several have.
+    """The network of timm that has exactly these names and shapes. Raises RbError if several have.
 
     Some names of timm have the same tensors and another function: pooling that blurs, TensorFlow's padding
     and epsilon, another GELU. Accuracies hardly distinguish them, so the file's own options decide, else the

@@ -123,7 +123,7 @@ def _config(source: str, path: str) -> Mapping[str, Any]:
 
 
 def _of_timm_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The architecture of timm that a repository's configuration describes. Raises RbError where its
+    """The architecture of timm that a repository's configuration describes. Raises RbError if its
     arguments are changed.
     """
     if config.get("model_args"):

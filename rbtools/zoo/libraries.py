@@ -88,7 +88,7 @@ def resizing(network: nn.Module, side: int) -> nn.Module:
 
 
 def import_timm() -> Any:
-    """The package timm, with the networks that it no longer has. Raises RbError where it is not installed."""
+    """The package timm, with the networks that it no longer has. Raises RbError if it is not installed."""
     # timm imports torchvision, which fails where its compiled operators cannot be loaded.
     from rbtools.models.torchvision_import import torchvision  # noqa: F401
 
@@ -107,7 +107,7 @@ def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
     """timm's network called `arch["name"]`, without its published weights. Nothing is downloaded.
 
     `side` and `patch` in the record are the sides of its images and patches, for networks that have them as
-    arguments (vision transformers). Raises RbError where timm is not installed, has no network of that name,
+    arguments (vision transformers). Raises RbError if timm is not installed, has no network of that name,
     or the network has no such sizes.
     """
     network = _timm(arch, num_classes=classes, in_chans=shape[0])
@@ -122,7 +122,7 @@ def pretrained_timm(
     """timm's network with these weights, which timm fits to it: patches, positions, channels, classes.
 
     state: tensors in timm's names. The classifier is fresh unless the weights' number of classes, as timm
-    publishes it, is `classes`. Raises RbError where a tensor is missing or does not fit.
+    publishes it, is `classes`. Raises RbError if a tensor is missing or does not fit.
     """
     timm = import_timm()
     name = str(arch.get("name"))

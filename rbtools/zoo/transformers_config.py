@@ -1,7 +1,7 @@
 """Image classifiers of the package transformers: the contents of their `config.json` and
 `preprocessor_config.json`.
 
-The network is recognised from its weights (`models.transformers_names`); here the configuration is compared
+The network is recognised from its weights (`zoo.transformers_names`); here the configuration is compared
 with what the class that is built computes, and the preprocessing is read.
 """
 

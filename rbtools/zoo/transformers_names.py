@@ -3,7 +3,7 @@
 `save_pretrained` writes `vit.encoder.layer.0...` and `classifier.weight`. Each kind has a table of
 substitutions, which are applied one after the other, to the names of timm (vit, deit, convnext, convnextv2,
 regnet), torchvision (resnet) or Microsoft's code (swin); query, key and value become one matrix. A file alone
-does not tell the activation and the number of heads; `inputs.transformers_config` compares these.
+does not tell the activation and the number of heads; `zoo.transformers_config` compares these.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import warnings
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 from rbtools.attacks import ATTACKS, steps
@@ -19,6 +18,8 @@ COUNT, EPS = 100, {"linf": 0.12, "l2": 0.75}
 @pytest.fixture(scope="module")
 def setting():
     """A network trained against FGSM on the digits, and test images that it classifies right."""
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     images = torch.from_numpy(digits.images).float().div(16)[:, None]
     labels = torch.from_numpy(digits.target).long()

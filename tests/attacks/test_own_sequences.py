@@ -82,7 +82,7 @@ def test_margin_never_rises(monkeypatch):
 @pytest.mark.parametrize(("norm", "order"), [("l2", 2), ("l1", 1)])
 @pytest.mark.parametrize("side", [3, 4, 5, 7])
 def test_pattern_is_two_bumps_of_opposite_sign(side, norm, order):
-    pattern = square._pattern(side, norm, torch.device("cpu"))
+    pattern = square._eta(side, norm, torch.device("cpu"))
     half = side // 2
     assert pattern.norm(p=order) == pytest.approx(1)
     assert (pattern[:half] > 0).all() and (pattern[half:] < 0).all()
@@ -108,10 +108,10 @@ def test_a_square_in_l1_moves_what_two_windows_had_into_one():
     best = images.clone()
     best[0, 0, 0, 0], best[0, 0, 4, 4] = 0.6, 0.2  # lengths .1 and .3 of eps .5: .1 is unused
     words = torch.tensor([[0, 0, 2**32 - 1, 2**32 - 1, 1]])  # from the last corner into the first
-    row = torch.zeros(1, dtype=torch.long)
-    state = square._SquareState(row, best, images[:, 0, 0, 0], images, images, images, words, row)
-    patch = square._squares(state, words, 3, 0.5, "l1")
-    change = (patch.values.view(5, 5) - 0.5).abs()
+    margin, labels = torch.zeros(1), torch.zeros(1, dtype=torch.long)
+    state = square._SquareState(labels, best, margin, images, draws_for(1), 0.5, "l1")
+    _, values = square._patch_lp(state, words, 3)
+    change = (values.view(5, 5) - 0.5).abs()
     assert float(change.sum()) == pytest.approx(0.5, abs=1e-6)
     assert float(change[:3, :3].sum()) == pytest.approx(0.5, abs=1e-6)
 

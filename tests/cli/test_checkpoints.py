@@ -270,7 +270,7 @@ def test_a_training_leaves_behind_what_belonged_to_the_file(trained_network: Nor
     record = one(trained)
     assert not {"checkpoint_file", "recognised"} & record.keys()
     assert not {"member", "normalize"} & record["arch"].keys()
-    assert one(attack("--n", "10", given=json.dumps(record)))["metrics"]["acc"] >= 0
+    assert one(attack("--n", "10", given=json.dumps(record)))["evals"][-1]["n"] == 10
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_code_runs_only_where_the_command_line_says_so(own_code: str) -> None:
     assert refused.exit_code == 1 and "alone cannot do" in refused.stderr
     assert not Path("it-ran").exists()
     # The prefix belongs to the network's own names, so it is not removed.
-    assert one(attack("--n", "20", "--allow-code", given=asked))["metrics"]["acc"] >= 0
+    assert one(attack("--n", "20", "--allow-code", given=asked))["evals"][-1]["n"] == 20
     with open("mine.py", "a") as module:
         module.write("# other code\n")
     changed = attack("--n", "20", "--allow-code", "--force", given=asked)

@@ -91,9 +91,9 @@ def test_on_the_cpu_nothing_is_read_ahead():
 
 
 def test_memory_decides(monkeypatch):
-    monkeypatch.setattr(streaming, "limit", lambda: ALL.nbytes)
+    monkeypatch.setattr(streaming, "memory_limit", lambda: ALL.nbytes)
     assert isinstance(streaming.images(ALL.shape, fetch), torch.Tensor)
-    monkeypatch.setattr(streaming, "limit", lambda: ALL.nbytes - 1)
+    monkeypatch.setattr(streaming, "memory_limit", lambda: ALL.nbytes - 1)
     found = streaming.images(ALL.shape, fetch)
     assert isinstance(found, streaming.Streamed) and found.to("cpu").to(torch.device("cpu"))[0].shape == (
         3,
@@ -104,34 +104,32 @@ def test_memory_decides(monkeypatch):
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("100", 100), ("2K", 2048), ("1.5m", 3 * 2**19), ("8G", 2**33), ("1TB", 2**40), ("0", 0)],
+    [("2K", 2048), ("1.5m", 3 * 2**19), ("8G", 2**33), ("1TB", 2**40), ("1e9", 10**9), ("0", 0)],
 )
 def test_limit_may_be_set(monkeypatch, text, size):
     monkeypatch.setenv("RB_IMAGE_MEMORY", text)
-    assert streaming.limit() == size
+    assert streaming.memory_limit() == size
 
 
-@pytest.mark.parametrize("text", ["much", "8X", "-1G", "nan", "inf", "G"])
+@pytest.mark.parametrize("text", ["much", "8X", "-1G", "nan", "inf", "G", "B"])
 def test_a_limit_that_is_none_is_refused(monkeypatch, text):
     monkeypatch.setenv("RB_IMAGE_MEMORY", text)
     with pytest.raises(RbError, match=f"RB_IMAGE_MEMORY is '{text}'. Expected a size such as 500M or 8G"):
-        streaming.limit()
+        streaming.memory_limit()
 
 
 def test_a_device_that_is_too_small_gets_images_as_they_are_asked_for(monkeypatch):
     whole = torch.from_numpy(ALL)
     assert streaming.placed(whole, torch.device("cpu")) is whole
-    monkeypatch.setattr(streaming, "_free_on", lambda device: 2 * ALL.nbytes - 1)
-    moved, empty = [], streaming._empty
-    monkeypatch.setattr(
-        streaming, "_empty", lambda shape, dtype, pinned: empty(shape, dtype, pinned=not pinned)
-    )
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * ALL.nbytes - 1, 0))
+    moved, empty = [], torch.empty
+    monkeypatch.setattr(streaming.torch, "empty", lambda shape, dtype, pin_memory: empty(shape, dtype=dtype))
     monkeypatch.setattr(streaming, "_copy", lambda pixels, device: (moved.append(device) or pixels, None))
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
     found = streaming.placed(whole, torch.device("cuda"))
     assert isinstance(found, streaming.Streamed) and moved == []
     assert torch.equal(found[torch.tensor([5, 0])], whole[[5, 0]]) and moved == [torch.device("cuda")]
-    monkeypatch.setattr(streaming, "_free_on", lambda device: 2 * ALL.nbytes)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * ALL.nbytes, 0))
     assert streaming.placed(whole, torch.device("cuda")) is whole
 
 

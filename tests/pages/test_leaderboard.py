@@ -21,7 +21,7 @@ import pytest
 from rbtools import records as lines
 from rbtools.errors import RbError
 from rbtools.pages import leaderboard
-from rbtools.pages.page_content import CONTROL
+from rbtools.pages.templates import CONTROL
 from rbtools.scoring.rank_order import bands as rank_bands
 from tests import runner
 
@@ -151,9 +151,9 @@ def test_every_file_of_the_page_is_installed_with_the_package() -> None:
     folder = ROOT / "rbtools" / "pages"
     packaged = re.findall(r'"rbtools.pages" = \[(.*?)\]', (ROOT / "pyproject.toml").read_text("utf-8"))
     patterns = re.findall(r'"([^"]+)"', packaged[0])
-    files = [path.name for path in folder.iterdir() if path.suffix in (".js", ".css", ".html")]
+    files = [path.name for path in folder.iterdir() if path.suffix in (".bib", ".css", ".html", ".js")]
     assert files and all(any(fnmatch(name, pattern) for pattern in patterns) for name in files)
-    assert sorted(name for name in files if name.endswith(".js")) == list(leaderboard._SCRIPTS)
+    assert leaderboard.scripts() == sorted(name for name in files if name.endswith(".js"))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rbtools.papers import figures_of_papers, sidebyside
+from rbtools.errors import RbError
+from rbtools.papers import figures_of_papers, item_listing, items, sidebyside
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
 from rbtools.papers import reproduce_nas_robbench_201 as robbench
 from rbtools.papers import reproduce_wci as wci
@@ -37,59 +38,45 @@ WITHOUT = {
     "theory": set(),
 }
 
-# The panels of figures that have letters.
-PANELS = {
-    ("nas-robbench-201", "figure 3"): "abc",
-    ("prbench", "figure 2"): "abcdef",
-    ("wci", "figure 1"): "abcd",
-}
+HISTOGRAM = items.PanelCall("plot", ["hist"], {"metric": "acc"})
 NINE = [{"arch": {"name": f"{n}"}, "metrics": {"acc": n / 9}} for n in range(9)]
 
 
 @pytest.mark.parametrize("name", NUMBERED)
 def test_every_number_of_a_paper_is_drawn_or_says_why_not(name: str) -> None:
-    items = figures_of_papers.PAPERS[name].items
-    counts = NUMBERED[name]
-    assert set(items) == {f"{kind} {n}" for kind in counts for n in range(1, counts[kind] + 1)}
-    assert set(NUMBERED) == set(figures_of_papers.PAPERS)
-    for number, item in items.items():
-        assert sum(map(bool, (item.panels, item.table, item.reason))) == 1, number
-        assert item.caption
-        assert "".join(item.panels) == PANELS.get((name, number), "".join(item.panels))
-    assert {number for number, item in items.items() if item.reason} == WITHOUT[name]
-    module = importlib.import_module(
-        f"rbtools.papers.reproduce_{figures_of_papers.PAPERS[name].records.replace('-', '_')}"
-    )
+    paper, counts = items.paper(name, "mini"), NUMBERED[name]
+    assert set(paper.items) == {f"{kind} {n}" for kind in counts for n in range(1, counts[kind] + 1)}
+    assert set(NUMBERED) == set(items.NAMES)
+    for number, item in paper.items.items():
+        assert item.caption and item.axes and item.verdict and not (item.panels and item.reason), number
+    assert {number for number, item in paper.items.items() if item.reason} == WITHOUT[name]
+    module = importlib.import_module(f"rbtools.papers.reproduce_{paper.records.replace('-', '_')}")
     known = {*module.tables([], "mini"), *(["table 2"] if name == "nas-robbench-201" else [])}
-    assert {item.table for item in items.values() if item.table} <= known
+    tables = {number for number, item in paper.items.items() if not item.panels and not item.reason}
+    assert tables <= known
 
 
 @pytest.mark.parametrize("name", NUMBERED)
 @pytest.mark.parametrize("scale", ["mini", "full"])
 def test_every_command_of_an_item_is_one(name: str, scale: str) -> None:
-    run = figures_of_papers.PaperRun(name, scale, Path("made"), 6.5)
-    for number, item in run.paper.items.items():
-        for command in run.commands(item, number.replace(" ", "")).values():
+    for item in items.paper(name, scale).items.values():
+        for command in item.commands(Path("made"), 6.5).values():
             for part in re.split(r" \| (?=rb-)", command):
                 tool, *arguments = shlex.split(part)
                 assert parsed(tool.removeprefix("rb-"), *arguments), part
 
 
 def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> None:
-    records = Path("made/wci-mini.jsonl")
-    items = {
-        "figure 1": figures_of_papers.Item(
-            "Shown.",
-            {"a": "rb-plot hist --metric acc {to}", "b": "rb-plot curves {to}"},
-            axes="x: accuracy, y < 1",
-            verdict="as in the paper",
-        ),
-        "figure 2": figures_of_papers.Item("Of others.", {"": "rb-plot hist {to}"}, of="prbench"),
-        "table 1": figures_of_papers.Item("Words & more.", reason="It has no data."),
+    curves = items.PanelCall("plot", ["curves"], {})
+    axes = "x: accuracy, y < 1", "as in the paper"
+    shown = {
+        "figure 1": items.Item("figure 1", "Shown.", *axes, {"a": [HISTOGRAM], "b": [curves]}),
+        "figure 2": items.Item("figure 2", "Of others.", *axes, {"": [HISTOGRAM]}, of="prbench"),
+        "table 1": items.Item("table 1", "Words & more.", *axes, {}, reason="It has no data."),
     }
     run = figures_of_papers.PaperRun("wci", "mini", Path("made"), 3.3)
-    run.paper = run.paper._replace(items=items)
-    run.claims = []
+    run.paper = run.paper._replace(items=shown)
+    run.claims = [sidebyside.above("a > b", 2.0, 1.0)]
     bound = {
         "measure": "bound",
         "metric": "bound.wci4",
@@ -98,25 +85,27 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
         "inputs": {"n": 3},
     }
     run.theory = sidebyside.theory([{"evals": [{**bound, "vacuous": False}, {"metric": "acc"}]}])
+    records = run.folder / "records.jsonl"
     records.write_text(lines(*NINE))
-    made = {number: run.item(number, item) for number, item in items.items()}
-    assert made["figure 1"].file == "fig1" and not made["figure 2"].file
+    made = {number: run.item(item) for number, item in shown.items()}
+    assert made["figure 1"].done and not made["figure 2"].done
     assert "rb-pr --gamma 0:0.15:31" in made["figure 1"].missing["b"]
     assert "make reproduce-prbench SCALE=mini makes it" in made["figure 2"].missing[""]
-    shown = figures_of_papers.page(run, made)
-    assert "<td>a &lt; b</td><td>0.25</td><td>0.25</td><td>n 3</td><td>0 of 1</td>" in shown
-    assert "In the paper: x: accuracy, y &lt; 1.<br>Verdict: as in the paper.</p>" in shown
-    assert "Words &amp; more." in shown and "It has no data." in shown and 'src="fig1.png"' in shown
+    page = figures_of_papers.page(run, made)
+    assert "<td>a &lt; b</td><td>0.25</td><td>0.25</td><td>n 3</td><td>0 of 1</td>" in page
+    assert "In the paper: x: accuracy, y &lt; 1.<br>Verdict: as in the paper.</p>" in page
+    assert "Words &amp; more." in page and "It has no data." in page and 'src="fig1.png"' in page
+    assert '<li class="holds">a &gt; b: holds (2 and 1)</li>' in page
     pdf = Path("made/wci/fig1.pdf")
     first = pdf.stat().st_mtime_ns
     assert pdf.read_bytes().startswith(b"%PDF")
-    whole = items["figure 1"]._replace(panels={"a": items["figure 1"].panels["a"]})
-    assert not run.figure("figure 1", whole).missing
+    whole = shown["figure 1"]._replace(panels={"a": [HISTOGRAM]})
+    assert not run.figure(whole).missing
     first = pdf.stat().st_mtime_ns
-    assert run.figure("figure 1", whole).file and pdf.stat().st_mtime_ns == first
+    assert run.figure(whole).done and pdf.stat().st_mtime_ns == first
     later = first / 1e9 + 10
     os.utime(records, (later, later))
-    run.figure("figure 1", whole)
+    run.figure(whole)
     assert pdf.stat().st_mtime_ns > first
 
 
@@ -126,9 +115,9 @@ def test_records_of_another_scale_are_not_drawn(name: str) -> None:
     for left in ("records", "records-nas-bench-201-robustness", "figure13"):
         (run.folder / f"{left}.jsonl").write_text(lines(*NINE))
     run.load()
-    for number, item in run.paper.items.items():
-        if item.panels and "rb-arch" not in str(item.panels) and "corruptions all" not in str(item.panels):
-            assert "-full.jsonl. make reproduce-" in run.figure(number, item).missing[""]
+    for item in run.paper.items.values():
+        if item.panels and item.from_records:
+            assert "-full.jsonl. make reproduce-" in run.figure(item).missing[""]
 
 
 def test_records_are_compared_by_a_reproduction_alone() -> None:
@@ -150,19 +139,36 @@ def test_a_table_has_the_published_values_in_columns_of_their_own() -> None:
     ]
 
 
-def test_a_reason_is_what_the_tool_said_and_what_makes_it() -> None:
-    lacks = "rb-plot: error: --rows: No metric matches 'corrupt.*.4'. Metrics: acc, fgsm.8, ....\n"
+def test_a_reason_names_what_makes_missing_metrics() -> None:
+    def reason(text: str) -> str:
+        return figures_of_papers.reason(RbError(text))
+
     made = "--rows: No metric matches 'corrupt.*.4'. rb-corrupt all --severity 1-5 makes it."
-    assert figures_of_papers.reason(lacks) == made
-    near = "No record has the metric 'pgd20.32'. Did you mean 'pgd2.32' or 'ge.pgd2.32'? They have: a.\n"
-    told = "No record has the metric 'pgd20.32'. rb-attack pgd --eps LIST makes it."
-    assert figures_of_papers.reason(f"rb-plot: error: {near}") == told
-    chosen = "rb-plot: --where 'acc > 2' holds for no record.\nrb-plot: error: there is: x was not written.\n"
-    assert figures_of_papers.reason(chosen) == "--where 'acc > 2' holds for no record."
-    piped = "rb-corr: error: There is one set.\nrb-plot: error: no records came in. It may have failed.\n"
-    assert figures_of_papers.reason(piped) == "There is one set."
-    kept = "rb-plot: error: --metric: no record has the confusion of 'acc'. There is: x."
-    assert "--detail" in figures_of_papers.reason(kept)
+    assert reason("--rows: No metric matches 'corrupt.*.4'. Metrics: acc, fgsm.8, ....") == made
+    near = "No record has the metric 'pgd20.32'. Did you mean 'pgd2.32' or 'ge.pgd2.32'? They have: a."
+    assert reason(near) == "No record has the metric 'pgd20.32'. rb-attack pgd --eps LIST makes it."
+    assert "--detail" in reason("--metric: no record has the confusion of 'acc'. There is: x.")
+    assert reason("There is one set.") == "There is one set."
+
+
+def test_a_panel_that_no_record_is_left_for_says_so() -> None:
+    Path("records.jsonl").write_text(lines(*NINE))
+    with pytest.raises(RbError, match=r"^--where 'acc > 2' holds for no record\.$"):
+        figures_of_papers.figure_of(
+            [HISTOGRAM._replace(options={"where": "acc > 2"})], Path("records.jsonl"), 3
+        )
+
+
+def test_an_item_is_listed_and_shown_by_its_name() -> None:
+    listed = CliRunner().invoke(main, ["list"]).stdout
+    assert sum(line.startswith("prbench.") for line in listed.splitlines()) == 18
+    assert "wci.figure-1  The index along" in listed
+    shown = CliRunner().invoke(main, ["show", "robustness-dataset.figure-17", "--scale", "full"]).stdout
+    assert "rb-corr --join arch.class" in shown and "records.jsonl | rb-plot heatmap" in shown
+    assert "  verdict: as in the paper" in shown and "at this scale" not in shown
+    assert "  at this scale: five methods" in item_listing.shown("prbench.table-9", "mini")
+    assert "Did you mean 'wci.figure-1'" in CliRunner().invoke(main, ["show", "wci.figure-2"]).stderr
+    assert [CliRunner().invoke(main, words).exit_code for words in (["show"], ["list", "x"])] == [2, 2]
 
 
 def test_trainings_on_several_data_sets_are_told_apart_and_judged_by_the_claims_of_the_paper() -> None:
@@ -219,25 +225,24 @@ def test_networks_of_one_size_span_their_accuracies_under_attack() -> None:
 
 
 def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
-    records = Path("panels.jsonl")
-    records.write_text(lines(*NINE))
-    command = f"rb-plot hist --metric acc -o a.pdf --width 3 {records}"
-    commands = {
-        "a": command,
-        "b": command.replace("acc", "missing"),
-        "c": f"{command} --label acc=other",
-        "d": command,
+    Path("records.jsonl").write_text(lines(*NINE))
+    panels = {
+        "a": [HISTOGRAM],
+        "b": [HISTOGRAM._replace(options={"metric": "missing"})],
+        "c": [HISTOGRAM._replace(options={"metric": "acc", "label": "acc=other"})],
+        "d": [HISTOGRAM],
     }
-    said = figures_of_papers.draw(commands, "whole", 2, 6.0)
+    item = items.Item("figure 1", "Four.", "x", "as in the paper", panels)
+    said = figures_of_papers.draw(item, Path(), 6.0)
     assert list(said) == ["b"] and "missing" in said["b"]
-    assert not Path("a.pdf").exists()
-    alone = figures_of_papers.figure_of(command)
+    assert not Path("fig1a.pdf").exists()
+    alone = figures_of_papers.figure_of([HISTOGRAM], Path("records.jsonl"), 3)
     height = alone.get_figheight() + figures_of_papers.GAP + alone.get_figheight()
-    box = re.search(rb"/MediaBox \[ 0 0 (\S+) (\S+) \]", Path("whole.pdf").read_bytes())
+    box = re.search(rb"/MediaBox \[ 0 0 (\S+) (\S+) \]", Path("fig1.pdf").read_bytes())
     assert box and [float(side) / 72 for side in box.groups()] == pytest.approx([6.0, height], abs=0.01)
     from matplotlib import image
 
-    pixels = image.imread("whole.png")[..., :3]
+    pixels = image.imread("fig1.png")[..., :3]
     Path("alone.png").write_bytes(base.encode(alone, "png"))
     one = image.imread("alone.png")[..., :3]
     rows, columns = one.shape[:2]

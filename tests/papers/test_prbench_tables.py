@@ -1,4 +1,4 @@
-"""PRBench's tables: what is printed, what its site has, and ours; the axes of its figures."""
+"""PRBench's tables: what is printed, what its site has, and ours."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from rbtools.papers import figures_of_papers, printed
+from rbtools.papers import pipes, printed, recipes
 from rbtools.papers import reproduce_prbench as prbench
-from rbtools.papers.items.base import WORDS
-from rbtools.papers.recipes import RECIPES, VITS, Setting
+from rbtools.papers.recipes import VITS, Setting
 
 TABLES = {4: 10, 5: 5, 8: 35, 9: 63, 11: 42, 12: 13}
-ITEMS = figures_of_papers.PAPERS["prbench"].items
+AT = ("PGD", "TRADES", "MART", "ALP", "CLP", "KL-PGD")
 BOARD, NOISES = printed.read("site-prbench-leaderboard"), printed.read("site-prbench-noises")
 
 
@@ -75,11 +74,11 @@ def test_what_the_text_says_of_the_printed_values_is_so() -> None:
     """Section 5: numbers and extremes that it states."""
     four, five = table(4), table(5)
     assert (four["ERM"]["Acc"], four["PGD"]["Acc"]) == (94.85, 83.83)
-    of_at = [four[name] for name in prbench.AT]
+    of_at = [four[name] for name in AT]
     assert all(row["PR .03"] > 99 and row["ProbAcc .01"] > 97 for row in of_at)  # type: ignore[operator]
     kept = (*prbench.RADII, "ProbAcc .1", "ProbAcc .05", "ProbAcc .01")
     assert all(row[column] > 93 for row in of_at for column in kept)  # type: ignore[operator]
-    assert max(prbench.AT, key=lambda name: four[name]["GE PGD20"] or 0) == "PGD"
+    assert max(AT, key=lambda name: four[name]["GE PGD20"] or 0) == "PGD"
     assert max(four, key=lambda name: four[name]["s/epoch"] or 0) == "AT-PR"
     assert {four[name]["AA"] for name in ("Corr_U", "CVaR")} == {0}
     for column in prbench.NOISE_COLUMNS[:12]:
@@ -173,58 +172,27 @@ def test_a_report_says_which_tables_it_has_nothing_of() -> None:
 
 
 def test_the_recipe_trains_what_the_tables_have() -> None:
-    text = RECIPES["prbench"](Setting("full"))
     assert "vit_large" in VITS
-    for number, pattern in {
-        8: r"timm:deit[^|]*\| rb-train --method (\S+) --init timm --preset",
-        4: r"(erm\S*)",
-    }.items():
+    every = [" ".join(command) for command in pipes.commands(recipes.pipe("prbench", Setting("full")))]
+    text = "\n".join(every)
+    for number, pattern in {8: r"--method (\S+) --init timm --preset", 4: r"--method (erm\S*)"}.items():
         methods = next(iter(re.findall(pattern, text))).split(",")
         named = {prbench.PAPER[method] for method in methods}
         assert named == {name.split(", ")[-1] for name in table(number)}
     # Pair by pair, for tables 9 and 11.
+    noised = re.findall(r"rb-arch (.*)\nrb-train --method corruption .* --noise (\w+)", text)
     for pair in ("--arch vgg19 --dataset svhn", "--arch resnet18:stem=cifar:pool=4x4 --dataset imagenet50"):
-        assert f"for noise in gaussian laplace; do rb-arch {pair} | rb-train --method corruption" in text
-    looped = re.findall(r"for noise in [^;]*; do rb-arch --arch (timm\S*)", text)
-    assert looped and not any("vit_large" in one for one in looped)
-    mnist = re.search(r"--dataset mnist \| rb-train \S+ \S+ --method (\S+)", text)
-    assert mnist and "at-pr" not in mnist[1] and "rb-attack aa --eps 76.5" in text
-    assert text.count("--filter chen-lee --warm-steps $warm") == 4
-    assert text.count("--filter-rule example") == 2
-    assert "rb-arch --arch resnet18 --dataset cifar100 | rb-train --method trades" in text
+        assert {(pair, "gaussian"), (pair, "laplace")} <= {*noised}
+    timm = [pair for pair, _ in noised if "timm" in pair]
+    assert timm and not any("vit_large" in one for one in timm)
+    mnist = re.search(r"--dataset mnist\nrb-train \S+ \S+ --method (\S+)", text)
+    assert mnist and "at-pr" not in mnist[1] and "rb-attack aa --eps 76.5" in every
+    filtered = [one for one in every if "--filter chen-lee --warm-steps" in one]
+    assert len(filtered) == 36 and sum("--filter-rule example" in one for one in filtered) == 18
+    assert "rb-arch --arch resnet18 --dataset cifar100\nrb-train --method trades" in text
 
 
-# --- figures ----------------------------------------------------------------------------------------
-
-# Figure, panel: what its command has of the paper's axes.
-DRAWN = {
-    ("figure 2", "a"): ("scatter --x aa --y pr.08 --colour train.method",),
-    ("figure 2", "b"): ("box --preset prbench-code", "--weightings equal", "--within dataset,arch.name"),
-    ("figure 2", "c"): ("curves --metric 'pr.uniform.*'", "arch.name == 'resnet18'"),
-    ("figure 2", "d"): ("curves --metric 'pr.laplace.*'", "['corruption','corruption gaussian'", "'pgd']"),
-    ("figure 2", "e"): ("curves --over rho --metric 'probacc.uniform.0.03.*'", "arch.name == 'resnet18'"),
-    ("figure 2", "f"): ("curves --metric 'ge.pr-all.uniform.*'", "arch.name == 'resnet18'"),
-    ("figure 3", ""): ("curves --metric 'pr.uniform.*' --facet dataset,arch.name",),
-    ("figure 4", ""): ("curves --over rho --metric 'probacc.uniform.0.03.*", "--facet dataset,arch.name"),
-    ("figure 5", ""): ("curves --metric 'ge.pr-all.uniform.*' --facet dataset,arch.name",),
-    ("figure 6", ""): ("box --preset prbench-code", "--weightings prbench", "--within dataset,arch.name"),
-}
-
-
-@pytest.mark.parametrize(("number", "panel"), DRAWN)
-def test_a_panel_draws_the_axes_of_the_paper(number: str, panel: str) -> None:
-    command = ITEMS[number].panels[panel].format_map({**WORDS["full"], "to": "-o f.pdf"})
-    for part in DRAWN[number, panel]:
-        assert part in command
-
-
-def test_every_item_says_its_axes_and_how_it_stands_beside_the_paper() -> None:
-    assert {(number, panel) for number, item in ITEMS.items() for panel in item.panels} == {*DRAWN}
-    for number, item in ITEMS.items():
-        assert item.verdict and item.axes, number
-    assert "not read beside the paper" in ITEMS["table 10"].verdict
-    assert "draws 10 perturbations" in ITEMS["table 4"].note and "says 20" in ITEMS["table 4"].note
-    assert "other way round" in ITEMS["table 11"].note
+# --- records of figures -----------------------------------------------------------------------------
 
 
 def test_figures_show_one_record_of_each_method_and_noise() -> None:
@@ -251,6 +219,8 @@ def test_filtering_is_judged_by_passes_and_equal_noise_is_not_below() -> None:
         "TRADES": {"s/epoch": 9.0, "passes": 12.0},
         "TRADES m=1 by image": {"s/epoch": 10.0, "passes": 8.4},
     }
-    assert [claim.holds for claim in prbench.of_filtering(rows)] == [True]
+    assert [claim.words for claim in prbench.claims_of(rows) if claim.holds] == [
+        "filtering makes TRADES faster (table 12)"
+    ]
     equal = {"ERM": {f"{noise} PR .03": 1.0 for noise in prbench.NOISES}}
-    assert [claim.holds for claim in prbench.of_noises(equal)][:2] == [None, None]
+    assert {claim.holds for claim in prbench.claims_of(equal)} == {None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rbtools.measures import MEASURES
-from rbtools.papers import reproduce_prbench
+from rbtools.papers import pipes, recipes, reproduce_prbench
 from rbtools.papers.__main__ import main
-from rbtools.papers.recipes import RECIPES, Setting
+from rbtools.papers.recipes import Setting
 from tests import runner
 from tests.runner import parsed
 
@@ -23,62 +22,21 @@ NAMES = ("nas-bench-201-robustness", "nas-robbench-201", "prbench")
 pytestmark = pytest.mark.slow
 
 
-def recipe(name: str, scale: str) -> str:
-    """The pipe of a recipe, on one line."""
-    return re.sub(r" +", " ", RECIPES[name](Setting(scale, jobs="1")))
+def commands(name: str, scale: str) -> list[list[str]]:
+    return list(pipes.commands(recipes.pipe(name, Setting(scale, jobs="1"))))
 
 
-def stage(command: str, text: str) -> str:
-    tool, *arguments = shlex.split(command)
-    if tool == "cat":
-        return text
-    done = runner.run(tool.removeprefix("rb-"), arguments, text)
-    assert done.exit_code == 0, f"$ {command}\n{done.stderr[-2000:]}"
-    return done.stdout
-
-
-def apart(text: str, mark: str) -> list[str]:
-    """The parts of a shell text between marks that stand outside groups, loops and quotes."""
-    parts, depth = [""], 0
-    for token in re.findall(r"\"[^\"]*\"|'[^']*'|\w+|; | \| |.", text):
-        depth += (token in ("{", "for")) - (token in ("}", "done"))
-        if token == mark and depth == 0:
-            parts.append("")
+def run(stages: recipes.Pipe) -> str:
+    """What a pipe writes, with its commands called in this process."""
+    written = ""
+    for stage in stages:
+        if isinstance(stage, tuple):
+            written = "".join(map(run, stage))
         else:
-            parts[-1] += token
-    return [part.strip(" ;") for part in parts if part.strip(" ;")]
-
-
-def run(text: str) -> str:
-    """What a recipe writes: of commands, loops (for x in a b; do ...; done), groups ({ ...; }), and pipes."""
-    return "".join(_pipe(one) for one in apart(text, "; "))
-
-
-def _pipe(text: str) -> str:
-    first, *stages = apart(text, " | ")
-    loop = re.fullmatch(r"for (\w+) in ([^;]*); do (.*?);? done", first)
-    if loop:
-        written = "".join(run(loop[3].replace(f"${loop[1]}", value)) for value in loop[2].split())
-    elif first.startswith("{"):
-        written = run(first[1:-1])
-    else:
-        written = stage(first, "")
-    for command in stages:
-        written = stage(command, written)
+            done = runner.run(stage[0].removeprefix("rb-"), stage[1:], written)
+            assert done.exit_code == 0, f"$ {stage}\n{done.stderr[-2000:]}"
+            written = done.stdout
     return written
-
-
-def words(pipe: str) -> list[str]:
-    """The commands of a recipe."""
-    return re.findall(r"rb-[a-z]+ [^|;}]*", pipe)
-
-
-def parses(command: str) -> None:
-    """A command with all its options is understood; it is not run."""
-    named = {"how": "cutout", "noise": "gaussian", "set": "cifar10", "classes": "10", "search": "darts"}
-    tool, *arguments = shlex.split(re.sub(r"\$(\w+)", lambda word: named.get(word[1], "1"), command))
-    arguments = [word for word in arguments if word != "done"]
-    assert parsed(tool.removeprefix("rb-"), *arguments), command
 
 
 def papers(*arguments: str) -> Result:
@@ -95,7 +53,7 @@ def compare(name: str, text: str) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_ends_with_the_published_values_beside_ours(name: str) -> None:
-    text = run(recipe(name, "tiny"))
+    text = run(recipes.pipe(name, Setting("tiny", jobs="1")))
     records = [json.loads(line) for line in text.splitlines()]
     assert records and all("error" not in record for record in records)
     shown = compare(name, text)
@@ -107,7 +65,7 @@ def test_a_recipe_ends_with_the_published_values_beside_ours(name: str) -> None:
 
 def test_the_curves_of_wci_end_with_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MEASURES.load("wci"), "size", (1, 4))
-    text = run(recipe("wci", "tiny"))
+    text = run(recipes.pipe("wci", Setting("tiny", jobs="1")))
     plain, record = [json.loads(line) for line in text.splitlines()]
     assert "regularize" not in plain["train"]["config"]
     assert record["train"]["config"]["regularize"] == ["l2"]
@@ -123,7 +81,7 @@ def test_the_curves_of_wci_end_with_correlations(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_theory_ends_with_bounds_of_its_own_networks() -> None:
-    text = run(recipe("theory", "tiny"))
+    text = run(recipes.pipe("theory", Setting("tiny", jobs="1")))
     assert [json.loads(line)["arch"]["space"] for line in text.splitlines()] == ["fcnn", "rescnn"]
     shown = compare("theory", text)
     first, second = shown.split("rescnn: 1 networks")
@@ -137,7 +95,7 @@ def test_the_theory_ends_with_bounds_of_its_own_networks() -> None:
 
 
 @pytest.mark.parametrize("how", [(), ("--dry-run",)])
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", recipes.NAMES)
 def test_missing_data_are_named_before_anything_runs(name: str, how: tuple[str, ...]) -> None:
     done = papers(f"reproduce-{name}", "--scale", "full", "--data", "nowhere", *how)
     assert done.exit_code == 1 and done.stdout == "" and not Path("reproduced").exists()
@@ -162,33 +120,34 @@ def test_names_are_listed_and_others_refused() -> None:
 def test_a_recipe_runs_its_pipe_and_keeps_records_that_did_not_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(
-        RECIPES, "theory", lambda setting: "rb-arch --space fcnn --depth 2 --sample 1 --width 4"
-    )
+    listing = ["rb-arch", *"--space fcnn --depth 2 --sample 1 --width 4".split()]
+    monkeypatch.setattr(recipes, "pipe", lambda name, setting: [listing])
     done = papers("reproduce-theory", "--scale", "tiny", "--reproduced", "made")
     assert done.exit_code == 0 and "fcnn: 1 networks" in done.stdout
     records = Path("made/theory-tiny.jsonl")
     first = records.stat().st_mtime_ns
     papers("reproduce-theory", "--scale", "tiny", "--reproduced", "made")
     assert records.stat().st_mtime_ns == first and [*Path("made").glob("new-*")] == []
-    monkeypatch.setitem(RECIPES, "theory", lambda setting: "rb-arch --index 99999999 | cat")
+    fails = [["rb-arch", "--index", "99999999"], ["cat"]]
+    monkeypatch.setattr(recipes, "pipe", lambda name, setting: fails)
     failed = papers("reproduce-theory", "--scale", "tiny", "--reproduced", "made")
     assert failed.exit_code == 1 and "goes on there" in failed.stderr and records.stat().st_mtime_ns == first
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", recipes.NAMES)
 @pytest.mark.parametrize("scale", ["mini", "full"])
 def test_every_command_of_a_recipe_is_one(name: str, scale: str) -> None:
     """The commands of the larger scales are parsed, with all options, but not run."""
-    commands = words(recipe(name, scale))
-    assert len(commands) >= (6 if name in NAMES else 3 if name == "wci" else 1)
-    for command in commands:
-        parses(command)
+    every = commands(name, scale)
+    assert len(every) >= 5
+    for tool, *arguments in every:
+        assert parsed(tool.removeprefix("rb-"), *arguments), arguments
 
 
 @pytest.mark.parametrize("scale", ["mini", "full"])
 def test_the_columns_of_prbench_are_at_the_radii_of_its_recipe(scale: str) -> None:
-    lists = re.findall(r"--gamma (\S+)", recipe("prbench", scale))
+    every = commands("prbench", scale)
+    lists = [one[one.index("--gamma") + 1] for one in every if "--gamma" in one]
     measured = {f"{float(Fraction(word)):g}" for one in lists for word in one.split(",")}
     columns = reproduce_prbench.metrics(scale).values()
     names = [name.split(".", 2) for name in columns if name.startswith(("pr.", "probacc."))]

@@ -1,13 +1,10 @@
-"""Papers beside ours: tables, claims, and what is missing."""
+"""Papers beside ours: tables and claims."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from rbtools.papers import sidebyside as side
-from rbtools.papers.recipes import Setting
 
 
 def test_a_cell_has_the_published_value_ours_and_the_difference() -> None:
@@ -44,7 +41,7 @@ def test_claims_that_fail_are_shown_and_counted() -> None:
         side.above("a above b", 0.5, 0.4),
         side.above("b above a", 0.4, 0.5),
         side.above("a above c", 0.4, None),
-        side.below("a near zero", 0.01, 0.02),
+        side.at_most("a near zero", 0.01, 0.02),
         side.all_above("all above c", [("a", 0.5, 0.4), ("b", 0.3, 0.4), ("d", None, 0.1)]),
     ]
     text = side.told(claims)
@@ -52,6 +49,31 @@ def test_claims_that_fail_are_shown_and_counted() -> None:
     assert "- all above c: FAILS (not so for b (0.3 and 0.4))" in text
     assert "- a above c: cannot be told (not measured here)" in text
     assert text.endswith("2 of 4 claims hold here; 1 cannot be told from these records.")
+
+
+def test_a_claim_compares_rows_in_columns_and_columns_in_rows() -> None:
+    rows = {
+        "pgd": {"Acc": 0.8, "AA": 0.5},
+        "erm": {"Acc": 0.9, "AA": 0.01},
+        "pgd m=1": {"Acc": 0.7, "AA": 0.5},
+    }
+
+    def tested(place: str, *comparisons: str) -> tuple[bool | None, str]:
+        claim = side.tested("words", {place: comparisons}, rows)
+        return claim.holds, claim.found
+
+    assert tested("Acc", "erm > pgd") == (True, "0.9 and 0.8")
+    assert tested("Acc,AA", "erm > pgd,mart") == (False, "not so for erm and pgd (0.01 and 0.5)")
+    assert tested("AA", "pgd > pgd m=*") == (None, "0.5 and 0.5")
+    assert tested("AA", "pgd >= pgd m=*,erm") == (True, "all 2")
+    assert tested("pgd*", "AA > Acc") == (
+        False,
+        "not so for pgd: AA and Acc (0.5 and 0.8), pgd m=1: AA and Acc (0.5 and 0.7)",
+    )
+    assert tested("erm", "Acc > AA by 0.9") == (False, "0.9 and 0.01")
+    assert tested("AA", "erm,pgd <= 0.02") == (False, "0.5, limit 0.02")
+    assert tested("AA", "pgd,pgd m=* > 0.4") == (True, "all 2")
+    assert tested("AA", "mart > pgd") == (None, "not measured here")
 
 
 def test_means_are_over_the_records_of_a_row() -> None:
@@ -63,14 +85,6 @@ def test_means_are_over_the_records_of_a_row() -> None:
 def test_failed_records_are_left_out_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert side.read(['{"arch":{}}\n', "\n", '{"arch":{},"error":{}}\n']) == [{"arch": {}}]
     assert capsys.readouterr().err == "1 of 2 records failed and are left out.\n"
-
-
-def test_missing_data_says_which_file_where_from_and_which_layout() -> None:
-    Path("there").touch()
-    there, weights = side.Missing("there", "a", "b"), side.Missing("weights", "its authors", "000000.pth")
-    assert side.absent("x", [there]) == ""
-    told = side.absent("x", [there, weights])
-    assert told.endswith("  weights\n    from: its authors\n    layout: 000000.pth") and "there" not in told
 
 
 def test_bounds_of_records_are_one_row_each_with_the_inputs_of_the_least() -> None:
@@ -86,28 +100,3 @@ def test_bounds_of_records_are_one_row_each_with_the_inputs_of_the_least() -> No
         "| bound.b | \\|a\\|/n | 0.25 | 4 | n 2, a 0.5 | 2 of 3 |"
     )
     assert side.theory_text([{"evals": []}]) == ""
-
-
-def test_weights_of_timm_are_named_where_the_hub_keeps_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    (tmp_path / "models--timm--there.fb").mkdir()
-    wanted = [side.timm_weights(name) for name in ("there.fb", "missing.fb")]
-    said = side.absent("prbench", wanted)
-    assert f"{tmp_path}/models--timm--missing.fb" in said and "there" not in said
-    assert "hf download timm/missing.fb model.safetensors" in said and "PR_VITS=" in said
-
-
-def test_what_further_pairs_and_transformers_need_is_named() -> None:
-    pairs = "cifar10/vgg19 mnist/simplecnn svhn/resnet18"
-    setting = Setting("full", data="nowhere", pairs=pairs, vits="", vit_s="nowhere/vit_s.pth")
-    said = side.absent("prbench", side.needed(setting, (), False, True))
-    assert "nowhere/MNIST/raw\n    from: its authors" in said and "nowhere/train_32x32.mat" in said
-    assert "nowhere/vit_s.pth\n    from: timm's authors: https://" in said and "PR_VIT_S=" in said
-    assert "cifar-10" not in said
-    Path("data/mnist").mkdir(parents=True)
-    Path("data/mnist/train-images-idx3-ubyte.gz").touch()
-    Path("data/svhn").mkdir()
-    Path("data/svhn/train_32x32.mat").touch()
-    assert side.absent("prbench", [side.data_set(name, "data") for name in ("mnist", "svhn")]) == ""

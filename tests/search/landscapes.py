@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from rbtools.records import dumps
 from rbtools.search.driver import Value
-from rbtools.search.objective import SearchObjective, objectives
+from rbtools.search.objective import objectives
 from rbtools.search.result_table import ResultTable
 from rbtools.search.search_space import CellSpace
 from rbtools.spaces import nasbench201
@@ -61,10 +61,13 @@ def table_file(name: str, indices: Sequence[int] | None = None, more: float = 0.
     return name
 
 
-def table_of(landscape: Callable[[int], float], **options: Any) -> ResultTable:
-    """A table of every class of cells, by its representative."""
-    records = [record(index, acc=landscape(index)) for index in nasbench201.unique()]
-    return of_records(records, objectives(["acc"]), **options)
+def table_of(objective: str, **landscapes: Callable[[int], float]) -> ResultTable:
+    """A table of every class of cells, by its representative, whose metrics are these."""
+    table = ResultTable(objectives([objective]))
+    for index in nasbench201.unique():
+        made = record(index, **{name: landscape(index) for name, landscape in landscapes.items()})
+        table.add(made, dumps(made))
+    return table
 
 
 class Counting:
@@ -77,14 +80,3 @@ class Counting:
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
         self.asked.update(self.field.key(index) for index in indices)
         return {self.field.key(index): (self.landscape(self.field.keys[index]),) for index in indices}
-
-
-def of_records(
-    records: Iterable[dict[str, Any]], objectives: Sequence[SearchObjective], *, share: bool = True
-) -> ResultTable:
-    """The table of these records."""
-    table = ResultTable(objectives, share=share)
-    for record in records:
-        table.add(record, dumps(record))
-    table.check()
-    return table

@@ -6,26 +6,23 @@ import pytest
 from scipy.stats import binomtest, mannwhitneyu
 
 from rbtools.search import SEARCHES, front
-from rbtools.search.driver import Rules, search
-from rbtools.search.objective import objectives
+from rbtools.search.driver import Rules, Trace, search
 from rbtools.search.result_table import ResultTable
-from rbtools.search.sources import TableSource
-from rbtools.search.summary import best
+from rbtools.search.summary import found as found_by
 from rbtools.spaces import nasbench201
-from tests.search.landscapes import BEST, needle, of_records, record, slope, table_of
+from tests.search.landscapes import BEST, needle, slope, table_of
 
-SLOPE, NEEDLE = table_of(slope, share=True), table_of(needle)
+SLOPE, NEEDLE = table_of("acc", acc=slope), table_of("acc", acc=needle)
 
 
-def found(
-    name: str, table: object, budget: int, runs: int = 40, charge: bool = False, **params: object
-) -> list[float]:
+def searched(name: str, table: ResultTable, rules: Rules, runs: int) -> list[Trace]:
+    return search(SEARCHES.build(name), table.field, lambda _: table.known, rules, range(runs))
+
+
+def found(name: str, table: ResultTable, budget: int, runs: int = 40, charge: bool = False) -> list[float]:
     """The best value that each run found."""
-    source = TableSource(table)  # type: ignore[arg-type]
-    traces = search(
-        SEARCHES.build(name, **params), source.field, source, Rules(budget, charge), seed=3, runs=range(runs)
-    )
-    return [one.values[0] for trace in traces if (one := best(trace)) is not None]
+    traces = searched(name, table, Rules(budget, charge, seed=3), runs)
+    return [best.values[0] for trace in traces for best in found_by(trace)]
 
 
 def worse(first: list[float], second: list[float]) -> float:
@@ -35,7 +32,11 @@ def worse(first: list[float], second: list[float]) -> float:
 
 @pytest.mark.parametrize(
     ("name", "budget", "runs", "most"),
-    [("local", 100, 40, 1e-6), ("evolution", 100, 40, 1e-6), ("bananas", 80, 8, 1e-3)],
+    [
+        ("local", 100, 40, 1e-6),
+        ("evolution", 100, 40, 1e-6),
+        pytest.param("bananas", 80, 8, 1e-3, marks=pytest.mark.slow),
+    ],
 )
 def test_where_there_is_a_slope_a_search_beats_random_at_equal_budget(
     name: str, budget: int, runs: int, most: float
@@ -45,7 +46,7 @@ def test_where_there_is_a_slope_a_search_beats_random_at_equal_budget(
 
 
 def test_local_search_walks_up_the_slope_to_the_optimum() -> None:
-    top = max(value[0] for value in SLOPE.values().values() if value)
+    (top,) = max(SLOPE.known.values())
     assert found("local", SLOPE, 400, runs=10) == [top] * 10
 
 
@@ -65,30 +66,22 @@ def test_random_search_finds_a_class_as_often_as_its_size_says() -> None:
     assert binomtest(hits, runs, 1 - (1 - size / 15625) ** budget).pvalue > 0.001
 
 
+@pytest.mark.slow
 def test_nsga2_covers_more_of_the_front_than_random() -> None:
     # 20 runs of 250 queries each, on two objectives that pull against each other; measured: p = 1e-7.
-    table = two_sided()
+    # What is worth much costs much: a price is the number of operations that are not none.
+    table = table_of("worth,price:lower", worth=slope, price=price)
     assert worse(covered("random", table), covered("nsga2", table)) < 1e-4
 
 
-def two_sided() -> ResultTable:
-    """What is worth much costs much: the value of `slope`, and the number of operations that are not none."""
-    records = [
-        record(
-            index, worth=slope(index), price=float(sum(op > 0 for op in nasbench201.ops_of({"index": index})))
-        )
-        for index in nasbench201.unique()
-    ]
-    return of_records(records, objectives(["worth", "price:lower"]))
+def price(index: int) -> float:
+    return float(sum(op > 0 for op in nasbench201.cells()[index]))
 
 
 def covered(name: str, table: ResultTable) -> list[float]:
     """The hypervolume that each run covers."""
-    source = TableSource(table)
-    rules = Rules(250)
-    traces = search(SEARCHES.build(name), source.field, source, rules, seed=1, runs=range(20), objectives=2)
-    points = [value for value in source.known.values() if value is not None]
-    low, high = (tuple(map(end, zip(*points, strict=True))) for end in (min, max))
+    traces = searched(name, table, Rules(250, objectives=2, seed=1), 20)
+    low, high = (tuple(map(end, zip(*table.known.values(), strict=True))) for end in (min, max))
     return [
         front.hypervolume(front.scaled([value for _, value in trace.log if value], low, high))
         for trace in traces

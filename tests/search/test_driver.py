@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from rbtools.search import SEARCHES
-from rbtools.search.driver import IDLE, Proposals, Rules, Trace, patience, search
+from rbtools.search.driver import IDLE, Algorithm, Proposals, Rules, Trace, patience, search
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import CellSpace, SearchSpace
 from rbtools.spaces import nasbench201
 from tests.search.landscapes import Counting, slope
 
-COSTLY = [name for name in SEARCHES if not getattr(SEARCHES.load(name), "supernet", False)]
+COSTLY = [name for name in SEARCHES if not SEARCHES.load(name).supernet]
 EDGES_AND_OPS = 24
 
 
 @dataclasses.dataclass(frozen=True)
-class Scripted:
+class Scripted(Algorithm):
     """Proposes given architectures repeatedly, and records the answers."""
 
     batches: Sequence[Sequence[int]]
     heard: list[Any] = dataclasses.field(default_factory=list)
-    name: ClassVar[str] = "scripted"
-    many: ClassVar[bool] = False
 
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         while True:
@@ -36,7 +34,7 @@ class Scripted:
 
 def run(algorithm: Any, values: Any, *, budget: int, charge: bool = False, runs: int = 1) -> list[Trace]:
     rules = Rules(budget, charge_repeats=charge)
-    return search(algorithm, values.field, values, rules, seed=0, runs=range(runs))
+    return search(algorithm, values.field, values, rules, range(runs))
 
 
 def test_a_known_architecture_is_not_charged_again() -> None:
@@ -80,16 +78,8 @@ def test_answers_come_in_the_order_of_the_proposal() -> None:
 
 def test_a_failed_evaluation_is_charged_and_worst() -> None:
     script = Scripted([[1, 2]])
-    field = CellSpace(share=False)
-
-    class Failing:
-        def __init__(self) -> None:
-            self.field = field
-
-        def __call__(self, indices: Sequence[int]) -> dict[Any, Any]:
-            return {index: None if index == 1 else (1.0,) for index in indices}
-
-    (trace,) = run(script, Failing(), budget=3, charge=True)
+    values = {1: None, 2: (1.0,)}
+    (trace,) = search(script, CellSpace(share=False), lambda _: values, Rules(3, charge_repeats=True), [0])
     assert script.heard == [[float("-inf"), 1.0]]
     assert trace.log == [(1, None), (2, (1.0,)), (1, None)]
 
@@ -124,7 +114,7 @@ def test_every_algorithm_spends_exactly_its_budget(name: str, charge: bool) -> N
 def test_a_run_depends_on_its_seed_and_number_alone(name: str) -> None:
     def log(numbers: Sequence[int], seed: int = 0) -> list[Any]:
         values = Counting(slope, CellSpace())
-        traces = search(SEARCHES.build(name), values.field, values, Rules(25), seed=seed, runs=numbers)
+        traces = search(SEARCHES.build(name), values.field, values, Rules(25, seed=seed), numbers)
         return [trace.log for trace in traces]
 
     together = log([0, 1, 2])

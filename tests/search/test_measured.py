@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from rbtools.search.search_command import request_of
+from rbtools.search.live import request_of
 from tests import runner
 from tests.search.landscapes import slope, table_file
 

@@ -174,6 +174,11 @@ def test_records_without_the_objective_are_left_out_and_counted() -> None:
     assert one["search"]["architectures"] == 40
 
 
+def test_objectives_that_no_architecture_has_together_are_refused() -> None:
+    result = run("random --objective acc,cost", [record(5, acc=1.0), record(6, cost=1.0)])
+    assert result.exit_code == 2 and "no architecture has a value of each of acc, cost." in result.stderr
+
+
 def test_bad_lines_and_failed_records_are_left_out() -> None:
     failed = json.dumps({**FEW[0], "error": {"tool": "rb-attack", "message": "no"}})
     wrong = json.dumps({"arch": {"space": "nasbench201", "index": 99999}, "metrics": {"acc": 1}})

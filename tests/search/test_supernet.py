@@ -13,7 +13,7 @@ from torch import nn
 
 from rbtools.execution.run import Run
 from rbtools.models.cell_network import NASBench201Network
-from rbtools.models.supernet import MixedEdge, SearchCell, Supernet
+from rbtools.models.supernet import MixedOp, SearchCell, Supernet
 from rbtools.search import SEARCHES
 from rbtools.search.advrush import curvature
 from rbtools.spaces import nasbench201
@@ -37,9 +37,9 @@ def searched(name: str, seed: int = 0, store: Store | None = None, **more: Any) 
 
 def test_an_edge_is_the_weighted_sum_of_its_operations() -> None:
     torch.manual_seed(0)
-    edge, x = MixedEdge(3).eval(), torch.randn(2, 3, 8, 8)
+    edge, x = MixedOp(3).eval(), torch.randn(2, 3, 8, 8)
     weights = torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25])
-    by_hand = sum(weight * op(x) for weight, op in zip(weights, edge.candidates, strict=True))
+    by_hand = sum(weight * op(x) for weight, op in zip(weights, edge.ops, strict=True))
     torch.testing.assert_close(edge(x, weights), by_hand)
     assert not any(parameter.numel() == 3 for parameter in edge.parameters())  # BatchNorm without a scale
 
@@ -55,11 +55,11 @@ def test_a_supernet_that_is_sure_is_the_network_of_that_cell(index: int) -> None
         parts = name.split(".")
         if "layers" in parts:
             edge = int(parts[3])
-            name = ".".join([*parts[:2], "edges", str(edge), "candidates", str(ops[edge]), *parts[4:]])
+            name = ".".join([*parts[:2], "edges", str(edge), "ops", str(ops[edge]), *parts[4:]])
         if name in state:
             state[name] = value
     whole.load_state_dict(state)
-    whole.weigh = F.one_hot(torch.tensor(ops), 5).float()
+    whole.mixture = F.one_hot(torch.tensor(ops), 5).float()
     images = torch.rand(4, 3, 16, 16)
     torch.testing.assert_close(whole(images), network(images))
 
@@ -68,7 +68,7 @@ def test_the_derived_cell_has_the_heaviest_operation_of_each_edge() -> None:
     net = Supernet(channels=2, cells=1)
     with torch.no_grad():
         net.alphas.copy_(F.one_hot(torch.tensor([3, 0, 1, 4, 2, 3]), 5))
-    assert net.derived() == (3, 0, 1, 4, 2, 3)
+    assert net.genotype() == (3, 0, 1, 4, 2, 3)
     assert len(net.weights()) == len(list(net.parameters())) - 1
     assert all(parameter is not net.alphas for parameter in net.weights())
     assert isinstance(net.cells[0], SearchCell)
@@ -160,6 +160,7 @@ def test_a_search_is_repeatable_and_found_in_the_store(name: str, tmp_path: Path
     assert searched(name, seed=1, store=store)["alphas"] != first["alphas"]
 
 
+@pytest.mark.slow
 def test_darts_prefers_the_operation_that_helps() -> None:
     # Where an edge alone decides, a large step shows which way it goes: none blocks the image's way.
     found = searched("darts", epochs=6, steps=None, arch_lr=0.1, batch_size=64)

@@ -158,10 +158,10 @@ def test_settings_are_drawn_for_each_image_or_once_a_batch_and_the_first_may_be_
         chosen = method(settings=settings, first="plain", plain_step=0.02, plain_steps=3, **ranges)
         plain = chosen.drawn(images, draws, 0)
         assert plain.steps.tolist() == [3] * count
-        assert plain.eps.unique().tolist() == [0.3] and plain.size.unique().tolist() == [0.02]
+        assert plain.eps.unique().tolist() == [0.3] and plain.step_size.unique().tolist() == [0.02]
         found = chosen.drawn(images, draws, 1)
-        assert len(found.size.unique()) == len(found.eps.unique()) == len(found.steps.unique()) == kinds
-        assert found.size.min() >= STEP and found.size.max() <= 3 * STEP
+        assert len(found.step_size.unique()) == len(found.eps.unique()) == len(found.steps.unique()) == kinds
+        assert found.step_size.min() >= STEP and found.step_size.max() <= 3 * STEP
         assert found.eps.min() >= 0.2 and found.eps.max() <= 0.3
         assert found.steps.min() >= 1 and found.steps.max() <= 50
         assert chosen.of_whole_batches is (settings == "batch")

@@ -222,7 +222,7 @@ def test_the_candidates_and_walks_of_at_pr_are_those_of_the_code(name, monkeypat
     chosen.loss(net, images, labels, inner_result).mean().value.backward()
     assert gradients(net) == pytest.approx(case["grad_l2_of_loss_alone"], rel=1e-5)
     for found, wanted in zip(drawn, case["candidate_settings"], strict=True):
-        assert [found.eps[0].item(), found.size[0].item(), int(found.steps[0])] == pytest.approx(wanted)
+        assert [found.eps[0].item(), found.step_size[0].item(), int(found.steps[0])] == pytest.approx(wanted)
     for found, wanted in zip(depths, case["distance_in_steps"], strict=True):
         steps = (found * 255 / 2).round()
         assert steps.tolist() == [round(value) for value in wanted]

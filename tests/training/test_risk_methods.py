@@ -13,7 +13,7 @@ from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 from rbtools.training.base import noisy
 from rbtools.training.cvar import quantile
-from rbtools.training.evar import sharpness
+from rbtools.training.evar import best_exponent
 
 COUNT, SAMPLES = 5, 6
 
@@ -186,7 +186,7 @@ def test_evar_is_the_numeric_minimum_with_the_gradient_at_it(q):
 
 def test_evar_of_a_tail_of_one_sample_is_the_largest_loss():
     losses = torch.tensor([[0.1, 3.0], [0.7, 2.0], [0.4, 1.0], [0.2, 2.5]], dtype=torch.float64)
-    a = sharpness(losses, 0.2)
+    a = best_exponent(losses, 0.2)
     assert torch.allclose(a.log(), torch.full((2,), 7.0, dtype=torch.float64))
     bound = ((a * losses).logsumexp(0) - math.log(4 * 0.2)) / a
     assert torch.allclose(bound, losses.amax(0), atol=1e-3)
@@ -194,14 +194,14 @@ def test_evar_of_a_tail_of_one_sample_is_the_largest_loss():
 
 def test_evar_lies_between_cvar_and_the_largest_loss():
     losses = torch.rand(20, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
-    a = sharpness(losses, 0.5)
+    a = best_exponent(losses, 0.5)
     bound = ((a * losses).logsumexp(0) - math.log(20 * 0.5)) / a
     cvar = losses.sort(dim=0).values[10:].mean(0)
     assert (cvar <= bound + 1e-9).all() and (bound <= losses.amax(0) + 1e-9).all()
 
 
-def test_sharpness_stays_finite_where_all_losses_are_equal():
-    assert torch.isfinite(sharpness(torch.full((4, 2), 2.3), 0.5)).all()
+def test_exponent_stays_finite_where_all_losses_are_equal():
+    assert torch.isfinite(best_exponent(torch.full((4, 2), 2.3), 0.5)).all()
 
 
 @pytest.mark.parametrize(("noise", "std"), [("uniform", 0.5774), ("gaussian", 0.718), ("laplace", 0.727)])

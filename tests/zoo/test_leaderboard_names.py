@@ -24,7 +24,7 @@ def test_every_row_names_a_network_a_normalisation_and_a_preprocessing() -> None
         assert how == "" or key.startswith("imagenet/")
         if text.startswith("repo:"):
             name = text.split(":")[1]
-            assert any(re.fullmatch(family.NAMES, name) for _, family in repositories.families()), name
+            assert any(re.fullmatch(family.NAMES, name) for family in repositories.families()), name
 
 
 def test_a_name_is_completed_by_the_classes_of_the_data() -> None:

@@ -73,7 +73,7 @@ def test_a_network_computes_what_its_authors_code_computes(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("name", [name for _, family in repositories.families() for name in family.EXAMPLES])
+@pytest.mark.parametrize("name", [name for family in repositories.families() for name in family.EXAMPLES])
 def test_an_example_is_recognised_by_its_names_and_shapes(name: str) -> None:
     if name.startswith(("debenedetti/", "singh/", "microsoft/")) and not find_spec("timm"):
         pytest.skip("timm is not installed")

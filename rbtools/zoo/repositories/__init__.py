@@ -26,21 +26,20 @@ from rbtools.errors import RbError, near
 from rbtools.models import Shape
 from rbtools.models.families import Inferred, State, classes_of, fits, in_channels_of
 
-REPOSITORIES = {
-    "google-deepmind and DM-Improves-AT (init_conv, layer, batchnorm, logits)": "deepmind",
-    "Huang et al.'s Wide ResNets (stem_conv, blocks, fc)": "huang",
-    "AugMix's ResNeXt (conv_1_3x3, stage_1 to stage_3, classifier)": "augmix",
-    "CARD's ResNets (Diffenderfer et al.)": "card_deck",
-    "XCiT (patch_embed, blocks with attn.temperature), built by timm": "xcit",
-    "ConvNeXt and ViT behind convolutional stems (Singh et al.), built by timm": "convstem",
-    "Swin transformers (patch_embed, layers with relative_position_bias_table), built by timm": "swin",
-}
+REPOSITORIES = (
+    "deepmind",  # google-deepmind and DM-Improves-AT (init_conv, layer, batchnorm, logits)
+    "huang",  # Huang et al.'s Wide ResNets (stem_conv, blocks, fc)
+    "augmix",  # AugMix's ResNeXt (conv_1_3x3, stage_1 to stage_3, classifier)
+    "card_deck",  # CARD's ResNets (Diffenderfer et al.)
+    "xcit",  # XCiT (patch_embed, blocks with attn.temperature), built by timm
+    "convstem",  # ConvNeXt and ViT behind convolutional stems (Singh et al.), built by timm
+    "swin",  # Swin transformers (patch_embed, layers with relative_position_bias_table), built by timm
+)
 
 
-def families() -> Iterator[tuple[str, ModuleType]]:
-    """The words for a family, and its module."""
-    for words, module in REPOSITORIES.items():
-        yield words, importlib.import_module(f"{__name__}.{module}")
+def families() -> Iterator[ModuleType]:
+    """The module of each family."""
+    return (importlib.import_module(f"{__name__}.{name}") for name in REPOSITORIES)
 
 
 def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
@@ -48,7 +47,7 @@ def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     classes, channels = classes_of(state), in_channels_of(state)
     if classes is None or channels is None:
         return None
-    for name in (name for _, family in families() for name in family.names(state)):
+    for name in (name for family in families() for name in family.names(state)):
         arch = {"space": "repo", "name": name, **next(iter(variants_of({"name": name})), {})}
         if fits(state, arch, classes, (channels, 224, 224)):
             return Inferred(arch, classes, channels)
@@ -76,11 +75,11 @@ def variants_of(arch: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _family(name: str) -> tuple[re.Match[str], ModuleType]:
-    for _, family in families():
+    for family in families():
         match = re.fullmatch(family.NAMES, name)
         if match:
             return match, family
-    known = [example for _, family in families() for example in family.EXAMPLES]
+    known = [example for family in families() for example in family.EXAMPLES]
     raise RbError(
         f"There is no network repo:{name[:80]}.{near(name, known)} Known are, with other sizes:"
         f" {', '.join(known)}."

@@ -1,0 +1,85 @@
+"""The files that the full scale of the reproductions reads: which are missing, where they are from, what they
+look like. needed_files.yaml lists the data sets.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rbtools.datasets import DATASETS
+from rbtools.papers.recipes import Setting
+
+
+class NeededFile(NamedTuple):
+    """A file or folder: where it should lie, where it is from, what it looks like."""
+
+    path: str
+    source: str
+    layout: str
+
+
+def absent(name: str, setting: Setting) -> str:
+    """What a reproduction at full scale lacks, in words; empty if nothing."""
+    lacking = [one for one in _needed(name, setting) if not Path(one.path).exists()]
+    lines = [f"  {one.path}\n    from: {one.source}\n    layout: {one.layout}" for one in lacking]
+    return "\n".join([f"reproduce-{name} at full scale needs what is not here:", *lines]) if lines else ""
+
+
+def _needed(name: str, setting: Setting) -> Iterator[NeededFile]:
+    import yaml
+
+    listed = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    chosen = listed["reproductions"][name]
+    if name == "prbench":
+        pairs = [word.partition("/")[0] for word in setting.pairs_of_scale().split()]
+        chosen += [one for one in listed["sets"] if one in pairs and one not in chosen]
+    for one in chosen:
+        yield _data_set(one, setting.data, **listed["sets"][one])
+    if name == "prbench":
+        yield from _transformers(setting)
+    if name == "nas-bench-201-robustness":
+        first = Path(setting.weights, "000000-FULL.pth")
+        yield NeededFile(
+            setting.weights,
+            "the authors of NAS-Bench-201 (archive NAS-Bench-201-v1_1-096897, unpacked) or of NATS-Bench"
+            " (NATS-tss-v1_0-3ffb9-full)",
+            f"{first} and so on to 015624, or 000000.pickle.pbz2 and so on",
+        )
+
+
+def _data_set(
+    name: str, folder: str, *, path: str, source: str, layout: str, mark: str = "", download: bool = False
+) -> NeededFile:
+    """A published data set, in whichever place below `folder` has it."""
+    known: Any = DATASETS.load(name) if mark else None
+    places = [Path(folder, one) for one in known.folders] if mark else []
+    found = [place for place in places if any(place.glob(mark))]
+    fetched = f", or let a tool fetch it: --dataset {name} --download" if download else ""
+    return NeededFile(str(found[0] if found else Path(folder, path)), source + fetched, layout)
+
+
+def _transformers(setting: Setting) -> Iterator[NeededFile]:
+    """The weights of timm's networks in the cache of the Hub, those of ViT-S, and timm itself."""
+    home = os.environ.get("HF_HOME", str(Path("~/.cache/huggingface").expanduser()))
+    cache = os.environ.get("HF_HUB_CACHE", str(Path(home, "hub")))
+    networks = [word for word in setting.vits_of_scale().split(",") if word]
+    for word in networks:
+        name = word.removeprefix("timm:").partition(":")[0]
+        yield NeededFile(
+            str(Path(cache, f"models--timm--{name}")),
+            f"timm's authors: hf download timm/{name} model.safetensors; or leave the transformers out:"
+            " PR_VITS=",
+            "snapshots/COMMIT/model.safetensors, as the Hub's library keeps it",
+        )
+    vit_s = setting.vit_s_of_scale()
+    if vit_s:
+        from rbtools.zoo import timm_2020
+
+        source = f"timm's authors: {timm_2020.URL}; or leave ViT-S out: PR_VIT_S="
+        yield NeededFile(vit_s, source, "the file as it is")
+    if (networks or vit_s) and importlib.util.find_spec("timm") is None:
+        yield NeededFile("timm", "pip install 'rbtools[timm]', or PR_VITS= PR_VIT_S=", "a package of Python")

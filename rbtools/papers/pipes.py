@@ -1,0 +1,167 @@
+"""Pipes of commands, run by processes without a shell, also with workers in every stage or as one shard.
+
+The records of a recipe are divided once: where they are trained, or else where they are listed. In place of
+a record of another shard a line goes through the pipe, so that the files of all shards have a line for each
+record, in the order of one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from rbtools.cli.filter_loop import ELSEWHERE
+from rbtools.cli.source import shard
+from rbtools.errors import RbError
+from rbtools.papers.recipes import Command, Pipe
+from rbtools.records import SCHEMA, dumps
+from rbtools.store import digest
+
+_EVALUATORS = ("rb-attack", "rb-certify", "rb-corrupt", "rb-ge", "rb-measure", "rb-pr")
+_FAILED = b'{"schema":%d,"error":' % SCHEMA
+_OTHER = dumps({"schema": SCHEMA, "error": {"tool": "rb-arch", "message": ELSEWHERE}}) + b"\n"
+
+
+class Division(NamedTuple):
+    """A stage that lets pass the lines of one shard, and writes another line in place of the others."""
+
+    number: int
+    of: int
+
+    def copy(self, lines: IO[bytes], out: IO[bytes]) -> None:
+        for number, line in enumerate(lines, 1):
+            out.write(line if number % self.of == self.number % self.of else _OTHER)
+
+
+Stages = list["Command | Division | tuple[Stages, ...]"]
+"""The stages of a pipe, as they are run."""
+
+
+def commands(pipe: Sequence[object]) -> Iterator[Command]:
+    """All commands of a pipe, in their order."""
+    for stage in pipe:
+        if isinstance(stage, list):
+            yield stage
+        elif isinstance(stage, tuple) and not isinstance(stage, Division):
+            yield from itertools.chain(*map(commands, stage))
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How the stages of a pipe run. jobs: "auto" or "ray[:ADDRESS]", workers of every stage; a number is that
+    of trainings, which a recipe has itself, since the stages run at the same time anyway. part: the shard
+    I/N. dry: a log to which every stage writes what it would do; a search does nothing.
+    """
+
+    jobs: str = "1"
+    part: str | None = None
+    dry: Path | None = None
+
+    def stages(self, pipe: Pipe) -> Stages:
+        """The pipe with the options of its workers and its shard."""
+        divided = "rb-train" if any(one[0] == "rb-train" for one in commands(pipe)) else "rb-arch"
+        return self._stages(pipe, divided, itertools.count())
+
+    def _stages(self, pipe: Pipe, divided: str, turns: Iterator[int]) -> Stages:
+        found: Stages = []
+        for stage in pipe:
+            if not isinstance(stage, list):
+                found.append(tuple(self._stages(inside, divided, turns) for inside in stage))
+                continue
+            dry_search = self.dry is not None and stage[0] == "rb-search"
+            found.append(() if dry_search else [*stage, *self._options(stage[0])])
+            if self.part is not None and stage[0] == divided:
+                # A command with few records must not give them all to the first shards.
+                number, of = shard(self.part)
+                mine = Division((number - 1 + next(turns)) % of + 1, of)
+                if divided == "rb-train":
+                    found[-1:] = [[*stage, *self._options(stage[0]), "--shard", f"{mine.number}/{of}:places"]]
+                else:
+                    found.append(mine)
+        return found
+
+    def _options(self, tool: str) -> list[str]:
+        options: list[str] = []
+        if tool == "rb-train" or tool in _EVALUATORS:
+            engine, _, address = self.jobs.partition(":")
+            if engine == "ray":
+                options += ["--engine", "ray", *(["--ray-address", address] if address else [])]
+            elif not self.jobs.isdigit():
+                options += ["--jobs", self.jobs]
+            if self.dry is not None:
+                options += ["--dry-run", "--allow-empty", "--log", str(self.dry)]
+        return options
+
+
+def run(pipe: Stages, stdin: int, stdout: int, env: Mapping[str, str]) -> str | None:
+    """Run the stages of a pipe at once, each of which reads what the one before writes. Returns the first
+    command that failed, in words. The pipes of a group run one after another, up to the first that fails.
+    """
+    between = [os.pipe() for _ in pipe[1:]]
+    reads = [stdin, *(read for read, _ in between)]
+    writes = [*(write for _, write in between), stdout]
+
+    def one(stage: Command | Division | tuple[Stages, ...], read: int, write: int) -> str | None:
+        try:
+            if isinstance(stage, list):
+                program = shutil.which(stage[0], path=env["PATH"])
+                if program is None:
+                    return f"{stage[0]} is not installed"
+                status = subprocess.run([program, *stage[1:]], stdin=read, stdout=write, env=env).returncode
+                return f"{stage[0]} ended with status {status}" if status else None
+            if isinstance(stage, Division):
+                with open(read, "rb", closefd=False) as lines, open(write, "wb", closefd=False) as out:
+                    stage.copy(lines, out)
+                return None
+            failures = (run(inside, subprocess.DEVNULL, write, env) for inside in stage)
+            return next(filter(None, failures), None)
+        finally:
+            for end in {read, write} - {stdin, stdout}:
+                os.close(end)
+
+    with ThreadPoolExecutor(max(1, len(pipe))) as threads:
+        return next(filter(None, threads.map(one, pipe, reads, writes)), None)
+
+
+def file_of(whole: Path, part: str, pipe: Pipe) -> Path:
+    """The file of a shard: NAME-SCALE.2-of-8.RECIPE.jsonl, with eight digits of the recipe, so that what
+    another one made is not joined."""
+    number, of = shard(part)
+    return whole.with_suffix(f".{number}-of-{of}.{digest({'recipe': pipe})[:8]}.jsonl")
+
+
+def files_of(whole: Path, part: str, pipe: Pipe) -> list[Path]:
+    """The files of all shards."""
+    _, of = shard(part)
+    return [file_of(whole, f"{number}/{of}", pipe) for number in range(1, of + 1)]
+
+
+def join(parts: Sequence[Path], into: Path) -> None:
+    """Write one file of the records of all shards, in the order of one process.
+
+    Raises RbError where the files are not of one run: for a record that no shard has, or several have.
+    """
+    with contextlib.ExitStack() as files, into.open("wb") as out:
+        streams = [files.enter_context(part.open("rb")) for part in parts]
+        for number, lines in enumerate(zip_longest(*streams), 1):
+            mine = [line for line in lines if line is not None and not _of_another(line)]
+            if len(mine) != 1 or None in lines:
+                raise RbError(
+                    f"Line {number} of {parts[0]} and the other {len(parts) - 1} shards is in"
+                    f" {len(mine)} of them, so that they are not of one run. Expected one. Remove these"
+                    " files and run all shards again: what the store has is found."
+                )
+            out.write(mine[0])
+
+
+def _of_another(line: bytes) -> bool:
+    return line.startswith(_FAILED) and ELSEWHERE.encode() in line
