@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.plots import layout, record_values, style, weightings, words
-from rbtools.plots.base import Painted, Record
+from rbtools.lazy import np
+from rbtools.plots import record_values, style, weightings, words
+from rbtools.plots.base import Record
+from rbtools.plots.renderer import FigureSpec, Panel
 from rbtools.records import metric_name
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    Ends = tuple[float, float] | None  # the lengths of an error bar
 
 
 MOST_WEIGHTINGS = 7
@@ -38,25 +37,20 @@ class Bars(weightings.Composed):
 
     top: int = param(20, "Number of records, the best by the first weighting.", check="positive")
 
-    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         if self._as_values:
-            return self._values(figure, records)
+            return self._values(records)
         score = self.scored(records)
         usual = {term.metric: term.weight for term in score.terms}
         weights = weightings.weightings(self.weightings, usual)
         if len(weights) > MOST_WEIGHTINGS:
             raise RbError(f"--weightings names {len(weights)}, and {MOST_WEIGHTINGS} can be told apart.")
         columns = [score.weighed(weighting) for weighting in weights.values()]
-        every = weightings.grouped(records, columns, self.group)
-        rows = weightings.best(every, self.top)
-        ends = [[None if one is None else (one, one) for one in deviations] for deviations in rows.deviations]
-        listed = ", ".join(map(words.tidy, usual)) if len(usual) <= _NAMED else f"{len(usual)} metrics"
-        entries, height = self._draw(
-            figure, rows, ends, list(weights), f"composite score of {listed} (1 is best)"
-        )
-        figure.axes[0].set_xlim(0, 1)
-        title = _title(records, every, rows, self.group) + weightings.together(records, self.within, score)
-        return Painted(title, height, entries)
+        rows = weightings.best(weightings.grouped(records, columns, self.group), self.top)
+        listed = ", ".join(map(words.label, usual)) if len(usual) <= _NAMED else f"{len(usual)} metrics"
+        remark = weightings.together(records, self.within, score)
+        axis = f"composite score of {listed} (1 is best){remark}"
+        return _drawn(rows, np.stack([rows.deviations] * 2), list(weights), axis, share=True)
 
     @property
     def _as_values(self) -> bool:
@@ -66,7 +60,7 @@ class Bars(weightings.Composed):
             self.metric is not None and not of_score and ":" not in self.metric and self.missing == "refuse"
         )
 
-    def _values(self, figure: Figure, records: Sequence[Record]) -> Painted:
+    def _values(self, records: Sequence[Record]) -> FigureSpec:
         assert self.metric is not None
         names = record_values.chosen(records, self.metric, "--metric")
         if len(names) > MOST_WEIGHTINGS:
@@ -74,86 +68,41 @@ class Bars(weightings.Composed):
         columns = [record_values.column(records, name, "--metric") for name in names]
         every = weightings.grouped(records, columns, self.group)
         rows = weightings.best(every, self.top, higher=metric_name.higher_is_better(names[0]))
+        ends = np.stack([rows.deviations] * 2)
         if self.group is None:
             known = dict(zip(every.names, map(record_values.intervals, records), strict=True))
-            ends = [
-                [
-                    None if value is None or name not in known[row] else _lengths(value, *known[row][name])
-                    for name, value in zip(names, numbers, strict=True)
-                ]
-                for row, numbers in zip(rows.names, rows.numbers, strict=True)
-            ]
-        else:
-            ends = [[None if one is None else (one, one) for one in row] for row in rows.deviations]
-        entries, height = self._draw(figure, rows, ends, list(map(words.tidy, names)), words.axis(names))
-        if words.is_share(names):
-            figure.axes[0].set_xlim(0, 1)
-        return Painted(_title(records, every, rows, self.group), height, entries)
+            without = (np.nan, np.nan)
+            found = np.array([[known[row].get(name, without) for name in names] for row in rows.names])
+            ends = np.stack([rows.means - found[..., 0], found[..., 1] - rows.means])
+        titles = [words.label(name) for name in names]
+        return _drawn(rows, ends, titles, words.axis(names), words.is_share(names))
 
-    def _draw(
-        self,
-        figure: Figure,
-        rows: weightings.Rows,
-        ends: Sequence[Sequence[Ends]],
-        titles: list[str],
-        axis: str,
-    ) -> tuple[Sequence[tuple[Any, str]], float]:
-        """Draw the bars of each row, a colour for each title; returns the legend's entries and the height."""
-        axes = figure.add_subplot()
-        thick = 0.8 / len(titles)
-        entries = []
+
+def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str, share: bool) -> FigureSpec:
+    """The bars of each row, a colour for each title; of a single one with numbers, if without error bars.
+
+    ends: (2, rows, titles), how far intervals reach below and above; NaN for none.
+    """
+    count = len(rows.names)
+    thick = 0.8 / len(titles)
+
+    def draw(axes: Axes) -> None:
         for number, title in enumerate(titles):
-            places = [row + (number - (len(titles) - 1) / 2) * thick for row in range(len(rows.names))]
-            lengths = [row[number] or 0.0 for row in rows.numbers]
-            bars = axes.barh(places, lengths, thick * 0.9, color=style.COLOURS[number])
-            entries.append((bars, title))
-            spread = [
-                (place, length, *bar)
-                for place, length, end in zip(places, lengths, ends, strict=True)
-                if (bar := end[number]) is not None
-            ]
-            if spread:
-                ys, xs, lower, upper = zip(*spread, strict=True)
-                how: dict[str, Any] = {"color": style.BLACK, "linewidth": 0.7, "capsize": 1.5}
-                axes.errorbar(xs, ys, xerr=(lower, upper), linestyle="", **how)
-            if len(titles) == 1 and not spread:
-                _write(axes, places, lengths)
-        room = min(0.38 * self.width, 1.8)
-        names = [layout.fitted(name, room, style.SMALL) for name in rows.names]
-        axes.set_yticks(range(len(names)), names)
-        axes.set_ylim(len(rows.names) - 0.45, -0.55)
+            places = np.arange(count) + (number - (len(titles) - 1) / 2) * thick
+            lengths, spread = np.nan_to_num(rows.means[:, number]), np.maximum(ends[:, :, number], 0)
+            label = title if len(titles) > 1 else None
+            bars = axes.barh(places, lengths, thick * 0.9, color=style.COLOURS[number], label=label)
+            barred = ~np.isnan(spread).any(0)
+            if barred.any():
+                how: dict[str, Any] = {"color": style.BLACK, "linewidth": 0.8, "capsize": 1.5}
+                axes.errorbar(lengths[barred], places[barred], xerr=spread[:, barred], linestyle="", **how)
+            elif len(titles) == 1:
+                axes.bar_label(bars, fmt=" %.3f", size=style.SMALL - 0.5)
+        axes.set_ylim(count - 0.45, -0.55)
         axes.grid(visible=False, axis="y")
-        beside = layout.widest(names, style.SMALL) + 0.3
-        layout.label(axes, x=axis, room=(self.width - beside, 2))
-        height = len(rows.names) * max(0.19, 0.075 * len(titles) + 0.06) + 0.5
-        return entries if len(entries) > 1 else (), height
+        if share:
+            axes.set_xlim(0, 1)
 
-
-def _lengths(value: float, low: float, high: float) -> tuple[float, float]:
-    """How far an interval reaches below and above a value; 0 where it does not."""
-    return max(value - low, 0.0), max(high - value, 0.0)
-
-
-def _title(
-    records: Sequence[Record], every: weightings.Rows, rows: weightings.Rows, group: str | None
-) -> str:
-    noun = "group" if group else "record"
-    of = f"best {len(rows.names)} of " if len(rows.names) < len(every.names) else ""
-    title = f"{of}{words.counted(len(every.names), noun)}"
-    if group:
-        title += f", means over {words.counted(len(records))}"
-    return words.titled(title[0].upper() + title[1:], records)
-
-
-def _write(axes: Axes, places: Sequence[float], lengths: Sequence[float]) -> None:
-    for place, length in zip(places, lengths, strict=True):
-        inside = length > 0.85
-        axes.text(
-            length + (-0.012 if inside else 0.012),
-            place,
-            f"{length:.3f}",
-            ha="right" if inside else "left",
-            va="center",
-            size=style.SMALL - 0.5,
-            color="white" if inside else "black",
-        )
+    names = [words.label(name) for name in rows.names]
+    each = max(0.19, 0.075 * len(titles) + 0.06)
+    return FigureSpec([Panel(draw, x=axis, rows=names)], lambda _: each * count)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.plots import layout, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots import layout, marks, style, words
+from rbtools.plots.base import Drawing, Record
+from rbtools.plots.renderer import FigureSpec, Panel
+from rbtools.records import results
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 
 MOST_LINES = 8
@@ -33,7 +33,7 @@ class SearchPlot(Drawing):
 
     log_x: bool = param(False, "Logarithmic horizontal axis, which shows the first queries.")
 
-    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         searches = [search for record in records if (search := _search(record)) is not None]
         if not searches:
             raise RbError(
@@ -47,33 +47,30 @@ class SearchPlot(Drawing):
             raise RbError(
                 f"The searches are for {' and '.join(wanted)}, which share no axis. Choose some with --where."
             )
-        axes = figure.add_subplot()
-        entries = []
         names = _names(searches)
-        for number, (search, name) in enumerate(zip(searches, names, strict=True)):
-            entries.append((_line(axes, search["trajectory"], style.line(number)), name))
+        looks = style.look(names)
         optima = {search["optimum"]["value"] for search in searches if search.get("optimum")}
-        if len(optima) == 1:
-            best = axes.axhline(optima.pop(), color=style.GREY, linestyle=style.DASHES[2], linewidth=1)
-            entries.append((best, "best there is"))
-        if self.log_x:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(layout.short_number)
-        height = max(2.0, 0.62 * self.width)
-        room = (self.width - 0.9, height - 0.4)
+
+        def draw(axes: Axes) -> None:
+            for search, name in zip(searches, names, strict=True):
+                trajectory = search["trajectory"]
+                ends = zip(trajectory.get("low") or (), trajectory.get("high") or (), strict=True)
+                points = list(enumerate(trajectory["mean"], start=1))
+                marks.line(axes, points, looks[name], name, list(ends), marked=0)
+            if len(optima) == 1:
+                look: dict[str, Any] = {"color": style.BLACK, "linestyle": style.DASHES[2], "linewidth": 1}
+                axes.axhline(next(iter(optima)), label="best there is", **look)
+            if self.log_x:
+                axes.set_xscale("log")
+                axes.xaxis.set_major_formatter(layout.short_number)
+
         label = wanted[0] if wanted[0] == "hypervolume" else words.axis([wanted[0]])
-        layout.label(axes, x="queries", y=f"best {label}", room=room)
-        runs = {int(search.get("runs") or 1) for search in searches}
-        title = f"Searches, {words.counted(runs.pop(), 'run')} each" if len(runs) == 1 else "Searches"
-        return Painted(title, height, entries)
+        return FigureSpec([Panel(draw, x="queries", y=f"best {label}")])
 
 
 def _search(record: Record) -> dict[str, Any] | None:
     """The section of a record in which rb-search wrote the trajectory over its queries."""
-    search = record.get("search")
-    if not isinstance(search, dict) or not isinstance(search.get("trajectory"), dict):
-        return None
-    return search if search["trajectory"].get("mean") else None
+    return record["search"] if results.at(record, ("search", "trajectory", "mean")) else None
 
 
 def _objective(search: dict[str, Any]) -> str:
@@ -92,14 +89,3 @@ def _names(searches: Sequence[dict[str, Any]]) -> list[str]:
         " ".join([name, *(f"{key} {config[key]}" for key in differ if key in config)])
         for name, config in zip(names, configs, strict=True)
     ]
-
-
-def _line(axes: Axes, trajectory: dict[str, list[float]], look: dict[str, Any]) -> Line2D:
-    mean = trajectory["mean"]
-    queries = range(1, len(mean) + 1)
-    if trajectory.get("low") and trajectory.get("high"):
-        axes.fill_between(
-            queries, trajectory["low"], trajectory["high"], color=look["color"], alpha=0.15, linewidth=0
-        )
-    (line,) = axes.plot(queries, mean, **look)
-    return line

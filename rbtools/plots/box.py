@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.datasets import DATASETS, WITH_PATH, describe
 from rbtools.errors import RbError
-from rbtools.plots import layout, record_values, style, weightings, words
-from rbtools.plots.base import Painted, Record
+from rbtools.plots import record_values, style, weightings, words
+from rbtools.plots.base import Record
+from rbtools.plots.renderer import FigureSpec, Panel
 from rbtools.records import metric_name
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 # Classes of published data sets that rbtools does not have.
 _OTHERS = {"fashionmnist": 10, "imagenet": 1000}
 FEW = 5  # up to this many records are points, not a box
-_BOX, _LEAST, _SIDE = 0.13, 0.42, 0.7  # inches: per box, at least per panel, for the left axis
+_BOX = 0.12  # the least inches of a box
 
 
-class BoxPanel(NamedTuple):
-    """One panel: an attack over its distances, a corruption over its severities, single metrics, or groups.
-
-    columns: the numbers of each box. looks: the colour of each box, where the boxes are groups.
-    """
-
-    title: str
-    over: str
-    ticks: list[str]
-    columns: list[list[float]]
-    level: float | None = None
-    colours: list[str] | None = None
+# Title of a panel, key in words.AXES of what lies along it, names, numbers and colour of each box.
+Boxes = tuple[str, str, list[str], list[list[float]], list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,65 +64,34 @@ class Box(weightings.Composed):
         None, "Classes of the data set, for the line of chance.  [default: the data set's]", check="positive"
     )
 
-    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
-        facets, axis = self._facets(records)
-        panels = [panel for facet in facets for panel in facet]
-        if len(facets) == len(panels):  # each facet has one panel: all share one row
-            facets = [panels]
-        rows = [row for facet in facets if facet for row in _rows(facet, self.width - _SIDE)]
-        each = 1.2 if len(rows) > 1 else max(1.5, min(2.4, 0.35 * self.width))
-        scale = min((self.width - _SIDE) / sum(map(_needed, row)) for row in rows)
-        outer = figure.add_gridspec(len(rows), 1)
-        first, line, height = None, None, 0.0
-        for number, row in enumerate(rows):
-            widths = [scale * _needed(group) for group in row]
-            free_width = self.width - _SIDE - sum(widths)
-            columns = [*widths, free_width] if free_width > 0.05 else widths
-            inner = outer[number].subgridspec(1, len(columns), width_ratios=columns)
-            high = 0.0
-            for place, panel in enumerate(row):
-                axes = figure.add_subplot(inner[place], sharey=first)
-                first = first or axes
-                axes.tick_params(labelleft=place == 0)
-                high = max(high, _panel(axes, panel, widths[place]))
-                if panel.level is not None:
-                    line = axes.axhline(panel.level, color=style.BLACK, linestyle=(0, (4, 2)), linewidth=0.9)
-            height += each + 0.3 + high
-        levels = {panel.level for panel in panels} - {None}
-        chance = f"chance ({levels.pop():.3g})" if len(levels) == 1 else "chance"
-        title = words.titled(words.counted(len(records)), records)
-        return Painted(title, height, [] if line is None else [(line, chance)], "", axis)
-
-    def _facets(self, records: Sequence[Record]) -> tuple[list[list[BoxPanel]], str]:
-        """The panels of each facet, and the label of the axis."""
-        parts: dict[str, Sequence[int]] = {"": range(len(records))}
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
+        parts: Mapping[str, Sequence[int]] = {"": range(len(records))}
         if self.facet is not None:
-            parts = {**record_values.groups(records, self.facet, "--facet")}
+            parts = record_values.groups(records, self.facet, "--facet")
+        group, share = self.group, False
         if self.weightings is not None:
-            scores = self._scores(records)
-            group = self.group or "train.method"
-            drawn = [_by_group(records, parts[facet], facet, scores, group) for facet in parts]
-            return drawn, "composite score (1 is best)"
-        names = self._names(records)
-        share = words.is_share(names)
-        levels: dict[str, float | None] = {}
-        for facet, places in parts.items():
-            count = self.n_classes or classes([records[place] for place in places])
-            levels[facet] = 1 / count if share and count is not None else None
-        if self.group is not None:
-            measured = {name: record_values.column(records, name, "--metric") for name in names}
-            drawn = [
-                _by_group(records, parts[facet], facet, measured, self.group, levels[facet])
-                for facet in parts
-            ]
+            axis, group = "composite score (1 is best)", group or "train.method"
+            columns = self._scores(records)
         else:
-            drawn = [
-                _by_family(
-                    names, [records[place] for place in parts[facet]], facet, levels[facet], self.together
-                )
-                for facet in parts
-            ]
-        return drawn, words.axis(names)
+            names = self._names(records)
+            axis, share = words.axis(names), words.is_share(names)
+            columns = {name: record_values.column(records, name, "--metric") for name in names}
+        facets = {facet: [records[place] for place in places] for facet, places in parts.items()}
+        counts = {facet: (self.n_classes or classes(facets[facet])) if share else None for facet in facets}
+        known = set(counts.values()) - {None}
+        chance = f"chance ({1 / known.pop():.3g})" if len(known) == 1 else "chance"  # type: ignore[operator]
+        panels = []
+        for facet, places in parts.items():
+            own = {name: [column[place] for place in places] for name, column in columns.items()}
+            if group is not None:
+                drawn = _by_group(record_values.groups(facets[facet], group, "--group"), own)
+            else:
+                drawn = _by_family(own, self.together)
+            for title, over, ticks, boxes, colours in drawn:
+                draw = partial(_draw, boxes=boxes, colours=colours, classes=counts[facet], chance=chance)
+                heading = ", ".join(filter(None, (words.label(facet), title)))
+                panels.append(Panel(draw, heading, words.AXES.get(over, ""), axis, ticks))
+        return FigureSpec(panels, least=max(1.1, _BOX * max(len(panel.columns) for panel in panels)))
 
     def _scores(self, records: Sequence[Record]) -> dict[str, list[float | None]]:
         """Weighting -> the composite score of each record."""
@@ -161,131 +120,57 @@ class Box(weightings.Composed):
 
 
 def _by_group(
-    records: Sequence[Record],
-    places: Sequence[int],
-    facet: str,
-    columns: Mapping[str, Sequence[float | None]],
-    group: str,
-    level: float | None = None,
-) -> list[BoxPanel]:
-    """A panel for each metric or score over some of the records, a box for each group of them."""
-    groups = record_values.groups([records[place] for place in places], group, "--group")
-    colours = [look["color"] for look in style.look([*groups])]
-    if not groups.keys() <= style.METHODS.keys():
-        colours = [style.BLUE] * len(groups)
-    panels = []
+    groups: Mapping[str, Sequence[int]], columns: Mapping[str, Sequence[float | None]]
+) -> Iterator[Boxes]:
+    """A panel for each metric or score, a box for each group of records."""
+    colours = [look["color"] for look in style.look([*groups]).values()]
     for name, column in columns.items():
-        boxes = [
-            [value for at in inside if (value := column[places[at]]) is not None]
-            for inside in groups.values()
-        ]
-        title = ", ".join(filter(None, (facet, words.tidy(name))))
-        panels.append(BoxPanel(title, "", [*groups], boxes, level, colours))
-    return panels
+        boxes = [record_values.present([column[place] for place in places]) for places in groups.values()]
+        yield words.label(name), "", [words.label(group) for group in groups], boxes, colours
 
 
-def _by_family(
-    names: Sequence[str], records: Sequence[Record], facet: str, level: float | None, together: bool = False
-) -> list[BoxPanel]:
-    """Families in the order in which they are met, each sorted by distance; single metrics together, all of
-    them with `together`."""
-    families: dict[tuple[str, str], dict[str, float]] = {}
-    for name in names:
-        parts = words.with_number(name)
-        if parts is not None:
-            family = f"{parts.family}, ρ = {parts.rho}" if parts.rho else parts.family
-            if parts.over == "severity":
-                family = (family if parts.prefixes else parts.of).replace("_", " ")
-            families.setdefault((family, words.axis_of(parts)), {})[name] = float(parts.number)
-    families = {family: values for family, values in families.items() if len(values) > 1 and not together}
-    several = {name for values in families.values() for name in values}
-    single = [name for name in names if name not in several]
-
-    def panel(title: str, over: str, chosen: Sequence[str], ticks: list[str]) -> BoxPanel:
-        heading = ", ".join(filter(None, (facet, title)))
-        columns = [_present(records, name, bool(facet)) for name in chosen]
-        return BoxPanel(heading, over, ticks, columns, level)
-
-    panels = [panel("", "", single, [words.shortened(words.tidy(name), 24) for name in single])]
-    for (title, over), values in families.items():
-        ordered = [name for _, name in sorted((value, name) for name, value in values.items())]
-        panels.append(panel(title, over, ordered, [f"{values[name]:.3g}" for name in ordered]))
-    return [panel for panel in panels if any(panel.columns)]
+def _by_family(columns: Mapping[str, Sequence[float | None]], together: bool) -> Iterator[Boxes]:
+    """Families in the order in which they are met, each sorted by distance; single metrics before them, all
+    with `together`."""
+    found = {} if together else words.families(columns)
+    found = {family: members for family, members in found.items() if len(members) > 1}
+    several = {name for members in found.values() for _, name in members}
+    single = [name for name in columns if name not in several]
+    panels = [("", "", single, [words.label(name) for name in single])]
+    for (title, over), members in found.items():
+        panels.append((title, over, [name for _, name in members], [f"{x:.3g}" for x, _ in members]))
+    for title, over, names, ticks in panels:
+        boxes = [record_values.present(columns[name]) for name in names]
+        if any(boxes):
+            yield title, over, ticks, boxes, [style.BLUE] * len(boxes)
 
 
-def _present(records: Sequence[Record], name: str, may_lack: bool) -> list[float]:
-    """The values of a metric; with `may_lack` none if the records lack the metric."""
-    try:
-        return record_values.present(records, name, "--metric")
-    except RbError:
-        if may_lack:
-            return []
-        raise
-
-
-def _rows(groups: Sequence[BoxPanel], room: float) -> list[list[BoxPanel]]:
-    """Panels in about equally filled rows of that width in inches."""
-    count = math.ceil(sum(map(_needed, groups)) / room)
-    while True:
-        full = sum(map(_needed, groups)) / count
-        rows: list[list[BoxPanel]] = [[]]
-        for group in groups:
-            before = sum(map(_needed, rows[-1]))
-            if rows[-1] and (before + _needed(group) > room or before + _needed(group) / 2 > full):
-                rows.append([])
-            rows[-1].append(group)
-        if len(rows) <= count or count >= len(groups):
-            return rows
-        count += 1
-
-
-def _needed(group: BoxPanel) -> float:
-    return max(_LEAST, len(group.columns) * _BOX + 0.15)
-
-
-def _panel(axes: Axes, group: BoxPanel, width: float) -> float:
-    """Draw one group; returns the height in inches of the names below it and of further title lines."""
-    colours = group.colours or [style.BLUE] * len(group.columns)
-    for place, (column, colour) in enumerate(zip(group.columns, colours, strict=True)):
-        if len(column) > FEW:
-            _box(axes, column, place, colour)
+def _draw(axes: Axes, boxes: list[list[float]], colours: list[str], classes: int | None, chance: str) -> None:
+    for place, (numbers, colour) in enumerate(zip(boxes, colours, strict=True)):
+        if len(numbers) > FEW:
+            _box(axes, numbers, place, colour)
         else:
-            axes.plot([place] * len(column), column, linestyle="", marker="o", color=colour, markersize=3)
-    axes.set_xlim(-0.7, len(group.columns) - 0.3)
+            axes.plot([place] * len(numbers), numbers, linestyle="", marker="o", color=colour, markersize=3.5)
+    middle, half = (len(boxes) - 1) / 2, max(len(boxes), 3) / 2 + 0.1
+    axes.set_xlim(middle - half, middle + half)
     axes.grid(visible=False, axis="x")
-    title = layout.wrapped(group.title, width, style.SMALL)
-    axes.set_title("\n".join(title), fontsize=style.SMALL)
-    high = layout.name_x(axes, group.ticks, width - 0.1)
-    high += max(0, len(title) - 1) * layout.line_height(style.SMALL)
-    if not group.over:
-        return high
-    lines = layout.wrapped(words.AXES[group.over], width, style.SMALL)
-    axes.set_xlabel("\n".join(lines), fontsize=style.SMALL, labelpad=1)
-    return high + len(lines) * layout.line_height(style.SMALL)
+    if classes is not None:
+        axes.axhline(1 / classes, color=style.BLACK, linestyle=(0, (4, 2)), linewidth=0.9, label=chance)
 
 
 def _box(axes: Axes, column: Sequence[float], place: int, colour: str) -> None:
-    line = {"color": colour, "linewidth": 0.8}
+    line = {"color": colour, "linewidth": 0.9}
     drawn = axes.boxplot(
         [column],
         positions=[place],
         widths=0.62,
         patch_artist=True,
         manage_ticks=False,
-        boxprops={"facecolor": colour + "33", "edgecolor": colour, "linewidth": 0.8},
+        boxprops={"facecolor": colour + "33", "edgecolor": colour, "linewidth": 0.9},
         whiskerprops=line,
         capprops=line,
-        medianprops={
-            "color": style.BLACK if colour == style.VERMILLION else style.VERMILLION,
-            "linewidth": 1.4,
-        },
-        flierprops={
-            "marker": ".",
-            "markersize": 3.2,
-            "markerfacecolor": style.BLACK,
-            "markeredgecolor": "none",
-            "alpha": 0.7,
-        },
+        medianprops={"color": colour, "linewidth": 1.8},
+        flierprops={"marker": ".", "markersize": 3.2, "markerfacecolor": colour, "markeredgecolor": "none"},
     )
     for fliers in drawn["fliers"]:
         fliers.set_rasterized(True)  # thousands of points would make an SVG of many megabytes

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.lazy import np
+from rbtools.plots import marks, record_values, style, words
+from rbtools.plots.base import Drawing, Record
+from rbtools.plots.renderer import FigureSpec, Panel
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
 from rbtools.spaces import nasbench201
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.container import Container
-    from matplotlib.figure import Figure
 
 
 MOST_ROWS = 60
@@ -30,6 +30,7 @@ OP_LOOKS = (
     ("3x3 convolution", style.BLUE),
     ("3x3 average pooling", style.GREEN),
 )
+_EDGE_NAMES = [f"{number + 1}: {a}→{b}" for number, (a, b) in enumerate(nasbench201.EDGES)]
 _SHORT = ("none", "skip", "1x1 conv", "3x3 conv", "avg pool")
 _NODES = ((0.0, 0.0), (1.25, 0.62), (2.5, -0.62), (3.75, 0.0))
 # The curvature of each edge's arrow, as a share of its length, so that none passes over a node.
@@ -67,7 +68,7 @@ class CellsPlot(Drawing):
         choices=("operations", "graph", "grid", "network"),
     )
 
-    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         cells = [record for record in records if record_values.cell(record) is not None]
         several = expr.items(self.by or "")
         if len(several) > 1:
@@ -76,252 +77,178 @@ class CellsPlot(Drawing):
                     "--by has several expressions, and the best of each is drawn as a graph. Leave --top and"
                     " --view out, or name one."
                 )
-            return _best_of_each(figure, [self._best(cells, by, 1)[0][0] for by in several], several)
-        chosen, which = self._best(cells, self.by, self.top)
+            return _best_of_each([self._best(cells, by, 1)[0] for by in several], several)
+        chosen = self._best(cells, self.by, self.top)
         if self.view == "graph" or (self.view is None and len(chosen) == 1):
-            return _graphs(figure, chosen)
+            return _graphs(chosen, words.tags(chosen) if len(chosen) > 1 else [""])
         if self.view == "grid":
-            return self._grid(figure, chosen, which)
+            return _grid(chosen)
         if self.view == "network":
-            return _network(figure, chosen[0], self.width)
-        return self._operations(figure, chosen, which)
+            return _network(chosen[0], self.width)
+        return _operations(chosen)
 
-    def _best(self, cells: list[Record], by: str | None, top: int | None) -> tuple[list[Record], str]:
+    def _best(self, cells: list[Record], by: str | None, top: int | None) -> list[Record]:
         if not cells:
             raise RbError(
                 "No record is of NAS-Bench-201. The cells of other spaces cannot be drawn: expected"
                 " arch.space nasbench201."
             )
         if top is None and by is None:
-            return cells, words.counted(len(cells), "cell")
+            return cells
         by = by or metric_name.default_rank_key(cells)
         pairs = zip(record_values.column(cells, by, "--by"), cells, strict=True)
         known = [(value, record) for value, record in pairs if value is not None]
         known.sort(key=lambda pair: pair[0], reverse=metric_name.higher_is_better(by))
-        best = [record for _, record in known[:top]]
-        of = f" of {len(known):,}" if len(best) < len(known) else ""
-        return best, f"{words.counted(len(best), 'cell')}{of}, best by {words.tidy(by)}"
+        return [record for _, record in known[:top]]
 
-    def _operations(self, figure: Figure, cells: Sequence[Record], which: str) -> Painted:
-        axes = figure.add_subplot()
-        count = len(nasbench201.EDGES)
-        ops = [nasbench201.ops_of(record["arch"]) for record in cells]
-        entries: list[tuple[Artist | Container, str]] = []
-        low = [0.0] * count
-        for op, (words_, colour) in enumerate(OP_LOOKS):
-            share = [sum(cell[edge] == op for cell in ops) / len(ops) for edge in range(count)]
-            bars = axes.bar(range(count), share, 0.72, low, color=colour, edgecolor="white", linewidth=0.6)
-            ink = "white" if colour in (style.BLUE, style.GREEN) else "black"
-            for edge, (part, start) in enumerate(zip(share, low, strict=True)):
-                if part >= 0.09:  # the text fits into the bar
-                    text, size = f"{100 * part:.0f} %", style.SMALL - 0.5
-                    axes.text(edge, start + part / 2, text, ha="center", va="center", size=size, color=ink)
-            entries.append((bars, words_))
-            low = [a + b for a, b in zip(low, share, strict=True)]
-        layout.name_x(axes, _edge_names(), self.width - 0.7)
-        axes.set_ylim(0, 1)
-        axes.set_xlim(-0.5, count - 0.5)
-        axes.grid(visible=False)
-        height = max(2.1, 0.45 * self.width)
-        layout.label(axes, x="edge of the cell", y="share of cells", room=(self.width - 0.7, height - 0.4))
-        return Painted(which, height, entries)
 
-    def _grid(self, figure: Figure, cells: Sequence[Record], which: str) -> Painted:
-        """A row for each cell, by its index and class, a column for each edge."""
-        if len(cells) > MOST_ROWS:
-            raise RbError(
-                f"There are {len(cells):,} cells, and {MOST_ROWS} rows fit. Choose with --top {MOST_ROWS} or"
-                " --where."
+def _operations(cells: Sequence[Record]) -> FigureSpec:
+    """For each edge the share of the cells with each operation."""
+    ops = np.array([nasbench201.ops_of(record["arch"]) for record in cells])
+
+    def draw(axes: Axes) -> None:
+        low = np.zeros(ops.shape[1])
+        for op, (name, colour) in enumerate(OP_LOOKS):
+            share = (ops == op).mean(0)
+            bars = axes.bar(
+                range(ops.shape[1]),
+                share,
+                0.72,
+                low,
+                color=colour,
+                edgecolor="white",
+                linewidth=0.6,
+                label=name,
             )
-        from matplotlib.colors import ListedColormap
-        from matplotlib.patches import Patch
-
-        axes = figure.add_subplot()
-        ops = [nasbench201.ops_of(record["arch"]) for record in cells]
-        colours = ListedColormap([colour for _, colour in OP_LOOKS])
-        axes.imshow(ops, cmap=colours, vmin=0, vmax=len(OP_LOOKS) - 1, aspect="auto", interpolation="nearest")
-        for edge in range(len(nasbench201.EDGES) + 1):
-            axes.axvline(edge - 0.5, color="white", linewidth=1.2)
-        for row in range(len(cells) + 1):
-            axes.axhline(row - 0.5, color="white", linewidth=1.2)
-        each = 0.17 if len(cells) <= 30 else 0.12
-        names = [f"#{nasbench201.index_of(nasbench201.to_string(cell))}" for cell in ops]
-        layout.name_x(axes, _edge_names(), self.width - 0.9)
-        layout.name_y(axes, names, each * len(cells), min(style.SMALL, layout.label_size(each)))
+            texts = [f"{100 * part:.0f} %" if part >= 0.09 else "" for part in share]  # where it fits
+            ink = "white" if colour in (style.BLUE, style.GREEN) else "black"
+            axes.bar_label(bars, texts, label_type="center", size=style.SMALL - 0.5, color=ink)
+            low += share
+        axes.set(xlim=(-0.5, ops.shape[1] - 0.5), ylim=(0, 1))
         axes.grid(visible=False)
-        axes.tick_params(length=0)
-        for side in ("left", "bottom"):
-            axes.spines[side].set_visible(False)
-        layout.label(axes, x="edge of the cell", room=(self.width - 0.7, 3))
-        if each * len(cells) > 1.4:  # otherwise the label is longer than the axis
-            axes.set_ylabel("architecture, best first")
-        entries = [(Patch(color=colour), words_) for words_, colour in OP_LOOKS]
-        return Painted(which, each * len(cells) + 0.55, entries)
+
+    return FigureSpec([Panel(draw, x="edge of the cell", y="share of cells", columns=_EDGE_NAMES)])
 
 
-def _edge_names() -> list[str]:
-    return [f"{number + 1}: {a}→{b}" for number, (a, b) in enumerate(nasbench201.EDGES)]
+def _grid(cells: Sequence[Record]) -> FigureSpec:
+    """A row for each cell, by its index and class, a column for each edge."""
+    if len(cells) > MOST_ROWS:
+        raise RbError(
+            f"There are {len(cells):,} cells, and {MOST_ROWS} rows fit. Choose with --top {MOST_ROWS} or"
+            " --where."
+        )
+    ops = np.array([nasbench201.ops_of(record["arch"]) for record in cells])
+
+    def draw(axes: Axes) -> None:
+        from matplotlib.colors import ListedColormap
+
+        colours = ListedColormap([colour for _, colour in OP_LOOKS])
+        marks.matrix(axes, ops, cmap=colours, vmin=0, vmax=len(OP_LOOKS) - 1)
+        axes.vlines(np.arange(ops.shape[1]) - 0.5, -0.5, len(ops) - 0.5, color="white", linewidth=1.2)
+        axes.hlines(np.arange(len(ops)) - 0.5, -0.5, ops.shape[1] - 0.5, color="white", linewidth=1.2)
+        for name, colour in OP_LOOKS:
+            axes.bar(0, 0, color=colour, label=name)
+
+    each = 0.17 if len(cells) <= 30 else 0.12
+    names = [f"#{nasbench201.index_of(nasbench201.to_string(tuple(cell)))}" for cell in ops.tolist()]
+    y = "architecture, best first" if each * len(cells) > 1.4 else ""  # else it is longer than the axis
+    panel = Panel(draw, x="edge of the cell", y=y, columns=_EDGE_NAMES, rows=names)
+    return FigureSpec([panel], lambda _: each * len(cells))
 
 
-def _best_of_each(figure: Figure, cells: Sequence[Record], by: Sequence[str]) -> Painted:
+def _best_of_each(cells: Sequence[Record], by: Sequence[str]) -> FigureSpec:
     """The best cell by each expression, with its edit distances to the others."""
     ops = [nasbench201.ops_of(record["arch"]) for record in cells]
     numbers = [nasbench201.index_by_ops()[cell] for cell in ops]
-    titles = [f"#{number}, best by {words.tidy(text)}" for number, text in zip(numbers, by, strict=True)]
+    titles = [f"#{number}, best by {words.label(text)}" for number, text in zip(numbers, by, strict=True)]
     below = []
     for place, cell in enumerate(ops):
         others = [(numbers[at], other) for at, other in enumerate(ops) if at != place]
         apart = [f"{nasbench201.edit_distance(cell, other)} to #{number}" for number, other in others]
         below.append(f"edit distance {', '.join(apart)}")
-    return _graphs(figure, cells, titles, below)
+    return _graphs(cells, titles, below)
 
 
-def _graphs(
-    figure: Figure, cells: Sequence[Record], titles: Sequence[str] = (), below: Sequence[str] = ()
-) -> Painted:
+def _graphs(cells: Sequence[Record], titles: Sequence[str], below: Sequence[str] | None = None) -> FigureSpec:
     """Each cell as a graph, an arrow for each edge, with a title above and a text below it."""
     if len(cells) > MOST_GRAPHS:
         raise RbError(
             f"There are {len(cells)} cells to draw as graphs, and {MOST_GRAPHS} fit. Choose with --top"
             f" {MOST_GRAPHS} or --where."
         )
-    grid = layout.grid(figure, len(cells), least=2.6, side=0.1)
-    names = titles or words.tags(cells)
-    lines = 0
-    for place, (axes, record) in enumerate(zip(grid.axes, cells, strict=True)):
-        _graph(axes, nasbench201.ops_of(record["arch"]))
-        title = layout.wrapped(names[place], grid.width - 0.2, style.SMALL) if len(cells) > 1 else []
-        under = layout.wrapped(below[place], grid.width - 0.2, style.SMALL) if below else []
-        axes.set_title("\n".join(title), size=style.SMALL)
-        axes.text(0.5, 0, "\n".join(under), transform=axes.transAxes, size=style.SMALL, ha="center", va="top")
-        lines = max(lines, len(title) + len(under))
-    from matplotlib.lines import Line2D
-
-    entries = [
-        (Line2D([], [], color=colour, linewidth=2, linestyle=_stroke(op)), words_)
-        for op, (words_, colour) in enumerate(OP_LOOKS)
+    panels = [
+        Panel(partial(_graph, ops=nasbench201.ops_of(record["arch"])), title, under)
+        for record, title, under in zip(cells, titles, below or [""] * len(cells), strict=True)
     ]
-    each = 0.48 * grid.width + lines * layout.line_height(style.SMALL) + 0.12 * (lines > 0)
-    heading = names[0] if len(cells) == 1 else words.counted(len(cells), "cell")
-    return Painted(heading, grid.rows * each, entries)
+    return FigureSpec(panels, lambda width: 0.47 * width, least=2.4, alike=False)
 
 
 def _stroke(op: int) -> Any:
     return (0, (2, 2)) if op == 0 else "-"
 
 
-def _along(
-    start: tuple[float, float], end: tuple[float, float], bend: float, share: float
-) -> tuple[float, float]:
-    """The point at a share of a quadratic curve whose handle is off the chord's middle by `bend` of it."""
-    (x0, y0), (x1, y1) = start, end
-    handle = (x0 + x1) / 2 + bend * (y1 - y0), (y0 + y1) / 2 - bend * (x1 - x0)
-    weights = (1 - share) ** 2, 2 * share * (1 - share), share**2
-    x, y = (
-        sum(weight * at for weight, at in zip(weights, along, strict=True))
-        for along in zip(start, handle, end, strict=True)
-    )
-    return x, y
-
-
 def _graph(axes: Axes, ops: Sequence[int]) -> None:
     """Nodes 0 to 3 and an arrow for each edge; dead edges are pale."""
     from matplotlib.patches import FancyArrowPatch
 
-    axes.set_axis_off()
-    axes.set_xlim(-0.35, 4.1)
-    axes.set_ylim(-0.95, 1.15)
+    axes.set(xlim=(-0.35, 4.1), ylim=(-0.95, 1.15), frame_on=False, xticks=[], yticks=[])
     axes.set_aspect("equal")  # the curvature is a share of the length in any direction
+    for op, (name, colour) in enumerate(OP_LOOKS):
+        axes.plot([], [], color=colour, linewidth=2, linestyle=_stroke(op), label=name)
     live = nasbench201.live_edges(tuple(ops))
-    for edge, (start, end) in enumerate(nasbench201.EDGES):
-        colour = OP_LOOKS[ops[edge]][1]
-        (x0, y0), (x1, y1), bend = _NODES[start], _NODES[end], _BENDS[edge]
-        axes.add_patch(
-            FancyArrowPatch(
-                (x0, y0),
-                (x1, y1),
-                connectionstyle=f"arc3,rad={bend}",
-                arrowstyle="-|>",
-                mutation_scale=9,
-                color=colour,
-                linewidth=1.1 if ops[edge] == 0 else 1.9,
-                linestyle=_stroke(ops[edge]),
-                alpha=1.0 if live[edge] or ops[edge] == 0 else 0.4,
-                shrinkA=9,
-                shrinkB=_SHRINK[edge],
-            )
+    middle: dict[str, Any] = {"ha": "center", "va": "center"}
+    for edge, (op, bend, share) in enumerate(zip(ops, _BENDS, _PLACES, strict=True)):
+        ends = [_NODES[node] for node in nasbench201.EDGES[edge]]
+        arrow = FancyArrowPatch(
+            *ends,
+            connectionstyle=f"arc3,rad={bend}",
+            arrowstyle="-|>",
+            mutation_scale=9,
+            color=OP_LOOKS[op][1],
+            linewidth=1.1 if op == 0 else 1.9,
+            linestyle=_stroke(op),
+            alpha=1.0 if live[edge] or op == 0 else 0.4,
+            shrinkA=9,
+            shrinkB=_SHRINK[edge],
         )
-        axes.text(
-            *_along((x0, y0), (x1, y1), bend, _PLACES[edge]),
-            f"{edge + 1}: {_SHORT[ops[edge]]}",
-            size=style.SMALL - 0.5,
-            ha="center",
-            va="center",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-        )
-    for number, (x, y) in enumerate(_NODES):
-        axes.text(
-            x,
-            y,
-            ("input", "1", "2", "output")[number] if number in (0, 3) else str(number),
-            size=style.SMALL,
-            ha="center",
-            va="center",
-            zorder=5,
-            bbox={
-                "boxstyle": "round,pad=0.35",
-                "facecolor": "white",
-                "edgecolor": style.BLACK,
-                "linewidth": 0.9,
-            },
-        )
+        axes.add_patch(arrow)
+        # The arrow is a quadratic curve, whose handle is off the chord's middle by `bend` of its length.
+        start, end = np.array(ends)
+        handle = (start + end) / 2 + bend * np.array([end[1] - start[1], start[0] - end[0]])
+        x, y = (1 - share) ** 2 * start + 2 * share * (1 - share) * handle + share**2 * end
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+        axes.text(x, y, f"{edge + 1}: {_SHORT[op]}", size=style.SMALL - 0.5, bbox=box, **middle)
+    for name, (x, y) in zip(("input", "1", "2", "output"), _NODES, strict=True):
+        box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": style.BLACK, "linewidth": 0.9}
+        axes.text(x, y, name, size=style.SMALL, zorder=5, bbox=box, **middle)
 
 
-def _network(figure: Figure, record: Record, width: float) -> Painted:
-    """The stages of the network around a cell, from the image to the logits, in two rows."""
-    from matplotlib.patches import FancyBboxPatch
-
+def _network(record: Record, width: float) -> FigureSpec:
+    """The stages of the network around a cell, from the image to the logits, in rows."""
     arch = record["arch"]
-    channels, count = (
-        int(arch.get("channels", nasbench201.CHANNELS)),
-        int(arch.get("cells", nasbench201.CELLS)),
-    )
-    cells = f"{count} × cell\n{{}} channels"
-    blocks = [
-        ("image", style.PALE),
-        (f"3x3 conv\n{channels} channels", style.BLUE),
-        (cells.format(channels), style.ORANGE),
-        (f"residual /2\n{2 * channels} channels", style.GREEN),
-        (cells.format(2 * channels), style.ORANGE),
-        (f"residual /2\n{4 * channels} channels", style.GREEN),
-        (cells.format(4 * channels), style.ORANGE),
-        ("mean over\nthe image", style.SKY),
-        ("linear\nlogits", style.PURPLE),
-    ]
+    channels = int(arch.get("channels", nasbench201.CHANNELS))
+    cell = f"{int(arch.get('cells', nasbench201.CELLS))} × cell"
+    blocks = [("image", style.PALE), (f"3x3 conv\n{channels} channels", style.BLUE)]
+    for stage in (1, 2, 4):
+        if stage > 1:
+            blocks.append((f"residual /2\n{stage * channels} channels", style.GREEN))
+        blocks.append((f"{cell}\n{stage * channels} channels", style.ORANGE))
+    blocks += [("mean over\nthe image", style.SKY), ("linear\nlogits", style.PURPLE)]
     rows = 1 if width >= 8 else 3 if width < 4 else 2
     across = -(-len(blocks) // rows)
-    wide, high = (width - 0.2) / across, 0.62
-    axes = figure.add_subplot()
-    axes.set_axis_off()
-    axes.set_xlim(0, across * wide)
-    axes.set_ylim(rows * high, 0)
-    for number, (text, colour) in enumerate(blocks):
-        row, column = divmod(number, across)
-        x, y = column * wide + 0.11, row * high + 0.08
-        box = FancyBboxPatch(
-            (x, y),
-            wide - 0.22,
-            high - 0.16,
-            boxstyle="round,pad=0,rounding_size=0.05",
-            facecolor=colour + "40",
-            edgecolor=colour,
-            linewidth=0.9,
-        )
-        axes.add_patch(box)
-        axes.text(
-            x + wide / 2 - 0.11, y + high / 2 - 0.08, text, ha="center", va="center", size=style.SMALL - 0.5
-        )
-        if column < across - 1 and number < len(blocks) - 1:
-            ends = (x + wide - 0.22, y + high / 2 - 0.08), (x + wide, y + high / 2 - 0.08)
-            axes.annotate("", ends[1], ends[0], arrowprops={"arrowstyle": "-|>", "linewidth": 0.8})
-    return Painted(f"The network of {words.tags([record])[0]}", rows * high + 0.05)
+
+    def draw(axes: Axes) -> None:
+        axes.set(xlim=(-0.5, across - 0.5), ylim=(rows - 0.5, -0.5), frame_on=False, xticks=[], yticks=[])
+        before: Any = None
+        for number, (text, colour) in enumerate(blocks):
+            row, column = divmod(number, across)
+            box = {"boxstyle": "round,pad=0.5", "facecolor": colour + "40", "edgecolor": colour}
+            how: dict[str, Any] = {"ha": "center", "va": "center", "size": style.SMALL - 0.5}
+            shown = axes.text(column, row, text, bbox=box, zorder=3, **how)
+            if column:
+                ends = {"patchA": before.get_bbox_patch(), "patchB": shown.get_bbox_patch()}
+                arrow = {"arrowstyle": "-|>", "linewidth": 0.8, **ends}
+                axes.annotate("", (column, row), (column - 1, row), arrowprops=arrow)
+            before = shown
+
+    return FigureSpec([Panel(draw)], lambda _: 0.62 * rows)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
-from rbtools.plots import details, layout, style, words
-from rbtools.plots.base import Drawing, Painted, Record
-from rbtools.records import metric_name
+from rbtools.plots import details, marks, style, words
+from rbtools.plots.base import Drawing, Record
+from rbtools.plots.renderer import FigureSpec, Panel, write_names
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
-MOST_PANELS, MOST_NAMED = 9, 10
+MOST_NAMED = 10
 _FAR = 10  # a last distance so many times the one before it (255 after 8) has a place as any other
 # The panels of --view class, and what lies along their axes.
 SCHEMES = {"label": "true class", "argmax": "predicted class", "prediction": "prediction"}
@@ -56,90 +55,69 @@ class Confidence(Drawing):
         0, "With --view label: the class of the images, from 0.", name="class", check="non-negative"
     )
 
-    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         by_metric = details.of(records, self.metric, self.detail)
-        return self._by_class(figure, by_metric) if self.view == "class" else self._over(figure, by_metric)
+        return self._by_class(by_metric) if self.view == "class" else self._over(by_metric)
 
-    def _drawn(self, axes: Axes, steps: Steps) -> list[tuple[Artist, str]]:
-        """The lines of one attack or corruption."""
-        if self.view == "prediction":
-            return _against(axes, steps)
-        if self.view == "label":
-            return _labels(axes, steps, self.image_class)
-        return [_line(axes, steps, place, number) for number, place in enumerate(("correct", "wrong"))]
-
-    def _over(self, figure: Figure, by_metric: details.Details) -> Painted:
-        families: dict[str, list[tuple[float, str]]] = {}
-        for name in by_metric:
-            parts = words.with_number(name)
-            if parts is not None:
-                families.setdefault(parts.family, []).append((float(parts.number), name))
-        clean = by_metric.get("acc")
+    def _over(self, by_metric: details.Details) -> FigureSpec:
+        """A panel for each attack or corruption."""
+        families = words.families(by_metric)
         if not families:
             raise RbError(
                 f"None of {', '.join(by_metric)} has a distance or a severity. Draw them with --view class."
             )
-        _refuse_many(list(families))
-        over = [words.AXES[words.axis_of(metric_name.parse(names[0][1]))] for names in families.values()]
-        grid = layout.grid(
-            figure,
-            len(families),
-            least=1.25 if self.width < 4 else 1.9,
-            share="all" if len(set(over)) == 1 else "y",
-        )
-        entries: list[tuple[Artist, str]] = []
         places = _places({0.0, *(value for names in families.values() for value, _ in names)})
-        for axes, (family, names) in zip(grid.axes, families.items(), strict=True):
-            steps = [(0.0, clean)] if clean and "corrupt" not in family else []
-            steps += [(value, by_metric[name]) for value, name in sorted(names)]
-            if places and self.view != "prediction":
-                steps = [(places[value], rows) for value, rows in steps]
-                axes.set_xticks(list(places.values()), [f"{value:g}" for value in places])
-            entries = self._drawn(axes, steps)
-            axes.set_title("\n".join(layout.wrapped(family, grid.width, style.SMALL)), size=style.SMALL)
-            if self.view != "prediction":
-                axes.set_ylim(0, 1.03)
-        each = max(1.35, min(2.6, 0.62 * grid.width))
-        count = max(map(len, by_metric.values()))
-        of = f" of images of class {self.image_class}" if self.view == "label" else ""
-        if self.view == "prediction":
-            return Painted(
-                f"Confidence, {words.counted(count)}; beside each point {'; '.join(dict.fromkeys(over))}",
-                grid.rows * (each + 0.42),
-                entries,
-                "mean largest probability where correct",
-                "mean largest probability where wrong",
+        panels = []
+        for (title, over), names in families.items():
+            clean = [(0.0, "acc")] if "acc" in by_metric and over != "severity" else []
+            steps = [(value, by_metric[name]) for value, name in clean + names]
+            draw = partial(self._draw, steps=steps, places=places)
+            of, y = (
+                words.AXES[over],
+                "mean probability" if self.view == "label" else "mean largest probability",
             )
-        below, higher = layout.name_below(grid, over)
-        return Painted(
-            f"Confidence{of}, {words.counted(count)}",
-            grid.rows * (each + 0.42 + higher),
-            entries,
-            below,
-            "mean probability" if self.view == "label" else "mean largest probability",
-        )
+            if self.view == "prediction":
+                y = "mean largest probability where wrong"
+                of = f"mean largest probability where correct; beside each point {of}"
+            panels.append(Panel(draw, title, of, y))
+        return FigureSpec(panels, least=1.25 if self.width < 4 else 1.9)
 
-    def _by_class(self, figure: Figure, by_metric: details.Details) -> Painted:
+    def _draw(self, axes: Axes, steps: Steps, places: dict[float, float]) -> None:
+        """The lines of one attack or corruption."""
+        if self.view == "prediction":
+            _against(axes, steps)
+            return
+        if places:
+            steps = [(places[value], rows) for value, rows in steps]
+            axes.set_xticks(list(places.values()), [f"{value:g}" for value in places])
+        axes.set_ylim(0, 1.03)
+        if self.view == "label":
+            _labels(axes, steps, self.image_class)
+            return
+        for number, (name, colour) in enumerate((("correct", style.BLUE), ("wrong", style.VERMILLION))):
+            _quantiles(
+                axes,
+                [(x, [row["confidence"]["prediction"][number] for row in rows]) for x, rows in steps],
+                {"color": colour, "linestyle": style.DASHES[number], "marker": style.MARKERS[number]},
+                f"where {name}",
+            )
+
+    def _by_class(self, by_metric: details.Details) -> FigureSpec:
         names = list(by_metric) if self.metric is not None else list(by_metric)[-1:]
-        panels = [(name, scheme) for name in names for scheme in SCHEMES]
-        _refuse_many([f"{name} {scheme}" for name, scheme in panels])
-        grid = layout.grid(figure, len(panels), least=1.9, share="y")
-        for axes, (name, scheme) in zip(grid.axes, panels, strict=True):
-            if scheme == "prediction":
-                _predictions(axes, by_metric[name], grid.width)
-            else:
-                _classes(axes, name, scheme, by_metric[name], grid.width)
-            axes.set_xlabel(SCHEMES[scheme], size=style.SMALL)
-            axes.set_title(scheme if len(names) == 1 else f"{name}: {scheme}", size=style.SMALL)
-        each = max(1.6, min(2.6, 0.55 * grid.width))
-        which = f"Confidence: {words.setting(names[0])}" if len(names) == 1 else "Confidence by class"
-        return Painted(
-            f"{which}, {words.counted(max(len(by_metric[name]) for name in names))}",
-            grid.rows * (each + 0.55),
-            [],
-            "",
-            "mean probability",
-        )
+        panels = []
+        for name in names:
+            title = f"{words.label(name)}: " if len(names) > 1 else ""
+            rows = by_metric[name]
+            for scheme, colour in (("label", style.BLUE), ("argmax", style.VERMILLION)):
+                columns = _classes(scheme, rows)
+                draw = partial(_spread, columns=columns, colour=colour)
+                ticks = [str(number) for number in range(len(columns))]
+                panels.append(Panel(draw, title + scheme, SCHEMES[scheme], "mean probability", ticks))
+            pairs = np.array([[value or np.nan for value in row["confidence"]["prediction"]] for row in rows])
+            draw = partial(_spread, columns=list(pairs.T), colour=style.GREEN)
+            ticks = ["correct", "wrong"]
+            panels.append(Panel(draw, title + "prediction", SCHEMES["prediction"], "mean probability", ticks))
+        return FigureSpec(panels)
 
 
 def _places(distances: set[float]) -> dict[float, float]:
@@ -150,62 +128,54 @@ def _places(distances: set[float]) -> dict[float, float]:
     return {value: float(place) for place, value in enumerate(ordered)}
 
 
-def _refuse_many(names: Sequence[str]) -> None:
-    if len(names) > MOST_PANELS:
-        raise RbError(f"There would be {len(names)} panels, and {MOST_PANELS} fit. Name fewer with --metric.")
+def _matrices(rows: Sequence[dict[str, Any]], scheme: str) -> np.ndarray:
+    """The mean probabilities (records, classes, classes) by label or by argmax."""
+    found = [row["confidence"].get(scheme) or [] for row in rows]
+    if len({len(matrix) for matrix in found}) > 1 or not found[0]:
+        raise RbError(
+            "The confidences by class are not there, or are of different numbers of classes. Choose records"
+            " with --where."
+        )
+    return np.array(found)
 
 
-def _labels(axes: Axes, steps: Steps, label: int) -> list[tuple[Artist, str]]:
+def _labels(axes: Axes, steps: Steps, label: int) -> None:
     """The mean probability of each class over the images of class `label`, medians over the records.
 
     The class itself has a thick line with the middle 80 % of the records; of more than ten others, the ten
     that gain most are named and the rest is grey.
     """
     xs = [x for x, _ in steps]
-    rows = [[detail["confidence"].get("label") for detail in details] for _, details in steps]
-    sizes = {0 if not matrix else len(matrix) for row in rows for matrix in row}
-    if len(sizes) > 1 or sizes == {0}:
-        raise RbError(
-            "The confidences by class are not there, or are of different numbers of classes. Choose records"
-            " with --where."
-        )
-    if label >= min(sizes):
-        raise RbError(f"--class is {label}. The classes are 0 to {min(sizes) - 1}.")
-    middles = np.array([np.median([matrix[label] for matrix in row], axis=0) for row in rows])
+    _matrices([row for _, details in steps for row in details], "label")  # raises for different classes
+    rows = [_matrices(details, "label") for _, details in steps]
+    classes = min(matrices.shape[1] for matrices in rows)
+    if label >= classes:
+        raise RbError(f"--class is {label}. The classes are 0 to {classes - 1}.")
+    middles = np.array([np.median(matrices[:, label], axis=0) for matrices in rows])
     order = [int(place) for place in np.argsort(-middles.max(0), kind="stable") if place != label]
-    entries: list[tuple[Artist, str]] = []
     for number, other in enumerate([label, *order]):
         own, named = number == 0, number <= MOST_NAMED
-        look = style.line(number) if named else {"color": style.PALE, "linestyle": "-"}
-        width = 2.0 if own else 1.0
-        (line,) = axes.plot(xs, middles[:, other], linewidth=width, zorder=3 if named else 1, **look)
-        if named:
-            entries.append((line, f"class {other}"))
-    low, high = np.array(
-        [np.quantile([matrix[label][label] for matrix in row], (0.1, 0.9)) for row in rows]
-    ).T
-    axes.fill_between(xs, low, high, color=style.COLOURS[0], alpha=0.18, linewidth=0)
-    return entries
+        look = {**(style.line(number) if named else {"color": style.PALE}), "linewidth": 2.0 if own else 1.0}
+        points = list(zip(xs, middles[:, other], strict=True))
+        ends = [tuple(np.quantile(one[:, label, label], (0.1, 0.9))) for one in rows] if own else []
+        marks.line(
+            axes, points, {**look, "zorder": 3 if named else 1}, f"class {other}" if named else "", ends
+        )
 
 
-def _line(axes: Axes, steps: Steps, place: str, number: int) -> tuple[Artist, str]:
+def _quantiles(
+    axes: Axes, steps: Sequence[tuple[float, list[Any]]], look: dict[str, Any], label: str
+) -> None:
     """Median and middle 80 % over the records; without correct (or wrong) images there is no confidence."""
-    xs, middles = [], []
-    for x, rows in steps:
-        known = [row["confidence"]["prediction"][number] for row in rows]
-        known = [value for value in known if value]
-        if known:
-            xs.append(x)
-            middles.append(np.quantile(known, (0.1, 0.5, 0.9)))
-    colour, dashes = (style.BLUE, "-") if number == 0 else (style.VERMILLION, (0, (4, 1.5)))
-    low, middle, high = np.array(middles).reshape(-1, 3).T
-    axes.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
-    marker = style.MARKERS[number] if len(xs) <= 12 else ""
-    (line,) = axes.plot(xs, middle, color=colour, linestyle=dashes, marker=marker, markersize=3.5)
-    return line, f"where {place}"
+    found = [
+        (x, np.quantile(known, (0.1, 0.5, 0.9))) for x, values in steps if (known := [v for v in values if v])
+    ]
+    points = [(x, middle) for x, (_, middle, _) in found]
+    if points:
+        marks.line(axes, points, look, label, [(low, high) for _, (low, _, high) in found])
 
 
-def _against(axes: Axes, steps: Steps) -> list[tuple[Artist, str]]:
+def _against(axes: Axes, steps: Steps) -> None:
     """The mean largest probability of wrong predictions over that of correct ones, a point a distance:
     medians over the records that have both, and their middle 80 %."""
     points, names = [], []
@@ -221,33 +191,14 @@ def _against(axes: Axes, steps: Steps) -> list[tuple[Artist, str]]:
         names.append("clean" if distance == 0 else f"{distance:g}")
     if points:
         axes.plot(*zip(*points, strict=True), color=style.BLUE, marker="o", markersize=3.5, linewidth=0.8)
-        layout.write_names(axes, points, names)
-    return []
+        write_names(axes, points, names)
 
 
-def _classes(axes: Axes, name: str, scheme: str, rows: Sequence[dict[str, Any]], width: float) -> None:
+def _classes(scheme: str, rows: Sequence[dict[str, Any]]) -> list[np.ndarray]:
     """The probability of each class over the images of it (label), or over those predicted as it (argmax)."""
-    shapes = {len(row["confidence"].get("label") or ()) for row in rows}
-    if len(shapes) > 1 or shapes == {0}:
-        raise RbError(
-            f"The confidences of '{name}' by class are not there, or are of data sets with different classes."
-            " Choose records with --where."
-        )
-    classes = shapes.pop()
-    diagonal = np.array([np.diag(np.array(row["confidence"][scheme])) for row in rows])
-    counts = np.array([row.get("images", {}).get(scheme, [1] * classes) for row in rows])
-    diagonal = np.where(counts > 0, diagonal, np.nan)
-    _spread(axes, list(diagonal.T), style.BLUE if scheme == "label" else style.VERMILLION)
-    layout.name_x(axes, [str(number) for number in range(classes)], width - 0.2)
-    axes.set_xlim(-0.6, classes - 0.4)
-
-
-def _predictions(axes: Axes, rows: Sequence[dict[str, Any]], width: float) -> None:
-    """The largest probability of correct and of wrong predictions, over the records that have such."""
-    pairs = np.array([[value or np.nan for value in row["confidence"]["prediction"]] for row in rows])
-    _spread(axes, list(pairs.T), style.GREEN)
-    layout.name_x(axes, ["correct", "wrong"], width - 0.2)
-    axes.set_xlim(-0.6, 1.6)
+    diagonal = np.diagonal(_matrices(rows, scheme), axis1=1, axis2=2)
+    counts = np.array([row.get("images", {}).get(scheme, [1] * diagonal.shape[1]) for row in rows])
+    return list(np.where(counts > 0, diagonal, np.nan).T)
 
 
 def _spread(axes: Axes, columns: Sequence[np.ndarray], colour: str) -> None:
@@ -256,6 +207,7 @@ def _spread(axes: Axes, columns: Sequence[np.ndarray], colour: str) -> None:
         known = column[~np.isnan(column)]
         if len(known):
             low, middle, high = np.quantile(known, (0.1, 0.5, 0.9))
-            axes.vlines(place, low, high, color=colour, linewidth=1, alpha=0.5)
+            axes.vlines(place, low, high, color=colour, linewidth=1.4, alpha=0.6)
             axes.plot(place, middle, linestyle="", marker="o", color=colour, markersize=3.5)
+    axes.set_xlim(-0.6, len(columns) - 0.4)
     axes.set_ylim(0, 1.03)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
-from rbtools.plots import details, layout, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots import details, layout, marks, words
+from rbtools.plots.base import Drawing, Record
+from rbtools.plots.renderer import FigureSpec, Panel, shaped
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
 
-_WRITTEN = 0.2  # the least inches of a cell with a number
+_LEAST = 2.2  # inches of a matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,48 +42,32 @@ class Confusion(Drawing):
     counts: bool = param(False, "Numbers of images instead of shares of a row.")
     labels: str | None = param(None, "Names of the classes, with commas.", metavar="LIST")
 
-    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         by_metric = details.of(records, self.metric, self.detail)
         if self.metric is None:
             last = next(reversed(by_metric))
             by_metric = {last: by_metric[last]}
-        if len(by_metric) > 9:
-            raise RbError(
-                f"--metric means {len(by_metric)} matrices, and 9 fit: {', '.join(by_metric)}. Name fewer."
-            )
-        grid = layout.grid(figure, len(by_metric), least=2.2, side=0.75)
-        for axes, (name, rows) in zip(grid.axes, by_metric.items(), strict=True):
-            matrix = _sum(name, [np.array(detail["confusion"]) for detail in rows])
-            image = self._matrix(axes, matrix, grid.width)
-            if len(by_metric) > 1:
-                axes.set_title("\n".join(layout.wrapped(name, grid.width, style.SMALL)), size=style.SMALL)
-        bar = figure.colorbar(image, ax=grid.axes, pad=0.02, aspect=26, shrink=0.8 if grid.rows == 1 else 0.4)
-        bar.outline.set_visible(False)
-        bar.ax.tick_params(labelsize=style.SMALL)
-        bar.set_label("images" if self.counts else "share of the class", size=style.SIZE)
-        which = f"Confusion: {words.setting(next(iter(by_metric)))}" if len(by_metric) == 1 else "Confusion"
-        height = grid.rows * (grid.width * (0.86 if grid.columns == 1 else 0.98) + 0.3)
-        return Painted(
-            f"{which}, {words.counted(len(next(iter(by_metric.values()))))}",
-            height,
-            (),
-            "predicted class",
-            "true class",
-        )
+        panels = []
+        room = (self.width - 1.2) / min(len(by_metric), max(1, int((self.width - 0.65) / _LEAST)))
+        for name, rows in by_metric.items():
+            counts = _sum(name, [np.array(detail["confusion"]) for detail in rows])
+            names = self._names(len(counts))
+            title = words.label(name) if len(by_metric) > 1 else ""
+            draw = partial(self._matrix, counts=counts, room=room)
+            panels.append(Panel(draw, title, "predicted class", "true class", names, names))
+        bar = "images" if self.counts else "share of the class"
+        return FigureSpec(panels, shaped(0.95, 4.0), least=_LEAST, bar=bar)
 
-    def _matrix(self, axes: Axes, counts: np.ndarray, width: float) -> AxesImage:
+    def _matrix(self, axes: Axes, counts: np.ndarray, room: float) -> None:
         shown = counts if self.counts else counts / np.maximum(counts.sum(1, keepdims=True), 1)
         top = max(float(shown.max()), 1e-9) if self.counts else 1.0
-        drawn = axes.imshow(shown, cmap="cividis", vmin=0, vmax=top)
-        size, classes = (width - 0.35) / len(counts), len(counts)
-        names = self._names(classes)
-        layout.name_x(axes, names, width - 0.35)
-        layout.name_y(axes, names, width - 0.35)
-        axes.grid(visible=False)
-        axes.tick_params(length=2)
-        if size >= _WRITTEN:
-            _write(axes, counts, shown, top, self.counts)
-        return drawn
+        colours: dict[str, Any] = {"cmap": "cividis", "vmin": 0, "vmax": top}
+        marks.matrix(axes, shown, room, self._written, lambda value: value < 0.55 * top, **colours)
+
+    def _written(self, value: float) -> str:
+        if self.counts:
+            return layout.short_number(float(value)) if value >= 1 else ""
+        return f"{value:.2f}".lstrip("0") if value >= 0.005 else ""
 
     def _names(self, classes: int) -> list[str]:
         if self.labels is None:
@@ -102,14 +86,3 @@ def _sum(name: str, matrices: Sequence[np.ndarray]) -> np.ndarray:
             " be summed. Choose the records of one data set (--where)."
         )
     return sum(matrices[1:], matrices[0])
-
-
-def _write(axes: Axes, counts: np.ndarray, shown: np.ndarray, top: float, as_counts: bool) -> None:
-    for row in range(len(counts)):
-        for column in range(len(counts)):
-            value = shown[row, column]
-            if value < (1 if as_counts else 0.005):
-                continue
-            text = layout.short_number(float(value)) if as_counts else f"{value:.2f}".lstrip("0")
-            ink = "white" if value < 0.55 * top else "black"
-            axes.text(column, row, text, ha="center", va="center", size=style.SMALL - 1, color=ink)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError, near
-from rbtools.records import expr
+from rbtools.records import expr, results
 
 if TYPE_CHECKING:
     from rbtools.store import Store
@@ -53,16 +53,13 @@ def fetched(record: Record, asked: str | None, key: str, store: Store) -> Record
     """
     entries = list(record.get("evals") or ())
     names = [str(entry.get("metric")) for entry in entries]
-    wanted = (
-        names if asked is None else [one for item in asked.split(",") for one in expr.expand(item, names)]
-    )
+    wanted = [one for item in expr.items("*" if asked is None else asked) for one in expr.expand(item, names)]
     for place, entry in enumerate(entries):
         detail = entry.get("detail")
-        if entry.get("metric") not in wanted or not isinstance(detail, dict):
+        stored = results.at(detail, ("stored",))
+        if entry.get("metric") not in wanted or not isinstance(stored, str):
             continue
-        if not isinstance(detail.get("stored"), str):
-            continue
-        of_metric = [one for one in store.result(detail["stored"]) or () if "detail" in one]
+        of_metric = [one for one in store.result(stored) or () if "detail" in one]
         if not of_metric:
             raise RbError(
                 f"The details of {entry.get('metric')} are not in the store {store.folder}. Name the store of"
@@ -92,7 +89,7 @@ def of(records: Sequence[Record], asked: str | None, key: str) -> Details:
     if asked is None:
         return by_metric
     chosen: dict[str, None] = {}
-    for item in filter(None, (part.strip() for part in asked.split(","))):
+    for item in expr.items(asked):
         matching = expr.expand(item, by_metric)
         if not matching:
             raise RbError(

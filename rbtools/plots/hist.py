@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.base import Drawing, Record
+from rbtools.plots.renderer import FigureSpec, Panel, shaped
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 
 MOST = 8  # histograms in one figure
@@ -38,7 +39,7 @@ class Histogram(Drawing):
     )
     bins: int | None = param(None, "Number of bins.  [default: chosen from the data]", check="positive")
 
-    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         if self.bins is not None and self.bins > MOST_BINS:
             raise RbError(f"--bins is {self.bins}. Expected {MOST_BINS} at most: more cannot be seen.")
         names = record_values.chosen(records, self.metric, "--metric")
@@ -47,21 +48,24 @@ class Histogram(Drawing):
                 f"--metric names {len(names)} metrics. More than {MOST} histograms in one figure cannot be"
                 " told apart: name fewer, or draw a box plot (rb-plot box)."
             )
-        columns = {name: np.array(record_values.present(records, name, "--metric")) for name in names}
-        axes = figure.add_subplot()
+        columns = {
+            name: np.array(record_values.present(record_values.column(records, name, "--metric")))
+            for name in names
+        }
         bins = self._edges(np.concatenate(list(columns.values()))).tolist()
-        entries = []
-        for number, (name, numbers) in enumerate(columns.items()):
-            look = style.line(number)
-            axes.hist(numbers, bins, histtype="stepfilled", alpha=0.18, color=look["color"])
-            (outline,) = axes.plot([], [], **look)
-            axes.hist(numbers, bins, histtype="step", **look)
-            entries.append((outline, _entry(name, numbers, len(records))))
-        height = max(2.0, 0.42 * self.width)
-        layout.label(axes, x=words.axis(names), y="records", room=(self.width - 0.8, height - 0.4))
-        layout.plain_numbers(axes.xaxis)
-        layout.whole_numbers(axes.yaxis)
-        return Painted(words.titled(words.counted(len(records)), records), height, entries)
+        looks = style.look(names)
+
+        def draw(axes: Axes) -> None:
+            for name, numbers in columns.items():
+                look = {key: looks[name][key] for key in ("color", "linestyle")}
+                axes.hist(numbers, bins, histtype="stepfilled", alpha=0.18, color=look["color"])
+                axes.hist(numbers, bins, histtype="step", **look)
+                of = "" if len(numbers) == len(records) else f" ({words.counted(len(numbers))})"
+                axes.plot([], [], label=words.label(name) + of if len(names) > 1 or of else None, **look)
+            layout.plain_numbers(axes.xaxis)
+            layout.whole_numbers(axes.yaxis)
+
+        return FigureSpec([Panel(draw, x=words.axis(names), y="records")], shaped(0.42, 2.3))
 
     def _edges(self, numbers: np.ndarray) -> np.ndarray:
         if numbers.min() == numbers.max():  # a single bin, narrower than numpy's, which has width 1.0
@@ -71,8 +75,3 @@ class Histogram(Drawing):
         if self.bins is None and len(edges) > _BINS + 1:
             edges = np.histogram_bin_edges(numbers, _BINS)
         return edges
-
-
-def _entry(name: str, numbers: np.ndarray, count: int) -> str:
-    lacking = "" if len(numbers) == count else f", of {words.counted(len(numbers))}"
-    return f"{words.tidy(name)} (median {layout.short_number(np.median(numbers))}{lacking})"

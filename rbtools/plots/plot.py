@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ from rbtools import parse_units
 from rbtools.cli import options, shared, streams
 from rbtools.cli.sink import Sink, counted
 from rbtools.cli.sink import names as names_of
-from rbtools.commands.corrupt import severity_param
 from rbtools.plots import PLOTS, Plot, details
-from rbtools.plots.output_file import PlotOptions, ending_of, output_param, refuse_to_overwrite, save
-from rbtools.registry import Registry, param
+from rbtools.plots.output_file import PlotOptions, ending_of, refuse_to_overwrite, save
+from rbtools.plots.sheet import ContactSheet
+from rbtools.registry import Registry
 from rbtools.store import Store
 
 
@@ -74,21 +73,10 @@ def _ending(output: str, endings: tuple[str, ...]) -> str | None:
     return None if needs_no_file else ending_of(output, endings)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SheetOptions:
-    """The options of a sheet of corrupted images, as typed."""
-
-    names: str = param("all", "", metavar="[NAME,...]", positional=True)
-    output: str = output_param()
-    severity: str = severity_param()
-    width: float = param(6.5, "Width of the figure in inches.")
-    title: str | None = param(None, "Title of the figure.  [default: what it shows]")
-
-
 @shared.command()
-@shared.takes("typed", SheetOptions)
+@shared.takes("typed", ContactSheet)
 @options.image_options
-def corruptions(typed: SheetOptions, work: shared.CommandContext) -> int:
+def corruptions(typed: ContactSheet, work: shared.CommandContext) -> int:
     """Draw one image of a data set under corruptions, one, several with commas, or all.
 
     The image is the first that rb-corrupt evaluates, and is corrupted in the same way. No records are read.
@@ -101,19 +89,16 @@ def corruptions(typed: SheetOptions, work: shared.CommandContext) -> int:
     """
     from rbtools.corruptions import CORRUPTIONS
     from rbtools.jobs import corrupted_images
-    from rbtools.plots.base import ENDINGS
-    from rbtools.plots.sheet import ContactSheet
 
-    ending = _ending(typed.output, ENDINGS)
+    ending = _ending(typed.output, typed.endings)
     listed = (
         list(CORRUPTIONS.all) if typed.names == "all" else names_of(typed.names, "The list of corruptions")
     )
     chosen = [shared.build(CORRUPTIONS, name, {}) for name in listed]
     severities = parse_units.severities(typed.severity)
-    plot = ContactSheet(width=typed.width, title=typed.title)
     sheet = corrupted_images.corrupted_images(chosen, severities, work.run)
     work.screen.clear()
-    drawn = plot.of(sheet.caption, sheet.clean, sheet.rows, severities)
+    drawn = typed.of(sheet.clean, sheet.rows, severities)
     streams.of_command().keep(drawn)
     if ending is not None:
         save(drawn, Path(typed.output), ending)

@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.plots import style, words
-from rbtools.records import expr, metric_name
+from rbtools.records import expr, metric_name, results
 from rbtools.spaces import nasbench201
 
 Record = dict[str, Any]
+
+
+def _each(
+    records: Sequence[Record], text: str, option: str, taken: Callable[[expr.Expression, Record], Any]
+) -> list[Any]:
+    """What is taken of an expression for each record, None where that raises RbError. Raises RbError, naming
+    the option, if the text does not parse, or if nothing can be taken of any record."""
+    values: list[Any] = []
+    wrong: RbError | None = None
+    try:
+        compiled = expr.compile(text)
+        for record in records:
+            try:
+                values.append(taken(compiled, record))
+            except RbError as error:
+                values.append(None)
+                wrong = wrong or error
+        if all(value is None for value in values):
+            if wrong is None:  # this raises an error for a wrong name
+                compiled({**records[0], "metrics": dict.fromkeys(metric_name.names(records))})
+            raise wrong or RbError(f"No record has a value of '{text}'.")
+    except RbError as error:
+        raise RbError(f"{option}: {error}") from None
+    return values
 
 
 def column(records: Sequence[Record], text: str, option: str) -> list[float | None]:
@@ -20,27 +44,13 @@ def column(records: Sequence[Record], text: str, option: str) -> list[float | No
     Raises RbError, naming the option, if the text does not parse, if no record has such a value (with similar
     names), and if no record has a number there.
     """
-    try:
-        return _values(records, expr.compile(text))
-    except RbError as wrong:
-        raise RbError(f"{option}: {wrong}") from None
-
-
-def _values(records: Sequence[Record], compiled: expr.Expression) -> list[float | None]:
-    numbers: list[float | None] = []
-    wrong: RbError | None = None
-    for record in records:
-        try:
-            numbers.append(compiled.number(record))
-        except RbError as error:
-            numbers.append(None)
-            wrong = wrong or error
-    if all(value is None for value in numbers):
-        if wrong is not None:
-            raise wrong
-        known = dict.fromkeys(metric_name.names(records))
-        compiled({**records[0], "metrics": dict.fromkeys(known)})  # this raises an error for a wrong name
+    numbers = _each(records, text, option, lambda compiled, record: compiled.number(record))
     return [None if value is None else float(value) for value in numbers]
+
+
+def present(column: Sequence[float | None]) -> list[float]:
+    """The numbers of a column without the missing ones."""
+    return [value for value in column if value is not None]
 
 
 def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str]:
@@ -65,14 +75,6 @@ def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str
     return list(names)
 
 
-def present(records: Sequence[Record], text: str, option: str) -> list[float]:
-    """The existing values of a metric or an expression; see `column`. Raises RbError for none."""
-    numbers = [value for value in column(records, text, option) if value is not None]
-    if not numbers:
-        raise RbError(f"{option}: no record has a value of '{text}'.")
-    return numbers
-
-
 def keys(records: Sequence[Record], text: str, option: str) -> list[str]:
     """The value of an expression, or of each in a list, for every record, as text on one line. `without`
     stands for a missing one. Raises RbError, naming the option, if an expression does not parse, if no record
@@ -81,34 +83,16 @@ def keys(records: Sequence[Record], text: str, option: str) -> list[str]:
     items = expr.items(text)
     if not items:
         raise RbError(f"{option} is empty. Expected fields with commas, such as dataset,arch.name")
-    columns = []
-    for item in items:
-        try:
-            columns.append(_texts(records, expr.compile(item)))
-        except RbError as wrong:
-            raise RbError(f"{option}: {wrong}") from None
-    return [", ".join(row) for row in zip(*columns, strict=True)]
+    columns = [_each(records, item, option, _text) for item in items]
+    return [", ".join(text or "without" for text in row) for row in zip(*columns, strict=True)]
 
 
-def _texts(records: Sequence[Record], compiled: expr.Expression) -> list[str]:
-    texts: list[str] = []
-    wrong: RbError | None = None
-    for record in records:
-        try:
-            texts.append(words.shortened(words.tidy(_plain(compiled(record)))))
-        except RbError as error:
-            texts.append("without")
-            wrong = wrong or error
-    if wrong is not None and set(texts) == {"without"}:
-        raise wrong
-    return texts
-
-
-def _plain(value: object) -> str:
-    """A value of a record as text; for a list its parts."""
+def _text(compiled: expr.Expression, record: Record) -> str:
+    """A value of a record on one line; for a list its parts."""
+    value = words.method(record) if compiled.text == "train.method" else compiled(record)
     if isinstance(value, list):
-        return "+".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
+        value = "+".join(map(str, value)) or None
+    return words.shortened(words.tidy("none" if value is None else value))
 
 
 def groups(records: Sequence[Record], text: str, option: str) -> dict[str, list[int]]:
@@ -135,19 +119,11 @@ def cell(record: Record) -> tuple[int, ...] | None:
 
 def intervals(record: Record) -> dict[str, tuple[float, float]]:
     """Metric -> its 95 % interval, for those that were measured with one."""
-    entries = record.get("evals") or []
-    return {
-        str(entry["metric"]): (float(entry["ci95"][0]), float(entry["ci95"][1]))
-        for entry in entries
-        if entry.get("ci95") and "metric" in entry
-    }
+    pairs = ((name, results.interval(entry)) for name, entry in results.by_metric(record).items())
+    return {name: ends for name, ends in pairs if ends is not None}
 
 
 def deviations(record: Record) -> dict[str, float]:
     """Metric -> the standard deviation over the averaged records (rb-rank --aggregate)."""
-    entries = record.get("evals") or []
-    return {
-        str(entry["metric"]): float(entry["std"])
-        for entry in entries
-        if "metric" in entry and type(entry.get("std")) in (int, float)
-    }
+    entries = results.by_metric(record).items()
+    return {name: float(entry["std"]) for name, entry in entries if results.is_number(entry.get("std"))}

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.base import Drawing, Record
+from rbtools.plots.cells import OP_LOOKS
+from rbtools.plots.renderer import FigureSpec, Panel, shaped, write_names
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
 from rbtools.scoring.rank_order import front
 from rbtools.spaces import nasbench201
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.collections import PathCollection
-    from matplotlib.figure import Figure
 
 
 MOST_GROUPS = 16  # the number of distinguishable colours and shapes
 _NAMED = 20  # the most points with names beside them
-_OP_NAMES = {
-    "none": "none",
-    "skip_connect": "skip",
-    "nor_conv_1x1": "1x1 convolution",
-    "nor_conv_3x3": "3x3 convolution",
-    "avg_pool_3x3": "3x3 average pooling",
-}
 
 
 class Points(NamedTuple):
@@ -71,7 +63,7 @@ class Scatter(Drawing):
     )
     log_x: bool = param(False, "Logarithmic horizontal axis, for parameters and times.")
 
-    def paint(self, figure: Figure, records: Sequence[Record]) -> Painted:
+    def spec(self, records: Sequence[Record]) -> FigureSpec:
         colours = (
             ("--colour", self.colour),
             ("--neighbours", self.neighbours),
@@ -82,27 +74,36 @@ class Scatter(Drawing):
             raise RbError(f"{' and '.join(options)} both give points a colour. Leave one out.")
         y = self.y or metric_name.default_rank_key(records)
         points = _points(records, self.x, y)
-        axes = figure.add_subplot()
-        if self.log_x:
-            self._scale(axes, points)
-        entries: list[tuple[Artist, str]] = []
-        if self.neighbours is not None:
-            entries = _neighbourhood(axes, points, nasbench201.find(self.neighbours))
-        elif self.highlight is not None:
-            entries = _highlighted(axes, points, self.highlight)
-        elif self.colour is not None:
-            entries = self._coloured(figure, axes, points)
-        else:
-            _plain(axes, points)
-        if self.pareto:
-            entries += self._front(axes, points, y)
-        height = min(self.width, max(2.2, 0.62 * self.width))
-        layout.label(axes, x=words.axis([self.x]), y=words.axis([y]), room=(self.width - 0.9, height - 0.5))
-        layout.plain_numbers(axes.yaxis)
-        if not self.log_x:
-            layout.plain_numbers(axes.xaxis)
-        title = words.titled(words.counted(len(points.records)), records)
-        return Painted(title, height, entries)
+        shades = groups = bar = None
+        if self.colour is not None:
+            try:
+                shades = record_values.column(points.records, self.colour, "--colour")
+                bar = words.axis([self.colour])
+            except RbError:  # no numbers
+                groups = record_values.groups(points.records, self.colour, "--colour")
+
+        def draw(axes: Axes) -> None:
+            if self.log_x:
+                self._scale(axes, points)
+            if self.neighbours is not None:
+                _neighbourhood(axes, points, nasbench201.find(self.neighbours))
+            elif self.highlight is not None:
+                _highlighted(axes, points, self.highlight)
+            elif groups is not None:
+                _grouped(axes, points, groups, str(self.colour))
+            elif shades is not None:
+                _shaded(axes, points, shades)
+            else:
+                _dots(axes, points, color=style.BLUE)
+                if 1 < len(points.x) <= _NAMED:
+                    at = zip(points.x, points.y, strict=True)
+                    write_names(axes, at, words.tags(points.records))
+            if self.pareto:
+                self._front(axes, points, y)
+            for axis in (axes.yaxis,) if self.log_x else (axes.xaxis, axes.yaxis):
+                layout.plain_numbers(axis)
+
+        return FigureSpec([Panel(draw, x=words.axis([self.x]), y=words.axis([y]))], shaped(0.7, 3.2), bar=bar)
 
     def _scale(self, axes: Axes, points: Points) -> None:
         from matplotlib.ticker import FuncFormatter, NullFormatter
@@ -117,32 +118,12 @@ class Scatter(Drawing):
         axes.xaxis.set_minor_formatter(FuncFormatter(_at_2_and_5) if short else NullFormatter())
         axes.tick_params(axis="x", which="minor", labelsize=style.SMALL)
 
-    def _coloured(self, figure: Figure, axes: Axes, points: Points) -> list[tuple[Artist, str]]:
-        """Colours by a number, with a bar beside the axes, or by a text, with a legend."""
-        assert self.colour is not None
-        texts = _texts(points.records, self.colour)
-        if texts is not None:
-            return _grouped(axes, points, texts, self.colour)
-        shades = record_values.column(points.records, self.colour, "--colour")
-        known = [place for place, shade in enumerate(shades) if shade is not None]
-        unshaded = [place for place, shade in enumerate(shades) if shade is None]
-        _dots(axes, points, unshaded, color=style.PALE)
-        # In the order of the colour both ends stay visible; otherwise the densest part would cover them.
-        known.sort(key=lambda place: shades[place] or 0.0)
-        drawn = _dots(axes, points, known, c=[shades[place] for place in known], cmap="viridis")
-        bar = figure.colorbar(drawn, ax=axes, pad=0.02, aspect=28)
-        bar.outline.set_visible(False)
-        bar.ax.tick_params(labelsize=style.SMALL)
-        bar.set_label("\n".join(layout.wrapped(words.axis([self.colour]), 1.7, style.SIZE)))
-        layout.plain_numbers(bar.ax.yaxis)
-        return []
-
-    def _front(self, axes: Axes, points: Points, y: str) -> list[tuple[Artist, str]]:
+    def _front(self, axes: Axes, points: Points, y: str) -> None:
         higher = (metric_name.higher_is_better(self.x), metric_name.higher_is_better(y))
         best = front(list(zip(points.x, points.y, strict=True)), higher)
         places = [place for place, is_best in enumerate(best) if is_best]
         ordered = sorted(places, key=lambda place: (points.x[place], points.y[place]))
-        (line,) = axes.plot(
+        axes.plot(
             [points.x[place] for place in ordered],
             [points.y[place] for place in ordered],
             # Between two points of the front, the second is attained, or if less x is better the first.
@@ -154,8 +135,8 @@ class Scatter(Drawing):
             markerfacecolor="none",
             markeredgewidth=1.1,
             zorder=5,
+            label="Pareto front",
         )
-        return [(line, f"Pareto front ({words.counted(len(best))})")]
 
 
 def _points(records: Sequence[Record], x: str, y: str) -> Points:
@@ -168,89 +149,54 @@ def _points(records: Sequence[Record], x: str, y: str) -> Points:
     return Points(*map(list, zip(*both, strict=True)))
 
 
-def _texts(records: Sequence[Record], text: str) -> list[str] | None:
-    """The values of an expression if they are texts; else None."""
-    try:
-        compiled = expr.compile(text)
-    except RbError as wrong:
-        raise RbError(f"--colour: {wrong}") from None
-    texts: list[str] = []
-    for record in records:
-        try:
-            value = compiled(record)
-        except RbError:
-            value = None
-        if value is not None and not isinstance(value, str):
-            return None
-        texts.append("without" if value is None else words.tidy(value))
-    return texts if any(value != "without" for value in texts) else None
-
-
-def _dots(axes: Axes, points: Points, places: Sequence[int], **look: Any) -> PathCollection:
+def _dots(axes: Axes, points: Points, places: Sequence[int] | None = None, **look: Any) -> None:
+    """A dot for each record, or for those at some places; smaller the more there are."""
+    places = range(len(points.x)) if places is None else places
     count = len(places)
-    size = 14 if count <= 200 else 6 if count <= 2000 else 3
-    look = {
-        "s": size,
-        "linewidths": 0,
-        "alpha": 1 if count <= 200 else 0.6,
-        "rasterized": count > 500,
-        **look,
-    }
-    return axes.scatter([points.x[place] for place in places], [points.y[place] for place in places], **look)
+    size = 16 if count <= 200 else 6 if count <= 2000 else 3
+    usual = {"s": size, "linewidths": 0, "alpha": 1 if count <= 200 else 0.6, "rasterized": count > 500}
+    x, y = ([numbers[place] for place in places] for numbers in (points.x, points.y))
+    axes.scatter(x, y, **{**usual, **look})
 
 
-def _plain(axes: Axes, points: Points) -> None:
-    _dots(axes, points, range(len(points.x)), color=style.BLUE)
-    if 1 < len(points.x) <= _NAMED:
-        layout.write_names(axes, list(zip(points.x, points.y, strict=True)), words.tags(points.records))
+def _shaded(axes: Axes, points: Points, shades: Sequence[float | None]) -> None:
+    """Colours by a number, which a bar beside the axes explains."""
+    _dots(axes, points, [place for place, shade in enumerate(shades) if shade is None], color=style.PALE)
+    # In the order of the colour both ends stay visible; otherwise the densest part would cover them.
+    known = sorted((shade, place) for place, shade in enumerate(shades) if shade is not None)
+    places = [place for _, place in known]
+    _dots(axes, points, places, c=[shade for shade, _ in known], cmap="viridis")
 
 
-def _highlighted(axes: Axes, points: Points, condition: str) -> list[tuple[Artist, str]]:
+def _highlighted(axes: Axes, points: Points, condition: str) -> None:
     """The records for which a condition holds in colour, over the others in grey."""
     try:
         compiled = expr.compile(condition)
         holds = [compiled.holds(record) for record in points.records]
     except RbError as wrong:
         raise RbError(f"--highlight: {wrong}") from None
-    inside = [place for place, on in enumerate(holds) if on]
-    others = [place for place, on in enumerate(holds) if not on]
-    entries: list[tuple[Artist, str]] = []
-    for places, text, colour in ((inside, condition, style.VERMILLION), (others, "others", "#C4C4C4")):
-        dots = _dots(axes, points, places, color=colour, zorder=4 if places is inside else 2)
-        entries.append((dots, f"{words.tidy(text)} ({len(places):,})"))
-    return entries
+    for on, text, colour in ((True, words.label(condition), style.VERMILLION), (False, "others", style.PALE)):
+        places = [place for place, held in enumerate(holds) if held is on]
+        _dots(axes, points, places, color=colour, zorder=4 if on else 2, label=f"{text} ({len(places):,})")
 
 
-def _grouped(axes: Axes, points: Points, texts: Sequence[str], option: str) -> list[tuple[Artist, str]]:
-    groups: dict[str, list[int]] = {}
-    for place, text in enumerate(texts):
-        groups.setdefault(text, []).append(place)
+def _grouped(axes: Axes, points: Points, groups: Mapping[str, Sequence[int]], option: str) -> None:
     if len(groups) > MOST_GROUPS:
         raise RbError(
             f"--colour {option} has {len(groups)} different values, and {MOST_GROUPS} can be told apart."
             " Use a number, or fewer records (--where)."
         )
-    looks = style.look(sorted(groups))
-    return [
-        (
-            _dots(
-                axes, points, groups[text], marker=look["marker"], s=_size(groups[text]), color=look["color"]
-            ),
-            text,
-        )
-        for text, look in zip(sorted(groups), looks, strict=True)
-    ]
-
-
-def _size(places: Sequence[int]) -> int:
-    return 20 if len(places) <= 200 else 8
+    for text, look in style.look(sorted(groups)).items():
+        size = 22 if len(groups[text]) <= 200 else 8
+        own = {"color": look["color"], "marker": look["marker"], "s": size}
+        _dots(axes, points, groups[text], label=words.label(text), **own)
 
 
 def _at_2_and_5(value: float, _: object = None) -> str:
     return layout.short_number(value) if f"{value:e}"[0] in "25" else ""
 
 
-def _neighbourhood(axes: Axes, points: Points, centre: int) -> list[tuple[Artist, str]]:
+def _neighbourhood(axes: Axes, points: Points, centre: int) -> None:
     """The architecture and its neighbours, each by the index of its class; all others in grey."""
     at: dict[int, list[int]] = {}
     for place, record in enumerate(points.records):
@@ -266,33 +212,22 @@ def _neighbourhood(axes: Axes, points: Points, centre: int) -> list[tuple[Artist
         edge = next(edge for edge in range(len(ops)) if ops[edge] != other[edge])
         for place in at.get(nasbench201.classes()[index], ()):
             changed.setdefault(other[edge], []).append((place, edge))
-    marked = {place for pairs in changed.values() for place, _ in pairs}
     own = at[nasbench201.classes()[centre]]
-    others = [place for place in range(len(points.x)) if place not in marked and place not in own]
-    _dots(axes, points, others, color="#C4C4C4")
-    entries: list[tuple[Artist, str]] = []
-    labels: dict[tuple[float, float], list[str]] = {}
+    marked = {*own, *(place for pairs in changed.values() for place, _ in pairs)}
+    _dots(axes, points, [place for place in range(len(points.x)) if place not in marked], color=style.PALE)
+    label = words.label(f"nb201-{centre}")
+    _dots(axes, points, own, marker="*", color=style.BLACK, s=70, alpha=1, zorder=5, label=label)
+    names: dict[tuple[float, float], set[str]] = {}
     for op, pairs in sorted(changed.items()):
-        look = {"marker": style.MARKERS[op], "color": style.COLOURS[op], "s": 24, "alpha": 1, "zorder": 4}
-        dots = _dots(
-            axes, points, [place for place, _ in pairs], edgecolors="white", **{**look, "linewidths": 0.4}
-        )
-        entries.append((dots, f"{_OP_NAMES[nasbench201.OPS[op]]} instead"))
+        look = {"marker": style.MARKERS[op], "color": style.COLOURS[op], "edgecolors": "white"}
+        label = f"{OP_LOOKS[op][0]} instead"
+        places = [place for place, _ in pairs]
+        _dots(axes, points, places, s=24, linewidths=0.4, alpha=1, zorder=4, label=label, **look)
         for place, edge in pairs:
-            labels.setdefault((points.x[place], points.y[place]), []).append(str(edge + 1))
-    star = {"marker": "*", "color": style.BLACK, "s": 70, "alpha": 1, "zorder": 5}
-    entries.insert(0, (_dots(axes, points, own, **star), words.tidy(f"nb201-{centre}")))
-    # Equal networks are one point, reached by several edges.
-    texts = [",".join(sorted(set(edges))) for edges in labels.values()]
-    _zoom(axes, points, [*marked, *own])
-    layout.write_names(axes, list(labels), texts)
-    return entries
-
-
-def _zoom(axes: Axes, points: Points, places: Sequence[int]) -> None:
-    """Limit the axes to these points."""
+            names.setdefault((points.x[place], points.y[place]), set()).add(str(edge + 1))
     for numbers, limits in ((points.x, axes.set_xlim), (points.y, axes.set_ylim)):
-        low = min(numbers[place] for place in places)
-        high = max(numbers[place] for place in places)
-        margin = 0.08 * (high - low) or 0.02
-        limits(low - margin, high + margin)
+        shown = [numbers[place] for place in marked]
+        margin = 0.08 * (max(shown) - min(shown)) or 0.02
+        limits(min(shown) - margin, max(shown) + margin)
+    # Equal networks are one point, reached by several edges.
+    write_names(axes, names, [",".join(sorted(edges)) for edges in names.values()])

@@ -4,37 +4,50 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-# Okabe and Ito, "Color universal design" (2008), the dark ones first; yellow is too light for lines on white.
+# Okabe and Ito, "Color universal design" (2008), without yellow, which is too light for lines on white; then
+# wine, olive, indigo and brown of Tol's "muted" and Brewer's BrBG, to tell twelve methods apart.
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-SKY, ORANGE, BLACK, YELLOW = "#56B4E9", "#E69F00", "#000000", "#F0E442"
-GREY, PALE = "#767676", "#D9D9D9"
-COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+SKY, ORANGE, BLACK, GREY, PALE = "#56B4E9", "#E69F00", "#000000", "#767676", "#C4C4C4"
+WINE, OLIVE, INDIGO, BROWN = "#882255", "#999933", "#332288", "#8C510A"
+COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, WINE, BLACK, OLIVE, INDIGO, BROWN)
 Dashes = str | tuple[int, tuple[float, ...]]  # a matplotlib line style
 DASHES: tuple[Dashes, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
-# Colour, dashes and marker of each training method, the same in every figure: adversarial training is solid,
-# noise is dashed, training without either is dotted, other training dash-dotted.
-_DASHED, _DOTTED = DASHES[1], DASHES[2]
-METHODS: dict[str, tuple[str, Dashes, str]] = {
-    "erm": (GREY, _DOTTED, "o"),
-    "erm-dataaug": (BLACK, _DOTTED, "s"),
-    "corruption": (GREEN, _DASHED, "^"),
-    "cvar": (PURPLE, _DASHED, "v"),
-    "evar": (ORANGE, _DASHED, "D"),
-    "at-pr": (BLACK, "-", "*"),
-    "pgd": (BLUE, "-", "o"),
-    "trades": (VERMILLION, "-", "s"),
-    "mart": (GREEN, "-", "D"),
-    "alp": (PURPLE, "-", "P"),
-    "clp": (ORANGE, "-", "X"),
-    "kl-pgd": (SKY, "-", "v"),
-    "mixed": (BLUE, DASHES[3], "^"),
-    "n-fgsm": (SKY, DASHES[3], "P"),
-    "fgsm-pgi": (VERMILLION, DASHES[3], "X"),
+
+class MethodLook(NamedTuple):
+    """A training method in every figure: its name in words, and its own colour, dashes and marker."""
+
+    words: str
+    color: str
+    linestyle: Dashes
+    marker: str
+
+
+# Adversarial training is solid, noise dashed, training without either dotted, other training dash-dotted.
+METHODS: dict[str, MethodLook] = {
+    "erm": MethodLook("ERM", GREY, DASHES[2], "o"),
+    "erm-dataaug": MethodLook("ERM + augmentation", BLACK, DASHES[2], "s"),
+    "sam": MethodLook("SAM", INDIGO, DASHES[2], "P"),
+    "corruption": MethodLook("Corr_U", GREEN, DASHES[1], "^"),
+    "corruption gaussian": MethodLook("Corr_G", OLIVE, DASHES[1], "X"),
+    "corruption laplace": MethodLook("Corr_L", BROWN, DASHES[1], "P"),
+    "cvar": MethodLook("CVaR", PURPLE, DASHES[1], "v"),
+    "evar": MethodLook("EVaR", INDIGO, DASHES[1], "D"),
+    "at-pr": MethodLook("AT-PR", BLACK, "-", "*"),
+    "pgd": MethodLook("PGD", BLUE, "-", "o"),
+    "trades": MethodLook("TRADES", VERMILLION, "-", "s"),
+    "mart": MethodLook("MART", WINE, "-", "D"),
+    "alp": MethodLook("ALP", ORANGE, "-", "P"),
+    "clp": MethodLook("CLP", INDIGO, "-", "X"),
+    "kl-pgd": MethodLook("KL-PGD", SKY, "-", "v"),
+    "mixed": MethodLook("mixed", BLUE, DASHES[3], "^"),
+    "n-fgsm": MethodLook("N-FGSM", SKY, DASHES[3], "P"),
+    "fgsm-pgi": MethodLook("FGSM-PGI", VERMILLION, DASHES[3], "X"),
 }
 
 # Font sizes in points: labels, ticks and legends, titles.
@@ -68,7 +81,7 @@ _SETTINGS: dict[str, Any] = {
     "figure.dpi": 100,
     "savefig.dpi": 200,
     "svg.hashsalt": "rbtools",  # this gives the same identifiers in every run
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",
     "pdf.fonttype": 42,
 }
 
@@ -85,45 +98,49 @@ def applied() -> Iterator[None]:
 
 
 def line(number: int) -> dict[str, Any]:
-    """Colour and dashes of the n-th line: different in both from its neighbours, 28 of them in all."""
+    """Colour and dashes of the n-th line: different in both from its neighbours, 44 of them in all."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[(number % len(COLOURS) + number // len(COLOURS)) % len(DASHES)],
     }
 
 
-def look(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Colour, marker and dashes of named lines or points: the methods' own if all are methods, else by
-    position."""
-    if set(names) <= METHODS.keys():
-        return [dict(zip(("color", "linestyle", "marker"), METHODS[name], strict=True)) for name in names]
-    return [{**line(number), "marker": MARKERS[number % len(MARKERS)]} for number in range(len(names))]
-
-
-def marker(name: str, number: int) -> str:
-    """The marker of a training method, the same in every figure, else by position."""
-    return METHODS[name][2] if name in METHODS else MARKERS[number % len(MARKERS)]
+def look(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Colour, dashes and marker of everything that is named: a method has its own everywhere, anything else
+    one that no method among the names has."""
+    taken = {METHODS[name].color for name in names if name in METHODS}
+    free = [number for number, colour in enumerate(COLOURS) if colour not in taken] or [*range(len(COLOURS))]
+    looks: dict[str, dict[str, Any]] = {}
+    others = 0
+    for name in dict.fromkeys(names):
+        if name in METHODS:
+            looks[name] = dict(zip(("color", "linestyle", "marker"), METHODS[name][1:], strict=True))
+            continue
+        number = free[others % len(free)] + len(COLOURS) * (others // len(free))
+        looks[name] = {**line(number), "marker": MARKERS[others % len(MARKERS)]}
+        others += 1
+    return looks
 
 
 def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
-    """Colour and dashes of lines that differ in these parts: a method has its own colour everywhere, else the
-    last part decides the colour, and the others the dashes. If there are not enough of either, or only one
-    part differs, simply by position.
+    """Colour, dashes and marker of lines that differ in these parts. The method among them decides the
+    colour, else the last part; the other parts, and which it is of equal ones, the dashes. If there are not
+    enough of either, simply by position.
     """
     places = range(min(map(len, parts), default=0))
-    of_method = next((p for p in places if {part[p] for part in parts} <= METHODS.keys()), None)
-    at = -1 if of_method is None else of_method
-    tails = list(dict.fromkeys(part[at] for part in parts if part))
-    heads = list(dict.fromkeys(part[:at] + part[at:][1:] for part in parts))
-    colours = dict(zip(tails, COLOURS, strict=False))
-    if of_method is not None:
-        colours = {name: METHODS[str(name)][0] for name in tails}
-        if len(heads) == 1 and len(tails) == len(parts):
-            return [dict(zip(("color", "linestyle"), METHODS[str(part[at])], strict=False)) for part in parts]
-    enough = len(set(colours.values())) == len(tails) and 1 < len(heads) <= len(DASHES)
-    if len(set(parts)) < len(parts) or not enough:
-        return [line(number) for number in range(len(parts))]
+    at = next((place for place in places if any(part[place] in METHODS for part in parts)), -1)
+    tails = [str(*part[at:][:1]) for part in parts]
+    met = Counter[Any]()
+    heads = []
+    for part in parts:
+        met[part] += 1
+        heads.append((part[:at] + part[at:][1:], met[part]))
+    kinds = list(dict.fromkeys(heads))
+    if len(kinds) > len(DASHES) or len(set(tails)) > 2 * len(COLOURS):
+        return [{**line(number), "marker": MARKERS[number % len(MARKERS)]} for number in range(len(parts))]
+    own = look(tails)
+    if len(kinds) == 1:
+        return [own[tail] for tail in tails]
     return [
-        {"color": colours[part[at]], "linestyle": DASHES[heads.index(part[:at] + part[at:][1:])]}
-        for part in parts
+        {**own[tail], "linestyle": DASHES[kinds.index(head)]} for tail, head in zip(tails, heads, strict=True)
     ]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import stdev
 from typing import NamedTuple
 
 from rbtools.errors import RbError, near, unknown
+from rbtools.lazy import np
 from rbtools.plots import record_values, words
-from rbtools.plots.base import Drawing, Record, WeighedScore
-from rbtools.records import expr
+from rbtools.plots.base import Drawing, Record
+from rbtools.records import expr, results
 from rbtools.registry import param
 from rbtools.scoring import terms
 from rbtools.scoring.composite import MISSING, Composite
@@ -30,22 +30,12 @@ PRESETS: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 class Rows(NamedTuple):
-    """Named rows of numbers: the means over the records of each group, and the number of records. numbers:
-    one list per row, one number per column, None if no record of the group has one. deviations: of the
-    sample, likewise, None for fewer than two records.
-    """
+    """Named rows of numbers (rows, columns): the means over the records of each group, and the deviations of
+    the sample. NaN where no record, or fewer than two, have one."""
 
     names: list[str]
-    numbers: list[list[float | None]]
-    counts: list[int]
-    deviations: list[list[float | None]]
-
-
-class WeightedMetric(NamedTuple):
-    """A metric of a score and its weight."""
-
-    metric: str
-    weight: float
+    means: np.ndarray
+    deviations: np.ndarray
 
 
 # With fewer records minimum and maximum are unreliable.
@@ -59,46 +49,30 @@ _OF_FEW = {
 class Own:
     """The scores in the records, in place of one that is computed over the drawn records.
 
-    scaled: for each record its metrics on the scale of the score, None where it has none.
+    scaled: (records, terms), the metrics on the scale of the score; NaN where a record has none.
     """
 
-    terms: list[WeightedMetric]
-    scaled: list[list[float | None]]
+    terms: list[terms.Term]
+    scaled: np.ndarray
 
     @staticmethod
     def of(records: Sequence[Record]) -> Own | None:
         """The score of records that rb-score scored by the same metrics and weights; None for others."""
-        entries = [_entry(record) for record in records]
-        terms = entries[0].get("terms") if entries else None
-        if not terms or any(entry.get("terms") != terms for entry in entries):
+        entries = [results.last_entry(record, "score") for record in records]
+        found = [terms.of_entry(entry) if entry.get("tool") == "rb-score" else [] for entry in entries]
+        if not found[0] or any(own != found[0] for own in found):
             return None
-        known = [WeightedMetric(str(term["metric"]), float(term["weight"])) for term in terms]
-        return Own(known, [_scaled(entry.get("contributions") or {}, known) for entry in entries])
+        parts = [results.at(entry, ("contributions",)) or {} for entry in entries]
+        shares = np.array([[part.get(term.metric) for term in found[0]] for part in parts], float)
+        weights = np.array([term.weight for term in found[0]])
+        total = (weights * ~np.isnan(shares)).sum(1, keepdims=True)
+        return Own(found[0], shares * total / np.where(weights > 0, weights, np.nan))
 
     def weighed(self, weights: Sequence[float]) -> list[float | None]:
         """The scores under these weights of `terms`, over the metrics that each record has."""
-        scores: list[float | None] = []
-        for row in self.scaled:
-            pairs = zip(row, weights, strict=True)
-            known = [(value, weight) for value, weight in pairs if value is not None]
-            total = sum(weight for _, weight in known)
-            scores.append(sum(value * weight for value, weight in known) / total if total else None)
-        return scores
-
-
-def _entry(record: Record) -> Record:
-    entries = (entry for entry in record.get("evals") or () if entry.get("metric") == "score")
-    return next((entry for entry in entries if entry.get("tool") == "rb-score"), {})
-
-
-def _scaled(contributions: Record, terms: Sequence[WeightedMetric]) -> list[float | None]:
-    """Each metric on the scale from 0 to 1: its contribution divided by its share of the weights."""
-    total = sum(term.weight for term in terms if contributions.get(term.metric) is not None)
-    parts = [contributions.get(term.metric) for term in terms]
-    return [
-        None if part is None or not term.weight else part * total / term.weight
-        for term, part in zip(terms, parts, strict=True)
-    ]
+        total = (~np.isnan(self.scaled) * np.array(weights)).sum(1)
+        scores = np.nansum(self.scaled * weights, 1) / np.where(total > 0, total, np.nan)
+        return [None if np.isnan(score) else float(score) for score in scores]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +103,7 @@ class Composed(Drawing):
     )
     missing: str = param("refuse", "What to do with a record that lacks a metric.", choices=MISSING)
 
-    def scored(self, records: Sequence[Record]) -> WeighedScore:
+    def scored(self, records: Sequence[Record]) -> Composite | Own:
         """The composite score of the records.
 
         Without other options it is the score that rb-score gave them, if all have one with the same terms.
@@ -139,7 +113,7 @@ class Composed(Drawing):
             return own
         if self.preset is not None and self.preset not in terms.presets():
             raise unknown("preset", self.preset, terms.presets())
-        asked = [] if self.metric is None else terms.asked(self.metric)  # the title has the warnings
+        asked = [] if self.metric is None else terms.asked(self.metric)  # the axis has the warnings
         within = expr.items(self.within or "")
         return Composite(records, asked, preset=self.preset, within=within, missing=self.missing)
 
@@ -200,8 +174,8 @@ def _weight(text: str, item: str) -> float:
     return weight
 
 
-def together(records: Sequence[Record], within: str | None, score: WeighedScore) -> str:
-    """A remark for the title if several data sets were scaled together, or too few records; else empty."""
+def together(records: Sequence[Record], within: str | None, score: Composite | Own) -> str:
+    """A remark for the axis if several data sets were scaled together, or too few records; else empty."""
     if within is not None:
         return ""
     sets = {str(record.get("dataset")) for record in records}
@@ -210,28 +184,22 @@ def together(records: Sequence[Record], within: str | None, score: WeighedScore)
 
 
 def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]], group: str | None) -> Rows:
-    """Means of the columns over the records that agree in `group`, or the records themselves."""
-    if group is None:
-        at = {name: [place] for place, name in enumerate(words.tags(records))}
-    else:
+    """The columns over the records that agree in `group`, or the records themselves."""
+    import pandas
+
+    names = words.tags(records)
+    at: Mapping[str, Sequence[int]] = {name: [place] for place, name in enumerate(names)}
+    if group is not None:
         at = record_values.groups(records, group, "--group")
-    known = [
-        [[value for place in places if (value := column[place]) is not None] for column in columns]
-        for places in at.values()
-    ]
-    numbers = [[sum(values) / len(values) if values else None for values in row] for row in known]
-    deviations = [[stdev(values) if len(values) > 1 else None for values in row] for row in known]
-    return Rows(list(at), numbers, [len(places) for places in at.values()], deviations)
+    of = {place: name for name, places in at.items() for place in places}
+    by = pandas.DataFrame(np.array(columns, float).T).groupby([of[place] for place in range(len(records))])
+    return Rows([*at], by.mean().loc[[*at]].to_numpy(), by.std().loc[[*at]].to_numpy())
 
 
 def best(rows: Rows, top: int, *, higher: bool = True) -> Rows:
     """The `top` rows that are highest (or lowest) in their first column; those that lack a number are last,
     since a score over one metric of four is not comparable to one over all of them.
     """
-
-    def place(row: int) -> tuple[int, float]:
-        first, *_ = numbers = rows.numbers[row]
-        return -numbers.count(None), -1.0 if first is None else first if higher else -first
-
-    order = sorted(range(len(rows.names)), key=place, reverse=True)[:top]
-    return Rows._make([part[row] for row in order] for part in rows)
+    first = -rows.means[:, 0] if higher else rows.means[:, 0]
+    order = np.lexsort((first, np.isnan(rows.means).sum(1)))[:top]
+    return Rows([rows.names[row] for row in order], rows.means[order], rows.deviations[order])

@@ -1,35 +1,85 @@
-"""Names in figures: of metrics on axes, and of records in legends."""
+"""Words in figures: one function from a name to its label, and the names of records in legends."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
+from rbtools.errors import RbError
+from rbtools.plots import style
 from rbtools.records import metric_name
-from rbtools.records.results import short_dataset
+from rbtools.records.results import at, short_dataset
+from rbtools.scoring import metric_words
 from rbtools.scoring.metric_words import AXES as AXES
-from rbtools.scoring.metric_words import attack, distance, radius
 from rbtools.scoring.metric_words import axis_of as axis_of
 
 Record = dict[str, Any]
 ELLIPSIS = "…"
 LONGEST = 30  # the most characters of a record's name
-_FIXED = {
-    "acc": "clean accuracy",
-    "acc-among": "clean accuracy among the classes of the images",
+_WORDS = {
     "score": "composite score",
-    "corrupt.mean": "mean accuracy under corruptions",
-    "corrupt.mce": "mCE",
-    "corrupt.relative_mce": "relative mCE",
     "seconds_per_epoch": "training time [seconds per epoch]",
     "params": "parameters",
     "arch.params": "parameters",
     "macs": "multiply-adds",
     "arch.macs": "multiply-adds",
-    "wci": "weight-curvature index",
+    "wci": "WCI",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "cinic10": "CINIC-10",
+    "svhn": "SVHN",
+    "mnist": "MNIST",
+    "fashionmnist": "Fashion-MNIST",
+    "imagenet16-120": "ImageNet16-120",
+    **{name: look.words for name, look in style.METHODS.items()},
 }
-_SPLITS = {"train": "training images", "valid": "validation", "val": "validation"}
+# What stands before the number of a metric in its words, by the quantity of the number.
+_SYMBOLS = {"eps": "ε", "eps1": "ε", "eps2": "ε", "gamma": "γ", "rho": "ρ", "severity": "severity"}
+_SPLITS = ("train", "valid", "val")
+_OWN: ContextVar[Mapping[str, str]] = ContextVar("_OWN", default=MappingProxyType({}))
+
+
+@contextlib.contextmanager
+def own(labels: str) -> Iterator[None]:
+    """Words of the user, NAME=WORDS; ..., in place of those of `label`. Raises RbError for others."""
+    pairs = [text.partition("=") for text in labels.split(";") if text.strip()]
+    if wrong := [(name + sign).strip() for name, sign, text in pairs if not (name.strip() and text.strip())]:
+        raise RbError(f"--label is '{wrong[0]}'. Expected NAME=WORDS, such as pgd20.8=PGD.")
+    token = _OWN.set({name.strip(): tidy(text) for name, _, text in pairs})
+    try:
+        yield
+    finally:
+        _OWN.reset(token)
+
+
+def label(name: object) -> str:
+    """The words for a metric, a training method, a data set, or several of them with commas: `Corr_U` for
+    `corruption`, `PGD-20, ε = 8/255` for `pgd20.8`. Other names and expressions are unchanged, on one line.
+    """
+    text = tidy(name)
+    return _OWN.get().get(text) or _words(text)
+
+
+def _words(text: str) -> str:
+    if text in _WORDS:
+        return _WORDS[text]
+    if ", " in text and "(" not in text:
+        return ", ".join(map(label, text.split(", ")))
+    parts, heading = metric_name.parse(text), metric_words.heading(text)
+    if heading == text and parts.over == "eps" and not parts.prefixes:  # of an attack that is not known
+        return f"{metric_words.attack(parts)}, {metric_words.distance(parts)}"
+    return heading
+
+
+def family(name: str, over: str) -> str:
+    """The words for all metrics that differ from this one in the quantity `over` only: `PGD-20`."""
+    known, words = metric_name.parse(name).family, _words(name).split(", ")
+    kept = [part for part in words if not part.startswith(_SYMBOLS[over])]
+    return _OWN.get().get(known) or (", ".join(kept) if len(kept) < len(words) else known)
 
 
 def with_number(name: str) -> metric_name.MetricName | None:
@@ -38,43 +88,30 @@ def with_number(name: str) -> metric_name.MetricName | None:
     return parts if parts.over and {"ge", *_SPLITS}.issuperset(parts.prefixes) else None
 
 
-def describe(name: str) -> str:
-    """A metric as the label of an axis, with its unit; an expression or another name is unchanged."""
-    parts = metric_name.parse(name)
-    if parts.split in _SPLITS:
-        return f"{describe(parts.rest().build())}, {_SPLITS[parts.split]}"
-    if name in _FIXED:
-        return _FIXED[name]
-    if parts.is_ge:
-        return f"generalisation error: {describe(parts.rest().build())}"
-    if parts.stem == "corrupt" and parts.suffix == "mean" and not parts.prefixes:
-        return f"mean accuracy under {parts.of.replace('_', ' ')}"
-    return tidy(name) if with_number(name) is None else _described(parts)
-
-
-def _described(parts: metric_name.MetricName) -> str:
-    if parts.rho:
-        return f"ProbAcc, {parts.of} noise, γ = {radius(parts.number)}, ρ = {parts.rho}"
-    if parts.over == "gamma":
-        quantity = "PR" if parts.stem == "pr" else "failure probability"
-        return f"{quantity}, {parts.of} noise, γ = {radius(parts.number)}"
-    if parts.over == "severity":
-        return f"accuracy under {parts.of.replace('_', ' ')}, severity {parts.number}"
-    if parts.stem == "cert.smooth":
-        return f"certified accuracy after smoothing, σ = {parts.of}, {distance(parts)}"
-    return f"accuracy under {attack(parts)}, {distance(parts)}"
-
-
-def setting(name: str) -> str:
-    """The setting of an accuracy: "fgsm, ε = 8/255", "clean images"."""
-    text = describe(name)
-    return "clean images" if name == "acc" else text.removeprefix("accuracy under ")
+def families(names: Iterable[str], over: str = "") -> dict[tuple[str, str], list[tuple[float, str]]]:
+    """The metrics that have a number, or those over one quantity ("eps", "gamma", "rho", "severity"): by the
+    words for all that differ in the number only and its key in AXES, the numbers and metrics, sorted."""
+    found: dict[tuple[str, str], list[tuple[float, str]]] = {}
+    for name in names:
+        parts = with_number(name)
+        if parts is None or not (over in ("", parts.over) or (over == "rho" and parts.rho)):
+            continue
+        quantity, number = ("rho", parts.rho) if over == "rho" else (axis_of(parts), parts.number)
+        found.setdefault((family(name, quantity), quantity), []).append((float(number), name))
+    return {key: sorted(members) for key, members in found.items()}
 
 
 def axis(names: Sequence[str]) -> str:
     """The label of an axis for one metric, or for the common quantity of several, with the unit."""
-    label = describe(names[0]) if len(names) == 1 else quantity(names)
-    return f"{label} [share of images]" if {_quantity(name) for name in names} <= _SHARES else label
+    if len(names) > 1:
+        return quantity(names)
+    parts, text = metric_name.parse(names[0]), label(names[0])
+    if names[0] in _OWN.get():
+        return text
+    if names[0] == "acc":
+        return "clean accuracy"
+    attacked = parts.over in ("eps", "severity") and not parts.prefixes and with_number(names[0])
+    return f"accuracy under {text}" if attacked and not parts.stem.startswith("cert") else text
 
 
 def quantity(names: Sequence[str]) -> str:
@@ -83,9 +120,7 @@ def quantity(names: Sequence[str]) -> str:
     return kinds.pop() if len(kinds) == 1 else "value"
 
 
-_PR = "probabilistic robustness (PR)"
-_SHARES = {"accuracy", "ProbAcc", _PR}
-_OF_STEM = {"probacc": "ProbAcc", "pr": _PR, "pfail": "failure probability"}
+_OF_STEM = {"probacc": "ProbAcc", "pr": "probabilistic robustness (PR)", "pfail": "failure probability"}
 
 
 def _quantity(name: str) -> str:
@@ -97,7 +132,7 @@ def _quantity(name: str) -> str:
         return _OF_STEM[parts.stem]
     if bare == "acc" or (parts.stem == "corrupt" and not parts.prefixes and not parts.suffix.endswith("mce")):
         return "accuracy"
-    return "accuracy" if with_number(bare) is not None else describe(name)
+    return "accuracy" if with_number(bare) is not None else label(name)
 
 
 def is_share(names: Sequence[str]) -> bool:
@@ -118,93 +153,58 @@ def shortened(text: str, most: int = LONGEST) -> str:
     return text[:half] + ELLIPSIS + text[len(text) - half :]
 
 
-_PARTS = (
-    ("arch", "name"),
-    ("dataset",),
-    ("train", "method"),
-    ("train", "config", "regularize"),
-    ("train", "seed"),
-)
+def method(record: Record) -> str | None:
+    """The training method of a record; of corruption training with its noise, if that is not uniform."""
+    name, noise = (at(record, ("train", *path)) for path in (("method",), ("config", "noise")))
+    return f"{name} {noise}" if name == "corruption" and noise not in (None, "uniform") else name
 
 
-def _parts(record: Record) -> list[str | None]:
-    parts: list[str | None] = []
-    for path in _PARTS:
-        value: Any = record
-        for step in path:
-            value = value.get(step) if isinstance(value, dict) else None
-        if path[-1] == "regularize" and isinstance(record.get("train"), dict):
-            value = "+".join(map(str, value)) if isinstance(value, list) else value
-            value = value or "none"
-        if path == ("dataset",) and value is not None:
-            value = short_dataset(str(value))
-        parts.append(None if value is None else tidy(value))
-    return parts
+def _parts(record: Record) -> tuple[str | None, ...]:
+    """What tells records apart: network, data set, training method, regularisation and seed."""
+    dataset, regularize = at(record, ("dataset",)), at(record, ("train", "config", "regularize"))
+    if isinstance(regularize, list):
+        regularize = "+".join(map(str, regularize))
+    if isinstance(record.get("train"), dict):
+        regularize = regularize or "none"
+    parts = (
+        at(record, ("arch", "name")),
+        None if dataset is None else short_dataset(str(dataset)),
+        method(record),
+        regularize,
+        at(record, ("train", "seed")),
+    )
+    return tuple(None if part is None else tidy(part) for part in parts)
 
 
-def _differ(rows: Sequence[Sequence[str | None]], apart: Iterable[Sequence[int]] | None) -> list[int]:
-    """The places in which some of these rows differ; with `apart`, in which those of one part of them do."""
-    parts = [range(len(rows))] if apart is None else apart
-    return [
-        place
-        for place in range(len(_PARTS))
-        if any(len({rows[number][place] for number in part}) > 1 for part in parts)
-    ]
-
-
-def differing(
+def told_apart(
     records: Sequence[Record], apart: Iterable[Sequence[int]] | None = None
-) -> list[tuple[str | None, ...]]:
-    """For each record, those of name, data set, method, regularisation and seed that differ among them.
+) -> list[tuple[tuple[str | None, ...], str]]:
+    """For each record those of its parts that differ among the records, and a short name made of them; equal
+    names get numbers.
 
-    apart: parts of the records that are not compared with each other, by place.
+    apart: sets of records that are not compared with each other, by place.
     """
     rows = [_parts(record) for record in records]
-    places = _differ(rows, apart)
-    return [tuple(row[place] for place in places) for row in rows]
-
-
-def tags(records: Sequence[Record], apart: Sequence[Sequence[int]] | None = None) -> list[str]:
-    """A short name for each record, made of what differs of those in `_PARTS`; see `differing`."""
-    rows = [_parts(record) for record in records]
-    differ = _differ(rows, apart) or [0]
-    words = ("", "", "", "", "seed ")
-    named = [
-        " ".join(words[place] + str(row[place]) for place in differ if row[place] is not None) or "unnamed"
-        for row in rows
+    sets = [range(len(rows))] if apart is None else list(apart)
+    differ = [
+        place for place in range(5) if any(len({rows[number][place] for number in some}) > 1 for some in sets)
     ]
-    names = [shortened(name) for name in named]
-    for part in [range(len(rows))] if apart is None else apart:
-        for place, name in zip(part, _numbered([names[place] for place in part]), strict=True):
-            names[place] = name
-    return names
+    before = ("", "", "", "", "seed ")
+    names = []
+    for row in rows:
+        shown = [before[place] + label(row[place]) for place in differ or [0] if row[place] is not None]
+        names.append(shortened(" ".join(shown) or "unnamed"))
+    for some in sets:
+        total, met = Counter(names[number] for number in some), Counter[str]()
+        for number in some:
+            met[name := names[number]] += 1
+            names[number] = name if total[name] == 1 else f"{name} #{met[name]}"
+    return [(tuple(row[place] for place in differ), name) for row, name in zip(rows, names, strict=True)]
 
 
-def _numbered(names: list[str]) -> list[str]:
-    """The names; equal names get numbers."""
-    total, met = Counter(names), Counter[str]()
-    numbered = []
-    for name in names:
-        met[name] += 1
-        numbered.append(name if total[name] == 1 else f"{name} #{met[name]}")
-    return numbered
-
-
-def common(records: Sequence[Record]) -> str:
-    """What all records share of name, data set and method, for a title: "resnet18, cifar10"."""
-    rows = [_parts(record) for record in records]
-    shared = [
-        str(rows[0][place])
-        for place in (0, 1, 2)
-        if rows[0][place] and len({row[place] for row in rows}) == 1
-    ]
-    return ", ".join(shortened(name) for name in shared)
-
-
-def titled(title: str, records: Sequence[Record]) -> str:
-    """A title and, in brackets, what all records share."""
-    shared = common(records)
-    return f"{title} ({shared})" if shared else title
+def tags(records: Sequence[Record]) -> list[str]:
+    """A short name for each record; see `told_apart`."""
+    return [name for _, name in told_apart(records)]
 
 
 def counted(number: int, noun: str = "record") -> str:

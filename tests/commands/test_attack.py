@@ -1003,8 +1003,8 @@ def test_the_curve_is_not_above_pgd(known: dict[str, Record]) -> None:
 def test_a_plot_of_a_curve_names_its_unit(known: dict[str, Record]) -> None:
     from rbtools.plots import words
 
-    assert words.describe("curve.l1.12") == "accuracy under curve (L1), ε = 12"
-    assert words.describe("curve.8") == "accuracy under curve, ε = 8/255"
+    assert words.axis(["curve.l1.12"]) == "accuracy under curve (L1), ε = 12"
+    assert words.axis(["curve.8"]) == "accuracy under curve, ε = 8/255"
 
 
 def test_several_searches_are_compared_by_their_local_optimality(known: dict[str, Record]) -> None:

@@ -229,7 +229,7 @@ def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
     panels = {
         "a": [HISTOGRAM],
         "b": [HISTOGRAM._replace(options={"metric": "missing"})],
-        "c": [HISTOGRAM._replace(options={"metric": "acc", "title": "Other"})],
+        "c": [HISTOGRAM._replace(options={"metric": "acc", "label": "acc=other"})],
         "d": [HISTOGRAM],
     }
     item = items.Item("figure 1", "Four.", "x", "as in the paper", panels)
@@ -246,7 +246,7 @@ def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
     Path("alone.png").write_bytes(base.encode(alone, "png"))
     one = image.imread("alone.png")[..., :3]
     rows, columns = one.shape[:2]
-    # The first panel, without its letter, is the figure itself; c, which has another title, stands beside it.
+    # The first panel, without its letter, is the figure itself; c, which has another label, stands beside it.
     letter = 60
     assert (pixels[letter:rows, :columns] == one[letter:]).mean() > 0.99
     assert (pixels[letter:rows, columns : 2 * columns] == one[letter:]).mean() > 0.9

@@ -31,26 +31,26 @@ def ticks(axes: Any) -> list[str]:
 def test_boxes_of_groups_are_those_of_the_methods_in_one_order_and_colour() -> None:
     some = [trained(method, acc=0.1 * n) for n in range(6) for method in ("trades", "erm", "pgd")]
     axes = drawn("box", some, metric="acc", group="train.method").axes[0]
-    assert ticks(axes) == ["erm", "pgd", "trades"]
+    assert ticks(axes) == ["ERM", "PGD", "TRADES"]
     faces = [to_hex(patch.get_edgecolor()) for patch in axes.patches]
-    assert faces == [style.METHODS[name][0].lower() for name in ("erm", "pgd", "trades")]
+    assert faces == [style.METHODS[name].color.lower() for name in ("erm", "pgd", "trades")]
     scatter = drawn("scatter", some, x="acc", y="acc", colour="train.method")
     names = [text.get_text() for text in scatter.legends[0].get_texts()]
-    points = scatter.axes[0].collections[names.index("trades")]
-    assert to_hex(points.get_facecolor()[0]) == style.METHODS["trades"][0].lower()
+    points = scatter.axes[0].collections[names.index("TRADES")]
+    assert to_hex(points.get_facecolor()[0]) == style.METHODS["trades"].color.lower()
     # Between methods with the colour of a line, so that neither number nor order of the others matters.
-    assert style.looks([("trades",), ("erm",)])[0]["color"] == style.METHODS["trades"][0]
+    assert style.looks([("trades",), ("erm",)])[0]["color"] == style.METHODS["trades"].color
     both = style.looks([("a", "pgd"), ("b", "pgd"), ("a", "erm"), ("b", "erm")])
     assert [look["color"] for look in both] == [
-        style.METHODS[name][0] for name in ("pgd", "pgd", "erm", "erm")
+        style.METHODS[name].color for name in ("pgd", "pgd", "erm", "erm")
     ]
     assert both[0]["linestyle"] != both[1]["linestyle"]
 
 
 def test_no_two_methods_look_alike() -> None:
     looks = style.METHODS.values()
-    assert len({(colour, str(dashes)) for colour, dashes, _ in looks}) == len(looks)
-    assert len({(colour, marker) for colour, _, marker in looks}) == len(looks)
+    assert len({(colour, str(dashes)) for _, colour, dashes, _ in looks}) == len(looks)
+    assert len({(colour, marker) for _, colour, _, marker in looks}) == len(looks)
 
 
 def test_28_lines_look_different_and_neighbours_in_both() -> None:
@@ -94,7 +94,7 @@ def test_a_facet_has_its_own_panels_and_its_own_line_of_chance() -> None:
         for dataset in ("cifar10", "cifar100")
     ]
     figure = drawn("box", some, metric="acc", facet="dataset")
-    assert [axes.get_title() for axes in figure.axes] == ["cifar10", "cifar100"]
+    assert [axes.get_title() for axes in figure.axes] == ["CIFAR-10", "CIFAR-100"]
     assert [axes.lines[-1].get_ydata()[0] for axes in figure.axes] == [0.1, 0.01]
     with pytest.raises(RbError, match=r"--facet: .*'datset'"):
         drawn("box", some, metric="acc", facet="datset")
@@ -151,11 +151,11 @@ def test_the_best_by_each_of_several_metrics_stands_with_its_edit_distances() ->
     figure = drawn("cells", cells, by="acc,fgsm.8,mean(pgd40.*)")
     titles = [axes.get_title().replace("\n", " ") for axes in figure.axes]
     assert titles == [
-        "#13714, best by acc",
-        f"#{other}, best by fgsm.8",
+        "#13714, best by clean",
+        f"#{other}, best by FGSM, ε = 8/255",
         f"#{third}, best by mean(pgd40.*)",
     ]
-    below = [axes.texts[-1].get_text().replace("\n", " ") for axes in figure.axes]
+    below = [axes.get_xlabel().replace("\n", " ") for axes in figure.axes]
     assert below[0] == f"edit distance 1 to #{other}, 2 to #{third}"
     with pytest.raises(RbError, match="Leave --top and --view out"):
         drawn("cells", cells, by="acc,fgsm.8", top=2)
@@ -176,7 +176,7 @@ def test_runs_of_one_family_in_joined_sets_are_named_with_their_set() -> None:
         for col in names
     ]
     axes = drawn("heatmap", pairs, kind="kendall").axes[0]
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["acc", "a:fgsm", "b:fgsm", "c:fgsm"]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["clean", "a:FGSM", "b:FGSM", "c:FGSM"]
 
 
 def test_lines_of_facets_share_names_and_looks() -> None:
@@ -186,12 +186,12 @@ def test_lines_of_facets_share_names_and_looks() -> None:
         for method in ("pgd", "erm")
     ]
     figure = drawn("curves", some, facet="dataset")
-    assert [axes.get_title() for axes in figure.axes] == ["cifar10", "svhn"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["pgd", "erm"]
+    assert [axes.get_title() for axes in figure.axes] == ["CIFAR-10", "SVHN"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["PGD", "ERM"]
     colours = [[line.get_color() for line in axes.lines] for axes in figure.axes]
-    assert colours == [[style.METHODS["pgd"][0], style.METHODS["erm"][0]]] * 2
+    assert colours == [[style.METHODS["pgd"].color, style.METHODS["erm"].color]] * 2
     markers = [[line.get_marker() for line in axes.lines] for axes in figure.axes]
-    assert markers == [[style.METHODS["pgd"][2], style.METHODS["erm"][2]]] * 2
+    assert markers == [[style.METHODS["pgd"].marker, style.METHODS["erm"].marker]] * 2
 
 
 def test_facets_with_radii_of_their_own_share_the_vertical_axis_alone() -> None:
@@ -209,7 +209,6 @@ def test_facets_with_radii_of_their_own_share_the_vertical_axis_alone() -> None:
 
     near, far = drawn_at("12", "34")
     assert near[1] < 0.22 and far[0] > 0.28
-    assert len(set(drawn_at("13", "24"))) == 1
 
 
 def test_a_second_axis_has_its_own_scale_and_dashes() -> None:
@@ -248,7 +247,7 @@ def test_lines_of_one_metric_are_named_by_what_regularised_them() -> None:
     ]
     figure = drawn("curves", some, over="epoch", metric="wci")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none", "cutout", "l2"]
-    assert len(figure.axes) == 1 and figure.get_supylabel() == "wci"
+    assert len(figure.axes) == 1 and figure.axes[0].get_ylabel() == "WCI"
 
 
 def test_means_have_their_deviations() -> None:
@@ -338,10 +337,8 @@ def test_the_unit_of_an_axis_follows_the_norm() -> None:
     def labels(figure: Any) -> dict[str, str]:
         return {axes.get_title(): " ".join(axes.get_xlabel().split()) for axes in figure.axes}
 
-    own = {"pgd20": linf, "pgd20.l2": l2, "ddn": l2, "fmn.l1": l1}
+    own = {"PGD-20": linf, "PGD-20 (L2)": l2, "DDN (L2)": l2, "FMN (L1)": l1}
     assert labels(drawn("curves", [one], over="eps")) == own
-    alike = drawn("curves", [one], over="eps", metric="ddn.*,pgd20.l2.*")
-    assert {*labels(alike).values()} == {""} and l2 in [text.get_text() for text in alike.texts]
     detail = {"confidence": {"prediction": [0.9, 0.5]}}
     one["evals"] = [{"metric": name, "value": 0.5, "detail": detail} for name in names]
     assert labels(drawn("confidence", [one])) == own

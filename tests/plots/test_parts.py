@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path
-from matplotlib.text import Text
 
 from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
 from rbtools.pages import page_columns
-from rbtools.plots import PLOTS, base, box, layout, style, weightings, words
+from rbtools.plots import PLOTS, box, layout, renderer, style, weightings, words
 from rbtools.scoring.composite import Composite
 from rbtools.scoring.terms import asked, presets
 from rbtools.spaces import nasbench201
@@ -60,18 +59,18 @@ def test_a_name_without_a_distance_is_not(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "label"),
     [
-        ("acc", "clean accuracy [share of images]"),
-        ("pgd20.8", "accuracy under PGD-20, ε = 8/255 [share of images]"),
-        ("pgd20.l2.0.5", "accuracy under PGD-20 (L2), ε = 0.5 [share of images]"),
-        ("corrupt.fog.3", "accuracy under fog, severity 3 [share of images]"),
+        ("acc", "clean accuracy"),
+        ("pgd20.8", "accuracy under PGD-20, ε = 8/255"),
+        ("pgd20.l2.0.5", "accuracy under PGD-20 (L2), ε = 0.5"),
+        ("corrupt.fog.3", "accuracy under fog, severity 3"),
         (
             "cert.smooth.0.25.0.5",
-            "certified accuracy after smoothing, σ = 0.25, ε = 0.5 [share of images]",
+            "certified by smoothing, σ = 0.25, ε = 0.5",
         ),
-        ("ddn.0.5", "accuracy under DDN (L2), ε = 0.5 [share of images]"),
-        ("jitter.8", "accuracy under jitter, ε = 8/255 [share of images]"),
+        ("ddn.0.5", "accuracy under DDN (L2), ε = 0.5"),
+        ("jitter.8", "accuracy under jitter, ε = 8/255"),
         ("seconds_per_epoch", "training time [seconds per epoch]"),
-        ("ge.pgd20.8", "generalisation error: accuracy under PGD-20, ε = 8/255"),
+        ("ge.pgd20.8", "GE PGD-20, ε = 8/255"),
         ("mean(pgd20.*)", "mean(pgd20.*)"),
     ],
 )
@@ -80,26 +79,63 @@ def test_an_axis_says_what_and_in_which_unit(name: str, label: str) -> None:
 
 
 def test_an_axis_of_several_metrics_says_what_they_share() -> None:
-    assert words.axis(["acc", "fgsm.8"]) == "accuracy [share of images]"
+    assert words.axis(["acc", "fgsm.8"]) == "accuracy"
     assert words.axis(["acc", "seconds_per_epoch"]) == "value"
 
 
 def test_records_are_called_by_what_differs() -> None:
     some = [named("a", train={"method": method, "seed": 0}) for method in ("erm", "pgd", "pgd")]
-    assert words.tags(some) == ["erm", "pgd #1", "pgd #2"]
-    assert words.tags([named("a"), named("b", dataset="svhn")]) == ["a", "b svhn"]
+    assert words.tags(some) == ["ERM", "PGD #1", "PGD #2"]
+    assert words.tags([named("a"), named("b", dataset="svhn")]) == ["a", "b SVHN"]
     assert words.tags([named("a\nb\x1b[0m" + "x" * 40)]) == ["a b [0m" + "x" * 7 + "…" + "x" * 14]
-    assert words.common(some) == "a"
 
 
 def test_lines_of_a_text_fit_and_lose_no_word() -> None:
-    text = "accuracy under apgd-ce, ε = 8/255 [share of images] probacc.uniform.0.0313725.0.05"
+    text = "accuracy under apgd-ce, ε = 8/255 (share of images) probacc.uniform.0.0313725.0.05"
     for width in (0.8, 1.5, 3.0):
-        lines = layout.wrapped(text, width, style.SIZE)
+        lines = layout.wrapped(text, width, style.SIZE).split("\n")
         assert all(layout.text_width(line, style.SIZE) <= width for line in lines)
-    assert "".join(layout.wrapped(text, 1.0, style.SIZE)).replace(" ", "") == text.replace(" ", "")
-    (short,) = layout.wrapped("m" * 200, 1.0, style.SIZE)
-    assert words.ELLIPSIS in short and layout.text_width(short, style.SIZE) <= 1.0
+    assert "".join(layout.wrapped(text, 1.0, style.SIZE).split()) == text.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("pgd20.8", "PGD-20, ε = 8/255"),
+        ("pr.uniform.0.08", "PR uniform, γ = 0.08"),
+        ("trades", "TRADES"),
+        ("cifar10, corruption laplace", "CIFAR-10, Corr_L"),
+        ("max(acc, x)", "max(acc, x)"),
+        ("my own\nname", "my own name"),
+    ],
+)
+def test_a_label_is_in_words(name: str, label: str) -> None:
+    assert words.label(name) == label
+
+
+def test_own_words_stand_in_place_of_names() -> None:
+    some = [
+        named("a", metrics={"acc": n / 9, "pgd20.8": n / 18}, train={"method": method})
+        for n, method in enumerate(("erm", "pgd", "pgd"))
+    ]
+    own = "pgd20.8=under attack; pgd = Madry et al.; acc=clean [share];"
+    figure = drawn("scatter", some, y="pgd20.8", colour="train.method", label=own, title="Ours")
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("clean [share]", "under attack")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ERM", "Madry et al."]
+    assert figure.get_suptitle() == "Ours" and words.label("pgd") == "PGD"
+    assert drawn("scatter", some, y="pgd20.8").get_suptitle() == ""
+    with pytest.raises(RbError, match=r"--label is 'pgd='\. Expected NAME=WORDS, such as pgd20\.8=PGD\."):
+        drawn("scatter", some, y="pgd20.8", label="acc=a; pgd=")
+
+
+def test_corruption_training_is_told_apart_by_its_noise() -> None:
+    some = [
+        named("a", metrics={"acc": 0.1 * n}, train={"method": "corruption", "config": {"noise": noise}})
+        for n, noise in enumerate(("uniform", "gaussian", "laplace"))
+    ]
+    assert words.tags(some) == ["Corr_U", "Corr_G", "Corr_L"]
+    axes = drawn("box", some, metric="acc", group="train.method").axes[0]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["Corr_U", "Corr_G", "Corr_L"]
 
 
 def test_chance_is_known_for_published_sets_and_from_matrices() -> None:
@@ -149,7 +185,7 @@ def test_scores_are_those_of_rb_score_within_groups_too() -> None:
         [n / 24 + m / 4 for n, m in zip((0, 1, 2, 10, 11, 12), (0, 1, 2) * 2, strict=True)]
     )
     rows = weightings.grouped(some, [within], "train.method")
-    assert (rows.names, rows.numbers, rows.counts) == (["0", "1", "2"], [[0.0], [0.5], [1.0]], [2, 2, 2])
+    assert (rows.names, rows.means.tolist()) == (["0", "1", "2"], [[0.0], [0.5], [1.0]])
     assert weightings.best(rows, 2).names == ["2", "1"]
     score = Composite(some, asked("acc"))
     assert weightings.together(some, None, score) == ", scaled over 2 data sets together"
@@ -163,21 +199,20 @@ def test_the_title_says_that_two_records_tell_only_which_is_better() -> None:
     assert "in each metric 1 is the better" in weightings.together(two, None, score)
     assert "with nothing to compare it with" in weightings.together(two[:1], None, score)
     assert weightings.together(two * 2, None, score) == ""
-    own = weightings.Own([], [])  # rb-score's, which may have compared them with many others
+    own = weightings.Own([], np.zeros((2, 0)))  # rb-score's, which may have compared them with many others
     assert weightings.together(two, None, own) == ""
 
 
 def test_names_beside_points_stand_apart() -> None:
-    with style.applied():
-        figure = base.blank(3.3)
-        axes = figure.add_subplot()
-        points = [(0.5 + 0.001 * n, 0.5) for n in range(6)]
+    points = [(0.5 + 0.001 * n, 0.5) for n in range(6)]
+
+    def draw(axes: Any) -> None:
         axes.plot(*zip(*points, strict=True), "o")
-        layout.write_names(axes, points, ["a-name-of-some-length"] * 6)
-        layout.settle_names(figure)
-        figure.draw_without_rendering()
-        # Of an annotation the words alone: the line to its point may pass anything.
-        boxes = [Text.get_window_extent(text) for text in axes.texts if text.get_visible()]
+        renderer.write_names(axes, points, ["a-name-of-some-length"] * 6)
+
+    with style.applied():
+        figure = renderer.render(renderer.FigureSpec([renderer.Panel(draw)]), 3.3)
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_visible()]
     assert len(boxes) >= 4
     assert not any(a.overlaps(b) for place, a in enumerate(boxes) for b in boxes[place + 1 :])
 
@@ -192,12 +227,12 @@ def drawn(name: str, records: Records, **options: Any) -> Any:
 def test_a_box_plot_has_a_panel_for_each_attack_and_the_line_of_chance(fifteen: Records) -> None:
     figure = drawn("box", fifteen, metric="acc,fgsm.*,pgd20.*")
     panels = {axes.get_title(): axes for axes in figure.axes}
-    assert set(panels) == {"", "fgsm", "pgd20"}
+    assert set(panels) == {"", "FGSM", "PGD-20"}
     assert panels[""].get_xlabel() == ""  # no distance, no unit
-    assert " ".join(panels["fgsm"].get_xlabel().split()) == "ε [1/255]"
+    assert " ".join(panels["FGSM"].get_xlabel().split()) == "ε [1/255]"
     assert not any("255" in text.get_text() for text in figure.texts)
-    assert [tick.get_text() for tick in panels["fgsm"].get_xticklabels()] == ["0.5", "1", "2", "4", "8"]
-    assert [line.get_ydata()[0] for line in panels["fgsm"].lines if line.get_linestyle() == "--"] == [0.1]
+    assert [tick.get_text() for tick in panels["FGSM"].get_xticklabels()] == ["0.5", "1", "2", "4", "8"]
+    assert [line.get_ydata()[0] for line in panels["FGSM"].lines if line.get_linestyle() == "--"] == [0.1]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["chance (0.1)"]
     none = drawn("box", [{**one, "dataset": "mine", "evals": []} for one in fifteen], metric="fgsm.*")
     assert none.legends == []
@@ -205,7 +240,7 @@ def test_a_box_plot_has_a_panel_for_each_attack_and_the_line_of_chance(fifteen: 
 
 def test_curves_of_many_records_are_a_median_and_a_band(crowd: Records) -> None:
     figure = drawn("curves", crowd)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["median", "middle 80 %", "all"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["all", "middle 80 %", "median"]
     median = figure.axes[0].lines[-1]
     expected = np.median([one["metrics"]["pr.uniform.0.08"] for one in crowd])
     assert median.get_ydata()[1] == pytest.approx(expected)
@@ -268,7 +303,12 @@ def test_the_score_that_records_bring_along_is_drawn() -> None:
     bars = drawn("bars", some).axes[0].containers[0]
     assert [bar.get_width() for bar in bars] == pytest.approx([0.875, 0.625])
     # What is asked for otherwise, or was scored otherwise, is computed over the records.
-    assert drawn("bars", some, metric="a:1").axes[0].get_xlabel() == "composite score of a (1 is best)"
+    assert (
+        drawn("bars", some, metric="a:1")
+        .axes[0]
+        .get_xlabel()
+        .startswith("composite score of a (1 is best): ")
+    )
     some[0]["evals"][0] = {**some[0]["evals"][0], "terms": terms[:1]}
     assert weightings.Own.of(some) is None
 
@@ -286,7 +326,7 @@ def test_ranks_show_an_accuracy_that_most_records_have() -> None:
     some = [named(str(n), metrics={"acc": n / 9, "fgsm.8": n / 18, "pgd20.8": n / 20}) for n in range(8)]
     rare = named("rare", metrics={"acc": 0.5, "aa.76.5": 0.9})
     figure = drawn("ranks", [*some, rare])
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["acc", "pgd20.8"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["clean", "PGD-20, ε = 8/255"]
 
 
 def test_one_epoch_of_many_trainings_can_be_seen(crowd: Records) -> None:

@@ -1,0 +1,60 @@
+"""What several kinds of figures draw: lines with intervals, matrices of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rbtools.lazy import np
+from rbtools.plots import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+MARKED = 12  # the most points of a line with markers
+_WRITTEN = 0.2  # the least inches of a column of a matrix with numbers
+Interval = tuple[float, float]
+
+
+def line(
+    axes: Axes,
+    points: Sequence[tuple[float, float]],
+    look: dict[str, Any],
+    label: str = "",
+    intervals: Sequence[Interval | None] = (),
+    marked: int = MARKED,
+) -> None:
+    """A line through points, with markers if they are few, and a band of the intervals of those that have
+    one."""
+    x, y = zip(*points, strict=True)
+    shown = {"markersize": 3.5, **look}
+    if len(points) > marked:
+        shown["marker"] = ""
+    axes.plot(x, y, label=label or None, **shown)
+    banded = [(at, *ends) for at, ends in zip(x, intervals, strict=False) if ends is not None]
+    if banded:
+        places, low, high = zip(*banded, strict=True)
+        axes.fill_between(places, low, high, color=look["color"], alpha=0.18, linewidth=0)
+
+
+def matrix(
+    axes: Axes,
+    table: np.ndarray,
+    room: float = 0.0,
+    written: Callable[[float], str] = str,
+    is_dark: Callable[[float], bool] = bool,
+    **colours: Any,
+) -> None:
+    """Coloured cells (rows, columns), with numbers if they fit into `room` inches of all columns; NaN is
+    grey."""
+    axes.set(facecolor="#BDBDBD", frame_on=bool(np.isnan(table).any()))
+    axes.imshow(table, aspect="auto", interpolation="nearest", **colours)
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    if room / table.shape[1] < _WRITTEN:
+        return
+    for (row, column), value in np.ndenumerate(table):
+        ink = "white" if is_dark(value) else "black"
+        how: dict[str, Any] = {"ha": "center", "va": "center", "size": style.SMALL - 1, "color": ink}
+        axes.text(column, row, written(value), **how)

@@ -1,0 +1,239 @@
+"""The renderer of all figures: panels in a grid, labels at its edges, one legend, sizes of what is drawn."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from rbtools.errors import RbError
+from rbtools.plots import style
+from rbtools.plots.layout import fitted, line_height, name_places, text_width, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+MOST_PANELS = 48
+_SIDE = 0.65  # inches for the label and the numbers on the left
+_LEGEND = 0.5  # inches of a legend's line and the gap after its name
+
+
+class Panel(NamedTuple):
+    """A pair of axes: what draws on them, and the words around them.
+
+    columns, rows: names of the places 0, 1, ... along x and along y, where these are no numbers. What `draw`
+    gives a `label` is in the legend of the figure, once for all panels.
+    """
+
+    draw: Callable[[Axes], object]
+    title: str = ""
+    x: str = ""
+    y: str = ""
+    columns: Sequence[str] = ()
+    rows: Sequence[str] = ()
+
+
+def shaped(share: float, most: float) -> Callable[[float], float]:
+    """The height of axes as a share of their width, at most so many inches."""
+    return lambda width: min(max(1.15, share * width), most)
+
+
+class FigureSpec(NamedTuple):
+    """A figure of panels.
+
+    height: of the axes of a panel for their width, in inches. least: the least width of a panel. alike:
+    whether the vertical axes have one scale. bar: the label of a bar of the colours of the last panel's image
+    or points, at the side `bar_at`.
+    """
+
+    panels: Sequence[Panel]
+    height: Callable[[float], float] = shaped(0.62, 2.8)
+    least: float = 1.9
+    alike: bool = True
+    bar: str | None = None
+    bar_at: Literal["right", "top"] = "right"
+
+
+def blank(width: float) -> Figure:
+    """An empty Figure of that width in inches, on the Agg canvas; inside `style.applied` only."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, 3))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def render(spec: FigureSpec, width: float, title: str = "") -> Figure:
+    """The Figure of a specification, of a width in inches; inside `style.applied` only."""
+    count = len(spec.panels)
+    if count > MOST_PANELS:
+        raise RbError(f"There would be {count} panels, and {MOST_PANELS} fit. Name fewer with --metric.")
+    figure = blank(width)
+    rows = math.ceil(count / max(1, int((width - _SIDE) / spec.least)))
+    columns = math.ceil(count / rows)
+    grid = figure.add_gridspec(rows, columns)
+    drawn: list[Axes] = []
+    for place, panel in enumerate(spec.panels):
+        of = {"sharey": drawn[0]} if drawn and spec.alike else {}
+        drawn.append(figure.add_subplot(grid[divmod(place, columns)], **of))
+        panel.draw(drawn[-1])
+    for place, (axes, panel) in enumerate(zip(drawn, spec.panels, strict=True)):
+        axes.set(xlabel=panel.x, ylabel=panel.y)
+        left, below = place - 1, place + columns
+        if below < count and spec.panels[below].x == panel.x:
+            alike = drawn[below].get_xlim() == axes.get_xlim()
+            axes.set_xlabel("")
+            axes.tick_params(labelbottom=not (alike and spec.panels[below].columns == panel.columns))
+        if place % columns and spec.panels[left].y == panel.y:
+            axes.set_ylabel("")
+            axes.tick_params(labelleft=not spec.alike)
+    if spec.bar is not None:
+        _bar(figure, drawn, spec.bar, spec.bar_at)
+    if title:
+        figure.suptitle(wrapped(title, width - 0.3, style.TITLE))
+    _legend(figure, spec, rows, columns)
+    _fit(figure, drawn, spec, rows, columns)
+    _settle(figure)
+    _center_legend(figure, drawn, columns)
+    return figure
+
+
+def _bar(figure: Figure, drawn: Sequence[Axes], label: str, side: str) -> None:
+    colours = [*drawn[-1].images, *drawn[-1].collections][-1]
+    bar = figure.colorbar(colours, ax=drawn, pad=0.02, aspect=28, location=side)
+    bar.outline.set_visible(False)
+    bar.set_label(wrapped(label, 1.3, style.SIZE))
+
+
+def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
+    """One legend of what has a label in any panel: in the free places of the last row if it fits there, else
+    at the lower edge."""
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(name, handle)
+    if not entries:
+        return
+    room = figure.get_figwidth() - 0.15
+    # Many names in one column would be too high: then even the longest leaves room for two columns.
+    most = room / (2 if len(entries) > 6 else 1) - _LEGEND
+    names = [fitted(name, most, style.SMALL) for name in entries]
+    wide = (room - _SIDE) / columns
+    free = (rows * columns - len(spec.panels)) * wide
+    across = _columns(names, free)
+    inside = across > 0 and len(names) / across * line_height(style.SMALL) < spec.height(wide)
+    where = "center" if inside else "outside lower center"
+    across = across if inside else _columns(names, room)
+    legend = figure.legend([*entries.values()], names, loc=where, ncols=across, columnspacing=1.4)
+    legend.set_in_layout(not inside)
+
+
+def _columns(names: Sequence[str], room: float) -> int:
+    """The most columns in which names of a legend fit a width in inches; 0 if they do not."""
+    widths = [text_width(name, style.SMALL) + _LEGEND for name in names]
+    tables = (
+        [widths[at : at + rows] for at in range(0, len(widths), rows)] for rows in range(1, len(widths) + 1)
+    )
+    return next((len(table) for table in tables if sum(map(max, table)) <= room), 0)
+
+
+def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, columns: int) -> None:
+    """Break lines of text and choose the height of the figure for the size that the axes have, several times:
+    each changes the other."""
+    engine = figure.get_layout_engine()
+    assert engine is not None  # the style has one
+    widths = [(figure.get_figwidth() - _SIDE) / columns - 0.15] * len(drawn)
+    figure.set_figheight(rows * (spec.height(widths[0]) + 2.0) + 1.0)
+    for attempt in range(4):
+        high = spec.height(widths[0])
+        for axes, panel, wide in zip(drawn, spec.panels, widths, strict=True):
+            axes.set_title(wrapped(panel.title, wide, style.SMALL), size=style.SMALL)
+            axes.set_xlabel(axes.get_xlabel() and wrapped(panel.x, wide, style.SIZE))
+            axes.set_ylabel(axes.get_ylabel() and wrapped(panel.y, high - 0.1, style.SIZE))
+            if panel.columns:
+                name_places(axes, "x", panel.columns, wide)
+            if panel.rows:
+                name_places(axes, "y", panel.rows, high, min(0.36 * figure.get_figwidth(), 1.8))
+        engine.execute(figure)
+        full = figure.get_size_inches()
+        widths = [float(axes.get_position(original=True).width * full[0]) for axes in drawn]
+        lacking = spec.height(widths[0]) - float(drawn[0].get_position(original=True).height * full[1])
+        if abs(lacking) < 0.02 or attempt == 3:
+            break
+        if attempt == 0 and any(panel.columns or panel.rows for panel in spec.panels):
+            continue  # names may grow with the width, into axes of little height
+        figure.set_figheight(float(full[1]) + rows * lacking)
+
+
+def _settle(figure: Figure) -> None:
+    """Keep the layout, with rounded positions, so that the same records make the same bytes, and then find
+    places for the names beside points.
+
+    matplotlib's solver orders its constraints by memory address: the last digits of its solution differ from
+    run to run.
+    """
+    from matplotlib.transforms import Bbox
+
+    figure.set_figheight(round(figure.get_figheight(), 3))
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        box = axes.get_position(original=True)
+        axes.set_position(Bbox([[round(at, 4) for at in corner] for corner in box.get_points()]))
+    for title in figure.texts:
+        x, y = title.get_position()
+        title.set_position((round(x, 4), round(y, 4)))
+    named = [axes for axes in figure.axes if any(text.get_label() == _NAME for text in axes.texts)]
+    if named:
+        figure.draw_without_rendering()
+    for axes in named:
+        _place_names(axes)
+
+
+def _center_legend(figure: Figure, drawn: Sequence[Axes], columns: int) -> None:
+    """Put a legend that is not outside the panels into the middle of the free places of the last row."""
+    from matplotlib.transforms import Bbox
+
+    for legend in figure.legends:
+        if not legend.get_in_layout():
+            last, right = drawn[-1].get_position(), drawn[columns - 1].get_position()
+            free = Bbox([[last.x1, last.y0], [right.x1, last.y1]])
+            legend.set_bbox_to_anchor(free, figure.transFigure)
+
+
+# Where a name may stand beside its point, in points: right or left, on its height, above or below.
+_BESIDE = tuple(itertools.product((0, 8.5, -8.5), (("left", 4), ("right", -4))))
+_NAME = "_beside"  # matplotlib's legends leave out what begins with _
+
+
+def write_names(axes: Axes, points: Iterable[tuple[float, float]], names: Sequence[str]) -> None:
+    """Names beside points. When the figure has its size, those that have no room are hidden."""
+    from matplotlib import patheffects
+
+    for point, name in zip(points, names, strict=True):
+        text = axes.annotate(
+            name, point, (0, 0), textcoords="offset points", size=style.SMALL - 0.5, va="center", zorder=6
+        )
+        text.set_label(_NAME)
+        text.set_in_layout(False)
+        text.set_path_effects([patheffects.withStroke(linewidth=1.6, foreground="white")])
+
+
+def _place_names(axes: Axes) -> None:
+    """Put each name at the first side of its point where it covers no other name and is inside the axes."""
+    taken: list[Any] = []
+    frame = axes.get_window_extent()
+    for text in (text for text in axes.texts if text.get_label() == _NAME):
+        for up, (side, right) in _BESIDE:
+            text.set(horizontalalignment=side)
+            text.set_position((right, up))
+            box = text.get_window_extent()
+            inside = all(frame.contains(x, y) for x, y in (box.min, box.max))
+            if inside and not box.count_overlaps(taken):
+                taken.append(box)
+                break
+        else:
+            text.set_visible(False)
