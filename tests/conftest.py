@@ -316,6 +316,7 @@ def _name_groups(items: list[pytest.Item]) -> None:
 _TRAINING = re.compile(
     r"rbtools\.trainer(\.| import .*\b)(train_model|recipe|supernet_search)\b"
     r"|rbtools\.commands(\.train\b| import .*\btrain\b)|\brbtools\.train\(|\"train\": \["
+    r"|\brun\(\"train\""
 )
 _TORCH = re.compile(r"^(import|from) torch\b", re.M)
 
@@ -327,6 +328,7 @@ def _matches(imports: re.Pattern[str], file: Path) -> bool:
 
 # What a test calls that starts another process, or runs in a browser or on Ray.
 _STARTERS = {"subprocess", "multiprocessing", "pty", "Processes", "RayEngine", "chromium", "browser"}
+_STARTERS.add("in_a_process")
 _JOBS = re.compile(r"--jobs|--engine|torchrun")
 
 

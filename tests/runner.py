@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +31,24 @@ def run(
     return CliRunner().invoke(
         command, shlex.split(words) if isinstance(words, str) else list(words), input=text
     )
+
+
+def in_a_process(
+    tool: str, words: str | Sequence[str] = "", given: Sequence[Record] | str = ""
+) -> tuple[str, str, set[str]]:
+    """`rb-TOOL WORDS` in a process of its own: both its streams, and the modules that it imports.
+
+    A failure (another status than 0) is a failed test.
+    """
+    command = [sys.executable, "-X", "importtime", "-m", f"rbtools.commands.{tool}"]
+    command += shlex.split(words) if isinstance(words, str) else words
+    text = given if isinstance(given, str) else lines(*given)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    timed, said = [], []
+    for line in done.stderr.splitlines(keepends=True):
+        (timed if line.startswith("import time:") else said).append(line)
+    return done.stdout, "".join(said), {line.rsplit("|", 1)[1].strip() for line in timed}
 
 
 def parsed(tool: str, *words: str) -> dict[str, Any]:

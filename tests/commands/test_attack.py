@@ -7,8 +7,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,7 @@ from rbtools.records import answers, consistency, metric_name
 from rbtools.registry import gathered
 from rbtools.store import Store
 from tests import runner
-from tests.runner import Record, invoke, one, records
+from tests.runner import Record, in_a_process, invoke, one, records
 
 CPU = ["--device", "cpu"]
 
@@ -226,32 +224,17 @@ def test_another_protocol_is_refused_or_renamed(trained: dict[str, Record]) -> N
 # --- the store ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "more", ["", "--two-phase 10 --screen-steps 1", "--precision-goal .4 --screen-steps 1"]
-)
+@pytest.mark.parametrize("more", ["", "--two-phase 10", "--precision-goal .4"])
 def test_a_run_that_finds_everything_imports_no_torch(more: str, trained: dict[str, Record]) -> None:
-    chosen = f"pgd --steps 3 --eps 16 --n 20 --device cpu {more}{' --screen-steps 1' * bool(more)}".split()
-    first = run(chosen, *trained.values())
-    code = (
-        "import atexit, sys\n"
-        "atexit.register(lambda: open('modules', 'w').write(' '.join(sys.modules)))\n"
-        f"sys.argv = ['rb-attack', *{chosen!r}]\n"
-        "from rbtools.commands.attack import main\n"
-        "main()\n"
-    )
-    again = subprocess.run(
-        [sys.executable, "-c", code],
-        input=runner.lines(*trained.values()),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    records_again = [json.loads(line) for line in again.stdout.splitlines()]
-    for entry in (entry for record in records_again for entry in record["evals"]):
+    words = f"pgd --steps 3 --eps 16 --n 20 --device cpu {more}{' --screen-steps 1' * bool(more)}"
+    first = runner.run("attack", words, [*trained.values()])
+    out, said, modules = in_a_process("attack", words, [*trained.values()])
+    again = [json.loads(line) for line in out.splitlines()]
+    for entry in (entry for record in again for entry in record["evals"]):
         entry.pop("command", None)  # only a separate process has a command line
-    assert records_again == records(first)
-    assert again.stderr == "rb-attack: 2 records: 0 computed, 2 found in the store.\n"
-    assert not {"torch", "numpy", "scipy", "sklearn"} & set(Path("modules").read_text().split())
+    assert again == records(first)
+    assert said == "rb-attack: 2 records: 0 computed, 2 found in the store.\n"
+    assert not {"torch", "numpy", "scipy", "sklearn"} & modules
 
 
 def test_a_full_disk_loses_no_result(trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch) -> None:
