@@ -45,6 +45,7 @@ def same(made: dict[str, Any], line: str, record: dict[str, Any]) -> None:
     assert timeless(typed(f"{line} --store one", record)) == timeless(made)
 
 
+@pytest.mark.slow
 def test_each_function_gives_the_record_of_its_tool() -> None:
     record, how = {"arch": ARCH}, {"n": 20, "store": "one"}
     trained = rbtools.train(record, "pgd", **OPTIONS, track="robust", track_n=9, store="one")

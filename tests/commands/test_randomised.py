@@ -83,6 +83,7 @@ def test_means_and_rates_find_what_one_lucky_draw_does_not() -> None:
     assert one(attack(PGD))["metrics"]["pgd4.48"] < single["metrics"]["pgd4.48"]
 
 
+@pytest.mark.slow
 def test_autoattack_is_its_variant_for_randomised_models_and_no_weaker_than_its_parts() -> None:
     aa = entry(one(attack("aa --variant rand --eps 48 --eot 6")), "aa.48")
     assert aa["variant"] == "rand" and aa["eot"] == 6

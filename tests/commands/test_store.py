@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +11,7 @@ from click.testing import Result
 
 from rbtools.store import Store, files
 from tests import runner
-from tests.runner import Record, one, records
+from tests.runner import Record, on_a_terminal, one, records
 
 CPU = "--device cpu --threads 1"
 FGSM = f"fgsm --eps 8 --n 40 {CPU}"
@@ -123,27 +119,11 @@ def test_ls_of_an_empty_store_says_so() -> None:
 # --- du -------------------------------------------------------------------------------------------
 
 
-def on_terminal(*arguments: str) -> str:
-    """What a command shows on a terminal."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from rbtools.commands.store import main; main()", *arguments]
-    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, timeout=300, check=False)
-    os.close(theirs)
-    shown = b""
-    try:
-        while data := os.read(ours, 65536):
-            shown += data
-    except OSError:  # Linux's error when the other end is closed
-        pass
-    os.close(ours)
-    return shown.decode()
-
-
 def test_du_and_gc_draw_a_table_on_a_terminal(attacked: dict[str, Record]) -> None:
-    shown = on_terminal("du").split("\r\n")
+    shown = on_a_terminal("rb-store du").split("\n")
     assert shown[0].split()[:2] == ["results", "6"] and shown[0].endswith("on disk")
     assert any(line.split()[:2] == ["objects", "2"] for line in shown) and "{" not in "".join(shown)
-    gone = on_terminal("gc", "--keep-metrics", "--dry-run").split("\r\n")
+    gone = on_a_terminal("rb-store gc --keep-metrics --dry-run").split("\n")
     assert gone[0].split()[:2] == ["objects", "2"]
 
 
