@@ -18,7 +18,6 @@ import rbtools
 from rbtools.cli.card_table import table
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
-from rbtools.execution.engine import Unfinished
 from rbtools.execution.run import Run
 from rbtools.jobs import card_intervals, model_card
 from rbtools.probabilistic import intervals
@@ -94,25 +93,6 @@ def test_the_tools_find_what_the_card_did(trained: dict[str, Record]) -> None:
         assert record["metrics"][name] == value
     again = runner.run("attack", "none --n 20 --device cpu", [trained["pgd"]])
     assert "0 computed, 1 found" in again.stderr
-
-
-def test_an_interruption_leaves_the_record_as_it_stands(
-    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = model_card.Card(trained["pgd"], request("clean", "corruptions"), the_run())
-    look = made.look
-
-    def interrupted(state: model_card.PartState, size: int) -> None:
-        if state.part.name == "corruptions":
-            raise KeyboardInterrupt
-        look(state, size)
-
-    monkeypatch.setattr(made, "look", interrupted)
-    with pytest.raises(Unfinished) as stop:
-        made.made()
-    record = stop.value.result
-    assert record["card"]["ended"] == "interrupted" and record["metrics"].keys() >= {"acc"}
-    assert isinstance(stop.value.__cause__, KeyboardInterrupt)
 
 
 def test_a_command_that_is_interrupted_writes_the_record(

@@ -66,15 +66,6 @@ def test_further_radii_and_another_alpha_take_no_draws(known: dict[str, Record])
     assert seconds[0] == seconds[1]  # from the same draws
 
 
-def test_the_batch_changes_no_count(trained: dict[str, Record]) -> None:
-    words = f"{FEW} --eps 0,0.1 --n 10 --force"
-    record = trained["erm"]
-    alone, shared = (one(run(f"{words} --batch {size}", record)) for size in ("13", "256"))
-    for name in ("cert.smooth.0.25.0", "cert.smooth.0.25.0.1"):
-        own, other = entry(alone, name), entry(shared, name)
-        assert (own["value"], own["mean_radius"]) == (other["value"], other["mean_radius"])
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import Result
@@ -142,49 +141,3 @@ def test_failed_records_and_bad_lines_are_left_out_and_the_rest_is_written() -> 
     assert json.loads(Path("out.json").read_text()) == [ROW]
     assert "line 2 is not JSON" in result.stderr and "1 failed record left out." in result.stderr
     assert "line 4 (unnamed): A row of PRBench has a data set" in result.stderr
-
-
-# PRBench's table 4, CIFAR-10 and ResNet-18: acc, PGD20, PR .08, ProbAcc .05, GE of both, seconds.
-TABLE = {
-    "ERM": (94.85, 0.05, 76.19, 93.48, 0.0, 3.98, 3),
-    "Corr_Uniform": (94.17, 0.05, 90.92, 97.02, 0.04, 6.24, 3),
-    "CVaR": (89.91, 33.45, 87.75, 95.49, 1.13, 4.56, 61),
-    "PGD": (83.83, 49.46, 97.89, 98.73, 25.02, 11.01, 30),
-    "TRADES": (83.34, 53.15, 97.74, 98.68, 16.12, 10.22, 33),
-    "MART": (82.26, 53.84, 97.40, 98.58, 17.40, 7.23, 22),
-    "ALP": (73.98, 54.08, 96.73, 98.29, 8.44, 5.93, 36),
-    "CLP": (81.47, 53.34, 97.61, 98.52, 15.32, 7.94, 36),
-    "KL-PGD": (87.55, 48.43, 97.86, 98.73, 14.57, 7.06, 27),
-}
-
-
-def board_of(dataset: str) -> list[dict[str, Any]]:
-    return [
-        {
-            **{"dataset": dataset, "model": "ResNet-18", "method": method, "acc": acc},
-            **{"ar": {"PGD20": pgd}, "pr": {"0.08": pr}, "probacc": {"0.05": probacc}},
-            **{"ge_ar": {"PGD20": ge}, "ge_pr": {"0.08": ge_pr}, "time_s_per_ep": seconds},
-        }
-        for method, (acc, pgd, pr, probacc, ge, ge_pr, seconds) in TABLE.items()
-    ]
-
-
-def composites() -> dict[str, float]:
-    """The mean of the seven metrics, each from 0 to 1 over the methods, the last three reversed."""
-    columns = list(zip(*TABLE.values(), strict=True))
-    scaled = [[(v - min(column)) / (max(column) - min(column)) for v in column] for column in columns]
-    turned = [[1 - v for v in column] if place >= 4 else column for place, column in enumerate(scaled)]
-    return {method: sum(row) / 7 for method, row in zip(TABLE, zip(*turned, strict=True), strict=True)}
-
-
-@pytest.mark.parametrize("dataset", ["CIFAR-10", "MNIST"])
-def test_a_board_gives_the_composite_of_every_method(dataset: str) -> None:
-    Path("board.json").write_text(json.dumps(board_of(dataset)))
-    text = run("prbench board.json").stdout
-    scored = runner.run("score", "--preset prbench --within dataset,arch.name", text)
-    ranked = runner.run("rank", "--aggregate-by train.method --format jsonl", scored.stdout)
-    found = {one["train"]["method"]: one["metrics"]["score"] for one in records(ranked)}
-    expected = {method.lower(): value for method, value in composites().items()}
-    expected["corruption"] = expected.pop("corr_uniform")
-    assert found == pytest.approx(expected)
-    assert list(found) == sorted(expected, key=lambda method: -expected[method])

@@ -65,14 +65,6 @@ def test_bounds_take_what_the_training_decided_and_say_whether_they_are_vacuous(
     assert missing.exit_code == 1 and "needs trained weights" in missing.stderr
 
 
-def test_many_records_stream_through() -> None:
-    some = [{**RECORD, "arch": {**RECORD["arch"], "index": index}} for index in (1, 2, 3)]
-    result = rb_measure("ntk,grad_norm --kernel clean", *some)
-    assert result.exit_code == 0
-    assert [record["arch"]["index"] for record in records(result)] == [1, 2, 3]
-    assert "3 records: 3 computed" in result.stderr
-
-
 def test_a_preset_sets_what_is_not_typed() -> None:
     record = one(rb_measure("ntk --preset nasrobbench201 --attack fgsm,pgd --attack-steps 1"))
     for name in ("fgsm.3", "fgsm.8", "pgd.3", "pgd.8"):
