@@ -50,7 +50,7 @@ def without_results(record: Record) -> Record:
 
 def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Record]) -> None:
     before = trained["erm"]
-    asked = "--steps 3 --eps 4,16/255 --n 50 --seed 5 --precision fp32"
+    asked = "--steps 3 --eps 4,16/255,16 --n 50 --seed 5 --precision fp32"
     result = run(f"pgd {asked}", before)
     record = one(result)
     assert result.stderr == "rb-attack: 1 record: 1 computed, 0 found in the store.\n"

@@ -152,6 +152,7 @@ def test_results_of_other_stages_do_not_contradict_each_other() -> None:
 # --- rb-verify, workers -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_tool_measures_through_the_stages_and_rb_verify_again(record: Record) -> None:
     defend = "--n 20 --device cpu --defend jpeg:40,quantize:2"
     found = one(run("attack", f"fgsm --eps 8,16 {defend}", [record]))

@@ -85,7 +85,7 @@ def test_less_is_better_where_the_metric_says_so() -> None:
 
 def test_a_record_without_the_value_comes_last_and_is_counted() -> None:
     result = run("--by acc", accs(None, 0.5, None, 0.75))
-    assert [json.loads(line)["rank"] for line in result.stdout.splitlines()] == [1, 2, None, None]
+    assert [one["rank"] for one in runner.records(result)] == [1, 2, None, None]
     assert (result.exit_code, result.stderr) == (0, "rb-rank: 2 records without acc, ranked last.\n")
 
 
@@ -101,7 +101,7 @@ def test_fields_of_the_architecture_rank_too() -> None:
 def test_the_score_if_any_record_has_one() -> None:
     some = [record("a", metrics={"acc": 1}), record("b", metrics={"acc": 0, "score": 0.5})]
     result = run("", some)
-    assert [json.loads(line)["arch"]["name"] for line in result.stdout.splitlines()] == ["b", "a"]
+    assert [one["arch"]["name"] for one in runner.records(result)] == ["b", "a"]
     assert result.stderr == "rb-rank: 1 record without score, ranked last.\n"
 
 

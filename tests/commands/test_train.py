@@ -254,7 +254,6 @@ def states() -> list[Path]:
 
 def kept_seconds(state: Path) -> list[float]:
     """The times of the epochs in a stored state."""
-
     data = content("state", state.name, state.read_bytes())
     found: list[float] = torch.load(io.BytesIO(data), weights_only=True)["history"]["seconds"]
     return found
