@@ -17,7 +17,6 @@ from rbtools.probabilistic import intervals
 from tests import runner
 from tests.runner import Record, entry, one
 
-PR = (("pr", ""), ("probacc", ".0.2"), ("pr-all", ""))
 SOME = "--n 40 --n-train 60 --device cpu"
 
 

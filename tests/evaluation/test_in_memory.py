@@ -48,15 +48,6 @@ class Network(nn.Module):
 
     def forward(self, images):
         return self.net(images.double())
-
-
-class Plain(Network):
-    def __init__(self, classes=10, shape=(1, 8, 8)):
-        super().__init__()
-        self.net.float()
-
-    def forward(self, images):
-        return self.net(images)
 """
 N = 60
 
