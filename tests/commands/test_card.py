@@ -208,6 +208,7 @@ def test_wrong_options(words: str, message: str) -> None:
     assert message in result.stderr
 
 
+@pytest.mark.slow
 def test_pages(trained: dict[str, Record]) -> None:
     for name, part in (("card.md", "| corruptions | corrupt.mean |"), ("card.tex", r"\toprule")):
         one(run(f"--for {CHEAP} --time none --n 20 -o {name}", trained["pgd"]))
