@@ -26,8 +26,8 @@ from rbtools.probabilistic import intervals
 from rbtools.records import checksums, consistency
 from tests.conftest import SMALL_ARCH
 from tests.networks import class_means, nearest
+from tests.runner import Record
 
-Record = dict[str, Any]
 Layer = Callable[[Tensor], Tensor]
 EPS, N = 16, 60
 CHECK = {"eps": EPS, "steps": 5, "queries": 100, "samples": 5, "n": N, "store": "rb-store"}

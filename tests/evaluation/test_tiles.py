@@ -28,9 +28,8 @@ from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.store import Store
-from tests.runner import run_task
+from tests.runner import Record, run_task
 
-Record = dict[str, Any]
 TASKS: dict[str, Callable[[], Evaluation]] = {
     "pgd": lambda: accuracy.attacked(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255)),
     "ladder": lambda: accuracy.attacked(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255), ladder=True),
