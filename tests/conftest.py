@@ -171,17 +171,11 @@ def known(trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -
 
     It takes the class whose mean image is nearest: accuracy 324 of 355, and no test image is near a border.
     """
-    import torch
-
-    from rbtools import datasets
     from rbtools.inputs import resolve
+    from tests.networks import class_means, nearest
 
-    data = datasets.load("digits", "train")
-    pixels = data.images.flatten(1).double() / 255
-    means = torch.stack([pixels[data.labels == label].mean(0) for label in range(10)])
-    nearest = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    nearest[1].weight.data, nearest[1].bias.data = 2 * means.float(), -means.square().sum(1).float()
-    monkeypatch.setattr(resolve, "load_model", lambda *_: nearest.eval().requires_grad_(False))
+    network = nearest(class_means())
+    monkeypatch.setattr(resolve, "load_model", lambda *_: network)
     return trained
 
 
@@ -316,6 +310,7 @@ def _name_groups(items: list[pytest.Item]) -> None:
 _TRAINING = re.compile(
     r"rbtools\.trainer(\.| import .*\b)(train_model|recipe|supernet_search)\b"
     r"|rbtools\.commands(\.train\b| import .*\btrain\b)|\brbtools\.train\(|\"train\": \["
+    r"|\brun\(\"train\""
 )
 _TORCH = re.compile(r"^(import|from) torch\b", re.M)
 
@@ -327,6 +322,7 @@ def _matches(imports: re.Pattern[str], file: Path) -> bool:
 
 # What a test calls that starts another process, or runs in a browser or on Ray.
 _STARTERS = {"subprocess", "multiprocessing", "pty", "Processes", "RayEngine", "chromium", "browser"}
+_STARTERS |= {"in_a_process", "on_a_terminal"}
 _JOBS = re.compile(r"--jobs|--engine|torchrun")
 
 

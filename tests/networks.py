@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from rbtools import datasets
 from rbtools.rng.draws import Draws
 
 
@@ -30,6 +31,21 @@ def convolutional(
     layers += [nn.BatchNorm2d(width)] if norm else []
     layers += [nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)).eval()
+
+
+def class_means(every: int = 1, first: int = 0) -> Tensor:
+    """The mean image (10, 64) of each class of digits, of every so many training images, in float64."""
+    data = datasets.load("digits", "train")
+    pixels, labels = data.images[first::every].flatten(1).double() / 255, data.labels[first::every]
+    return torch.stack([pixels[labels == label].mean(0) for label in range(10)])
+
+
+def nearest(means: Tensor, scale: float = 1.0) -> nn.Sequential:
+    """Logits: minus the squared distance to the mean (K, D) of each class, up to a constant."""
+    layer = nn.Linear(means.shape[1], len(means))
+    layer.weight.data = scale * 2 * means.float()
+    layer.bias.data = -scale * means.square().sum(1).float()
+    return nn.Sequential(nn.Flatten(), layer).eval().requires_grad_(False)
 
 
 def images_for(count: int, shape: tuple[int, ...] = (3, 6, 6), seed: int = 0) -> Tensor:

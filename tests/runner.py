@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
 import shlex
+import struct
+import subprocess
+import sys
+import termios
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +37,42 @@ def run(
     return CliRunner().invoke(
         command, shlex.split(words) if isinstance(words, str) else list(words), input=text
     )
+
+
+def in_a_process(
+    tool: str, words: str | Sequence[str] = "", given: Sequence[Record] | str = ""
+) -> tuple[str, str, set[str]]:
+    """`rb-TOOL WORDS` in a process of its own: both its streams, and the modules that it imports.
+
+    A failure (another status than 0) is a failed test.
+    """
+    command = [sys.executable, "-X", "importtime", "-m", f"rbtools.commands.{tool}"]
+    command += shlex.split(words) if isinstance(words, str) else words
+    text = given if isinstance(given, str) else lines(*given)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    timed, said = [], []
+    for line in done.stderr.splitlines(keepends=True):
+        (timed if line.startswith("import time:") else said).append(line)
+    return done.stdout, "".join(said), {line.rsplit("|", 1)[1].strip() for line in timed}
+
+
+def on_a_terminal(command: str, columns: int = 80, **environment: str) -> str:
+    """What a command shows with both its streams on a terminal of so many columns; it ends with status 0."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    settings = {**os.environ, "TERM": "xterm-256color", **environment}
+    with subprocess.Popen(
+        shlex.split(command), stdin=theirs, stdout=theirs, stderr=theirs, env=settings
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # Linux says so where the other end is closed
+            while piece := os.read(ours, 65536):
+                shown += piece
+        assert process.wait(300) == 0
+    os.close(ours)
+    return shown.decode().replace("\r\n", "\n")
 
 
 def parsed(tool: str, *words: str) -> dict[str, Any]:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.base import Attack
-from rbtools.cli import tools
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.models import build
 from rbtools.registry import Registry
 from rbtools.training import METHODS
+from tests import runner
+from tests.runner import one
 
 ATTACK = '''
 from dataclasses import dataclass
@@ -71,18 +71,17 @@ def _module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("own", None)
 
 
-def run(*words: str) -> Result:
-    options = "--eps 8 --n 10 --checkpoint model.pt --arch simplecnn --normalize none".split()
-    return CliRunner().invoke(tools.tool("attack").command, [*words, *options], prog_name="rb-attack")
+def run(words: str) -> Result:
+    options = "--eps 8 --n 10 --checkpoint model.pt --arch simplecnn --normalize none"
+    return runner.run("attack", f"{words} {options}")
 
 
 def test_an_attack_of_yours_is_measured_like_others_and_its_fields_are_options() -> None:
-    done = run("python:own:Darker", "--share", "0.5", "--allow-code")
-    assert done.exit_code == 0, done.stderr
-    entry = json.loads(done.stdout)["evals"][-1]
+    done = run("python:own:Darker --share 0.5 --allow-code")
+    entry = one(done)["evals"][-1]
     assert (entry["metric"], entry["attack"], entry["share"], entry["n"]) == ("darker.8", "darker", 0.5, 10)
-    assert "2 [x" not in run("python:own:Darker", "--share", "2", "--allow-code").stdout
-    assert "0 to 1" in run("python:own:Darker", "--share", "2", "--allow-code").stderr
+
+    assert "0 to 1" in run("python:own:Darker --share 2 --allow-code").stderr
 
 
 def test_a_program_runs_only_with_allow_code() -> None:
@@ -92,12 +91,12 @@ def test_a_program_runs_only_with_allow_code() -> None:
 
 
 def test_results_of_changed_code_are_measured_anew() -> None:
-    assert "1 computed" in run("python:own:Darker", "--allow-code").stderr
-    assert "0 computed, 1 found" in run("python:own:Darker", "--allow-code").stderr
+    assert "1 computed" in run("python:own:Darker --allow-code").stderr
+    assert "0 computed, 1 found" in run("python:own:Darker --allow-code").stderr
     sys.modules.pop("own")
     Path("own.py").write_text(ATTACK.replace("images - ", "images + "))
     importlib.invalidate_caches()
-    assert "1 computed" in run("python:own:Darker", "--allow-code").stderr
+    assert "1 computed" in run("python:own:Darker --allow-code").stderr
 
 
 @pytest.mark.parametrize(
@@ -106,17 +105,14 @@ def test_results_of_changed_code_are_measured_anew() -> None:
         ("python:own", "names no class. Expected python:MODULE:CLASS"),
         ("python:own:Lighter", "The module own has no Lighter"),
         ("python:gone:Darker", "There is no module gone"),
-        (
-            "python:own:Plain",
-            "expected a frozen, keyword-only dataclass that inherits rbtools.attacks.base.Attack",
-        ),
+        ("python:own:Plain", "keyword-only dataclass that inherits rbtools.attacks.base.Attack"),
         ("python:own:Loose", "expected a frozen, keyword-only dataclass"),
         ("python:own:dataclass", "expected a frozen, keyword-only dataclass"),
         ("python:own:PGD", "has the name 'pgd', which is taken"),
     ],
 )
 def test_what_is_no_attack_is_refused(name: str, message: str) -> None:
-    refused = run(name, "--allow-code")
+    refused = run(f"{name} --allow-code")
     assert refused.exit_code == 2 and message in refused.stderr
 
 
@@ -125,14 +121,13 @@ def test_what_is_no_attack_is_refused(name: str, message: str) -> None:
 )
 def test_a_module_that_stops_is_named_with_its_error(line: str, error: str) -> None:
     Path("own.py").write_text(line)
-    assert f"The module own stopped with {error}" in run("python:own:Darker", "--allow-code").stderr
+    assert f"The module own stopped with {error}" in run("python:own:Darker --allow-code").stderr
 
 
 def test_an_entry_point_has_a_short_name_and_needs_no_allow_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(vars(ATTACKS), "plugins", {"darker": "own:Darker"})
     done = run("darker")
-    assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout)["evals"][-1]["metric"] == "darker.8"
+    assert one(done)["evals"][-1]["metric"] == "darker.8"
     with pytest.raises(RbError, match="Did you mean 'darker'"):
         ATTACKS.load("drker")
 
@@ -144,10 +139,9 @@ def test_help_names_what_installed_packages_have(
     tool: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their names alone: their modules are not imported for it."""
-    asked = CliRunner().invoke(tools.tool(tool).command, ["--help"])
-    assert "From installed packages" not in asked.stdout
+    assert "From installed packages" not in runner.run(tool, "--help").stdout
     monkeypatch.setitem(vars(registry), "plugins", {"darker": "own:Darker", "lighter": "gone:Lighter"})
-    shown = CliRunner().invoke(tools.tool(tool).command, ["--help"])
+    shown = runner.run(tool, "--help")
     assert shown.stdout.endswith("From installed packages:\n  darker, lighter\n"), shown.stdout
 
 
@@ -164,11 +158,11 @@ def test_a_class_outside_the_package_has_a_name_and_a_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "line", "kind"), [([], "nonsense", "AttributeError"), (["--deep"], "(3, 3, 3)", "RuntimeError")]
+    ("words", "line", "kind"), [("", "nonsense", "AttributeError"), ("--deep", "(3, 3, 3)", "RuntimeError")]
 )
-def test_a_crash_in_an_attack_of_yours_is_said_to_be_there(words: list[str], line: str, kind: str) -> None:
+def test_a_crash_in_an_attack_of_yours_is_said_to_be_there(words: str, line: str, kind: str) -> None:
     number = next(i for i, text in enumerate(ATTACK.splitlines(), 1) if line in text)
-    result = run("python:own:Crash", *words, "--allow-code")
+    result = run(f"python:own:Crash {words} --allow-code")
     assert result.exit_code == 1
     assert "bug in rbtools" not in result.stderr and "Traceback" not in result.stderr
     place = f"(in code of yours: {Path('own.py').absolute()}, line {number}, in __call__)"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.runner import run
+from tests.runner import one, run
 
 # The nearest of the network's levels of grey is the class: class k has the level 20 k + 10.
 LEVELS = """
@@ -59,8 +59,7 @@ def pictures(folder: str, levels: dict[str, int], mode: str = "RGB") -> None:
 
 
 def metrics(words: str) -> dict[str, Any]:
-    result = run("attack", f"none {NETWORK} {words}")
-    return dict(json.loads(result.stdout)["metrics"])
+    return dict(one(run("attack", f"none {NETWORK} {words}"))["metrics"])
 
 
 BOTH = {"acc-among": 1.0, "acc": 1.0}
@@ -81,10 +80,9 @@ def test_names_beside_the_weights_give_the_order(config: dict[str, Any]) -> None
     assert metrics("--dataset imagefolder:pets") == {"acc": 0.0}
     Path("hf/config.json").write_text(json.dumps(config))
     result = run("attack", f"none {NETWORK} --dataset imagefolder:pets")
-    assert json.loads(result.stdout)["metrics"] == {"acc": 1.0}
+    assert one(result)["metrics"] == {"acc": 1.0}
     assert "its classes, as the network numbers them: dog is 0, cat is 1." in result.stderr
-    after = run("attack", "fgsm --eps 1 --allow-code", [json.loads(result.stdout)])
-    assert json.loads(after.stdout)["metrics"]["fgsm.1"] == 1.0
+    assert one(run("attack", "fgsm --eps 1 --allow-code", [one(result)]))["metrics"]["fgsm.1"] == 1.0
 
 
 def test_another_order_is_proposed_before_a_normalisation() -> None:
@@ -153,19 +151,19 @@ def test_a_network_of_one_channel_gets_pictures_of_one(arch: str) -> None:
     pictures("grey", {str(k): k for k in range(12)}, "L")
     words = NETWORK.replace("make", arch)
     result = run("attack", f"none {words} --dataset imagefolder:grey")
-    record = json.loads(result.stdout)
+    record = one(result)
     assert record["metrics"] == {"acc": 1.0} and record["dataset"].endswith("/grey:grey")
     assert "The network takes images with 1 channels" in result.stderr
-    after = run("attack", "fgsm --eps 1 --allow-code --dataset imagefolder:grey", [record])
-    assert json.loads(after.stdout)["metrics"]["fgsm.1"] == 1.0
+    after = one(run("attack", "fgsm --eps 1 --allow-code --dataset imagefolder:grey", [record]))
+    assert after["metrics"]["fgsm.1"] == 1.0
 
 
 def test_some_classes_of_a_network_of_one_channel_and_twelve_logits() -> None:
     network(12, channels=1)
     pictures("part", {"1": 1, "3": 3, "5": 5}, "L")
     words = NETWORK.replace(":make", ":twelve")
-    result = run("attack", f"none {words} --dataset imagefolder:part --classes 1,3,5")
-    assert json.loads(result.stdout).get("metrics") == BOTH, result.stderr
+    record = one(run("attack", f"none {words} --dataset imagefolder:part --classes 1,3,5"))
+    assert record["metrics"] == BOTH
 
 
 @pytest.mark.parametrize("command", ["measure margin", "attack none"])

@@ -8,29 +8,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from rbtools.cli import tools
+from tests import runner
+from tests.runner import Record
+
+GOOD: Record = {
+    "arch": {"space": "nasbench201", "index": 4},
+    "dataset": "cifar10",
+    "train": {"method": "pgd"},
+    "metrics": {"acc": 0.5, "aa.8": 0.25},
+}
 
 
-def run(words: str, records: list[dict[str, Any]]) -> Result:
-    tool, *rest = words.split()
-    command: Any = tools.tool(tool).command
-    return CliRunner().invoke(command, rest, input="".join(json.dumps(record) + "\n" for record in records))
+def run(words: str, given: list[Record]) -> Result:
+    return runner.run(*words.split(" ", 1), given)
 
 
-def put(record: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+def put(record: Record, path: str, value: Any) -> Record:
     """The record with a value at a dotted path."""
     head, _, rest = path.partition(".")
     return {**record, head: put(record.get(head) or {}, rest, value) if rest else value}
 
 
-def one_fails(words: str, records: list[dict[str, Any]], message: str) -> None:
+def one_fails(words: str, given: list[Record], message: str) -> None:
     """The second of three records has an error with these words; the others have none."""
-    result = run(words, records)
+    result = run(words, given)
     assert "Traceback" not in result.stderr and "bug in rbtools" not in result.stderr
     assert result.exit_code == 1 and message in result.stderr
-    written = [json.loads(line) for line in result.stdout.splitlines()]
+    written = runner.records(result)
     assert ["error" in record for record in written] == [False, True, False]
     assert message in written[1]["error"]["message"]
 
@@ -54,11 +60,8 @@ def test_a_training_that_is_none(trained: Any, path: str, value: Any, message: s
 
 def test_a_result_too_large_to_calculate_with_fails_its_record(trained: Any) -> None:
     good = trained["erm"]
-    claimed = json.loads(run("attack fgsm --n 4", [good]).stdout)
-    for entry in claimed["evals"]:
-        if entry["metric"] == "acc":
-            entry |= {"value": 1e308, "ci95": [-1e308, 1e308]}
-    claimed["evals"] = [entry for entry in claimed["evals"] if entry["metric"] == "acc"]
+    claimed = runner.one(run("attack fgsm --n 4", [good]))
+    claimed["evals"] = [{**runner.entry(claimed, "acc"), "value": 1e308, "ci95": [-1e308, 1e308]}]
     one_fails("ge acc --n 4", [good, claimed, good], 'has the entry "acc" in "evals" with a "value"')
 
 
@@ -66,7 +69,7 @@ def test_an_integer_beyond_64_bits_is_part_of_a_key(trained: Any) -> None:
     good = trained["erm"]
     large = put(good, "arch.index", 10**30)
     result = run("attack fgsm --n 4", [good, large])
-    first, second = map(json.loads, result.stdout.splitlines())
+    first, second = runner.records(result)
     assert result.exit_code == 0 and second["arch"]["index"] == 10**30
     assert second["metrics"] == first["metrics"]
 
@@ -76,16 +79,14 @@ def test_an_integer_beyond_64_bits_is_part_of_a_key(trained: Any) -> None:
     [("dataset", ["digits"]), ("train.method", {"a": 1}), ("train.epochs", [1]), ("arch.space", ["zoo"])],
 )
 def test_a_list_where_a_name_is_expected_is_no_row_of_a_table(path: str, value: Any) -> None:
-    arch = {"space": "nasbench201", "index": 4}
-    good = {"arch": arch, "dataset": "digits", "train": {"method": "pgd"}, "metrics": {"acc": 0.5}}
-    result = run("search random --objective acc --budget 2 --runs 1", [good, put(good, path, value), good])
+    result = run("search random --objective acc --budget 2 --runs 1", [GOOD, put(GOOD, path, value), GOOD])
     assert result.exit_code == 1 and "Traceback" not in result.stderr
     named = "an architecture of the space" if path == "arch.space" else f"the {path}"
     assert f"line 2 has {named} {value!r}. Expected a name" in result.stderr
-    assert json.loads(result.stdout)["metrics"] == {"acc": 0.5}
+    assert json.loads(result.stdout)["metrics"] == GOOD["metrics"]
 
 
-def record(name: str, **fields: Any) -> dict[str, Any]:
+def record(name: str, **fields: Any) -> Record:
     return {"arch": {"space": "zoo", "name": name, "params": 5}, "dataset": "digits", **fields}
 
 
@@ -104,9 +105,8 @@ def test_where_leaves_out_a_record_whose_field_is_of_another_kind(tool: str) -> 
 
 
 def test_a_record_of_no_set_is_left_out_of_the_correlation_of_sets() -> None:
-    sets = [
-        record(name, train={"method": how}, metrics={"acc": 0.1}) for how in ("erm", "pgd") for name in "abc"
-    ]
+    hows = ("erm", "pgd")
+    sets = [record(name, train={"method": how}, metrics={"acc": 0.1}) for how in hows for name in "abc"]
     words = "corr --by train.method --on arch.name --metric acc"
     result = run(words, [*sets, record("odd", metrics={"acc": 0.9})])
     assert result.exit_code == 0 and len(result.stdout.splitlines()) == 4
@@ -118,27 +118,14 @@ def test_a_record_of_no_set_is_left_out_of_the_correlation_of_sets() -> None:
 @pytest.mark.parametrize("name", ["", "a/b", "..", "n" * 300])
 @pytest.mark.parametrize("form", ["robustbench", "jung2023"])
 def test_a_name_that_no_file_can_have_costs_its_record_alone(form: str, name: str) -> None:
-    arch = {"space": "nasbench201", "index": 4}
-    good = {
-        "arch": arch,
-        "dataset": "cifar10",
-        "train": {"method": "pgd"},
-        "metrics": {"acc": 0.5, "aa.8": 0.25},
-    }
-    result = run(f"convert {form} --write out", [{**good, "dataset": name}, good])
+    result = run(f"convert {form} --write out", [{**GOOD, "dataset": name}, GOOD])
     assert result.exit_code == 1 and "cannot be the name of a file" in result.stderr
     assert list(Path("out").rglob("*.json"))
 
 
 @pytest.mark.parametrize("threat", [["Linf"], "../x", {"a": 1}])
 def test_a_threat_model_that_is_none_costs_its_record_alone(threat: Any) -> None:
-    good = {
-        "arch": {},
-        "dataset": "cifar10",
-        "train": {"method": "pgd"},
-        "metrics": {"acc": 0.5, "aa.8": 0.25},
-    }
-    result = run("convert robustbench --write out", [{**good, "robustbench": {"threat": threat}}, good])
+    result = run("convert robustbench --write out", [{**GOOD, "robustbench": {"threat": threat}}, GOOD])
     assert result.exit_code == 1 and "Unknown threat model" in result.stderr
     assert [path.parent.name for path in Path("out").rglob("*.json")] == ["Linf"]
 
@@ -166,13 +153,13 @@ def test_a_field_that_is_no_number_is_missing_in_its_record_alone() -> None:
 
 
 def test_a_model_to_attack_that_is_not_trained_is_refused_at_once(trained: Any) -> None:
-    Path("source.jsonl").write_text(json.dumps(record("simplecnn")) + "\n")
+    Path("source.jsonl").write_text(runner.lines(record("simplecnn")))
     result = run("attack transfer --n 4 --from source.jsonl", [trained["erm"]])
     assert result.exit_code == 2 and "--from: The record has no checkpoint" in result.stderr
 
 
 def test_a_model_to_attack_that_cannot_be_loaded_is_named_in_each_record(trained: Any) -> None:
-    Path("source.jsonl").write_text(json.dumps(put(trained["erm"], "dataset", "nowhere")) + "\n")
+    Path("source.jsonl").write_text(runner.lines(put(trained["erm"], "dataset", "nowhere")))
     result = run("attack transfer --n 4 --from source.jsonl", [trained["erm"]])
     assert result.exit_code == 1
     assert "The model of --from cannot be attacked. " in json.loads(result.stdout)["error"]["message"]

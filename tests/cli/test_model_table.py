@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pty
 import re
-import subprocess
 from pathlib import Path
 
-import pytest
 import torch
 
 from rbtools.cli import tables
 from rbtools.models import build
+from tests.runner import on_a_terminal, one, run
 
 RECORD = {
     "arch": {"name": "resnet18"},
@@ -48,31 +44,13 @@ def test_a_record_without_results_is_named() -> None:
     assert tables.model_table({}, 80).splitlines()[-1].startswith("(a pipe")
 
 
-@pytest.mark.processes
 def test_a_terminal_gets_the_table_and_a_pipe_the_record() -> None:
     torch.manual_seed(0)
     network = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
     torch.save(network.state_dict(), "model.pt")
-    command = ["rb-attack", "none", "--n", "10", "--checkpoint", "model.pt", "--arch", "simplecnn"]
-    command += ["--dataset", "digits", "--normalize", "none", "-q"]
-    piped = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
-    assert list(json.loads(piped)["metrics"]) == ["acc"]
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL) as process:
-        os.close(theirs)
-        shown = b""
-        while piece := _read(ours):
-            shown += piece
-        assert process.wait(60) == 0
-    os.close(ours)
-    found = rows(shown.decode())
+    words = "none --n 10 --checkpoint model.pt --arch simplecnn --dataset digits --normalize none -q"
+    assert list(one(run("attack", words))["metrics"]) == ["acc"]
+    found = rows(on_a_terminal(f"rb-attack {words}"))
     assert ["metric", "value", "n", "split"] in found
     assert any(row[:1] == ["acc"] and row[-2:] == ["10", "test"] for row in found)
     assert Path("rb-store").is_dir()
-
-
-def _read(handle: int) -> bytes:
-    try:
-        return os.read(handle, 65536)
-    except OSError:  # Linux says so where the other end is closed
-        return b""

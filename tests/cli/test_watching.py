@@ -8,33 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-from click.testing import CliRunner, Result
 
 from rbtools import report
-from rbtools.cli import tools
 from rbtools.cli.terminal import Terminal
 from rbtools.report import Clock
-from tests.runner import records
+from tests.conftest import SMALL_ARCH
+from tests.runner import lines, one, records, run
 
-TRAIN = ["--epochs", "1", "--lr", "0.2"]
-SMALL = json.dumps(
-    {
-        "arch": {
-            "space": "nasbench201",
-            "name": "small",
-            "str": "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|",
-            "channels": 4,
-            "cells": 1,
-        }
-    }
-)
-
-
-def run(tool: str, *arguments: str, text: str = "") -> Result:
-    command: click.Command = tools.tool(tool).command
-    return CliRunner().invoke(command, arguments, input=text, prog_name=f"rb-{tool}")
+TRAIN = "--epochs 1 --lr 0.2"
+SMALL = [{"arch": SMALL_ARCH}]
 
 
 def test_without_a_terminal_progress_is_a_line_a_minute(
@@ -50,17 +33,13 @@ def test_without_a_terminal_progress_is_a_line_a_minute(
     assert said == [f"rb-attack: pgd · image {image}/200 · 1:00 left" for image in (60, 121)]
 
 
-def lines(trained: dict[str, dict[str, Any]]) -> str:
-    return "".join(json.dumps(record) + "\n" for record in trained.values())
-
-
 def files_of_store() -> set[str]:
     kinds = ("objects", "results", "outcomes", "state", "leases")
     return {str(path) for kind in kinds for path in Path("rb-store", kind).rglob("*")}
 
 
 def test_a_dry_run_computes_nothing_and_passes_the_records_on() -> None:
-    result = run("train", *TRAIN, "--method", "erm,pgd", "--dry-run", text=SMALL)
+    result = run("train", f"{TRAIN} --method erm,pgd --dry-run", SMALL)
     assert result.exit_code == 0 and files_of_store() == set()
     assert [record["arch"]["name"] for record in records(result)] == ["small", "small"]
     said = result.stderr.splitlines()
@@ -71,10 +50,9 @@ def test_a_dry_run_computes_nothing_and_passes_the_records_on() -> None:
 
 
 def test_what_the_store_has_is_found_and_measures_the_rest(trained: dict[str, dict[str, Any]]) -> None:
-    done = run("attack", "pgd", "--steps", "3", "--n", "50", text=json.dumps(trained["erm"]))
+    done = run("attack", "pgd --steps 3 --n 50", [trained["erm"]])
     before = files_of_store()
-    asked = ("attack", "pgd", "--steps", "3", "--n", "50")
-    result = run(*asked, "--dry-run", text=lines(trained))
+    result = run("attack", "pgd --steps 3 --n 50 --dry-run", [*trained.values()])
     assert files_of_store() == before
     assert "of 2 records 1 found in the store, 1 to compute." in result.stderr
     assert "pgd3: 1 tile to compute." in result.stderr
@@ -83,9 +61,9 @@ def test_what_the_store_has_is_found_and_measures_the_rest(trained: dict[str, di
 
 
 def test_a_pipe_of_dry_runs_says_what_waits_for_a_training() -> None:
-    first = run("train", *TRAIN, "--dry-run", text=SMALL)
-    for tool, *arguments in (("attack", "pgd"), ("pr",), ("ge", "acc"), ("corrupt", "fog")):
-        result = run(tool, *arguments, "--dry-run", text=first.stdout)
+    first = run("train", f"{TRAIN} --dry-run", SMALL)
+    for tool, words in (("attack", "pgd"), ("pr", ""), ("ge", "acc"), ("corrupt", "fog")):
+        result = run(tool, f"{words} --dry-run", first.stdout)
         assert result.exit_code == 0, result.stderr
         assert "1 record would first be trained." in result.stderr
         assert "error" not in records(result)[0]
@@ -98,37 +76,36 @@ def plan() -> dict[str, Any]:
     return {key: event[key] for key in ("found", "missing")}
 
 
+@pytest.mark.slow
 def test_evaluations_of_a_network_that_is_not_trained_yet_are_counted() -> None:
-    dry = ("--dry-run", "--log", "log.jsonl")
-    attack = ("attack", "pgd", "--eps", "4,8", "--n", "50")
-    first = run("train", *TRAIN, *dry, text=SMALL)
+    dry = "--dry-run --log log.jsonl"
+    first = run("train", f"{TRAIN} {dry}", SMALL)
     assert plan() == {"found": 0, "missing": 1}
     two = first.stdout * 2  # as two seeds: the records of a dry run are equal, the trainings are not
-    trained = run("train", *TRAIN, text=SMALL).stdout
-    for words in (attack, ("measure", "wci")):
-        run(*words, *dry, text=two)
+    trained = run("train", TRAIN, SMALL).stdout
+    for tool, words in (("attack", "pgd --eps 4,8 --n 50"), ("measure", "wci")):
+        run(tool, f"{words} {dry}", two)
         assert plan() == {"found": 0, "missing": 2}
-        run(*words, text=trained)
-        run(*words, *dry, text=trained)
+        run(tool, words, trained)
+        run(tool, f"{words} {dry}", trained)
         assert plan() == {"found": 1, "missing": 0}
 
 
 def test_both_sides_and_all_parts_are_looked_at(trained: dict[str, dict[str, Any]]) -> None:
-    record = json.dumps(trained["erm"])
-    ge = run("ge", "acc", "--n", "20", "--n-train", "30", "--dry-run", text=record)
+    ge = run("ge", "acc --n 20 --n-train 30 --dry-run", [trained["erm"]])
     assert "clean accuracy: 2 tiles to compute." in ge.stderr
-    preset = run("attack", "preset", "prbench", "--n", "20", "--dry-run", text=record)
+    preset = run("attack", "preset prbench --n 20 --dry-run", [trained["erm"]])
     assert all(f"{name}: 1 tile to compute." in preset.stderr for name in ("pgd10", "pgd20", "cw20", "aa"))
 
 
 def test_a_training_again_leaves_the_old_weights_behind(trained: dict[str, dict[str, Any]]) -> None:
-    result = run("train", *TRAIN, "--method", "trades", "--dry-run", text=json.dumps(trained["erm"]))
+    result = run("train", f"{TRAIN} --method trades --dry-run", [trained["erm"]])
     assert "checkpoint" not in records(result)[0]
 
 
 def test_a_dry_run_of_the_score_says_what_it_would_be_made_of() -> None:
     text = '{"arch":{},"metrics":{"acc":0.5}}\n'
-    result = run("score", "--metric", "acc", "--dry-run", text=text)
+    result = run("score", "--metric acc --dry-run", text)
     assert result.stdout == text
     assert "dry run: 1 records would be scored by acc (weight 1, higher is better)" in result.stderr
 
@@ -139,9 +116,7 @@ def events(path: str = "log.jsonl") -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_log_has_an_event_a_line(jobs: str) -> None:
-    result = run(
-        "train", *TRAIN, "--epochs", "2", "--jobs", jobs, "--log", "log.jsonl", text=f"{SMALL}\nno\n"
-    )
+    result = run("train", f"{TRAIN} --epochs 2 --jobs {jobs} --log log.jsonl", f"{lines(*SMALL)}no\n")
     assert result.exit_code == 1, result.stderr
     found = events()
     kinds = [event["event"] for event in found]
@@ -157,28 +132,23 @@ def test_a_log_has_an_event_a_line(jobs: str) -> None:
 
 
 def test_stages_of_a_pipe_share_a_log_and_every_tool_has_one(trained: dict[str, dict[str, Any]]) -> None:
-    for tool, *arguments in (("attack", "fgsm", "--n", "20"), ("rank", "--by", "acc"), ("score",)):
-        run(tool, *arguments, "--log", "log.jsonl", text=lines(trained))
-    assert [event["tool"] for event in events() if event["event"] == "end"] == [
-        "rb-attack",
-        "rb-rank",
-        "rb-score",
-    ]
+    for tool, words in (("attack", "fgsm --n 20"), ("rank", "--by acc"), ("score", "")):
+        run(tool, f"{words} --log log.jsonl", [*trained.values()])
+    ends = [event["tool"] for event in events() if event["event"] == "end"]
+    assert ends == ["rb-attack", "rb-rank", "rb-score"]
 
 
 def test_a_log_that_cannot_be_written_is_a_usage_error() -> None:
-    result = run("attack", "fgsm", "--log", "no/such/folder/log.jsonl", text=SMALL)
+    result = run("attack", "fgsm --log no/such/folder/log.jsonl", SMALL)
     assert result.exit_code == 2
     assert "Cannot write the log no/such/folder/log.jsonl: No such file" in result.stderr
 
 
 def test_verbose_says_where_the_time_went(trained: dict[str, dict[str, Any]]) -> None:
-    result = run("attack", "fgsm", "--n", "20", "-v", text=json.dumps(trained["erm"]))
-    assert re.search(
-        r"^rb-attack: small erm seed 0: [\d.]+ s: .*model [\d.]+ s.*fgsm [\d.]+ s", result.stderr, re.M
-    )
-    assert re.search(r"^rb-attack: [\d.]+ s in all: .*fgsm [\d.]+ s", result.stderr, re.M)
-    assert " in all" not in run("attack", "fgsm", "--n", "20", text=json.dumps(trained["erm"])).stderr
+    said = run("attack", "fgsm --n 20 -v", [trained["erm"]]).stderr
+    assert re.search(r"^rb-attack: small erm seed 0: [\d.]+ s: .*model [\d.]+ s.*fgsm [\d.]+ s", said, re.M)
+    assert re.search(r"^rb-attack: [\d.]+ s in all: .*fgsm [\d.]+ s", said, re.M)
+    assert " in all" not in run("attack", "fgsm --n 20", [trained["erm"]]).stderr
 
 
 def test_stages_within_stages_count_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,57 +163,51 @@ def test_stages_within_stages_count_for_themselves(monkeypatch: pytest.MonkeyPat
 def test_curves_are_written_while_training_and_for_what_is_found() -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for folder in ("first", "second"):  # the second time the training is found in the store
-        result = run("train", *TRAIN, "--epochs", "2", "--tensorboard", f"{folder}", text=SMALL)
-        assert result.exit_code == 0, result.stderr
+        history = one(run("train", f"{TRAIN} --epochs 2 --tensorboard {folder}", SMALL))["train"]["history"]
         curves = accumulator.EventAccumulator(f"{folder}/small-erm-seed0").Reload()
-        history = records(result)[0]["train"]["history"]
         for name in ("loss", "val_acc", "lr"):
             points = [(tensor.step, tensor.tensor_proto.float_val[0]) for tensor in curves.Tensors(name)]
             assert [step for step, _ in points] == [1, 2]
             assert [value for _, value in points] == pytest.approx(history[name], rel=1e-5)
     Path("file").write_text("")
-    result = run("train", *TRAIN, "--tensorboard", "file", text=SMALL)
+    result = run("train", f"{TRAIN} --tensorboard file", SMALL)
     assert result.exit_code == 2 and "Name another folder with tensorboard." in result.stderr
 
 
 def test_curves_without_the_package_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
-    result = run("train", *TRAIN, "--tensorboard", "curves", text=SMALL)
+    result = run("train", f"{TRAIN} --tensorboard curves", SMALL)
     assert result.exit_code == 2 and "pip install 'rbtools[tensorboard]'" in result.stderr
 
 
 def test_the_pace_is_of_what_was_done_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(report.time, "monotonic", lambda: now)
-    one = report.Pace(1000, done=200)
-    assert one.words(200) == ""
+    pace = report.Pace(1000, done=200)
+    assert pace.words(200) == ""
     now = 110.0
-    assert one.words(600) == "40 images/s · 0:10 left"
+    assert pace.words(600) == "40 images/s · 0:10 left"
     assert report.clock_time(3723) == "1:02:03"
 
 
 def test_the_status_line_has_pace_and_what_was_found(
     trained: dict[str, dict[str, Any]], monkeypatch: Any
 ) -> None:
-    from rbtools.cli.terminal import Terminal
-
     shown: list[str] = []
     monkeypatch.setattr(Terminal, "status", lambda self, text: shown.append(text))
     monkeypatch.setattr("rbtools.evaluation.evaluate.batch_size", lambda device, shape: 128)
-    run("attack", "fgsm", "--n", "300", text=json.dumps(trained["erm"]))
+    run("attack", "fgsm --n 300", [trained["erm"]])
     pace = r"[\d,.]+ images/s · \d+:\d\d left"
     so_far = rf"fgsm · image 256/300 · {pace} · fgsm\.8 0\.\d{{3}}"
     assert any(re.fullmatch(so_far, line) for line in shown)
     assert re.fullmatch(rf"{so_far} · fgsm, 1 of 1 · \d+ of \d+ stand · \d+ passes", shown[-1])
-    run("train", *TRAIN, text=SMALL)
+    run("train", TRAIN, SMALL)
     assert re.search(rf"^erm seed 0 · epoch 1/1 · batch 12/\d+ · {pace} · loss ", shown[-1])
 
 
 def test_a_name_in_the_status_line_moves_no_cursor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rbtools.cli.terminal import Terminal
-
     screen = Terminal("test")
     monkeypatch.setattr(screen, "terminal", True)
     monkeypatch.setattr(screen, "_painted", 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import json
+import os
 import pickle
 from collections import OrderedDict
 from pathlib import Path
@@ -12,38 +13,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import Result
 from safetensors.torch import save_file
 
 from rbtools import datasets, models
-from rbtools.commands.arch import main as arch_main
-from rbtools.commands.attack import main as attack_main
+from rbtools.inputs import published_weights
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import nasbench201
-from tests.runner import run
+from tests.runner import Record, in_a_process, model, one, run
 
-Record = dict[str, Any]
 INDEX, SMALL = 4, {"channels": 2, "cells": 1}
+CELL: Record = {"schema": 1, "arch": nasbench201.arch(INDEX, **SMALL)}
 
 
-def attack(*arguments: str, given: Any = None) -> Result:
-    record = arch("--index", str(INDEX), "--channels", "2", "--cells", "1") if given is None else given
-    text = record if isinstance(record, str) else json.dumps(record)
-    words = ["fgsm", "--eps", "0", "--device", "cpu", *arguments]
-    return CliRunner().invoke(attack_main, words, input=text)
+def attack(words: str, given: Record = CELL) -> Result:
+    return run("attack", f"fgsm --eps 0 --device cpu {words}", [given])
 
 
-def arch(*arguments: str) -> str:
-    return CliRunner().invoke(arch_main, list(arguments)).stdout
-
-
-def one(result: Result) -> Record:
-    assert result.exit_code == 0, result.stderr
-    record: Record = json.loads(result.stdout)
-    return record
-
-
-def said(result: Result) -> str:
+def said(words: str, given: Record = CELL) -> str:
+    """The message of the error record that rb-attack writes."""
+    result = attack(words, given)
     assert result.exit_code == 1
     message: str = json.loads(result.stdout)["error"]["message"]
     return message
@@ -121,11 +110,11 @@ def data() -> str:
 
 def accuracy(seed: int, classes: int = 10) -> float:
     pair = datasets.NORMALIZATIONS["cifar10" if classes == 10 else "cifar100"]
-    model = Normalized(network(seed, classes), *pair)
+    normalised = Normalized(network(seed, classes), *pair)
     arrays = np.load("data.npz")
     images = torch.from_numpy(arrays["images"]).permute(0, 3, 1, 2).float() / 255
     with torch.no_grad():
-        right = model(images).argmax(1).eq(torch.from_numpy(arrays["labels"]))
+        right = normalised(images).argmax(1).eq(torch.from_numpy(arrays["labels"]))
     return int(right.sum()) / len(right)
 
 
@@ -135,7 +124,7 @@ def test_an_architectures_weights_are_found_by_its_index(
     write: Any, member: str, seed: int, data: str
 ) -> None:
     folder = write()
-    record = one(attack("--weights", folder, "--member", member, "--dataset", data))
+    record = one(attack(f"--weights {folder} --member {member} --dataset {data}"))
     assert record["metrics"]["acc"] == accuracy(seed)
     assert record["arch"]["member"] == member and record["arch"]["index"] == INDEX
     told = record["recognised"]
@@ -144,67 +133,61 @@ def test_an_architectures_weights_are_found_by_its_index(
     assert record["arch"]["normalize"] == [list(pair.mean), list(pair.std)]
     assert Path(record["checkpoint_file"]).parent.name == folder
     # The next stage of a pipe finds the same weights without --checkpoint.
-    assert one(attack("--dataset", data, "--force", given=record))["metrics"] == record["metrics"]
+    assert one(attack(f"--dataset {data} --force", record))["metrics"] == record["metrics"]
 
 
 def test_the_parent_of_the_archive_will_do_and_the_data_set_chooses_the_run(
     data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rbtools.inputs import published_weights
-
     write_nats("torch-home/NATS-tss-v1_0-3ffb9-full")
     monkeypatch.setitem(published_weights.RUNS, "npz", "cifar10")  # as the data set cifar10 does
-    record = one(attack("--weights", "torch-home", "--dataset", data))
+    record = one(attack(f"--weights torch-home --dataset {data}"))
     assert record["recognised"]["run"] == "cifar10/777"
 
 
 def test_runs_of_several_data_sets_are_asked_about(data: str) -> None:
-    folder = write_nasbench()
-    message = said(attack("--weights", folder, "--dataset", data))
+    words = f"--weights {write_nasbench()} --dataset {data}"
+    message = said(words)
     assert "has weights for 3 data sets: cifar10, cifar10-valid, cifar100" in message
     assert "--member cifar10 or" in message
-    message = said(attack("--weights", folder, "--member", "svhn", "--dataset", data))
-    assert "has no weights for 'svhn'" in message
-    message = said(attack("--weights", folder, "--member", "cifar100", "--dataset", data))
+    assert "has no weights for 'svhn'" in said(f"{words} --member svhn")
+    message = said(f"{words} --member cifar100")
     assert "distinguishes 100 classes and the data set has 10" in message
 
 
 def test_what_has_no_weights_says_so(data: str) -> None:
-    where = ["--dataset", data, "--weights"]
+    where = f"--dataset {data} --member cifar10 --weights"
     folder = write_nats("simple", weights=False)
-    message = said(attack(*where, folder, "--member", "cifar10"))
-    assert "has the results of 4 trainings without their weights" in message
+    assert "has the results of 4 trainings without their weights" in said(f"{where} {folder}")
     Path("other").mkdir()
     Path("other/000009-FULL.pth").touch()
-    message = said(attack(*where, "other", "--member", "cifar10"))
-    assert (
-        f"no weights for the architecture {INDEX}. Expected 000004-FULL.pth or 000004.pickle.pbz2" in message
-    )
-    result = attack(*where, "nowhere")
-    assert result.exit_code == 2 and "nowhere, which is no folder. Expected" in result.stderr
-    given = {"schema": 1, "arch": {"space": "zoo", "name": "resnet18"}}
-    assert "of the space 'zoo'" in said(attack(*where, folder, given=given))
-    result = attack("--checkpoint", "data.npz", *where, folder)
-    assert result.exit_code == 2 and "Both a file and a folder of weights are given." in result.stderr
+    expected = f"no weights for the architecture {INDEX}. Expected 000004-FULL.pth or 000004.pickle.pbz2"
+    assert expected in said(f"{where} other")
+    assert "of the space 'zoo'" in said(f"{where} {folder}", model("resnet18"))
+    for words, told in (
+        ("nowhere", "nowhere, which is no folder. Expected"),
+        (f"{folder} --checkpoint data.npz", "Both a file and a folder of weights are given."),
+    ):
+        result = attack(f"{where} {words}")
+        assert result.exit_code == 2 and told in result.stderr
 
 
 def test_a_file_of_another_architecture_is_refused(data: str) -> None:
     """Weights do not show none, skip_connect and pooling: the string in the file does."""
     folder = write_nasbench(index=1462)
-    message = said(attack("--weights", folder, "--member", "cifar10", "--dataset", data))
+    message = said(f"--weights {folder} --member cifar10 --dataset {data}")
     assert "holds the architecture |nor_conv_3x3~0|" in message
 
 
 def test_a_record_with_a_checkpoint_keeps_it(trained: dict[str, Record]) -> None:
     Path("weights").mkdir()
     Path("weights", "000123-FULL.pth").touch()
-    record = one(attack("--weights", "weights", given=trained["erm"]))
+    record = one(attack("--weights weights", trained["erm"]))
     assert record["checkpoint"] == trained["erm"]["checkpoint"]
 
 
 class Hostile:
     def __reduce__(self) -> Any:
-        import os
 
         return os.system, ("touch it-ran",)
 
@@ -213,28 +196,17 @@ def test_a_pickle_that_would_run_code_does_not(data: str) -> None:
     Path("bad").mkdir()
     with bz2.BZ2File("bad/000004.pickle.pbz2", "w") as stream:
         pickle.dump({"200": {"all_results": {("cifar10", 777): Hostile()}}}, stream)
-    message = said(attack("--weights", "bad", "--member", "cifar10", "--dataset", data))
-    assert "has the results of" in message and not Path("it-ran").exists()
+    words = f"--weights bad --member cifar10 --dataset {data}"
+    assert "has the results of" in said(words) and not Path("it-ran").exists()
     Path("bad/000004.pickle.pbz2").write_bytes(Path("bad/000004.pickle.pbz2").read_bytes()[:40])
-    message = said(attack("--weights", "bad", "--member", "cifar10", "--dataset", data))
-    assert "is cut off, damaged or no file of NATS-Bench" in message
+    assert "is cut off, damaged or no file of NATS-Bench" in said(words)
 
 
 def test_found_results_need_no_torch(data: str) -> None:
-    import subprocess
-    import sys
-
-    folder = write_nats()
-    words = ["fgsm", "--eps", "0", "--weights", folder, "--member", "cifar10", "--dataset", data]
-    given = arch("--index", str(INDEX), "--channels", "2", "--cells", "1")
-    one(CliRunner().invoke(attack_main, [*words, "--device", "cpu"], input=given))
-    code = (
-        "import sys; from rbtools.commands.attack import main\n"
-        "try: main(sys.argv[1:])\n"
-        "except SystemExit as end: assert not end.code and 'torch' not in sys.modules, end.code"
-    )
-    again = subprocess.run([sys.executable, "-c", code, *words], input=given, capture_output=True, text=True)
-    assert again.returncode == 0 and "1 found in the store" in again.stderr, again.stderr
+    words = f"--weights {write_nats()} --member cifar10 --dataset {data}"
+    one(attack(words))
+    _, told, modules = in_a_process("attack", f"fgsm --eps 0 --device cpu {words}", [CELL])
+    assert "torch" not in modules and "1 found in the store" in told
 
 
 def shards(folder: str, ending: str) -> None:

@@ -12,23 +12,25 @@ import numpy as np
 import pytest
 import torch
 from click.testing import Result
+from rich.console import Console
 
 import rbtools
-from rbtools.commands.attack import main as attack
-from rbtools.commands.card import main
-from rbtools.execution.engine import Unfinished
+from rbtools.cli.card_table import table
+from rbtools.errors import RbError
+from rbtools.evaluation import accuracy
 from rbtools.execution.run import Run
 from rbtools.jobs import card_intervals, model_card
 from rbtools.probabilistic import intervals
 from rbtools.records import consistency
 from rbtools.store import Store
-from tests.runner import Record, entry, invoke, one, records
+from tests import runner
+from tests.runner import Record, entry, one, records
 
 CHEAP = "clean,corruptions"
 
 
-def run(arguments: list[str], *given: Record) -> Result:
-    return invoke(main, [*arguments, "--device", "cpu"], *given)
+def run(words: str, *given: Record) -> Result:
+    return runner.run("card", f"{words} --device cpu", given)
 
 
 def request(*parts: str, seconds: float | None = None) -> model_card.CardRequest:
@@ -39,10 +41,11 @@ def the_run() -> Run:
     return Run.of(tool="rb-card", store=Store("rb-store"), device="cpu", n=40)
 
 
+@pytest.mark.slow
 def test_every_part_is_measured_and_the_intervals_are_those_of_planned_looks(
     trained: dict[str, Record],
 ) -> None:
-    record = one(run(["--for", CHEAP, "--time", "none", "--n", "40"], trained["pgd"]))
+    record = one(run(f"--for {CHEAP} --time none --n 40", trained["pgd"]))
     about = record["card"]
     assert (about["ended"], about["images"]) == ("images", 40)
     assert list(about["parts"]) == ["clean", "corruptions"]
@@ -67,6 +70,7 @@ def test_looks_double_and_their_intervals_hold_together() -> None:
     assert missed / 400 <= 0.05
 
 
+@pytest.mark.slow
 def test_the_attack_of_a_card_is_the_one_of_the_tool(trained: dict[str, Record]) -> None:
     record = model_card.run_card(trained["pgd"], request("attack"), the_run().changed(n=24))
     alone = rbtools.attack(trained["pgd"], "aa", eps=32, n=24, device="cpu", store="rb-store")
@@ -79,34 +83,16 @@ def test_a_card_ends_with_its_time_after_the_first_looks(trained: dict[str, Reco
     assert [part["n"] for part in record["card"]["parts"].values()] == [16, 16]
 
 
+@pytest.mark.slow
 def test_the_tools_find_what_the_card_did(trained: dict[str, Record]) -> None:
-    record = one(run(["--for", CHEAP, "--time", "none", "--n", "20"], trained["pgd"]))
+    record = one(run(f"--for {CHEAP} --time none --n 20", trained["pgd"]))
     tool = rbtools.corrupt(trained["pgd"], "all", n=20, device="cpu", store="rb-store")
-    found = run(["--for", CHEAP, "--time", "none", "--n", "20"], trained["pgd"])
+    found = run(f"--for {CHEAP} --time none --n 20", trained["pgd"])
     assert "0 computed, 1 found" in found.stderr
     for name, value in tool["metrics"].items():
         assert record["metrics"][name] == value
-    again = invoke(attack, ["none", "--n", "20", "--device", "cpu"], trained["pgd"])
+    again = runner.run("attack", "none --n 20 --device cpu", [trained["pgd"]])
     assert "0 computed, 1 found" in again.stderr
-
-
-def test_an_interruption_leaves_the_record_as_it_stands(
-    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = model_card.Card(trained["pgd"], request("clean", "corruptions"), the_run())
-    look = made.look
-
-    def interrupted(state: model_card.PartState, size: int) -> None:
-        if state.part.name == "corruptions":
-            raise KeyboardInterrupt
-        look(state, size)
-
-    monkeypatch.setattr(made, "look", interrupted)
-    with pytest.raises(Unfinished) as stop:
-        made.made()
-    record = stop.value.result
-    assert record["card"]["ended"] == "interrupted" and record["metrics"].keys() >= {"acc"}
-    assert isinstance(stop.value.__cause__, KeyboardInterrupt)
 
 
 def test_a_command_that_is_interrupted_writes_the_record(
@@ -120,7 +106,7 @@ def test_a_command_that_is_interrupted_writes_the_record(
         look(self, state, size)
 
     monkeypatch.setattr(model_card.Card, "look", looked)
-    result = run(["--for", CHEAP, "--n", "40"], trained["pgd"])
+    result = run(f"--for {CHEAP} --n 40", trained["pgd"])
     assert result.exit_code == 130
     (record,) = records(result)
     assert record["card"]["ended"] == "interrupted" and record["card"]["parts"]["clean"]["n"] == 16
@@ -130,14 +116,12 @@ def test_a_command_that_is_interrupted_writes_the_record(
 def test_parts_that_cannot_run_are_named_and_the_others_are_done(
     trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rbtools.errors import RbError
-    from rbtools.evaluation import accuracy
 
     def refuse(*_: object) -> Any:
         raise RbError("This network has no corruptions.")
 
     monkeypatch.setattr(accuracy.Corrupted, "rows", refuse)
-    result = run(["--for", CHEAP, "--time", "none", "--n", "20"], trained["pgd"])
+    result = run(f"--for {CHEAP} --time none --n 20", trained["pgd"])
     record = one(result)
     assert record["card"]["parts"]["corruptions"]["reason"] == "This network has no corruptions."
     assert "15 corruptions: not measured: This network has no corruptions." in result.stderr
@@ -149,9 +133,8 @@ def test_a_module_in_memory_has_a_card() -> None:
     images = torch.rand(40, 1, 8, 8)
     right = network(images).argmax(1)
     labels = torch.where(torch.arange(40) < 30, right, (right + 1) % 4)
-    record = rbtools.card(
-        network, data=(images, labels), for_="clean,norms,pr,gap,masking", n=16, time="none"
-    )
+    parts = "clean,norms,pr,gap,masking"
+    record = rbtools.card(network, data=(images, labels), for_=parts, n=16, time="none")
     reasons = [name for name, part in record["card"]["parts"].items() if "reason" in part]
     assert reasons == ["gap"]
     clean = entry(record, "acc")["value"]
@@ -160,76 +143,75 @@ def test_a_module_in_memory_has_a_card() -> None:
 
 def test_a_model_that_is_not_there_is_an_error() -> None:
     gone = {"schema": 1, "arch": {"space": "zoo", "name": "resnet18"}, "checkpoint": "sha256:" + "0" * 64}
-    result = run(["--for", CHEAP], {**gone, "dataset": "digits"})
+    result = run(f"--for {CHEAP}", {**gone, "dataset": "digits"})
     assert result.exit_code == 1 and "is not in the store" in records(result)[0]["error"]["message"]
 
 
 def test_a_dry_run_says_what_is_missing(trained: dict[str, Record]) -> None:
-    words = ["--for", CHEAP, "--time", "none", "--n", "20"]
-    planned = run([*words, "--dry-run"], trained["pgd"])
+    words = f"--for {CHEAP} --time none --n 20"
+    planned = run(f"{words} --dry-run", trained["pgd"])
     assert planned.exit_code == 0 and "1 to compute" in planned.stderr
+    assert "card" not in one(planned) and "not measured" not in planned.stderr
     made = one(run(words, trained["pgd"]))
-    again = run([*words, "--dry-run"], trained["pgd"])
+    again = run(f"{words} --dry-run", trained["pgd"])
     assert "of 1 record 1 found in the store" in again.stderr
     assert one(again)["metrics"] == made["metrics"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_two_counts_those_that_lack_something(weights: Callable[[str], str]) -> None:
-    paths = [weights("erm"), weights("pgd")]
-    words = ["--for", CHEAP, "--time", "none", "--n", "20"]
-    assert run([*words, paths[0]]).exit_code == 0
-    result = run([*words, *paths, "--dry-run"])
-    assert "of 2 records 1 found in the store" in result.stderr and len(records(result)) == 2
+    words = f"--for {CHEAP} --time none --n 20 {weights('erm')}"
+    assert run(words).exit_code == 0
+    result = run(f"{words} {weights('pgd')} --dry-run")
+    assert "of 2 records 1 found in the store" in result.stderr and "not measured" not in result.stderr
+    assert ["card" in record for record in records(result)] == [False, False]
 
 
 def test_results_of_other_tools_stay(trained: dict[str, Record]) -> None:
-    measured = one(invoke(attack, ["none", "--n", "30", "--device", "cpu"], trained["pgd"]))
-    result = run(["--for", CHEAP, "--time", "none", "--n", "20"], measured)
+    measured = one(runner.run("attack", "none --n 30 --device cpu", [trained["pgd"]]))
+    result = run(f"--for {CHEAP} --time none --n 20", measured)
     record = one(result)
     assert entry(record, "acc")["n"] == 30 and entry(record, "corrupt.mean")["n"] == 20
     assert "acc of the record is not the card's, and stays" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_smaller_card_replaces_no_larger_one(trained: dict[str, Record]) -> None:
-    large = one(run(["--for", CHEAP, "--time", "none", "--n", "40"], trained["pgd"]))
-    words = ["--for", "clean", "--time", "none", "--n", "20"]
+    large = one(run(f"--for {CHEAP} --time none --n 40", trained["pgd"]))
+    words = "--for clean --time none --n 20"
     small = run(words, large)
     assert entry(one(small), "acc")["n"] == 40 and "acc of the record is of more images" in small.stderr
     assert one(small)["card"]["parts"].keys() == {"clean", "corruptions"}
-    assert entry(one(run([*words, "--force"], large)), "acc")["n"] == 20
+    assert entry(one(run(f"{words} --force", large)), "acc")["n"] == 20
 
 
 def test_a_report_of_two_models_is_an_error_after_their_cards(trained: dict[str, Record]) -> None:
-    result = run(
-        ["--for", CHEAP, "--time", "none", "--n", "16", "-o", "two.html"], trained["pgd"], trained["erm"]
-    )
+    result = run(f"--for {CHEAP} --time none --n 16 -o two.html", trained["pgd"], trained["erm"])
     assert result.exit_code == 1 and len(records(result)) == 2
     assert "A report is of one model" in result.stderr and "two.html was not written" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        (["--time", "10x"], "--time is '10x'. Expected a length of time, such as 90s, 10m, 2h, or none."),
-        (["--time", "0"], "--time is '0'"),
-        (
-            ["--for", "cleen"],
-            "--for is 'cleen'. Did you mean 'clean'? Expected all, l-inf, corruptions, pr, or",
-        ),
-        (["--eps", "4,8"], "A card is at one distance above 0"),
-        (["-o", "card.pdf"], "Expected a file that ends in html"),
-        (["-o", "no/such/card.md"], "no/such"),
+        ("--time 10x", "--time is '10x'. Expected a length of time, such as 90s, 10m, 2h, or none."),
+        ("--time 0", "--time is '0'"),
+        ("--for cleen", "--for is 'cleen'. Did you mean 'clean'? Expected all, l-inf, corruptions, pr, or"),
+        ("--eps 4,8", "A card is at one distance above 0"),
+        ("-o card.pdf", "Expected a file that ends in html"),
+        ("-o no/such/card.md", "no/such"),
     ],
 )
-def test_wrong_options(arguments: list[str], message: str) -> None:
-    result = run(arguments)
+def test_wrong_options(words: str, message: str) -> None:
+    result = run(words)
     assert result.exit_code == 2
     assert message in result.stderr
 
 
+@pytest.mark.slow
 def test_pages(trained: dict[str, Record]) -> None:
     for name, part in (("card.md", "| corruptions | corrupt.mean |"), ("card.tex", r"\toprule")):
-        one(run(["--for", CHEAP, "--time", "none", "--n", "20", "-o", name], trained["pgd"]))
+        one(run(f"--for {CHEAP} --time none --n 20 -o {name}", trained["pgd"]))
         assert part in Path(name).read_text()
 
 
@@ -244,9 +226,10 @@ def weights(trained: dict[str, Record]) -> Callable[[str], str]:
     return file
 
 
+@pytest.mark.slow
 def test_two_checkpoints_are_compared_on_the_same_images(weights: Callable[[str], str]) -> None:
-    paths = [weights("erm"), weights("pgd")]
-    result = run(["--for", CHEAP, "--time", "none", "--n", "60", *paths, "-o", "two.md"])
+    paths = f"{weights('erm')} {weights('pgd')}"
+    result = run(f"--for {CHEAP} --time none --n 60 {paths} -o two.md")
     first, second = records(result)
     row, other = (r["card"]["against"]["parts"]["corruptions"]["corrupt.mean"] for r in (first, second))
     means = [entry(record, "corrupt.mean")["value"] for record in (first, second)]
@@ -255,18 +238,11 @@ def test_two_checkpoints_are_compared_on_the_same_images(weights: Callable[[str]
     assert row["ci95"][0] < row["difference"] < row["ci95"][1]
     assert first["card"]["against"]["checkpoint"] == second["checkpoint"]
     assert "corruptions: " in result.stderr and Path("two.md").read_text().count("| clean | acc |") == 2
-    assert run(["--for", CHEAP, *paths, "-o", "two.html"]).exit_code == 2
-    assert run(["--for", CHEAP, *paths, paths[0]]).exit_code == 2
+    for more in ("-o two.html", "--shard 1/2", "erm.pt"):
+        assert run(f"--for {CHEAP} {paths} {more}").exit_code == 2
 
 
-def test_a_dry_run_of_two_checkpoints_computes_nothing(weights: Callable[[str], str]) -> None:
-    paths = [weights("erm"), weights("pgd")]
-    result = run(["--for", CHEAP, "--n", "20", "--dry-run", *paths])
-    assert result.exit_code == 0 and "of 2 records" in result.stderr and "not measured" not in result.stderr
-    assert ["card" in record for record in records(result)] == [False, False]
-    assert run(["--for", CHEAP, "--shard", "1/2", *paths]).exit_code == 2
-
-
+@pytest.mark.slow
 def test_gaps_and_probabilistic_robustness_are_compared_at_the_end(trained: dict[str, Record]) -> None:
     both = trained["erm"], trained["pgd"]
     first, second = model_card.run_pair(both, request("pr", "gap"), the_run())
@@ -279,15 +255,13 @@ def test_gaps_and_probabilistic_robustness_are_compared_at_the_end(trained: dict
         assert row["difference"] == pytest.approx(values[0] - values[1])
     assert rows["pr"]
     turned = {"this": "other", "other": "this", None: None}
-    assert (
-        second["card"]["against"]["parts"]["gap"]["ge.acc"]["better"]
-        == turned[rows["gap"]["ge.acc"]["better"]]
-    )
+    other = second["card"]["against"]["parts"]["gap"]["ge.acc"]
+    assert other["better"] == turned[rows["gap"]["ge.acc"]["better"]]
     assert len(model_card.answer_lines(first, ("a.pt", "b.pt"))) == len(rows["pr"]) + len(rows["gap"])
 
 
 def test_the_events_of_a_card_reach_the_log(trained: dict[str, Record]) -> None:
-    one(run(["--for", CHEAP, "--time", "none", "--n", "20", "--log", "log.jsonl"], trained["pgd"]))
+    one(run(f"--for {CHEAP} --time none --n 20 --log log.jsonl", trained["pgd"]))
     events = [json.loads(line) for line in Path("log.jsonl").read_text().splitlines()]
     cards = [event for event in events if event["event"] == "card"]
     assert [row["part"] for row in cards[-1]["parts"]] == ["clean accuracy", "15 corruptions"]
@@ -295,19 +269,9 @@ def test_the_events_of_a_card_reach_the_log(trained: dict[str, Record]) -> None:
 
 
 def test_the_live_table_has_a_row_for_each_part() -> None:
-    from rich.console import Console
-
-    from rbtools.cli.card_table import table
 
     row = {"part": "AutoAttack", "metric": "aa.8", "value": 0.5, "ci95": [0.4, 0.6], "n": 64, "seconds": 3.0}
-    wrong = {
-        "part": "masking",
-        "metric": "square.8",
-        "value": None,
-        "ci95": None,
-        "n": 0,
-        "seconds": 1.0,
-    }
+    wrong = {"part": "masking", "metric": "square.8", "value": None, "ci95": None, "n": 0, "seconds": 1.0}
     console = Console(width=80)
     with console.capture() as capture:
         console.print(table({"parts": [row, {**wrong, "reason": "the memory was too small"}, wrong]}))

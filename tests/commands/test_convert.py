@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from rbtools.commands.convert import main
-from tests.runner import records
+from tests import runner
+from tests.runner import Record, records
 
-ROW: dict[str, Any] = {
-    "dataset": "CIFAR-10",
-    "model": "ResNet-18",
-    "method": "PGD",
-    "acc": 83.83,
-    "ar": {"AA": 46.34},
-}
-RECORD: dict[str, Any] = {
-    "schema": 1,
-    "arch": {"space": "zoo", "name": "resnet18"},
-    "dataset": "cifar10",
-    "train": {"method": "pgd"},
-    "metrics": {"acc": 0.8383, "aa.8": 0.4634},
-}
+ROW = {"dataset": "CIFAR-10", "model": "ResNet-18", "method": "PGD", "acc": 83.83, "ar": {"AA": 46.34}}
+METRICS = {"acc": 0.8383, "aa.8": 0.4634}
+RECORD = runner.model("resnet18", dataset="cifar10", train={"method": "pgd"}, metrics=METRICS)
 
 
-def run(*arguments: str, text: str = "") -> Result:
-    return CliRunner().invoke(main, list(arguments), input=text)
-
-
-def lines(*found: dict[str, Any]) -> str:
-    return "".join(json.dumps(record) + "\n" for record in found)
+def run(words: str, given: list[Record] | str = "") -> Result:
+    return runner.run("convert", words, given)
 
 
 @pytest.fixture
@@ -44,28 +28,24 @@ def board() -> str:
 
 
 def test_standard_input_is_read_where_no_file_is_named(board: str) -> None:
-    text = Path(board).read_text()
-    assert (
-        run("prbench", text=text).stdout
-        == run("prbench", board).stdout
-        == run("prbench", "-", text=text).stdout
-    )
+    text, expected = Path(board).read_text(), run(f"prbench {board}").stdout
+    assert run("prbench", text).stdout == run("prbench -", text).stdout == expected != ""
 
 
 def test_records_become_a_file_and_the_file_the_records(board: str) -> None:
-    result = run("prbench", "--write", "again.json", text=run("prbench", board).stdout)
+    result = run("prbench --write again.json", run(f"prbench {board}").stdout)
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
     assert json.loads(Path("again.json").read_text()) == json.loads(Path(board).read_text())
 
 
 def test_a_dash_writes_to_standard_output() -> None:
-    result = run("prbench", "--write", "-", text=lines(RECORD))
+    result = run("prbench --write -", [RECORD])
     assert json.loads(result.stdout) == [ROW]
 
 
 def test_what_is_not_expressed_is_listed_once_for_each_kind() -> None:
-    more = {**RECORD, "mine": 1, "metrics": {**RECORD["metrics"], "wci": 3.0}}
-    result = run("prbench", "--write", "out.json", text=lines(more, {**more, "train": {"method": "mart"}}))
+    more = {**RECORD, "mine": 1, "metrics": {**METRICS, "wci": 3.0}}
+    result = run("prbench --write out.json", [more, {**more, "train": {"method": "mart"}}])
     assert result.exit_code == 0
     assert result.stderr.splitlines() == [
         "rb-convert: not expressed in prbench, metrics (and how often): wci (2).",
@@ -75,7 +55,7 @@ def test_what_is_not_expressed_is_listed_once_for_each_kind() -> None:
 
 def test_a_file_that_is_cut_off_leaves_the_others_and_says_where_it_ends(board: str) -> None:
     Path("cut.json").write_text(Path(board).read_text()[:-2])
-    result = run("prbench", "cut.json", board)
+    result = run(f"prbench cut.json {board}")
     assert result.exit_code == 1 and "Expected what rb-convert prbench --help" in result.stderr
     broken, *rest = records(result)
     assert broken["error"]["message"].startswith("cut.json is no complete JSON: Expecting ")
@@ -84,7 +64,7 @@ def test_a_file_that_is_cut_off_leaves_the_others_and_says_where_it_ends(board: 
 
 def test_a_row_that_is_none_becomes_an_error_record_between_the_others() -> None:
     Path("board.json").write_text(json.dumps([ROW, {"model": "x"}, 7, ROW | {"method": "MART"}]))
-    result = run("prbench", "board.json")
+    result = run("prbench board.json")
     assert result.exit_code == 1
     first, second, third, last = records(result)
     assert "error" not in first and "error" not in last
@@ -95,43 +75,46 @@ def test_a_row_that_is_none_becomes_an_error_record_between_the_others() -> None
 
 def test_strict_stops_at_the_first_bad_row() -> None:
     Path("board.json").write_text(json.dumps([ROW, {"model": "x"}, ROW]))
-    result = run("prbench", "--errors", "stop", "board.json")
+    result = run("prbench --errors stop board.json")
     assert result.exit_code == 1 and len(records(result)) == 1 and "because of --errors stop" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        (["prbench", "nowhere.json"], "Cannot read nowhere.json: No such file or directory."),
-        (["prbench", "."], ". is a folder. Expected a file: prbench is one file."),
-        (["prbench", "a", "--write", "a"], "a is both read and written. Write elsewhere."),
-        (["prbench", "--scale", "half"], "Invalid value for '--scale'"),
-        ([], "No format is named. Choose one of: prbench"),
+        ("prbench nowhere.json", "Cannot read nowhere.json: No such file or directory."),
+        ("prbench .", ". is a folder. Expected a file: prbench is one file."),
+        ("prbench a --write a", "a is both read and written. Write elsewhere."),
+        ("prbench --scale half", "Invalid value for '--scale'"),
+        ("", "No format is named. Choose one of: prbench"),
+        ("csv --write nowhere/table.csv", "Cannot write nowhere/table.csv: nowhere does not exist."),
+        ("robustbench folder", "The folder folder holds no .json files. Expected those of RobustBench's"),
     ],
 )
-def test_wrong_use_is_one_line_and_status_2(arguments: list[str], message: str) -> None:
-    result = run(*arguments)
+def test_wrong_use_is_one_line_and_status_2(words: str, message: str) -> None:
+    Path("folder").mkdir()
+    result = run(words)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert message in result.stderr
+    assert message in result.stderr and not Path("nowhere").exists()
 
 
 def test_a_file_without_results_says_so() -> None:
     Path("empty.json").write_text("[]")
-    result = run("prbench", "empty.json")
+    result = run("prbench empty.json")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "rb-convert: no results came in.\n"
 
 
 def test_no_records_write_no_file() -> None:
     for target in ("out.json", "-"):
-        result = run("prbench", "--write", target)
+        result = run(f"prbench --write {target}")
         assert (result.exit_code, result.stdout) == (3, "")
         assert result.stderr.startswith("rb-convert: error: no records came in.")
-        result = run("prbench", "--write", target, "--allow-empty")
+        result = run(f"prbench --write {target} --allow-empty")
         assert (result.exit_code, result.stdout) == (0, "")
         assert result.stderr == "rb-convert: no records came in; nothing is written.\n"
     Path("failed.jsonl").write_text('{"arch":{},"error":{"tool":"rb-train","message":"no luck"}}\n')
-    result = run("prbench", "--write", "out.json", "failed.jsonl")
+    result = run("prbench --write out.json failed.jsonl")
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
         "rb-convert: error: there is nothing to write: out.json was not written.",
@@ -140,82 +123,21 @@ def test_no_records_write_no_file() -> None:
     assert not Path("out.json").exists()
 
 
-def test_an_empty_file_is_no_json_and_an_empty_folder_says_what_belongs_there() -> None:
+def test_an_empty_file_is_no_json() -> None:
     Path("empty.json").write_text("\n")
-    result = run("prbench", "empty.json")
+    result = run("prbench empty.json")
     assert result.exit_code == 1
     assert result.stderr == (
         "rb-convert: error: empty.json is no complete JSON: Expecting value: line 2 column 1 (char 1)."
         " Expected what rb-convert prbench --help describes.\n"
     )
-    Path("folder").mkdir()
-    result = run("robustbench", "folder")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "The folder folder holds no .json files. Expected those of RobustBench's" in result.stderr
-
-
-def test_a_folder_is_not_made_for_a_file_that_is_named(board: str) -> None:
-    result = run("csv", "--write", "nowhere/table.csv", board)
-    assert result.exit_code == 2 and not Path("nowhere").exists()
-    assert "Cannot write nowhere/table.csv: nowhere does not exist." in result.stderr
 
 
 def test_failed_records_and_bad_lines_are_left_out_and_the_rest_is_written() -> None:
     failed = {"schema": 1, "arch": {"name": "x"}, "error": {"message": "no"}}
-    result = run(
-        "prbench", "--write", "out.json", text=lines(failed) + "hello\n" + lines(RECORD, {"arch": {}})
-    )
+    text = runner.lines(failed) + "hello\n" + runner.lines(RECORD, {"arch": {}})
+    result = run("prbench --write out.json", text)
     assert result.exit_code == 1
     assert json.loads(Path("out.json").read_text()) == [ROW]
     assert "line 2 is not JSON" in result.stderr and "1 failed record left out." in result.stderr
     assert "line 4 (unnamed): A row of PRBench has a data set" in result.stderr
-
-
-# PRBench's table 4, CIFAR-10 and ResNet-18: acc, PGD20, PR .08, ProbAcc .05, GE of both, seconds.
-TABLE = {
-    "ERM": (94.85, 0.05, 76.19, 93.48, 0.0, 3.98, 3),
-    "Corr_Uniform": (94.17, 0.05, 90.92, 97.02, 0.04, 6.24, 3),
-    "CVaR": (89.91, 33.45, 87.75, 95.49, 1.13, 4.56, 61),
-    "PGD": (83.83, 49.46, 97.89, 98.73, 25.02, 11.01, 30),
-    "TRADES": (83.34, 53.15, 97.74, 98.68, 16.12, 10.22, 33),
-    "MART": (82.26, 53.84, 97.40, 98.58, 17.40, 7.23, 22),
-    "ALP": (73.98, 54.08, 96.73, 98.29, 8.44, 5.93, 36),
-    "CLP": (81.47, 53.34, 97.61, 98.52, 15.32, 7.94, 36),
-    "KL-PGD": (87.55, 48.43, 97.86, 98.73, 14.57, 7.06, 27),
-}
-
-
-def board_of(dataset: str) -> list[dict[str, Any]]:
-    return [
-        {
-            **{"dataset": dataset, "model": "ResNet-18", "method": method, "acc": acc},
-            **{"ar": {"PGD20": pgd}, "pr": {"0.08": pr}, "probacc": {"0.05": probacc}},
-            **{"ge_ar": {"PGD20": ge}, "ge_pr": {"0.08": ge_pr}, "time_s_per_ep": seconds},
-        }
-        for method, (acc, pgd, pr, probacc, ge, ge_pr, seconds) in TABLE.items()
-    ]
-
-
-def composites() -> dict[str, float]:
-    """The mean of the seven metrics, each from 0 to 1 over the methods, the last three reversed."""
-    columns = list(zip(*TABLE.values(), strict=True))
-    scaled = [[(v - min(column)) / (max(column) - min(column)) for v in column] for column in columns]
-    turned = [[1 - v for v in column] if place >= 4 else column for place, column in enumerate(scaled)]
-    return {method: sum(row) / 7 for method, row in zip(TABLE, zip(*turned, strict=True), strict=True)}
-
-
-@pytest.mark.parametrize("dataset", ["CIFAR-10", "MNIST"])
-def test_a_board_gives_the_composite_of_every_method(dataset: str) -> None:
-    from rbtools.commands import rank, score
-
-    Path("board.json").write_text(json.dumps(board_of(dataset)))
-    text = run("prbench", "board.json").stdout
-    scored = CliRunner().invoke(score.main, "--preset prbench --within dataset,arch.name".split(), input=text)
-    ranked = CliRunner().invoke(
-        rank.main, ["--aggregate-by", "train.method", "--format", "jsonl"], input=scored.stdout
-    )
-    found = {one["train"]["method"]: one["metrics"]["score"] for one in records(ranked)}
-    expected = {method.lower(): value for method, value in composites().items()}
-    expected["corruption"] = expected.pop("corr_uniform")
-    assert found == pytest.approx(expected)
-    assert list(found) == sorted(expected, key=lambda method: -expected[method])

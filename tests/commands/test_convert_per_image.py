@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rbtools import datasets
 from rbtools.records import answers
 from tests import runner
+from tests.runner import Record, one
 
-Record = dict[str, Any]
 COLUMNS = ["model", "checkpoint", "example", "class", "metric", "correct"]
 
 
@@ -22,10 +20,7 @@ COLUMNS = ["model", "checkpoint", "example", "class", "metric", "correct"]
 def attacked(trained: dict[str, Record]) -> Record:
     words = "--n 30 --device cpu --threads 1"
     clean = runner.run("attack", f"fgsm --eps 4 --detail {words}", [trained["erm"]])
-    result = runner.run("corrupt", f"fog --severity 2 {words}", clean.stdout)
-    assert result.exit_code == 0, result.stderr
-    record: Record = json.loads(result.stdout)
-    return record
+    return one(runner.run("corrupt", f"fog --severity 2 {words}", clean.stdout))
 
 
 def table(*given: Record) -> list[dict[str, str]]:
@@ -58,8 +53,8 @@ def test_results_of_the_store_come_with_the_same_answers(
     attacked: Record, trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasets, "load", lambda *_, **__: pytest.fail("the images were read"))
-    again = runner.run("attack", "fgsm --eps 4 --detail --n 30 --device cpu --threads 1", [trained["erm"]])
-    found = json.loads(again.stdout)
+    words = "fgsm --eps 4 --detail --n 30 --device cpu --threads 1"
+    found = one(runner.run("attack", words, [trained["erm"]]))
     assert found["evals"] == attacked["evals"][: len(found["evals"])]
     assert found["examples"] == attacked["examples"]
 
@@ -69,8 +64,8 @@ def test_more_images_than_a_record_holds_have_no_answers(
 ) -> None:
     monkeypatch.setattr(answers, "MOST", 29)
     for n in (29, 30):
-        result = runner.run("attack", f"fgsm --eps 2 --n {n} --device cpu --threads 1", [trained["erm"]])
-        record = json.loads(result.stdout)
+        words = f"fgsm --eps 2 --n {n} --device cpu --threads 1"
+        record = one(runner.run("attack", words, [trained["erm"]]))
         assert [answers.FIELD in e for e in record["evals"] if "n" in e] == [n == 29] * 2
         assert (answers.LABELS in record) is (n == 29)
 
@@ -102,8 +97,7 @@ def test_unknown_classes_are_empty_and_formulas_are_texts(attacked: Record) -> N
 
 
 def test_damaged_bits_cost_the_rows_of_their_entry_only(attacked: Record) -> None:
-    entry = next(one for one in attacked["evals"] if one["metric"] == "fgsm.4")
-    entry["answers"]["bits"] = "!"
+    runner.entry(attacked, "fgsm.4")["answers"]["bits"] = "!"
     result = runner.run("convert", "per-image --write table.csv", [attacked])
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1 and "The answers of fgsm.4 are damaged" in result.stderr
@@ -111,13 +105,10 @@ def test_damaged_bits_cost_the_rows_of_their_entry_only(attacked: Record) -> Non
     assert {row["metric"] for row in rows} == {"acc", "corrupt.fog.2"}
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
+def test_a_target_that_is_no_table_is_refused() -> None:
+    for target, said in (
         ("table.txt", "table.txt ends in neither .csv nor .parquet"),
         ("nowhere/table.csv", "nowhere does not exist"),
-    ],
-)
-def test_a_target_that_is_no_table_is_refused(target: str, said: str, attacked: Record) -> None:
-    result = runner.run("convert", f"per-image --write {target}", [attacked])
-    assert result.exit_code == 2 and said in result.stderr
+    ):
+        result = runner.run("convert", f"per-image --write {target}", "{}\n")
+        assert result.exit_code == 2 and said in result.stderr

@@ -4,58 +4,50 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from rbtools.commands.corr import main
-
-Record = dict[str, Any]
+from tests import runner
+from tests.runner import Record
 
 
 def record(index: int, dataset: str = "cifar10", **metrics: float) -> Record:
-    return {
-        "schema": 1,
-        "arch": {"name": f"n{index}", "index": index},
-        "dataset": dataset,
-        "metrics": metrics,
-    }
+    arch = {"name": f"n{index}", "index": index}
+    return {"schema": 1, "arch": arch, "dataset": dataset, "metrics": metrics}
 
 
 FOUR = [record(0, acc=0.5, pgd=0.3), record(1, acc=0.6, pgd=0.2), record(2, acc=0.7, pgd=0.1)]
 FOUR.append(record(3, acc=0.8, pgd=0.35))
 
 
-def write(name: str, records: list[Record]) -> str:
-    Path(name).write_text("".join(json.dumps(one) + "\n" for one in records))
-    return name
+def write(name: str, records: list[Record]) -> None:
+    Path(name).write_text(runner.lines(*records))
 
 
-def run(arguments: list[str], records: list[Record] | None = None) -> Result:
-    text = "".join(json.dumps(one) + "\n" for one in records or [])
-    return CliRunner().invoke(main, arguments, input=text)
+def run(words: str, given: list[Record] | None = None) -> Result:
+    return runner.run("corr", words, given or [])
 
 
-def lines(arguments: list[str], records: list[Record] | None = None) -> list[Record]:
-    result = run(arguments, records)
+def lines(words: str, given: list[Record] | None = None) -> list[Record]:
+    result = run(words, given)
     assert (result.exit_code, result.stderr) == (0, "")
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return runner.records(result)
 
 
-def pairs(arguments: list[str], records: list[Record] | None = None) -> dict[tuple[str, str], float | None]:
-    return {(one["row"], one["col"]): one["value"] for one in lines(arguments, records)}
+def pairs(words: str, given: list[Record] | None = None) -> dict[tuple[str, str], float | None]:
+    return {(one["row"], one["col"]): one["value"] for one in lines(words, given)}
 
 
 def test_a_pair_as_it_is_written() -> None:
-    result = run(["--rows", "acc", "--cols", "pgd"], FOUR)
+    result = run("--rows acc --cols pgd", FOUR)
     assert result.stdout == (
         '{"tool":"rb-corr","kind":"spearman","row":"acc","col":"pgd","value":0.2,"n":4}\n'
     )
 
 
 def test_all_metrics_with_all() -> None:
-    assert pairs([], FOUR) == {
+    assert pairs("", FOUR) == {
         ("acc", "acc"): 1.0,
         ("acc", "pgd"): pytest.approx(0.2),
         ("pgd", "acc"): pytest.approx(0.2),
@@ -64,14 +56,14 @@ def test_all_metrics_with_all() -> None:
 
 
 def test_both_kinds() -> None:
-    found = lines(["--kind", "kendall,spearman", "--metric", "acc"], FOUR)
+    found = lines("--kind kendall,spearman --metric acc", FOUR)
     assert [(one["kind"], one["value"]) for one in found] == [("kendall", 1.0), ("spearman", 1.0)]
-    assert pairs(["--kind", "kendall"], FOUR)["acc", "pgd"] == 0.0
+    assert pairs("--kind kendall", FOUR)["acc", "pgd"] == 0.0
 
 
 def test_rows_and_columns_take_globs_expressions_and_fields() -> None:
     some = [{**one, "metrics": {**one["metrics"], "pgd.b": 1 - one["metrics"]["pgd"]}} for one in FOUR]
-    assert pairs(["--rows", "arch.index", "--cols", "pgd*, mean(acc, pgd) - acc"], some) == {
+    assert pairs("--rows arch.index --cols 'pgd*, mean(acc, pgd) - acc'", some) == {
         ("arch.index", "pgd"): pytest.approx(0.2),
         ("arch.index", "pgd.b"): pytest.approx(-0.2),
         ("arch.index", "mean(acc, pgd) - acc"): pytest.approx(-0.8),
@@ -79,15 +71,16 @@ def test_rows_and_columns_take_globs_expressions_and_fields() -> None:
 
 
 def test_bootstrap_tells_interval_draws_and_seed() -> None:
-    (line,) = lines(["--rows", "acc", "--cols", "pgd", "--bootstrap", "99", "--seed", "5"], FOUR)
+    (line,) = lines("--rows acc --cols pgd --bootstrap 99 --seed 5", FOUR)
     low, high = line["ci95"]
     assert -1 <= low <= 0.2 <= high <= 1 and (line["bootstrap"], line["seed"]) == (99, 5)
 
 
 def test_two_files_joined_by_a_field() -> None:
-    others = [record(one["arch"]["index"], acc=1 - one["metrics"]["acc"]) for one in reversed(FOUR)]
-    files = [write("ours.jsonl", FOUR), write("theirs.jsonl", others)]
-    assert pairs([*files, "--on", "arch.index", "--metric", "acc,pgd", "--rows", "ours:*"]) == {
+    write("ours.jsonl", FOUR)
+    write("theirs.jsonl", [record(n, acc=1 - FOUR[n]["metrics"]["acc"]) for n in reversed(range(4))])
+    words = "ours.jsonl theirs.jsonl --on arch.index --metric acc,pgd --rows ours:*"
+    assert pairs(words) == {
         ("ours:acc", "ours:acc"): 1.0,
         ("ours:acc", "theirs:acc"): -1.0,
         ("ours:acc", "ours:pgd"): pytest.approx(0.2),
@@ -98,16 +91,19 @@ def test_two_files_joined_by_a_field() -> None:
 
 
 def test_only_records_that_both_sets_have_count() -> None:
-    files = [write("a.jsonl", FOUR), write("b.jsonl", [*FOUR[:3], record(9, acc=0.1)])]
-    found = lines([*files, "--on", "arch.index", "--rows", "a:acc", "--cols", "*:acc"])
+    write("a.jsonl", FOUR)
+    write("b.jsonl", [*FOUR[:3], record(9, acc=0.1)])
+    found = lines("a.jsonl b.jsonl --on arch.index --rows a:acc --cols *:acc")
     assert [(one["col"], one["n"]) for one in found] == [("a:acc", 4), ("b:acc", 3)]
+    refused = run("a.jsonl b.jsonl --on arch.index --metric c:acc")
+    assert "No result set is called 'c'. There are: a, b." in refused.stderr
 
 
 def test_sets_by_the_value_of_a_field() -> None:
     other = [record(i, "cifar100", acc=value) for i, value in enumerate((0.1, 0.2, 0.4, 0.3))]
     third = [record(i, "svhn", acc=value) for i, value in enumerate((0.9, 0.8, 0.7, 0.6))]
-    arguments = ["--join", "arch.index", "--by", "dataset", "--metric", "acc", "--rows", "cifar10:acc"]
-    assert pairs(arguments, [*FOUR, *other, *third]) == {
+    words = "--join arch.index --by dataset --metric acc --rows cifar10:acc"
+    assert pairs(words, [*FOUR, *other, *third]) == {
         ("cifar10:acc", "cifar10:acc"): 1.0,
         ("cifar10:acc", "cifar100:acc"): pytest.approx(0.8),
         ("cifar10:acc", "svhn:acc"): -1.0,
@@ -116,34 +112,33 @@ def test_sets_by_the_value_of_a_field() -> None:
 
 def test_files_of_one_name_keep_their_folders() -> None:
     Path("x").mkdir()
-    files = [write("r.jsonl", FOUR), write("x/r.jsonl", FOUR)]
-    found = lines([*files, "--on", "arch.index", "--rows", "r*:acc", "--cols", "x*:acc"])
+    for name in ("r.jsonl", "x/r.jsonl"):
+        write(name, FOUR)
+    found = lines("r.jsonl x/r.jsonl --on arch.index --rows r*:acc --cols x*:acc")
     assert [(one["row"], one["col"]) for one in found] == [("r.jsonl:acc", "x/r.jsonl:acc")]
 
 
 def test_the_last_of_equal_keys_counts_and_is_said() -> None:
     former = {**record(3, acc=0.0), "train": {"seed": 5}}
-    files = [write("a.jsonl", [former, *FOUR]), write("b.jsonl", FOUR)]
-    result = run([*files, "--on", "arch.index", "--rows", "a:acc", "--cols", "b:acc"])
+    write("a.jsonl", [former, *FOUR])
+    write("b.jsonl", FOUR)
+    result = run("a.jsonl b.jsonl --on arch.index --rows a:acc --cols b:acc")
     assert json.loads(result.stdout)["value"] == 1.0
     assert result.stderr == (
         "rb-corr: warning: 1 record with the same arch.index as another of the set: the last one counts."
         " --aggregate seed takes the mean over seeds.\n"
     )
-    again = run(["--rows", "acc", "--cols", "pgd"], [record(3, acc=0.0), *FOUR])
-    assert json.loads(again.stdout)["n"] == 4
-    assert "warning: 1 record merged with an earlier one of the same model:" in again.stderr
-    apart = run(["--rows", "acc", "--cols", "acc", "--no-merge"], [record(3, acc=0.0), *FOUR])
-    assert json.loads(apart.stdout)["n"] == 5 and apart.stderr == ""
 
 
 def test_two_files_of_the_same_models_are_read_as_one() -> None:
-    parts = [[{**one, "metrics": {name: one["metrics"][name]}} for one in FOUR] for name in ("acc", "pgd")]
-    files = [write("a.jsonl", parts[0]), write("b.jsonl", parts[1])]
-    result = run([*files, "--rows", "acc", "--cols", "pgd", "--where", "acc >= 0"])
+    for name, metric in (("a.jsonl", "acc"), ("b.jsonl", "pgd")):
+        write(name, [{**one, "metrics": {metric: one["metrics"][metric]}} for one in FOUR])
+    result = run("a.jsonl b.jsonl --rows acc --cols pgd --where 'acc >= 0'")
     pair = json.loads(result.stdout)
-    assert "4 records merged with an earlier one of the same model" in result.stderr
+    assert "warning: 4 records merged with an earlier one of the same model" in result.stderr
     assert pair["n"] == 4 and pair["value"] == pytest.approx(0.2)
+    apart = run("--rows acc --cols acc --no-merge", [record(3, acc=0.0), *FOUR])
+    assert json.loads(apart.stdout)["n"] == 5 and apart.stderr == ""
 
 
 def test_means_over_seeds_come_first() -> None:
@@ -152,15 +147,15 @@ def test_means_over_seeds_come_first() -> None:
         for one in FOUR
         for seed, shift in ((0, -0.5), (1, 0.5))
     ]
-    (pair,) = lines(["--aggregate", "seed", "--rows", "acc", "--cols", "pgd"], some)
+    (pair,) = lines("--aggregate seed --rows acc --cols pgd", some)
     assert (pair["n"], pair["value"]) == (4, pytest.approx(0.2))
-    (pair,) = lines(["--rows", "acc", "--cols", "pgd"], some)
+    (pair,) = lines("--rows acc --cols pgd", some)
     assert pair["n"] == 8
 
 
 def test_data_sets_that_are_mixed_are_named() -> None:
     some = [*FOUR, *(record(i, "svhn", acc=i) for i in range(3))]
-    result = run(["--metric", "acc"], some)
+    result = run("--metric acc", some)
     assert result.stderr == (
         "rb-corr: warning: records of 2 data sets (cifar10, svhn) are correlated together. --join arch.name"
         " --by dataset keeps them apart.\n"
@@ -168,45 +163,35 @@ def test_data_sets_that_are_mixed_are_named() -> None:
 
 
 def test_formats() -> None:
-    assert run(["--format", "csv"], FOUR).stdout == ("spearman,acc,pgd\nacc,1.0,0.2\npgd,0.2,1.0\n")
-    assert run(["--format", "md"], FOUR).stdout == (
+    assert run("--format csv", FOUR).stdout == "spearman,acc,pgd\nacc,1.0,0.2\npgd,0.2,1.0\n"
+    assert run("--format md", FOUR).stdout == (
         "| spearman | clean | pgd |\n| --- | ---: | ---: |\n"
         "| clean | 1.0000 | 0.2000 |\n| pgd | 0.2000 | 1.0000 |\n"
     )
-    assert run(["--format", "table", "--kind", "kendall"], FOUR).stdout.splitlines()[0].split() == [
-        "kendall",
-        "clean",
-        "pgd",
-    ]
-    assert "clean & 1.0000 & 0.2000 \\\\\n" in run(["--format", "latex"], FOUR).stdout
+    table = run("--format table --kind kendall", FOUR).stdout
+    assert table.splitlines()[0].split() == ["kendall", "clean", "pgd"]
+    assert "clean & 1.0000 & 0.2000 \\\\\n" in run("--format latex", FOUR).stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--metric", "acx"], "No record has the metric 'acx'. Did you mean 'acc'? They have: acc, pgd."),
-        (["--metric", "fgsm.*"], "No record has the metric 'fgsm.*'. They have: acc, pgd."),
-        (["--metric", "mean(fgsm.*)"], "No record has what 'mean(fgsm.*)' is made of. They have: acc, pgd."),
-        (["--metric", "acc -"], "Expression 'acc -' does not parse"),
-        (["--metric", "arch.name"], "'arch.name' is the text 'n0'. Expected a number"),
-        (["--rows", ","], "--rows is an empty list."),
-        (["--kind", "pearson"], "--kind is 'pearson'. Choose from: kendall, spearman."),
-        (["--on", "arch.index"], "--on joins result sets, but there is only one."),
-        (["--by", "dataset"], "--by splits records into sets, but nothing joins them. Add --join arch.name."),
-        (["--by", "dataset", "--on", "arch.index"], "There is one result set only (cifar10)."),
-        (["--by", "dataset", "--on", "arch.idx"], "--on: There is no metric or field 'arch.idx'."),
-        (["--where", "accc > 0"], "--where: There is no metric or field 'accc'. Did you mean 'acc'?"),
-        (["--where", "acc"], "--where: Expression 'acc' is a number, not a condition."),
-        (["--where", "acc > 0.65"], "2 records came in. A correlation needs 3 or more."),
-    ],
-)
-def test_wrong_use_is_one_line(arguments: list[str], message: str) -> None:
-    result = run(arguments, FOUR)
+REFUSED = {
+    "--metric acx": "No record has the metric 'acx'. Did you mean 'acc'? They have: acc, pgd.",
+    "--metric fgsm.*": "No record has the metric 'fgsm.*'. They have: acc, pgd.",
+    "--metric 'mean(fgsm.*)'": "No record has what 'mean(fgsm.*)' is made of. They have: acc, pgd.",
+    "--metric 'acc -'": "Expression 'acc -' does not parse",
+    "--metric arch.name": "'arch.name' is the text 'n0'. Expected a number",
+    "--rows ,": "--rows is an empty list.",
+    "--kind pearson": "--kind is 'pearson'. Choose from: kendall, spearman.",
+    "--on arch.index": "--on joins result sets, but there is only one.",
+    "--by dataset": "--by splits records into sets, but nothing joins them. Add --join arch.name.",
+    "--by dataset --on arch.index": "There is one result set only (cifar10).",
+    "--by dataset --on arch.idx": "--on: There is no metric or field 'arch.idx'.",
+    "--where acc": "--where: Expression 'acc' is a number, not a condition.",
+    "--where 'acc > 0.65'": "2 records came in. A correlation needs 3 or more.",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_wrong_use_is_one_line(words: str) -> None:
+    result = run(words, FOUR)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert result.stderr.startswith("rb-corr: error: ") and message in result.stderr
-
-
-def test_a_set_that_is_not_there() -> None:
-    files = [write("a.jsonl", FOUR), write("b.jsonl", FOUR)]
-    result = run([*files, "--on", "arch.index", "--metric", "c:acc"])
-    assert "No result set is called 'c'. There are: a, b." in result.stderr
+    assert result.stderr.startswith("rb-corr: error: ") and REFUSED[words] in result.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import Result
 from PIL import Image
 
 from rbtools import datasets, models
-from rbtools.commands import arch
-from rbtools.commands.corrupt import main
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import cifar
 from rbtools.inputs import resolve
@@ -25,15 +22,16 @@ from rbtools.models import checkpoint
 from rbtools.probabilistic.estimate import pr_d
 from rbtools.records import answers
 from rbtools.store import Store
-from tests.runner import Record, invoke, one, records
+from tests import runner
+from tests.runner import Record, entry, one, records
 
 
-def run(arguments: list[str], *given: Record) -> Result:
-    return invoke(main, [*arguments, "--device", "cpu"], *given)
+def run(words: str, *given: Record) -> Result:
+    return runner.run("corrupt", f"{words} --device cpu", given)
 
 
 def test_each_corruption_has_a_result_at_each_severity(trained: dict[str, Record]) -> None:
-    record = one(run(["contrast,gaussian_noise", "--severity", "1,4-5", "--n", "20"], trained["erm"]))
+    record = one(run("contrast,gaussian_noise --severity 1,4-5 --n 20", trained["erm"]))
     names = [
         f"corrupt.{name}.{severity}" for name in ("contrast", "gaussian_noise") for severity in (1, 4, 5)
     ]
@@ -46,11 +44,11 @@ def test_the_interval_of_a_mean_is_that_of_the_images_own_means(
     trained: dict[str, Record], archived: bool
 ) -> None:
     if archived:
-        assert run(["brightness", "--write", "copy"]).exit_code == 0
-    source = ["--from", "copy"] if archived else []
-    found = one(run(["brightness", "--n", "50", *source], trained["erm"]))
-    *five, mean = (entry for entry in found["evals"] if entry["metric"].startswith("corrupt."))
-    known = [answers.of(entry) for entry in five]
+        assert run("brightness --write copy").exit_code == 0
+    source = "--from copy" if archived else ""
+    found = one(run(f"brightness --n 50 {source}", trained["erm"]))
+    *five, mean = (known for known in found["evals"] if known["metric"].startswith("corrupt."))
+    known = [answers.of(single) for single in five]
     counts = np.sum([answer.right for answer in known if answer is not None], axis=0)
     assert len(five) == 5 and len(counts) == 50
     assert mean["ci95"] == pytest.approx(pr_d(counts.astype(int).tolist(), 5).interval)
@@ -58,7 +56,7 @@ def test_the_interval_of_a_mean_is_that_of_the_images_own_means(
 
 def test_the_accuracy_is_that_of_a_loop_over_images(trained: dict[str, Record]) -> None:
     """Contrast at severity 5 of CIFAR-10-C: (x - mean) 0.15 + mean, cut off to 8 bits."""
-    record = one(run(["contrast", "--severity", "5"], trained["erm"]))
+    record = one(run("contrast --severity 5", trained["erm"]))
     file = Store("rb-store").object(record["checkpoint"])
     model, _, _ = checkpoint.load(file, classes=10, shape=(1, 8, 8))
     data = datasets.load("digits", "test")
@@ -68,21 +66,21 @@ def test_the_accuracy_is_that_of_a_loop_over_images(trained: dict[str, Record]) 
         seen = (grey * 255).floor().float() / 255
         right += int(model(seen[None]).argmax() == label)
         changed += int((seen - image).abs().max() > 0.4)
-    entry = record["evals"][-1]
-    assert entry["value"] == pytest.approx(right / 355) and entry["n"] == 355
+    told = record["evals"][-1]
+    assert told["value"] == pytest.approx(right / 355) and told["n"] == 355
     assert changed == 355
-    assert (entry["corruption"], entry["severity"], entry["constants"]) == ("contrast", 5, "auto")
-    assert "seed" not in entry  # nothing is drawn
+    assert (told["corruption"], told["severity"], told["constants"]) == ("contrast", 5, "auto")
+    assert "seed" not in told  # nothing is drawn
 
 
 def test_the_seed_stands_where_there_is_chance_and_changes_the_images(known: dict[str, Record]) -> None:
-    chosen = ["gaussian_noise", "--severity", "5"]
+    chosen = "gaussian_noise --severity 5"
     model: Any = resolve.load_model()  # type: ignore[call-arg]  # the known network
     shown: list[torch.Tensor] = []
     model.register_forward_pre_hook(lambda _, images: shown.append(images[0].clone()))
-    first, of_first = one(run([*chosen, "--seed", "1"], known["erm"])), torch.cat(shown)
+    first, of_first = one(run(f"{chosen} --seed 1", known["erm"])), torch.cat(shown)
     shown.clear()
-    second, of_second = one(run([*chosen, "--seed", "2"], known["erm"])), torch.cat(shown)
+    second, of_second = one(run(f"{chosen} --seed 2", known["erm"])), torch.cat(shown)
     name = "corrupt.gaussian_noise.5"
     assert [record["evals"][-1]["seed"] for record in (first, second)] == [1, 2]
     assert not (of_first[-355:] == of_second[-355:]).flatten(1).all(1).any()
@@ -90,32 +88,26 @@ def test_the_seed_stands_where_there_is_chance_and_changes_the_images(known: dic
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        (
-            ["contrast", "--severity", "0"],
-            "--severity is 0. Severities are 1, 2, 3, 4 and 5; write 3 or 1-5.",
-        ),
-        (["contrast", "--severity", "2.5"], "--severity is 2.5. Severities are"),
-        (["contrast", "--severity", "5-1"], "runs backwards. Write '1-5'."),
-        (["fogg,contrast"], "Unknown corruption 'fogg'."),
-        (["contrst"], "Did you mean 'contrast' or 'frost'? Known: gaussian_noise, shot_noise,"),
-        (["contrast", "--constants", "mnist"], "Invalid value for '--constants'"),
-        (["--severity", "5", "contrast"], "Options follow it"),
-        (
-            ["contrast", "--from", "nowhere"],
-            "--from: nowhere does not exist. Expected the folder of an archive",
-        ),
-        (["contrast", "--write", "x", "--severity", "3"], "--write makes an archive, which has all five"),
-        (["contrast", "--write", "x", "--from", "y"], "evaluate nothing, but --from is given."),
-        (["contrast", "--show", "no/x.png"], "Cannot write no/x.png: no does not exist."),
-        (["contrast", "--show", "x.png", "y.jsonl"], "evaluate nothing, but FILE is given."),
-        (["contrast", "--reference", "x"], "--reference goes with all."),
-        (["all", "--reference", "x"], "x does not exist. Expected a file."),
+        ("contrast --severity 0", "--severity is 0. Severities are 1, 2, 3, 4 and 5; write 3 or 1-5."),
+        ("contrast --severity 2.5", "--severity is 2.5. Severities are"),
+        ("contrast --severity 5-1", "runs backwards. Write '1-5'."),
+        ("fogg,contrast", "Unknown corruption 'fogg'."),
+        ("contrst", "Did you mean 'contrast' or 'frost'? Known: gaussian_noise, shot_noise,"),
+        ("contrast --constants mnist", "Invalid value for '--constants'"),
+        ("--severity 5 contrast", "Options follow it"),
+        ("contrast --from nowhere", "--from: nowhere does not exist. Expected the folder of an archive"),
+        ("contrast --write x --severity 3", "--write makes an archive, which has all five"),
+        ("contrast --write x --from y", "evaluate nothing, but --from is given."),
+        ("contrast --show no/x.png", "Cannot write no/x.png: no does not exist."),
+        ("contrast --show x.png y.jsonl", "evaluate nothing, but FILE is given."),
+        ("contrast --reference x", "--reference goes with all."),
+        ("all --reference x", "x does not exist. Expected a file."),
     ],
 )
-def test_wrong_use_is_a_usage_error(arguments: list[str], message: str) -> None:
-    result = run(arguments)
+def test_wrong_use_is_a_usage_error(words: str, message: str) -> None:
+    result = run(words)
     assert result.exit_code == 2 and result.stdout == ""
     assert message in result.stderr
 
@@ -124,20 +116,20 @@ def test_wrong_use_is_a_usage_error(arguments: list[str], message: str) -> None:
 
 
 def test_a_written_copy_is_evaluated_as_the_images_made_here(trained: dict[str, Record]) -> None:
-    chosen = ["gaussian_noise,frost,contrast", "--n", "40"]
-    wrote = run([*chosen[:1], "--write", "copy", "--seed", "3"])
+    chosen = "gaussian_noise,frost,contrast --n 40"
+    wrote = run("gaussian_noise,frost,contrast --write copy --seed 3")
     assert wrote.exit_code == 0 and wrote.stdout == ""
     assert "copy/frost.npy is written" in wrote.stderr.replace("\\", "/")
     images = np.load("copy/contrast.npy")
     assert images.shape == (5 * 355, 8, 8, 1) and images.dtype == np.uint8
     labels = np.load("copy/labels.npy")
     assert labels.tolist() == datasets.load("digits", "test").labels.tolist() * 5
-    made = one(run([*chosen, "--seed", "3"], trained["erm"]))
-    read = one(run([*chosen, "--from", "copy"], trained["erm"]))
+    made = one(run(f"{chosen} --seed 3", trained["erm"]))
+    read = one(run(f"{chosen} --from copy", trained["erm"]))
     assert read["metrics"] == made["metrics"]
-    (entry,) = (entry for entry in read["evals"] if entry["metric"] == "corrupt.frost.2")
-    assert entry["archive"].startswith("sha256:") and entry["n"] == 40 and "constants" not in entry
-    again = run([*chosen, "--from", "copy"], trained["erm"])
+    frost = entry(read, "corrupt.frost.2")
+    assert frost["archive"].startswith("sha256:") and frost["n"] == 40 and "constants" not in frost
+    again = run(f"{chosen} --from copy", trained["erm"])
     assert again.stderr == "rb-corrupt: 1 record: 0 computed, 1 found in the store.\n"
 
 
@@ -146,19 +138,18 @@ def test_an_open_normalisation_is_tried_on_the_clean_images_of_an_archive_too(
 ) -> None:
     path = Store(Path("rb-store")).object(trained["pgd"]["checkpoint"])
     torch.save(checkpoint.read(path).state, "bare.pt")  # without the normalisation
-    files = ["--from-checkpoint", "bare.pt", "--arch", trained["pgd"]["arch"]["str"]]
-    record = json.loads(CliRunner().invoke(arch.main, files).stdout)
+    record = one(runner.run("arch", f"--from-checkpoint bare.pt --arch '{trained['pgd']['arch']['str']}'"))
     assert record["recognised"]["normalize_from"] == "open"
-    assert run(["fog", "--write", "copy"]).exit_code == 0
-    chosen = ["fog", "--severity", "1", "--dataset", "digits"]
-    generated, read = (records(run([*chosen, *more], record)) for more in ([], ["--from", "copy"]))
+    assert run("fog --write copy").exit_code == 0
+    chosen = "fog --severity 1 --dataset digits"
+    generated, read = (records(run(f"{chosen} {more}", record)) for more in ("", "--from copy"))
     assert "on 256 images of the data set do not tell" in generated[0]["error"]["message"]
     assert read == generated
 
 
 def test_an_interrupted_copy_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = ["shot_noise,glass_blur", "--batch", "100", "--n", "120"]
-    assert run([*whole, "--write", "whole"]).exit_code == 0
+    whole = "shot_noise,glass_blur --batch 100 --n 120"
+    assert run(f"{whole} --write whole").exit_code == 0
     count = 0
 
     def tired(*words: Any) -> Any:
@@ -174,30 +165,30 @@ def test_an_interrupted_copy_goes_on_where_it_stopped(monkeypatch: pytest.Monkey
     made = corrupted_images.corrupted
     with monkeypatch.context() as patched:
         patched.setattr(corrupted_images, "corrupted", tired)
-        stopped = run([*whole, "--write", "part"])
+        stopped = run(f"{whole} --write part")
     assert stopped.exit_code == 130 and not Path("part/shot_noise.npy").exists()
     with open("part/shot_noise.npy.part", "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert "being written by another process" in run([*whole, "--write", "part"]).stderr
-    went_on = run([*whole, "--write", "part", "--batch", "37"])
+        assert "being written by another process" in run(f"{whole} --write part").stderr
+    went_on = run(f"{whole} --write part --batch 37")
     assert "shot_noise.npy is written, from image 357 on" in went_on.stderr  # twice 120, 100 and 17
     for name in ("shot_noise", "glass_blur", "labels"):
         assert Path(f"part/{name}.npy").read_bytes() == Path(f"whole/{name}.npy").read_bytes()
-    assert "was already complete" in run([*whole, "--write", "part"]).stderr
+    assert "was already complete" in run(f"{whole} --write part").stderr
     left = sorted(path.name for path in Path("part").iterdir())
     assert left == ["glass_blur.npy", "labels.npy", "rb-corrupt.json", "shot_noise.npy"]
 
 
 def test_a_copy_made_otherwise_is_not_mixed_with() -> None:
-    assert run(["contrast", "--write", "copy", "--n", "5"]).exit_code == 0
-    for more, word in (["--seed", "1"], "seed 0"), (["--n", "6"], "images 5"):
-        result = run(["contrast", "--write", "copy", "--n", "5", *more])
+    assert run("contrast --write copy --n 5").exit_code == 0
+    for more, word in ("--seed 1", "seed 0"), ("--n 6", "images 5"):
+        result = run(f"contrast --write copy --n 5 {more}")
         assert result.exit_code == 2 and f"holds a different copy ({word})" in result.stderr
-    other = run(["contrast", "--write", "copy", "--n", "5", "--constants", "imagenet"])
+    other = run("contrast --write copy --n 5 --constants imagenet")
     assert other.exit_code == 2 and "a different copy (contrast)" in other.stderr
     Path("own").mkdir()
     np.save("own/fog.npy", np.zeros(3))
-    result = run(["contrast", "--write", "own"])
+    result = run("contrast --write own")
     assert result.exit_code == 2 and "already has fog.npy, which rb-corrupt did not write" in result.stderr
 
 
@@ -236,7 +227,7 @@ def test_an_archive_that_does_not_fit_is_named(
         np.save(f"copy/{name}.npy", np.zeros((5 * 355, 8, 8, 1), np.uint8))
     np.save("copy/labels.npy", np.tile(datasets.load("digits", "test").labels.numpy(), 5))
     damage()
-    result = run(["contrast", "--from", "copy"], trained["erm"])
+    result = run("contrast --from copy", trained["erm"])
     assert result.exit_code in (1, 2) and message in result.stderr
 
 
@@ -252,9 +243,9 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
     np.save("CIFAR-10-C/labels.npy", np.tile(np.array([3, 1, 4, 1], np.uint8), 5))
     model = models.build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(3, 32, 32))
     torch.save(model.state_dict(), "model.pt")
-    named = ["--checkpoint", "model.pt", "--arch", "simplecnn", "--dataset", "cifar10"]
-    named += ["--normalize", "none"]  # a file without BatchNorm does not show its normalisation
-    result = run([chosen, "--from", "CIFAR-10-C", "--store", "none", *named])
+    named = "--checkpoint model.pt --arch simplecnn --dataset cifar10"
+    named += " --normalize none"  # a file without BatchNorm does not show its normalisation
+    result = run(f"{chosen} --from CIFAR-10-C --store none {named}")
     record = one(result)
     assert "the clean images of cifar10 are missing: no clean accuracy" in result.stderr
     assert "acc" not in record["metrics"] and "corrupt.fog.mean" in record["metrics"]
@@ -264,11 +255,11 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
     right = loaded(images).argmax(1) == torch.tensor([3, 1, 4, 1])
     assert record["metrics"]["corrupt.fog.3"] == float(right.float().mean())
     np.save("CIFAR-10-C/labels.npy", np.full(20, 77, np.uint8))
-    wrong = run(["fog", "--from", "CIFAR-10-C", "--store", "none", *named])
+    wrong = run(f"fog --from CIFAR-10-C --store none {named}")
     assert wrong.exit_code == 1 and "77" in wrong.stderr
     for labels in (np.zeros(3, np.uint8), np.zeros(20), np.zeros((20, 1), np.uint8), np.uint8(3)):
         np.save("CIFAR-10-C/labels.npy", labels)
-        wrong = run(["fog", "--from", "CIFAR-10-C", "--store", "none", *named])
+        wrong = run(f"fog --from CIFAR-10-C --store none {named}")
         assert wrong.exit_code == 1 and "Expected 4 whole numbers or more: the labels" in wrong.stderr
 
 
@@ -276,10 +267,10 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
 
 
 def test_all_at_all_severities_has_means_and_errors_beside_a_reference(trained: dict[str, Record]) -> None:
-    chosen = ["all", "--n", "10"]
+    chosen = "all --n 10"
     base = one(run(chosen, trained["pgd"]))
-    Path("base.jsonl").write_text(json.dumps(base) + "\n")
-    record = one(run([*chosen, "--reference", "base.jsonl"], trained["erm"]))
+    Path("base.jsonl").write_text(runner.lines(base))
+    record = one(run(f"{chosen} --reference base.jsonl", trained["erm"]))
     metrics = record["metrics"]
     single = [value for name, value in metrics.items() if name[-1].isdigit()]
     assert len(single) == 75 and metrics["corrupt.mean"] == pytest.approx(sum(single) / 75)
@@ -288,22 +279,21 @@ def test_all_at_all_severities_has_means_and_errors_beside_a_reference(trained: 
         for name in CORRUPTIONS.all
     ]
     assert metrics["corrupt.mce"] == pytest.approx(sum(ratios) / 15)
-    entry = next(entry for entry in record["evals"] if entry["metric"] == "corrupt.mce")
-    assert entry["reference"]["clean"] == pytest.approx(1 - base["metrics"]["acc"])
+    assert entry(record, "corrupt.mce")["reference"]["clean"] == pytest.approx(1 - base["metrics"]["acc"])
 
 
 def test_a_reference_that_lacks_results_is_named(trained: dict[str, Record]) -> None:
-    Path("base.jsonl").write_text(json.dumps(trained["erm"]) + "\n")
-    result = run(["all", "--reference", "base.jsonl"], trained["erm"])
+    Path("base.jsonl").write_text(runner.lines(trained["erm"]))
+    result = run("all --reference base.jsonl", trained["erm"])
     assert result.exit_code == 2
     assert "The reference record lacks results of gaussian_noise, shot_noise" in result.stderr
-    Path("base.jsonl").write_text((json.dumps(trained["erm"]) + "\n") * 2)
-    result = run(["all", "--reference", "base.jsonl"], trained["erm"])
+    Path("base.jsonl").write_text(runner.lines(trained["erm"], trained["erm"]))
+    result = run("all --reference base.jsonl", trained["erm"])
     assert "base.jsonl holds 2 records. Expected one" in result.stderr
 
 
 def test_show_draws_a_row_for_each_corruption_and_a_column_for_each_severity() -> None:
-    result = run(["all", "--show", "sheet.png"])
+    result = run("all --show sheet.png")
     assert result.exit_code == 0 and result.stdout == ""
     assert result.stderr == "rb-corrupt: sheet.png shows digits, image 2, under 15 corruptions.\n"
     sheet = np.asarray(Image.open("sheet.png"))
@@ -314,12 +304,12 @@ def test_show_draws_a_row_for_each_corruption_and_a_column_for_each_severity() -
 
 @pytest.mark.parametrize("archived", [False, True])
 def test_details_tell_the_same_as_the_numbers_and_stay(trained: dict[str, Record], archived: bool) -> None:
-    arguments = ["contrast", "--severity", "1-5", "--n", "20"]
+    words = "contrast --severity 1-5 --n 20"
     if archived:
-        assert run(["contrast", "--dataset", "digits", "--write", "copy"]).exit_code == 0
-        arguments += ["--from", "copy"]
-    plain = one(run(arguments, trained["erm"]))
-    detailed = one(run([*arguments, "--detail"], trained["erm"]))
+        assert run("contrast --dataset digits --write copy").exit_code == 0
+        words += " --from copy"
+    plain = one(run(words, trained["erm"]))
+    detailed = one(run(f"{words} --detail", trained["erm"]))
     assert detailed["metrics"] == plain["metrics"]
     entries = {entry["metric"]: entry for entry in detailed["evals"]}
     mean = {entry["metric"]: entry for entry in plain["evals"]}["corrupt.contrast.mean"]
@@ -328,5 +318,5 @@ def test_details_tell_the_same_as_the_numbers_and_stay(trained: dict[str, Record
         confusion = np.array(entries[name]["detail"]["confusion"])
         assert confusion.sum() == 20 and np.trace(confusion) / 20 == entries[name]["value"]
     # The same clean accuracy again, without its details, takes nothing away.
-    again = one(run(["fog", "--severity", "1", "--n", "20"], detailed))
+    again = one(run("fog --severity 1 --n 20", detailed))
     assert {entry["metric"]: entry for entry in again["evals"]}["acc"] == entries["acc"]

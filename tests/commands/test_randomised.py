@@ -15,13 +15,13 @@ from click.testing import Result
 from torch import nn
 
 from rbtools.datasets import load
-from tests.runner import Record, run
+from tests.runner import Record, entry, one, run
 
 NOISE = "x + .25 * torch.randn_like(x)"
-N = ("--n", "40")
+N = "--n 40"
 
 
-def network(forward: str = NOISE) -> list[str]:
+def network(forward: str = NOISE) -> str:
     """The options that name a small network on digits, trained with noise, behind this change of images."""
     sys.modules.pop("noisy", None)  # a user's module is imported once in a process
     importlib.invalidate_caches()
@@ -48,76 +48,57 @@ def network(forward: str = NOISE) -> list[str]:
             loss.backward()
             optimizer.step()
         torch.save({f"layers.{name}": value for name, value in layers.state_dict().items()}, "noisy.pt")
-    return [
-        "--checkpoint",
-        "noisy.pt",
-        "--arch",
-        "python:noisy:make",
-        "--allow-code",
-        "--dataset",
-        "digits",
-    ]
+    return "--checkpoint noisy.pt --arch python:noisy:make --allow-code --dataset digits"
 
 
-def attack(*words: str, forward: str = NOISE) -> Result:
-    return run("attack", [*words, *network(forward), *N])
+def attack(words: str, forward: str = NOISE) -> Result:
+    return run("attack", f"{words} {network(forward)} {N}")
 
 
-def record(result: Result) -> Record:
-    assert result.exit_code == 0, result.stderr
-    one: Record = json.loads(result.stdout)
-    return one
+def values(record: Record) -> dict[str, Any]:
+    return {entry["metric"]: (entry["value"], entry["ci95"]) for entry in record["evals"]}
 
 
-def entry(one: Record, metric: str) -> Record:
-    return next(entry for entry in one["evals"] if entry["metric"] == metric)
-
-
-def values(one: Record) -> dict[str, Any]:
-    return {entry["metric"]: (entry["value"], entry["ci95"]) for entry in one["evals"]}
-
-
-PGD = ("pgd", "--eps", "48", "--steps", "4", "--eot", "4")
+ONE_DRAW = "pgd --eps 48 --steps 4"
+PGD = f"{ONE_DRAW} --eot 4"
 
 
 def test_a_randomised_model_is_noticed_and_judged_by_rates() -> None:
-    result = attack(*PGD)
-    one = record(result)
-    assert one["randomised"] is True
+    result = attack(PGD)
+    record = one(result)
+    assert record["randomised"] is True
     assert "is randomised: its forward pass draws random numbers. Verdicts are means over 20" in result.stderr
     assert "attacks use means over 4 draws (--eot)" in result.stderr
-    assert "gradient of one draw" in attack("fgsm", "--eps", "48").stderr
-    mean = entry(one, "pgd4.48")
+    assert "gradient of one draw" in attack("fgsm --eps 48").stderr
+    mean = entry(record, "pgd4.48")
     assert mean["verdict_draws"] == 20 and mean["eot"] == 4 and mean["eot_mean"] == "loss"
     assert 0 < mean["draws_error"] < 0.02
-    assert entry(one, "acc")["value"] > mean["value"] + 0.2
-    assert "randomised" not in record(attack(*PGD, forward="x"))
+    assert entry(record, "acc")["value"] > mean["value"] + 0.2
+    assert "randomised" not in one(attack(PGD, forward="x"))
 
 
 def test_means_and_rates_find_what_one_lucky_draw_does_not() -> None:
-    one = record(attack(*PGD))
-    single = record(attack(*PGD[:5], "--draws", "1"))
+    single = one(attack(f"{ONE_DRAW} --draws 1"))
     assert "verdict_draws" not in entry(single, "pgd4.48")
-    assert one["metrics"]["pgd4.48"] < single["metrics"]["pgd4.48"]
+    assert one(attack(PGD))["metrics"]["pgd4.48"] < single["metrics"]["pgd4.48"]
 
 
+@pytest.mark.slow
 def test_autoattack_is_its_variant_for_randomised_models_and_no_weaker_than_its_parts() -> None:
-    one = record(attack("aa", "--variant", "rand", "--eps", "48", "--eot", "6"))
-    assert entry(one, "aa.48")["variant"] == "rand" and entry(one, "aa.48")["eot"] == 6
-    for other in (PGD[:5], ("fgsm", "--eps", "48"), ("square", "--eps", "48", "--queries", "30")):
-        parts = record(attack(*other, "--eot", "6"))
-        name = next(reversed(parts["metrics"]))
-        slack = 3 * (entry(one, "aa.48")["draws_error"] + entry(parts, name)["draws_error"])
-        assert one["metrics"]["aa.48"] <= parts["metrics"][name] + slack
+    aa = entry(one(attack("aa --variant rand --eps 48 --eot 6")), "aa.48")
+    assert aa["variant"] == "rand" and aa["eot"] == 6
+    for other in (ONE_DRAW, "fgsm --eps 48", "square --eps 48 --queries 30"):
+        part = one(attack(f"{other} --eot 6"))["evals"][-1]
+        assert aa["value"] <= part["value"] + 3 * (aa["draws_error"] + part["draws_error"])
 
 
-def test_results_do_not_depend_on_batch_workers_or_the_images_after_them(tmp_path: Path) -> None:
-    one = values(record(attack(*PGD, "--store", str(tmp_path / "a"))))
-    for number, words in enumerate((("--batch", "48"), ("--jobs", "2"))):
-        assert values(record(attack(*PGD, *words, "--store", str(tmp_path / f"{number}")))) == one
-    fewer = record(run("attack", [*PGD, *network(), "--n", "17", "--store", str(tmp_path / "b")]))
-    more = record(attack(*PGD, "--store", str(tmp_path / "b")))  # goes on from the 17
-    assert entry(fewer, "acc")["n"] == 17 and values(more) == one
+def test_results_do_not_depend_on_batch_workers_or_the_images_after_them() -> None:
+    whole = values(one(attack(f"{PGD} --store a")))
+    for number, words in enumerate(("--batch 48", "--jobs 2")):
+        assert values(one(attack(f"{PGD} {words} --store {number}"))) == whole
+    fewer = one(run("attack", f"{PGD} {network()} --n 17 --store b"))
+    more = one(attack(f"{PGD} --store b"))  # goes on from the 17
+    assert entry(fewer, "acc")["n"] == 17 and values(more) == whole
 
 
 @pytest.mark.parametrize(
@@ -128,48 +109,45 @@ def test_results_do_not_depend_on_batch_workers_or_the_images_after_them(tmp_pat
     ],
 )
 def test_kinds_of_randomness_are_told_apart(forward: str, says: str) -> None:
-    words = ["fgsm", "--eps", "48", "--eot", "2", "--draws", "4", "--n", "12", *network(forward)]
+    words = f"fgsm --eps 48 --eot 2 --draws 4 --n 12 {network(forward)}"
     result = run("attack", words)
-    one = record(result)
-    assert says in result.stderr and one["randomised"] is True
+    record = one(result)
+    assert says in result.stderr and record["randomised"] is True
     shutil.rmtree("rb-store")
-    assert values(record(run("attack", [*words, "--batch", "5"]))) == values(one)
+    assert values(one(run("attack", f"{words} --batch 5"))) == values(record)
 
 
 def test_a_model_that_depends_on_the_batch_is_refused() -> None:
-    result = attack(*PGD, forward="self.norm(x)")
+    result = attack(PGD, forward="self.norm(x)")
     assert result.exit_code == 1
     assert "depends on the others of its batch" in json.loads(result.stdout)["error"]["message"]
 
 
 def test_what_has_no_verdict_by_rates_is_refused_and_one_draw_is_accepted() -> None:
-    of_pgd = ((*PGD[:2], "1,2", "--ladder"), (*PGD, "--save-adv", "adv"))
-    for words in (("curve", "--queries", "40"), ("aa", "--two-phase", "10"), *of_pgd):
-        result = attack(*words)
+    curve = "curve --queries 40"
+    for words in (curve, "aa --two-phase 10", "pgd --eps 1,2 --ladder", f"{PGD} --save-adv adv"):
+        result = attack(words)
         assert result.exit_code == 1 and "randomised" in json.loads(result.stdout)["error"]["message"]
-    assert record(attack("curve", "--queries", "40", "--draws", "1"))["metrics"]["curve.8"] > 0
+    assert one(attack(f"{curve} --draws 1"))["metrics"]["curve.8"] > 0
 
 
 def test_the_checklist_judges_by_rates() -> None:
-    result = attack(
-        "check", "--eps", "48", "--steps", "4", "--queries", "30", "--samples", "5", "--draws", "10"
-    )
-    tests = entry(record(result), "obfuscation.failed")["tests"]
+    result = attack("check --eps 48 --steps 4 --queries 30 --samples 5 --draws 10")
+    tests = entry(one(result), "obfuscation.failed")["tests"]
     assert [test["holds"] for test in tests] == [True, True, True, True, True]
     assert any(test.get("noise", 0) > 0 for test in tests)
 
 
 def test_corruptions_and_noise_have_rates_too() -> None:
-    one = record(run("corrupt", ["contrast", "--severity", "3", *network(), *N, "--draws", "5"]))
-    assert entry(one, "corrupt.contrast.3")["verdict_draws"] == 5
-    words = ["--noise", "uniform", "--gamma", "0.1", "--samples", "20", *network(), *N]
-    counts = [record(run("pr", [*words, *more, "--store", "none"])) for more in ((), ("--batch", "30"))]
+    corrupted = one(run("corrupt", f"contrast --severity 3 {network()} {N} --draws 5"))
+    assert entry(corrupted, "corrupt.contrast.3")["verdict_draws"] == 5
+    words = f"--noise uniform --gamma 0.1 --samples 20 {network()} {N} --store none"
+    counts = [one(run("pr", f"{words} {more}")) for more in ("", "--batch 30")]
     assert values(counts[0]) == values(counts[1])
     assert counts[0]["randomised"] is True
 
 
 def test_rb_verify_measures_the_rates_again() -> None:
-    result = run("verify", ["--allow-code"], [record(attack(*PGD, "--draws", "6"))])
-    verdicts = json.loads(result.stdout)["verify"]["entries"]
-    names = ("acc", "pgd4.48")
-    assert {name: verdicts[name]["verdict"] for name in names} == dict.fromkeys(names, "match")
+    result = run("verify", "--allow-code", [one(attack(f"{PGD} --draws 6"))])
+    verdicts = one(result)["verify"]["entries"]
+    assert [verdicts[name]["verdict"] for name in ("acc", "pgd4.48")] == ["match"] * 2

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from rbtools.commands.rank import main
 from rbtools.inputs.checkpoints import CheckpointHints
 from rbtools.spaces import nasbench201
+from tests import runner
+from tests.runner import Record
 
-Record = dict[str, Any]
 EPS = 8 / 255
 PRBENCH = [
     {"dataset": "CIFAR-10", "model": "ResNet-18", "method": "TRADES", "acc": 80.0, "ar": {"PGD20": 50.0}},
@@ -36,21 +36,18 @@ def attacked(stem: str, value: float, eps: float = EPS, norm: str = "linf", **pr
 
 
 def model(*entries: Record, dataset: str = "cifar10", name: str = "resnet18", **more: Any) -> Record:
-    metrics = {one["metric"]: one["value"] for one in entries}
-    about = {"arch": {"space": "zoo", "name": name}, "dataset": dataset, "checkpoint": f"sha256:{metrics}"}
-    return {"schema": 1, **about, "metrics": metrics, "evals": [*entries], **more}
+    return runner.model(name, *entries, dataset=dataset, checkpoint=f"sha256:{entries}", **more)
 
 
-def run(arguments: list[str], records: list[Record]) -> Result:
-    text = "".join(json.dumps(one) + "\n" for one in records)
-    return CliRunner().invoke(main, ["--by", "acc", *arguments], input=text)
+def run(words: str, given: list[Record]) -> Result:
+    return runner.run("rank", f"--by acc {words}", given)
 
 
-def compared(against: str, *records: Record) -> list[Record | None]:
+def compared(against: str, *given: Record) -> list[Record | None]:
     """The `published` field of each record, ordered by decreasing acc."""
-    result = run(["--against", against], list(records))
+    result = run(f"--against {against}", list(given))
     assert result.exit_code == 0, result.stderr
-    return [json.loads(line).get("published") for line in result.stdout.splitlines()]
+    return [record.get("published") for record in runner.records(result)]
 
 
 @pytest.fixture
@@ -63,9 +60,8 @@ def test_a_robustbench_model_is_the_one_that_arch_names() -> None:
     (beside,) = compared("robustbench", model(entry("acc", 0.9), leaderboard="Carmon2019Unlabeled"))
     assert beside is not None and beside["row"] == "cifar10/Linf/Carmon2019Unlabeled"
     assert beside["metrics"]["acc"]["value"] == 0.8969
-    assert CheckpointHints(arch="robustbench:Carmon2019Unlabeled").leaderboard == {
-        "leaderboard": "Carmon2019Unlabeled"
-    }
+    hints = CheckpointHints(arch="robustbench:Carmon2019Unlabeled")
+    assert hints.leaderboard == {"leaderboard": "Carmon2019Unlabeled"}
     assert CheckpointHints(arch="resnet18").leaderboard == {}
 
 
@@ -107,10 +103,9 @@ def test_a_checkout_of_robustbench_is_read_in_its_model_info() -> None:
     record = model(entry("acc", 0.8), attacked("aa", 0.5), leaderboard="New2030Entry")
     (beside,) = compared("robustbench:checkout", record)
     assert beside is not None and set(beside["metrics"]) == {"acc", "aa.8"}
-    (converted,) = compared(
-        "robustbench:checkout", model(entry("acc", 0.8), train={"method": "New2030Entry"})
-    )
-    assert converted is not None  # a record of rb-convert has the name as its method
+    # A record of rb-convert has the name as its method.
+    by_method = model(entry("acc", 0.8), train={"method": "New2030Entry"})
+    assert compared("robustbench:checkout", by_method) != [None]
 
 
 def test_prbench_rows_are_of_data_set_network_method_and_noise(prbench: str) -> None:
@@ -124,15 +119,10 @@ def test_prbench_rows_are_of_data_set_network_method_and_noise(prbench: str) -> 
         model(entry("acc", 0.5), train={"method": "trades"}, name="vgg19"),
         model(entry("acc", 0.4)),
     )
-    rows = [None if beside is None else beside["row"] for beside in found]
-    assert rows == [
-        "cifar10/resnet18/corruption",
-        None,
-        "cifar10/resnet18/trades",
-        "cifar100/resnet18/trades",
-        None,
-        None,
-    ]
+    first, noise, trades, other, *more = [None if beside is None else beside["row"] for beside in found]
+    assert (first, noise) == ("cifar10/resnet18/corruption", None)
+    assert (trades, other) == ("cifar10/resnet18/trades", "cifar100/resnet18/trades")
+    assert more == [None, None]
 
 
 def cell(index: int) -> Record:
@@ -176,10 +166,8 @@ def test_the_difference_is_judged_by_both_numbers_of_images(prbench: str) -> Non
     (beside,) = compared(prbench, model(entry("acc", 0.8), train={"method": "trades"}))
     assert beside is not None
     close = beside["metrics"]["acc"]
-    assert (close["value"], close["difference"], close["n"], close["p"], close["within"]) == (
-        *(0.8, 0.0, 10_000),
-        *(1.0, True),
-    )
+    told = [close[name] for name in ("value", "difference", "n", "p", "within")]
+    assert told == [0.8, 0.0, 10_000, 1.0, True]
     # Binomial errors of .8: .01265 with 1,000 images and .004 with 10,000; together .01327 (Wilson: .01326).
     assert close["standard_error"] == pytest.approx(0.01327, rel=2e-3)
     for value, within in ((0.824, True), (0.826, False), (0.774, True), (0.771, False)):
@@ -189,7 +177,7 @@ def test_the_difference_is_judged_by_both_numbers_of_images(prbench: str) -> Non
 
 def test_another_protocol_is_not_compared_and_said(prbench: str) -> None:
     record = model(entry("acc", 0.8), attacked("pgd20", 0.5, steps=10), train={"method": "trades"})
-    result = run(["--against", prbench], [record])
+    result = run(f"--against {prbench}", [record])
     beside = json.loads(result.stdout)["published"]["metrics"]
     assert beside["pgd20.8"] == {"reason": "measured differently: steps 20 there and 10 here"}
     assert "pgd20.8: measured differently: steps 20 there and 10 here (1 record)" in result.stderr
@@ -211,13 +199,13 @@ def two() -> list[Record]:
 
 
 def test_columns_beside_the_metric_and_dashes_where_nothing_was_published(prbench: str) -> None:
-    table = run(["--against", prbench, "--format", "table"], two()).stdout.splitlines()
+    table = run(f"--against {prbench} --format table", two()).stdout.splitlines()
     assert "published  difference  within" in " ".join(table[:2])
     assert table[-2].split()[-4:] == ["0.9000", "0.8000", "0.1000", "no"]
     assert table[-1].split()[-4:] == ["0.8000", "–", "–", "–"]
-    latex = run(["--against", prbench, "--format", "latex"], two()).stdout
+    latex = run(f"--against {prbench} --format latex", two()).stdout
     assert "0.9000 & 0.8000 & 0.1000 & no" in latex and "0.8000 & -- & -- & --" in latex
-    rows = list(csv.DictReader(io.StringIO(run(["--against", prbench, "--format", "csv"], two()).stdout)))
+    rows = list(csv.DictReader(io.StringIO(run(f"--against {prbench} --format csv", two()).stdout)))
     assert [row["acc published"] for row in rows] == ["0.8", ""]
     assert [row["acc within"] for row in rows] == ["no", ""]
 
@@ -226,20 +214,20 @@ def test_without_the_option_nothing_is_added_and_with_it_old_comparisons_go(prbe
     record = {**two()[1], "published": {"source": "x", "metrics": {"acc": {"value": 1}}}}
     assert compared(prbench, record) == [None]
     hostile = {**two()[1], "published": {"metrics": {"acc": ["value"]}}}
-    assert run(["--format", "table"], [hostile]).exit_code == 0
-    assert "published" not in run([], two()).stdout
+    assert run("--format table", [hostile]).exit_code == 0
+    assert "published" not in run("", two()).stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("words", "message"),
     [
-        (["--against", "robustbenhc"], "Did you mean"),
-        (["--against", "prbench"], "needs the published file"),
-        (["--against", "prbench:"], "no file follows the colon"),
-        (["--against", "prbench:missing.json"], "No such file"),
-        (["--against", "robustbench", "--aggregate-by", "dataset"], "--against compares models"),
+        ("--against robustbenhc", "Did you mean"),
+        ("--against prbench", "needs the published file"),
+        ("--against prbench:", "no file follows the colon"),
+        ("--against prbench:missing.json", "No such file"),
+        ("--against robustbench --aggregate-by dataset", "--against compares models"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(arguments: list[str], words: str) -> None:
-    result = run(arguments, two())
-    assert result.exit_code == 2 and words in result.stderr
+def test_what_cannot_be_compared_is_refused(words: str, message: str) -> None:
+    result = run(words, two())
+    assert result.exit_code == 2 and message in result.stderr

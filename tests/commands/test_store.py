@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pty
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from rbtools.commands import attack, rank, train
-from rbtools.commands.store import main
 from rbtools.store import Store, files
+from tests import runner
+from tests.runner import Record, on_a_terminal, one, records
 
-Record = dict[str, Any]
-CPU = ["--device", "cpu", "--threads", "1"]
-FGSM = ["fgsm", "--eps", "8", "--n", "40", *CPU]
-TRAIN = ["--val", "0", "--epochs", "2", "--lr", "0.2", *CPU]  # as the fixture's "erm"
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
+CPU = "--device cpu --threads 1"
+FGSM = f"fgsm --eps 8 --n 40 {CPU}"
+TRAIN = f"--val 0 --epochs 2 --lr 0.2 {CPU}"  # as the fixture's "erm"
 
 
-def tool(command: Any, arguments: list[str], *records: Record) -> Result:
-    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
-    return CliRunner().invoke(command, arguments, input=text)
+def run(words: str) -> Result:
+    return runner.run("store", words)
 
 
-def lines(result: Result) -> list[Record]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
+def trained_again(record: Record) -> Result:
+    return runner.run("train", TRAIN, [{"schema": 1, "arch": record["arch"], "dataset": "digits"}])
 
 
 @pytest.fixture
 def attacked(trained: dict[str, Record]) -> dict[str, Record]:
     """The trained records with FGSM's accuracy, and a store that has all of it."""
-    result = tool(attack.main, FGSM, *trained.values())
+    result = runner.run("attack", FGSM, [*trained.values()])
     assert result.exit_code == 0, result.stderr
-    return dict(zip(trained, lines(result), strict=True))
+    return dict(zip(trained, records(result), strict=True))
 
 
 def store() -> Store:
@@ -55,7 +44,7 @@ def store() -> Store:
 def test_ls_lists_trainings_and_evaluations_as_records(attacked: dict[str, Record]) -> None:
     result = run("ls")
     assert (result.exit_code, result.stderr) == (0, "")
-    found = lines(result)
+    found = records(result)
     assert [one["stored"]["kind"] for one in found].count("training") == 2
     assert [one["stored"]["kind"] for one in found].count("evaluation") == 4
     for method, record in attacked.items():
@@ -65,49 +54,49 @@ def test_ls_lists_trainings_and_evaluations_as_records(attacked: dict[str, Recor
 
 
 def test_what_ls_lists_goes_on_in_a_pipe_and_is_found(attacked: dict[str, Record]) -> None:
-    listed = run("ls", "--kind", "training")
-    result = CliRunner().invoke(attack.main, FGSM, input=listed.stdout)
+    listed = run("ls --kind training")
+    result = runner.run("attack", FGSM, listed.stdout)
     assert "2 records: 0 computed, 2 found in the store." in result.stderr
     by_checkpoint = {record["checkpoint"]: record["metrics"] for record in attacked.values()}
-    for record in lines(result):
+    for record in records(result):
         assert record["metrics"] == by_checkpoint[record["checkpoint"]]
-    ranked = CliRunner().invoke(rank.main, ["--by", "fgsm.8", "--format", "jsonl"], input=run("ls").stdout)
-    values = [one["metrics"]["fgsm.8"] for one in lines(ranked)[:2]]
+    ranked = runner.run("rank", "--by fgsm.8 --format jsonl", run("ls").stdout)
+    values = [one["metrics"]["fgsm.8"] for one in records(ranked)[:2]]
     assert values == sorted((one["metrics"]["fgsm.8"] for one in attacked.values()), reverse=True)
 
 
 @pytest.mark.parametrize(
     ("options", "count"),
     [
-        (["--kind", "training"], 2),
-        (["--kind", "evaluation"], 4),
-        (["--where", "train.method == 'pgd'"], 3),
-        (["--where", "acc >= 0 and train.method == 'erm'"], 1),
-        (["--where", "stored.time > '2020'"], 6),
+        ("--kind training", 2),
+        ("--kind evaluation", 4),
+        ("--where \"train.method == 'pgd'\"", 3),
+        ("--where \"acc >= 0 and train.method == 'erm'\"", 1),
+        ("--where \"stored.time > '2020'\"", 6),
     ],
 )
-def test_ls_lists_what_is_asked_for(options: list[str], count: int, attacked: dict[str, Record]) -> None:
-    result = run("ls", *options)
+def test_ls_lists_what_is_asked_for(options: str, count: int, attacked: dict[str, Record]) -> None:
+    result = run(f"ls {options}")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert len(lines(result)) == count
+    assert len(records(result)) == count
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("words", "status", "said"),
     [
-        (["--where", "acc > 2"], 0, "none of 6 results matches."),
-        (["--where", "acx > 2"], 0, "no result has all of acx, which --where needs."),
-        (["--where", "acc >"], 2, "error: --where: Expression 'acc >' does not parse"),
-        (["--where", "acc + 1"], 2, "error: --where: Expression 'acc + 1' is"),
-        (["--kind", "model"], 2, "'model' is not one of 'training', 'tracking', 'evaluation'"),
-        (["zzzz"], 2, "error: 'zzzz' is no key. Expected 4 or more hexadecimal digits"),
-        (["0000000"], 2, "has no result with the key 0000000"),
+        ("--where 'acc > 2'", 0, "none of 6 results matches."),
+        ("--where 'acx > 2'", 0, "no result has all of acx, which --where needs."),
+        ("--where 'acc >'", 2, "error: --where: Expression 'acc >' does not parse"),
+        ("--where 'acc + 1'", 2, "error: --where: Expression 'acc + 1' is"),
+        ("--kind model", 2, "'model' is not one of 'training', 'tracking', 'evaluation'"),
+        ("zzzz", 2, "error: 'zzzz' is no key. Expected 4 or more hexadecimal digits"),
+        ("0000000", 2, "has no result with the key 0000000"),
     ],
 )
 def test_ls_says_why_there_is_nothing(
-    arguments: list[str], status: int, said: str, attacked: dict[str, Record]
+    words: str, status: int, said: str, attacked: dict[str, Record]
 ) -> None:
-    result = run("ls", *arguments)
+    result = run(f"ls {words}")
     assert (result.exit_code, result.stdout) == (status, "")
     assert result.stderr.startswith("rb-store: ") and said in result.stderr and result.stderr.count("\n") == 1
 
@@ -116,11 +105,8 @@ def test_ls_names_what_is_damaged_and_lists_the_rest(attacked: dict[str, Record]
     path = next(store().files("results"))
     path.write_bytes(path.read_bytes()[:-1])
     result = run("ls")
-    assert result.exit_code == 1 and len(lines(result)) == 5
-    assert (
-        f"rb-store: error: {path} is damaged. rb-store verify --delete removes damaged files.\n"
-        == result.stderr
-    )
+    assert result.exit_code == 1 and len(records(result)) == 5
+    assert f"error: {path} is damaged. rb-store verify --delete removes damaged files.\n" in result.stderr
 
 
 def test_ls_of_an_empty_store_says_so() -> None:
@@ -133,27 +119,11 @@ def test_ls_of_an_empty_store_says_so() -> None:
 # --- du -------------------------------------------------------------------------------------------
 
 
-def on_terminal(*arguments: str) -> str:
-    """What a command shows on a terminal."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from rbtools.commands.store import main; main()", *arguments]
-    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, timeout=300, check=False)
-    os.close(theirs)
-    shown = b""
-    try:
-        while data := os.read(ours, 65536):
-            shown += data
-    except OSError:  # Linux's error when the other end is closed
-        pass
-    os.close(ours)
-    return shown.decode()
-
-
 def test_du_and_gc_draw_a_table_on_a_terminal(attacked: dict[str, Record]) -> None:
-    shown = on_terminal("du").split("\r\n")
+    shown = on_a_terminal("rb-store du").split("\n")
     assert shown[0].split()[:2] == ["results", "6"] and shown[0].endswith("on disk")
     assert any(line.split()[:2] == ["objects", "2"] for line in shown) and "{" not in "".join(shown)
-    gone = on_terminal("gc", "--keep-metrics", "--dry-run").split("\r\n")
+    gone = on_a_terminal("rb-store gc --keep-metrics --dry-run").split("\n")
     assert gone[0].split()[:2] == ["objects", "2"]
 
 
@@ -174,23 +144,17 @@ def test_verify_names_what_is_damaged_and_delete_lets_it_be_had_again(attacked: 
     outcome.write_bytes(b"")
     result = run("verify")
     assert result.exit_code == 1
-    found = {row["path"]: row for row in lines(result)}
+    found = {row["path"]: row for row in records(result)}
     assert set(found) == {str(weights), str(outcome)}
-    assert found[str(weights)] == {
-        "schema": 1,
-        "kind": "objects",
-        "key": weights.name,
-        "path": str(weights),
-        "problem": "its content does not fit its name",
-        "deleted": False,
-    }
+    what = {"schema": 1, "kind": "objects", "key": weights.name, "path": str(weights)}
+    assert found[str(weights)] == {**what, "problem": "its content does not fit its name", "deleted": False}
     assert f"rb-store: error: {outcome} is damaged: its content does not fit its checksum.\n" in result.stderr
     assert "2 damaged." in result.stderr and "--delete" in result.stderr
-    again = run("verify", "--delete")
-    assert again.exit_code == 1 and [row["deleted"] for row in lines(again)] == [True, True]
+    again = run("verify --delete")
+    assert again.exit_code == 1 and [row["deleted"] for row in records(again)] == [True, True]
     assert not weights.exists() and run("verify").exit_code == 0
-    result = tool(train.main, TRAIN, {"schema": 1, "arch": erm["arch"], "dataset": "digits"})
-    assert lines(result)[0]["checkpoint"] == erm["checkpoint"] and "1 computed" in result.stderr
+    result = trained_again(erm)
+    assert one(result)["checkpoint"] == erm["checkpoint"] and "1 computed" in result.stderr
 
 
 # --- gc -------------------------------------------------------------------------------------------
@@ -198,12 +162,12 @@ def test_verify_names_what_is_damaged_and_delete_lets_it_be_had_again(attacked: 
 
 def test_a_dry_run_says_the_same_and_does_nothing(attacked: dict[str, Record]) -> None:
     size = sum(path.stat().st_size for path in store().files("objects"))
-    dry = run("gc", "--keep-metrics", "--dry-run")
+    dry = run("gc --keep-metrics --dry-run")
     expected = {"schema": 1, "kind": "objects", "files": 2, "bytes": size}
-    assert lines(dry)[0] == {**expected, "dry_run": True} and "would be freed" in dry.stderr
+    assert records(dry)[0] == {**expected, "dry_run": True} and "would be freed" in dry.stderr
     assert len(list(store().files("objects"))) == 2
-    wet = run("gc", "--keep-metrics")
-    assert lines(wet)[0] == expected and not list(store().files("objects"))
+    wet = run("gc --keep-metrics")
+    assert records(wet)[0] == expected and not list(store().files("objects"))
 
 
 def test_metrics_stay_found_and_weights_are_trained_again_where_they_are_needed(
@@ -211,44 +175,43 @@ def test_metrics_stay_found_and_weights_are_trained_again_where_they_are_needed(
 ) -> None:
     erm = attacked["erm"]
     before = {key: value for key, value in erm.items() if key not in ("metrics", "evals", "checksums")}
-    assert run("gc", "--keep-metrics").exit_code == 0
-    found = tool(attack.main, FGSM, before)
-    assert found.exit_code == 0 and "0 computed, 1 found" in found.stderr
-    assert lines(found)[0]["metrics"]["fgsm.8"] == erm["metrics"]["fgsm.8"]
-    other = ["fgsm", "--eps", "16", "--n", "40", *CPU]
-    refused = tool(attack.main, other, before)
-    assert refused.exit_code == 1 and "is not in the store" in lines(refused)[0]["error"]["message"]
+    assert run("gc --keep-metrics").exit_code == 0
+    found = runner.run("attack", FGSM, [before])
+    assert one(found)["metrics"]["fgsm.8"] == erm["metrics"]["fgsm.8"]
+    assert "0 computed, 1 found" in found.stderr
+    other = f"fgsm --eps 16 --n 40 {CPU}"
+    refused = runner.run("attack", other, [before])
+    assert refused.exit_code == 1 and "is not in the store" in records(refused)[0]["error"]["message"]
     assert "train it again with rb-train" in refused.stderr
-    again = tool(train.main, TRAIN, {"schema": 1, "arch": erm["arch"], "dataset": "digits"})
-    assert lines(again)[0]["checkpoint"] == erm["checkpoint"]
-    assert tool(attack.main, other, before).exit_code == 0
+    assert one(trained_again(erm))["checkpoint"] == erm["checkpoint"]
+    assert runner.run("attack", other, [before]).exit_code == 0
 
 
 def test_while_somebody_works_checkpoints_stay(attacked: dict[str, Record]) -> None:
     with store().claimed("ab" * 32, lambda: False, lambda: None):
-        result = run("gc", "--keep-metrics")
+        result = run("gc --keep-metrics")
     assert result.exit_code == 0 and len(list(store().files("objects"))) == 2
     assert "rb-store: warning: 1 piece of work in progress: checkpoints were kept." in result.stderr
 
 
 # --- the store itself -----------------------------------------------------------------------------
 
-ALL = [["ls"], ["du"], ["verify"], ["gc"]]
+ALL = ("ls", "du", "verify", "gc")
 
 
-@pytest.mark.parametrize("arguments", ALL, ids=[words[0] for words in ALL])
-def test_a_store_that_is_not_there_is_said_and_not_made(arguments: list[str]) -> None:
-    result = run(*arguments)
+@pytest.mark.parametrize("words", ALL)
+def test_a_store_that_is_not_there_is_said_and_not_made(words: str) -> None:
+    result = run(words)
     assert result.exit_code == 2 and result.stdout == ""
     assert "There is no store " in result.stderr and "--store (or RB_STORE)" in result.stderr
     assert not list(Path().iterdir())
 
 
-@pytest.mark.parametrize("arguments", ALL, ids=[words[0] for words in ALL])
-def test_a_store_of_another_format_is_left_alone(arguments: list[str], attacked: dict[str, Record]) -> None:
+@pytest.mark.parametrize("words", ALL)
+def test_a_store_of_another_format_is_left_alone(words: str, attacked: dict[str, Record]) -> None:
     Path("rb-store/format.json").write_text('{"format":9}')
     before = sorted(Path().rglob("*"))
-    result = run(*arguments)
+    result = run(words)
     assert result.exit_code == 2 and "has format 9; this rbtools reads format 1" in result.stderr
     assert sorted(Path().rglob("*")) == before
 
@@ -263,11 +226,11 @@ def test_a_store_that_cannot_be_written_can_be_read(
 
     monkeypatch.setattr(files, "open", refuse, raising=False)
     monkeypatch.setattr(Path, "unlink", refuse)
-    assert [run(*words).exit_code for words in (["ls"], ["du"], ["verify"], ["gc", "--dry-run"])] == [0] * 4
-    assert run("gc", "--keep-metrics", "--dry-run").exit_code == 0
-    result = run("gc", "--keep-metrics")
+    for words in ("ls", "du", "verify", "gc --dry-run", "gc --keep-metrics --dry-run"):
+        assert run(words).exit_code == 0
+    result = run("gc --keep-metrics")
     assert result.exit_code == 2 and "Read-only file system" in result.stderr
     next(store().files("results")).write_bytes(b"")
-    result = run("verify", "--delete")
-    assert result.exit_code == 1 and [row["deleted"] for row in lines(result)] == [False]
+    result = run("verify --delete")
+    assert result.exit_code == 1 and [row["deleted"] for row in records(result)] == [False]
     assert "Cannot remove" in result.stderr

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 
-from rbtools.commands.train import main
 from rbtools.models import checkpoint
 from rbtools.store import Store
+from tests.runner import lines, one, run
 
 CODE = """
 from torch import nn
@@ -22,7 +21,10 @@ from torch import nn
 def network(classes):
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, classes))
 """
-OPTIONS = "--method trades --attack-steps 1 --epochs 2 --batch-size 301 --val 0.05 --regularize awp".split()
+OPTIONS = (
+    "--method trades --attack-steps 1 --epochs 2 --batch-size 301 --val 0.05 --regularize awp"
+    " --allow-code --device cpu --threads 1"
+)
 
 
 def test_two_processes_train_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -30,30 +32,25 @@ def test_two_processes_train_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     Path("network_of_two.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    line = json.dumps({"arch": {"space": "python", "name": "network_of_two:network"}}) + "\n"
-    options = [*OPTIONS, "--allow-code", "--device", "cpu", "--threads", "1"]
-    two = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-            *("-m", "rbtools.commands.train", *options, "--store", "two"),
-        ],
-        input=line + line.replace("network_of_two:network", "network_of_two:missing"),
-        capture_output=True,
-        text=True,
-        timeout=300,
+    given, missing = (
+        {"arch": {"space": "python", "name": f"network_of_two:{name}"}} for name in ("network", "missing")
     )
-    done, failed = (json.loads(found) for found in two.stdout.splitlines())
+    command = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2"
+    command += f" -m rbtools.commands.train {OPTIONS} --store two"
+    two = subprocess.run(
+        command.split(), input=lines(given, missing), capture_output=True, text=True, timeout=300
+    )
+    done, failed = map(json.loads, two.stdout.splitlines())
     assert "has no function missing" in failed["error"]["message"] and "error" not in done
     assert two.stderr.count("1 computed, 0 found in the store, 1 failed.") == 1  # process 0 alone speaks
-    alone = CliRunner().invoke(main, [*options, "--store", "one"], input=line)
-    (one,) = (json.loads(found) for found in alone.stdout.splitlines())
-    assert done["train"]["processes"] == 2 and "processes" not in one["train"]
-    assert done["train"]["passes"] == one["train"]["passes"]
+    alone = one(run("train", f"{OPTIONS} --store one", [given]))
+    assert done["train"]["processes"] == 2 and "processes" not in alone["train"]
+    assert done["train"]["passes"] == alone["train"]["passes"]
     for name in ("loss", "acc", "robust_acc", "val_acc"):
-        assert done["train"]["history"][name] == pytest.approx(one["train"]["history"][name], rel=0.02)
+        assert done["train"]["history"][name] == pytest.approx(alone["train"]["history"][name], rel=0.02)
     weights = [
         checkpoint.read(Store(folder).object(record["checkpoint"])).state
-        for folder, record in (("two", done), ("one", one))
+        for folder, record in (("two", done), ("one", alone))
     ]
     for name, value in weights[1].items():
         torch.testing.assert_close(weights[0][name], value, rtol=1e-2, atol=1e-4)
@@ -62,7 +59,7 @@ def test_two_processes_train_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_what_several_processes_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    for wrong, option in ((["--jobs", "2"], "--jobs"), (["--engine", "ray"], "--engine ray")):
-        result = CliRunner().invoke(main, wrong, input="")
+    for words, option in (("--jobs 2", "--jobs"), ("--engine ray", "--engine ray")):
+        result = run("train", words)
         assert result.exit_code == 2
         assert f"2 processes train one network together, which {option}" in result.stderr

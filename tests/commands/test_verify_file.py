@@ -11,15 +11,19 @@ from click.testing import Result
 
 import rbtools
 from rbtools import datasets
-from rbtools.commands.verify import main
 from rbtools.formats import FORMATS, ConversionReport, Published
 from rbtools.store import Store
-from tests.runner import Record, invoke
+from tests import runner
+from tests.runner import Record, records
+
+
+def run(words: str, *given: Record) -> Result:
+    return runner.run("verify", words, given)
 
 
 def verdicts(result: Result) -> dict[str, Record]:
-    (line,) = result.stdout.splitlines()
-    entries: dict[str, Record] = json.loads(line)["verify"]["entries"]
+    (record,) = records(result)
+    entries: dict[str, Record] = record["verify"]["entries"]
     return entries
 
 
@@ -38,19 +42,19 @@ def theirs(trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch) -> Recor
 
 
 def test_a_record_of_another_machine_is_judged_with_a_file(theirs: Record) -> None:
-    result = invoke(main, [], theirs)
+    result = run("", theirs)
     without = verdicts(result)["pgd2.16"]
     assert without["verdict"] == "cannot be told" and "--checkpoint FILE" in without["reason"]
-    for how, metrics in (([], {"acc", "pgd2.16"}), (["--adv", "adv"], {"pgd2.16"})):
-        result = invoke(main, ["--checkpoint", "model.bin", *how], theirs)
+    for how, metrics in (("", {"acc", "pgd2.16"}), ("--adv adv", {"pgd2.16"})):
+        result = run(f"--checkpoint model.bin {how}", theirs)
         assert result.exit_code == 0, result.stderr
         told = {name: one["verdict"] for name, one in verdicts(result).items() if "measured" in one}
         assert told == dict.fromkeys(metrics, "match") and "BatchNorm" not in result.stderr
 
 
-@pytest.mark.parametrize("how", [[], ["--adv", "adv"]])
-def test_another_file_differs(theirs: Record, how: list[str]) -> None:
-    result = invoke(main, ["--checkpoint", "other.bin", *how], theirs)
+@pytest.mark.parametrize("how", ["", "--adv adv"])
+def test_another_file_differs(theirs: Record, how: str) -> None:
+    result = run(f"--checkpoint other.bin {how}", theirs)
     one = verdicts(result)["pgd2.16"]
     assert result.exit_code == 1 and one["verdict"] == "differs"
     assert one["reason"].startswith("another checkpoint: ") and one["claimed"] == theirs["metrics"]["pgd2.16"]
@@ -58,14 +62,14 @@ def test_another_file_differs(theirs: Record, how: list[str]) -> None:
 
 def test_the_store_is_asked_by_hash(trained: dict[str, Record]) -> None:
     record = rbtools.attack(trained["erm"], "fgsm", n=20)
-    result = invoke(main, [], {**record, "checkpoint_file": "/elsewhere/model.bin"})
+    result = run("", {**record, "checkpoint_file": "/elsewhere/model.bin"})
     assert result.exit_code == 0 and verdicts(result)["fgsm.8"]["verdict"] == "match"
 
 
 def test_without_records_the_file_of_images_is_judged_alone(theirs: Record) -> None:
-    arguments = ["--checkpoint", "model.bin", "--dataset", "digits", "--adv", "adv"]
-    assert verdicts(invoke(main, arguments))["pgd2.16"]["verdict"] == "match"
-    assert "no records came in" in invoke(main, arguments[:4]).stderr
+    words = "--checkpoint model.bin --dataset digits"
+    assert verdicts(run(f"{words} --adv adv"))["pgd2.16"]["verdict"] == "match"
+    assert "no records came in" in run(words).stderr
 
 
 def rows(measured: dict[str, float]) -> dict[str, Record]:
@@ -104,22 +108,22 @@ def test_rows_of_leaderboards_are_measured_with_what_they_say(few: Record) -> No
     for steps in (10, 20):
         record = rbtools.attack(record, "pgd", eps=8, steps=steps)
     record = rbtools.pr(record, gamma=0.1, samples=20)
-    arguments = ["--checkpoint", file_of(record), "--dataset", "npz:few.npz"]
+    words = f"--checkpoint {file_of(record)} --dataset npz:few.npz"
     assumed = {"prbench": "pgd10.8", "robustbench": "aa.64", "nasrobbench201": "pgd20.8"}
     for name, row in rows(record["metrics"]).items():
         row = json.loads(json.dumps(row, default=float))
-        result = invoke(main, arguments, row)
+        result = run(words, row)
         told = verdicts(result)
         assert result.exit_code == 0 and assumed[name] in told, result.stderr
         assert {one["verdict"] for one in told.values()} == {"match"}
         about = told[assumed[name]]["assumed"]
         assert "n 40" in about and "checkpoint " in about and about in result.stderr
-    without = verdicts(invoke(main, [], row))["pgd20.8"]
+    without = verdicts(run("", row))["pgd20.8"]
     assert without["verdict"] == "cannot be told" and "--checkpoint FILE" in without["reason"]
     for entry in row["evals"]:
         entry["value"] = row["metrics"][entry["metric"]] = 0.3
-    result = invoke(main, [*arguments, "--n", "30"], row)
+    result = run(f"{words} --n 30", row)
     assert result.exit_code == 1 and {one["verdict"] for one in verdicts(result).values()} == {"differs"}
     assert all(one["n"] == 30 and one["p"] < 1e-3 for one in verdicts(result).values())
-    result = invoke(main, arguments, {**row, "arch": {**row["arch"], "class": 7}})
+    result = run(words, {**row, "arch": {**row["arch"], "class": 7}})
     assert "another network: " in verdicts(result)["acc"]["reason"]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import rbtools
 from rbtools.cli.image_answers import ImageAnswers
-from rbtools.commands.rank import main
+from tests import runner
 
 ARCH = {"space": "nasbench201", "index": 13714, "channels": 2, "cells": 1}
 
@@ -59,13 +57,12 @@ def test_which_images_count_is_known_only_by_the_clean_accuracy(records: list[di
 def test_rank_intervals_say_where_they_come_from(records: list[dict[str, Any]]) -> None:
     elsewhere = {"arch": {"name": "x"}, "dataset": "digits", "metrics": {"fgsm.4": 0.25}}
     elsewhere["evals"] = [{"metric": "fgsm.4", "value": 0.25, "n": 60}]
-    text = "".join(json.dumps(one) + "\n" for one in [*records, elsewhere])
-    result = CliRunner().invoke(main, ["--by", "fgsm.4", "--ci", "--bootstrap", "100"], input=text)
+    result = runner.run("rank", "--by fgsm.4 --ci --bootstrap 100", [*records, elsewhere])
     assert result.exit_code == 0
     assert result.stderr == (
         "rb-rank: rank intervals from 100 draws: test images resampled for 2 records; drawn from value and n"
         " for 1 record.\n"
     )
-    for line in map(json.loads, result.stdout.splitlines()):
-        assert line["rank_ci95"][0] <= line["rank"] <= line["rank_ci95"][1] and line["band"] >= 1
-        assert line["ranking"]["bootstrap"] == 100
+    for record in runner.records(result):
+        assert record["rank_ci95"][0] <= record["rank"] <= record["rank_ci95"][1] and record["band"] >= 1
+        assert record["ranking"]["bootstrap"] == 100

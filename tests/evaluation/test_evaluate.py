@@ -42,9 +42,8 @@ from rbtools.probabilistic.splitting import Splitting
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
 from rbtools.store import Store
-from tests.runner import run_task
+from tests.runner import Record, run_task
 
-Record = dict[str, Any]
 TEST_IMAGES = 355
 
 
@@ -120,12 +119,9 @@ def found(record: Record) -> dict[str, Any]:
     return {"metrics": record["metrics"], "evals": entries}
 
 
-def test_images() -> tuple[Tensor, Tensor]:
+def images_and_labels() -> tuple[Tensor, Tensor]:
     data = datasets.load("digits", "test")
     return data.images.float().div(255), data.labels
-
-
-test_images.__test__ = False  # type: ignore[attr-defined]
 
 
 # --- what is computed together, and what again ---------------------------------------------------
@@ -272,7 +268,7 @@ def test_another_seed_is_other_work_only_where_there_is_chance(
     model.shown.clear()
     second, of_second = run_task(record, copies, two), torch.cat(model.shown)
     assert run.store.computed == 3
-    clean, _ = test_images()
+    clean, _ = images_and_labels()
     assert of_first.shape == of_second.shape
     same = (of_first == of_second).flatten(1).all(1)
     untouched = (of_first[:, None] == clean).flatten(2).all(2).any(1)
@@ -311,7 +307,7 @@ def test_an_attack_that_leaves_its_budget_is_brought_back(
 ) -> None:
     record = known["erm"]
     result = run_task(record, accuracy.attacked(Liar(norm=norm), (eps,)), run)
-    images, labels = test_images()
+    images, labels = images_and_labels()
     model = resolve.load_model(record, data_of(record, run), run, torch.device("cpu"))
     outside = 3 * (1 - images) - 1
     if norm == "linf":
@@ -352,7 +348,7 @@ class Blind(Liar):
 def test_an_attack_that_returns_no_numbers_or_another_shape_is_no_success(
     record: Record, run: Run, model_is: Callable[[nn.Module], None]
 ) -> None:
-    images, labels = test_images()
+    images, labels = images_and_labels()
     known = {image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
 
     class Right(nn.Module):
@@ -394,7 +390,7 @@ def test_pr_is_what_a_loop_over_images_and_samples_gives(known: dict[str, Record
     samples, gammas, n = 7, (0.1, 0.4), 25
     question = noisy(NOISES.build("uniform"), gammas, Estimator(rho=(0.15,)), samples)
     result = run_task(record, question, run.changed(n=n, seed=3))
-    images, labels = test_images()
+    images, labels = images_and_labels()
     model = resolve.load_model(record, data_of(record, run), run, torch.device("cpu"))
     chosen = datasets.subset(labels, n, seed=0)
     for gamma in gammas:
@@ -460,7 +456,7 @@ def test_ge_takes_what_the_evaluators_found(record: Record, run: Run, seen: Seen
 def test_ge_without_a_value_on_one_side_says_which(
     record: Record, run: Run, model_is: Callable[[nn.Module], None]
 ) -> None:
-    images, labels = test_images()
+    images, labels = images_and_labels()
     known = {image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
 
     class Memory(nn.Module):
@@ -574,7 +570,7 @@ def test_another_split_stands_in_the_name_and_another_data_set_in_the_entry(
 def test_logits_that_are_not_finite_name_the_image(
     record: Record, run: Run, model_is: Callable[[nn.Module], None]
 ) -> None:
-    images, _ = test_images()
+    images, _ = images_and_labels()
 
     class Breaks(nn.Module):
         def forward(self, inputs: Tensor) -> Tensor:

@@ -21,9 +21,8 @@ from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.jobs import evidence, save_images
 from rbtools.store import Store
-from tests.runner import run
+from tests.runner import Record, run
 
-Record = dict[str, Any]
 N = 80
 ORDER = {"linf": np.inf, "l2": 2, "l1": 1}
 
@@ -214,13 +213,12 @@ def test_a_claim_and_arrays_that_do_not_fit_are_an_error(
 
 
 def test_what_a_file_costs_is_bounded(attacked: Record) -> None:
-    arrays = {
-        f"{name}.npy": zipfile.ZipFile(file()).read(f"{name}.npy") for name in ("claim", "labels", "ids")
-    }
+
+    whole = zipfile.ZipFile(file())
     with zipfile.ZipFile("bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in arrays.items():
-            archive.writestr(name, content)
-        archive.writestr("images.npy", zipfile.ZipFile(file()).read("images.npy") + bytes(10_000_000))
+        for name in ("claim", "labels", "ids"):
+            archive.writestr(f"{name}.npy", whole.read(f"{name}.npy"))
+        archive.writestr("images.npy", whole.read("images.npy") + bytes(10_000_000))
     with pytest.raises(RbError, match="goes on after its end"):
         judge(attacked, "bomb.npz")
 

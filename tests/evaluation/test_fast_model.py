@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
 from torch import Tensor, nn
 
 from rbtools import models
 from rbtools.attacks import ATTACKS, losses
-from rbtools.commands import attack
 from rbtools.evaluation import attacking
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.fast_model import CountingModel, make_fast_model
 from rbtools.execution import precision
 from rbtools.execution.run import Run
+from rbtools.models import folding
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import sized
+from tests.runner import entry, one, run
 
 SHAPE = (3, 32, 32)
 
@@ -218,18 +217,15 @@ def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
 ) -> None:
     monkeypatch.setattr("copy.deepcopy", Uncopied().__deepcopy__)
     monkeypatch.setattr("rbtools.evaluation.fast_model._folded", lambda network, shape: None)
-    record = json.dumps(trained["erm"])
-    result = CliRunner().invoke(attack.main, ["fgsm", "--n", "4", "--eps", "4,8"], input=record)
-    assert result.exit_code == 0
+    result = run("attack", "fgsm --n 4 --eps 4,8", [trained["erm"]])
+    record = one(result)
     assert result.stderr.count("warning: attacks run on the network itself, in float32, because a copy") == 1
-    entries = {entry["metric"]: entry for entry in json.loads(result.stdout)["evals"]}
-    assert ["could not be prepared" in words for words in entries["fgsm.8"]["warnings"]] == [True]
-    assert "warnings" not in entries["acc"] and entries["fgsm.8"]["precision"] == "fp32"
+    attacked = entry(record, "fgsm.8")
+    assert ["could not be prepared" in words for words in attacked["warnings"]] == [True]
+    assert "warnings" not in entry(record, "acc") and attacked["precision"] == "fp32"
 
 
 def test_a_reason_is_one_sentence_without_links() -> None:
-    from rbtools.models import folding
-
     wrong = TypeError("Proxy object cannot be iterated. This happens in loops; see https://example.org")
     assert folding.reason(wrong) == "TypeError: Proxy object cannot be iterated"
     assert folding.reason(ValueError("they differ by 1.2e-3")) == "ValueError: they differ by 1.2e-3"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from torch import Tensor, nn
 
 import rbtools
@@ -24,7 +22,6 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.corruptions.fog import Fog
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError
-from rbtools.evaluation import in_memory
 from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.in_memory import task_of
 from rbtools.execution.run import Run
@@ -35,6 +32,7 @@ from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.distributions import Uniform
 from rbtools.store import Store, digest
 from rbtools.training.trades import TRADES
+from tests import runner
 from tests.networks import linear
 
 MODULE = """
@@ -50,15 +48,6 @@ class Network(nn.Module):
 
     def forward(self, images):
         return self.net(images.double())
-
-
-class Plain(Network):
-    def __init__(self, classes=10, shape=(1, 8, 8)):
-        super().__init__()
-        self.net.float()
-
-    def forward(self, images):
-        return self.net(images)
 """
 N = 60
 
@@ -106,35 +95,27 @@ SMALL: dict[str, dict[str, Any]] = {
     "square": {"queries": 20},
     "noise": {"samples": 4},
 }
-TASKS: dict[str, tuple[list[str], Any]] = {
+TASKS: dict[str, tuple[str, Any]] = {
     name: (
-        ["attack", name, "--eps", "40", *(f"--{key}={value}" for key, value in options.items())],
+        " ".join([f"attack {name} --eps 40", *(f"--{key}={value}" for key, value in options.items())]),
         ATTACKS.build(name, eps=40 / 255, **options),
     )
     for name, options in SMALL.items()
 }
-TASKS["acc"] = ["attack", "none"], "acc"
-TASKS["corruption"] = (
-    ["corrupt", "gaussian_noise", "--severity", "4"],
-    (CORRUPTIONS.build("gaussian_noise"), 4),
-)
-TASKS["noise of pr"] = ["pr", "--gamma", "0.4"], (NOISES.build("uniform"), 0.4)
+TASKS["acc"] = "attack none", "acc"
+TASKS["corruption"] = "corrupt gaussian_noise --severity 4", (CORRUPTIONS.build("gaussian_noise"), 4)
+TASKS["noise of pr"] = "pr --gamma 0.4", (NOISES.build("uniform"), 0.4)
 
 
-def by_command(line: list[str], task: Any, name: str) -> np.ndarray:
+def by_command(line: str, task: Any, name: str) -> np.ndarray:
     """The outcomes that a command left in the store, in the order of the data set."""
-    from rbtools.commands import attack, corrupt, pr
-
-    tool: Any = {"attack": attack, "corrupt": corrupt, "pr": pr}[line[0]].main
-    line = [*line[1:], "--checkpoint", "net.pt", "--arch", f"python:twin_network:{name}", "--allow-code"]
-    line += ["--dataset", "digits", "--device", "cpu", "--store", "rb-store"]
-    result = CliRunner().invoke(
-        tool, [*line, *(["--precision", "fp32"] if tool in (attack.main, pr.main) else [])]
-    )
-    assert result.exit_code == 0, result.output
+    tool, words = line.split(" ", 1)
+    words += f" --checkpoint net.pt --arch python:twin_network:{name} --allow-code --dataset digits"
+    words += " --device cpu --store rb-store" + " --precision fp32" * (tool != "corrupt")
+    record = runner.one(runner.run(tool, words))
     run = Run.of(store=Store("rb-store"), device="cpu", allow_code=True)
-    inputs = resolve_inputs(json.loads(result.stdout), run)
-    (spec,) = in_memory.task_of(task).specs
+    inputs = resolve_inputs(record, run)
+    (spec,) = task_of(task).specs
     found = Outcomes(run.store, digest(stored_results.outcome_fields(inputs, spec))).values(inputs.n)
     assert len(found), "the store has no outcomes under the key of these settings"
     return found[inputs.data.order(inputs.data.load().labels).argsort().numpy()]
@@ -254,12 +235,11 @@ def test_without_a_store_nothing_is_written_and_with_one_nothing_is_computed_aga
 
 
 def test_other_layers_with_the_same_weights_are_another_model(digits: tuple[Tensor, Tensor]) -> None:
-    torch.manual_seed(0)
-    linear = nn.Linear(64, 10)
-    plain, turned = (
-        nn.Sequential(nn.Flatten(), layer, linear).eval() for layer in (nn.Identity(), nn.LogSigmoid())
+    flatten, layer = linear((1, 8, 8))
+    one, other = (
+        rbtools.evaluate(nn.Sequential(flatten, first, layer).eval(), digits, "acc", store="kept")
+        for first in (nn.Identity(), nn.LogSigmoid())
     )
-    one, other = (rbtools.evaluate(model, digits, "acc", store="kept") for model in (plain, turned))
     assert not torch.equal(one.correct, other.correct)
 
 
@@ -398,14 +378,16 @@ def test_what_else_is_refused(network: nn.Module, digits: tuple[Tensor, Tensor])
     with pytest.raises(RbError, match=r"shuffles its images.*shuffle=False"):
         rbtools.evaluate(network, loader, "acc", store="kept")
     assert rbtools.evaluate(network, loader, "acc").n == len(digits[1])
-    with pytest.raises(RbError, match="evaluation is on meta, the model is on cpu"):
-        rbtools.evaluate(network, digits, "acc", device="meta")
-    with pytest.raises(RbError, match="The device 'cuda:99' cannot be used"):
-        rbtools.evaluate(network, digits, "acc", device="cuda:99")
-    with pytest.raises(RbError, match="no numbers"):
-        rbtools.evaluate(network, (digits[0] * float("nan"), digits[1]), "acc")
-    with pytest.raises(RbError, match=r"The task is 'pgd'\. Expected an attack such as PGD"):
-        rbtools.evaluate(network, digits, "pgd")
+    refused: list[tuple[str, Any, str, dict[str, Any]]] = [
+        ("evaluation is on meta, the model is on cpu", digits, "acc", {"device": "meta"}),
+        ("The device 'cuda:99' cannot be used", digits, "acc", {"device": "cuda:99"}),
+        ("no numbers", (digits[0] * float("nan"), digits[1]), "acc", {}),
+        (r"The task is 'pgd'\. Expected an attack such as PGD", digits, "pgd", {}),
+        ("draws is .* or more", digits, "acc", {"draws": 0}),
+    ]
+    for message, data, task, options in refused:
+        with pytest.raises(RbError, match=message):
+            rbtools.evaluate(network, data, task, **options)
     with pytest.raises(RbError, match=r"a network of torch, without images\. Add data="):
         rbtools.attack(network, "pgd")
     with pytest.raises(RbError, match=r"rb-arch describes, which a module in memory does not have"):
@@ -422,10 +404,10 @@ def test_the_functions_of_the_tools_take_a_module(network: nn.Module, digits: tu
     assert "corrupt.fog.2" in rbtools.corrupt(network, "fog", severity=2, n=N, data=digits)["metrics"]
     assert "pr.uniform.0.1" in noisy["metrics"]
     assert "curve.8" in curve["metrics"]
-    linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
-    radii = rbtools.certify(linear, "smooth", eps="0.1", samples=100, select=10, n=5, data=digits)
+    fresh = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+    radii = rbtools.certify(fresh, "smooth", eps="0.1", samples=100, select=10, n=5, data=digits)
     assert "cert.smooth.0.25.0.1" in radii["metrics"]
-    assert "ntk.trained.train.clean.fro" in rbtools.measure(linear, digits, "ntk", batch_size=4)["metrics"]
+    assert "ntk.trained.train.clean.fro" in rbtools.measure(fresh, digits, "ntk", batch_size=4)["metrics"]
 
 
 def test_an_attack_called_by_itself_draws_by_the_position_of_the_images(
@@ -438,10 +420,3 @@ def test_an_attack_called_by_itself_draws_by_the_position_of_the_images(
     assert not torch.equal(points, attack(model, images, labels, seed=1))
     part = attack(model, images[3:], labels[3:], examples=torch.arange(3, 6))
     torch.testing.assert_close(part, points[3:], atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("words", [{"draws": 0}])
-def test_a_number_of_draws_that_says_nothing_is_refused(words: dict[str, Any]) -> None:
-    data = torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.int64)
-    with pytest.raises(RbError, match=f"{next(iter(words))} is .* or more"):
-        rbtools.evaluate(nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), data, "acc", **words)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +21,13 @@ from rbtools.measures import MEASURES
 from rbtools.records import results
 from rbtools.store import Store
 from rbtools.trainer import init
-from rbtools.trainer.train_model import TrainingTask
-from tests.runner import measure
+from rbtools.trainer.recipe import Recipe
+from rbtools.trainer.train_model import TrainingTask, train
+from rbtools.training import METHODS
+from tests.conftest import SMALL_ARCH
+from tests.runner import in_a_process, measure
 
-ARCH = {
-    "space": "nasbench201",
-    "name": "small",
-    "str": "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|",
-    "channels": 4,
-    "cells": 1,
-}
-FRESH = {"schema": 1, "arch": ARCH, "dataset": "digits"}
+FRESH = {"schema": 1, "arch": SMALL_ARCH, "dataset": "digits"}
 SMALL: dict[str, Any] = {"hessian": {"probes": 2, "iterations": 5}, "wci": {"probes": 2}, "nu": {"steps": 2}}
 
 
@@ -52,30 +46,22 @@ def entries(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_fresh_weights_are_those_that_a_training_starts_from() -> None:
-    from rbtools.trainer.recipe import Recipe
-    from rbtools.training import METHODS
-
     run = run_in(seed=3)
     data = data_of(FRESH, run, "train")
     task = TrainingTask(FRESH, FRESH, data, METHODS.build("erm"), Recipe(), "fp32")
     begun = init.network(task, run)
-    made = init.fresh(ARCH, data.about, 3)
+    made = init.fresh(SMALL_ARCH, data.about, 3)
     for name, value in begun.state_dict().items():
         assert torch.equal(made.state_dict()[name], value)
     name = "network.classifier.weight"
-    other = init.fresh(ARCH, data.about, 4)
+    other = init.fresh(SMALL_ARCH, data.about, 4)
     assert not torch.equal(other.state_dict()[name], begun.state_dict()[name])
 
 
 def test_a_record_without_a_checkpoint_is_measured_at_initialisation_and_says_so() -> None:
     record = measure(FRESH, asked("ntk", "jacobian", "hessian", "params"), run_in())
-    assert {
-        "ntk.clean.fro",
-        "ntk.robust.fro.pgd.8",
-        "jacobian.init.train",
-        "hessian.init.train.weight.trace",
-        "params",
-    } <= record["metrics"].keys()
+    names = "ntk.clean.fro jacobian.init.train hessian.init.train.weight.trace params".split()
+    assert {*names} <= record["metrics"].keys()
     entry = entries(record)["ntk.robust.fro.pgd.8"]
     assert (entry["on"], entry["init_seed"], entry["split"], entry["n"]) == ("init", 0, "train", 12)
     assert (entry["attack"], entry["steps"], entry["iterate"]) == ("pgd", 2, "last")
@@ -90,18 +76,9 @@ def test_a_record_without_a_checkpoint_is_measured_at_initialisation_and_says_so
 def test_a_checkpoint_is_measured_where_each_measure_belongs(trained: dict[str, dict[str, Any]]) -> None:
     names = ("hessian", "jacobian", "wci", "margin", "sharpness", "nu", "ntk", "snip")
     record = measure(trained["pgd"], asked(*names), run_in())
-    assert {
-        "hessian.weight.lmax",
-        "jacobian.trained.train",
-        "wci",
-        "wci.trace",
-        "margin.clean",
-        "margin.robust.pgd.8",
-        "sharpness.pgd.8",
-        "nu.l2.0.0313725",
-        "ntk.clean.fro",
-        "snip",
-    } <= record["metrics"].keys()
+    named = "hessian.weight.lmax jacobian.trained.train wci wci.trace margin.clean margin.robust.pgd.8"
+    named += " sharpness.pgd.8 nu.l2.0.0313725 ntk.clean.fro snip"
+    assert {*named.split()} <= record["metrics"].keys()
     found = entries(record)
     assert (found["wci"]["on"], found["wci"]["split"]) == ("trained", "train")
     assert found["wci"]["layers"].keys() and found["wci"]["se_over"] == "probes"
@@ -209,10 +186,6 @@ def test_another_attack_than_pgd_or_fgsm_is_refused() -> None:
 
 
 def test_images_that_a_training_held_out_are_no_training_images(tmp_path: Path) -> None:
-    from rbtools.trainer.recipe import Recipe
-    from rbtools.trainer.train_model import train
-    from rbtools.training import METHODS
-
     record = train(FRESH, METHODS.build("erm"), Recipe(epochs=1, val=0.2), run_in())
     entry = entries(measure(record, asked("hessian"), run_in()))["hessian.weight.trace"]
     assert "indices" in entry
@@ -244,7 +217,7 @@ def test_a_training_keeps_what_was_measured_on_fresh_weights() -> None:
 
 
 def test_a_network_that_has_no_live_path_is_measured_like_any_other() -> None:
-    dead = {**FRESH, "arch": {**ARCH, "str": "|none~0|+|none~0|none~1|+|none~0|none~1|none~2|"}}
+    dead = {**FRESH, "arch": {**SMALL_ARCH, "str": "|none~0|+|none~0|none~1|+|none~0|none~1|none~2|"}}
     record = measure(dead, asked("ntk", "jacobian", "grad_norm", "snip", "synflow"), run_in())
     assert record["metrics"]["jacobian.init.train"] == 0
     assert "ntk.robust.cond.pgd.8" not in record["metrics"]
@@ -314,13 +287,6 @@ def test_two_workers_share_the_measures_of_one_record(trained: dict[str, dict[st
     records = []
     for jobs in ("1", "2"):
         shutil.copytree("rb-store", jobs)
-        line = f"-m rbtools.commands.measure {words} --jobs {jobs} --store {jobs}"
-        done = subprocess.run(
-            [sys.executable, *line.split()],
-            input=json.dumps(trained["pgd"]),
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        records.append(timeless(json.loads(done.stdout)))
+        out, _, _ = in_a_process("measure", f"{words} --jobs {jobs} --store {jobs}", [trained["pgd"]])
+        records.append(timeless(json.loads(out)))
     assert records[0] == records[1]

@@ -25,33 +25,12 @@ from rbtools.models.normalize import Normalized
 from rbtools.probabilistic import intervals
 from rbtools.records import checksums, consistency
 from tests.conftest import SMALL_ARCH
+from tests.networks import class_means, nearest
+from tests.runner import Record
 
-Record = dict[str, Any]
 Layer = Callable[[Tensor], Tensor]
 EPS, N = 16, 60
 CHECK = {"eps": EPS, "steps": 5, "queries": 100, "samples": 5, "n": N, "store": "rb-store"}
-
-
-class Nearest(nn.Module):
-    """Logits: minus the squared distance to the mean image of each class, up to a constant."""
-
-    def __init__(self, means: Tensor, scale: float = 1.0) -> None:
-        super().__init__()
-        self.linear = nn.Linear(64, 10)
-        self.linear.weight.data = scale * 2 * means.float()
-        self.linear.bias.data = -scale * means.square().sum(1).float()
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.linear(images.flatten(1))
-        return logits
-
-
-def means(every: int = 1, first: int = 0) -> Tensor:
-    """The mean image (10, 64) of each class, of every so many training images."""
-    data = datasets.load("digits", "train")
-    pixels = data.images.flatten(1).double()[first::every] / 255
-    labels = data.labels[first::every]
-    return torch.stack([pixels[labels == label].mean(0) for label in range(10)])
 
 
 class Convolutional(nn.Module):
@@ -86,10 +65,7 @@ class Convolutional(nn.Module):
                 self.features[1].eval()
                 self.features(images)
             features = self.features.eval()(images).double()
-        centres = torch.stack([features[data.labels == label].mean(0) for label in range(10)])
-        self.head = nn.Linear(centres.shape[1], 10)
-        self.head.weight.data = 2 * centres.float()
-        self.head.bias.data = -centres.square().sum(1).float()
+        self.head = nearest(torch.stack([features[data.labels == label].mean(0) for label in range(10)]))
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(images))
@@ -102,12 +78,12 @@ class Around(nn.Module):
 
     def __init__(
         self,
-        before: Callable[[Tensor], Tensor],
-        after: Callable[[Tensor], Tensor] = lambda x: x,
+        before: Layer = lambda x: x,
+        after: Layer = lambda x: x,
         inside: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.before, self.after, self.nearest = before, after, inside or Nearest(means())
+        self.before, self.after, self.nearest = before, after, inside or nearest(class_means())
 
     def forward(self, images: Tensor) -> Tensor:
         return self.after(self.nearest(self.before(images)))
@@ -127,10 +103,6 @@ class Gradient(torch.autograd.Function):
             return -gradient, None
         pattern = torch.arange(gradient.numel()).view_as(gradient) * 7919 % 97 - 48.0
         return pattern, None
-
-
-def identity(images: Tensor) -> Tensor:
-    return images
 
 
 def contrast(images: Tensor) -> Tensor:
@@ -172,11 +144,11 @@ def alarms(record: Record) -> list[str]:
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "quantised input": (lambda: Around(rounded(4)), "gradient"),
     "noise at test time": (lambda: Around(noisy), "randomised"),
-    "dropout left on": (lambda: Around(identity, nn.Dropout(0.3).train()), "randomised"),
-    "ends in a softmax": (lambda: Around(identity, lambda logits: logits.softmax(1)), "ends in a softmax"),
-    "saturated logits": (lambda: Around(identity, lambda logits: 1e5 * logits), "gradient"),
+    "dropout left on": (lambda: Around(after=nn.Dropout(0.3).train()), "randomised"),
+    "ends in a softmax": (lambda: Around(after=lambda logits: logits.softmax(1)), "ends in a softmax"),
+    "saturated logits": (lambda: Around(after=lambda logits: 1e5 * logits), "gradient"),
     "wrong mean": (lambda: Normalized(Around(contrast), [0.9], [0.3]), "normalisation"),
-    "labels shifted": (lambda: Around(identity, lambda logits: logits.roll(1, 1)), "class-map=FILE"),
+    "labels shifted": (lambda: Around(after=lambda logits: logits.roll(1, 1)), "class-map=FILE"),
     "gradient stopped": (lambda: Around(lambda images: images.detach()), "gradient"),
     "gradient turned round": (lambda: Around(lambda x: Gradient.apply(x, "turned")), "test"),
     "gradient of a pattern": (lambda: Around(lambda x: Gradient.apply(x, "pattern")), "test"),
@@ -199,16 +171,16 @@ def test_a_faulty_network_is_named(fault: str, monkeypatch: pytest.MonkeyPatch) 
 
 # Which training images the means are of (every so many, from one on), and a factor of the logits.
 HONEST: dict[str, Callable[[], nn.Module]] = {
-    "nearest mean": lambda: Nearest(means()),
-    "large logits": lambda: Nearest(means(2, 1), 10),
-    "small logits of few images": lambda: Nearest(means(4, 3), 0.3),
-    "dropout in eval mode": lambda: Around(identity, nn.Dropout(0.3).eval()),
-    "BatchNorm in eval mode": lambda: Around(identity, nn.BatchNorm1d(10).eval()),
+    "nearest mean": lambda: nearest(class_means()),
+    "large logits": lambda: nearest(class_means(2, 1), 10),
+    "small logits of few images": lambda: nearest(class_means(4, 3), 0.3),
+    "dropout in eval mode": lambda: Around(after=nn.Dropout(0.3).eval()),
+    "BatchNorm in eval mode": lambda: Around(after=nn.BatchNorm1d(10).eval()),
     "brighter": lambda: Around(lambda images: 0.9 * images + 0.05),
     "little contrast": lambda: Around(lambda images: torch.sigmoid(3 * (images - 0.5))),
     "two blocks of convolutions": lambda: Convolutional(deep=True),
     "convolutions behind a contrast": lambda: Around(contrast, inside=Convolutional()),
-    "convolutions, log-softmax": lambda: Around(identity, lambda x: x.log_softmax(1), Convolutional()),
+    "convolutions, log-softmax": lambda: Around(after=lambda x: x.log_softmax(1), inside=Convolutional()),
 }
 
 
@@ -217,9 +189,8 @@ HONEST: dict[str, Callable[[], nn.Module]] = {
 def test_an_honest_model_raises_no_alarm(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     record = record_of(monkeypatch, HONEST[model]().eval())
     assert alarms(record) == []
-    checked = rbtools.attack(
-        rbtools.check(record, **CHECK), "pgd", eps=[4, EPS], steps=5, n=N, store="rb-store"
-    )
+    checked = rbtools.check(record, **CHECK)
+    checked = rbtools.attack(checked, "pgd", eps=[4, EPS], steps=5, n=N, store="rb-store")
     verify = rbtools.verify(checked, sample=3, store="rb-store")["verify"]
     assert verify["inconsistent"] == []
     assert {one["verdict"] for one in verify["entries"].values()} <= {"match", "cannot be told"}
@@ -228,7 +199,7 @@ def test_an_honest_model_raises_no_alarm(model: str, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def claim(monkeypatch: pytest.MonkeyPatch) -> Record:
     """An honest record."""
-    record = record_of(monkeypatch, Nearest(means()))
+    record = record_of(monkeypatch, nearest(class_means()))
     record = rbtools.attack(record, "pgd", eps=[8, EPS], steps=5, n=N, store="rb-store")
     return rbtools.attack(record, "aa", eps=EPS, attacks="apgd-ce", n=N, store="rb-store")
 

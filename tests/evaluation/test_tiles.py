@@ -15,20 +15,21 @@ import pytest
 
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
+from rbtools.errors import RbError
 from rbtools.evaluation import accuracy, base
 from rbtools.evaluation.base import OutcomeRows, Outcomes
 from rbtools.evaluation.evaluate import Evaluator
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.spec import Evaluation
+from rbtools.execution import resources
 from rbtools.execution.engine import Call, Engine, JobReport, run_job
 from rbtools.execution.run import Run
 from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.store import Store
-from tests.runner import run_task
+from tests.runner import Record, run_task
 
-Record = dict[str, Any]
 TASKS: dict[str, Callable[[], Evaluation]] = {
     "pgd": lambda: accuracy.attacked(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255)),
     "ladder": lambda: accuracy.attacked(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255), ladder=True),
@@ -153,21 +154,22 @@ class OneByOne(Backwards):
         future.set_result(run_job(call, self.run.changed(pool=None)))
 
 
+def killed(record: Record, run: Run, after: int) -> None:
+    """Measure the accuracy under PGD, in a process that is killed after so many tiles."""
+    with pytest.raises(Killed), OneByOne(run) as engine:
+        engine.last = after
+        run_task(record, TASKS["pgd"](), run.changed(pool=engine))
+
+
 @pytest.mark.parametrize("after", [1, 2, 5])
 def test_a_killed_run_loses_what_was_under_way(
-    after: int,
-    trained: dict[str, Record],
-    stores: tuple[str, str],
-    computed: list[int],
+    after: int, trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
 ) -> None:
     """Its tiles came in the order 6, 5, 4, 3, 2, 1, and none could be appended to the outcomes."""
     alone, shared = stores
     expected = run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
     computed.clear()
-    run = run_in(shared)
-    with pytest.raises(Killed), OneByOne(run) as engine:
-        engine.last = after
-        run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
+    killed(trained["erm"], run_in(shared), after)
     again = run_task(trained["erm"], TASKS["pgd"](), run_in(shared))
     assert len(computed) == 6
     assert timeless(again) == timeless(expected) and outcomes(shared) == outcomes(alone)
@@ -179,9 +181,7 @@ def test_saved_images_are_of_all_tiles_beside_parts_of_a_killed_run(
 ) -> None:
     _, shared = stores
     run = run_in(shared)
-    with pytest.raises(Killed), OneByOne(run) as engine:
-        engine.last = 3
-        run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
+    killed(trained["erm"], run, 3)
     assert list(Store(shared).files("state"))
     attack = ATTACKS.build("pgd", steps=2)
     run_task(trained["erm"], accuracy.attacked(attack, (8 / 255,), save=str(tmp_path / "saved")), run)
@@ -197,14 +197,11 @@ def test_a_worker_takes_the_parts_that_another_shard_has_stored_since(
     alone, shared = stores
     expected = run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
     computed.clear()
-    other = run_in(shared, shard=(2, 2))
 
     class Late(Backwards):
         def wait(self) -> None:
             if not computed:
-                with pytest.raises(Killed), OneByOne(other) as killed:
-                    killed.last = 3
-                    run_task(trained["erm"], TASKS["pgd"](), other.changed(pool=killed))
+                killed(trained["erm"], run_in(shared, shard=(2, 2)), 3)
             super().wait()
 
     run = run_in(shared, shard=(1, 2))
@@ -262,9 +259,7 @@ def test_a_damaged_part_is_computed_again(
     run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
     computed.clear()
     run = run_in(shared)
-    with pytest.raises(Killed), OneByOne(run) as engine:
-        engine.last = 3
-        run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
+    killed(trained["erm"], run, 3)
     next(iter(Store(shared).files("state"))).write_bytes(b"cut off")
     run_task(trained["erm"], TASKS["pgd"](), run)
     assert len(computed) == 6 + 1
@@ -287,9 +282,6 @@ def test_a_store_that_cannot_be_written_costs_nothing_twice(
 def test_workers_of_another_kind_of_device_are_refused(
     trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rbtools.errors import RbError
-    from rbtools.execution import resources
-
     monkeypatch.setattr(resources, "kind", lambda run: resources.Kind("cuda"))
     run = run_in("rb-store", precision="fp32")
     with Backwards(run) as engine, pytest.raises(RbError, match="Name one with --device"):

@@ -25,7 +25,8 @@ from rbtools.jobs.transfer import transferred
 from rbtools.store import Store
 from rbtools.store.content_store import object_name
 from tests.conftest import SMALL_ARCH
-from tests.runner import Record, entry, one, run, run_task
+from tests.networks import class_means, nearest
+from tests.runner import Record, entry, lines, one, run, run_task
 
 EPS = 40 / 255
 CONTEXT = Run.of(tool="test", device="cpu", threads=1)
@@ -53,13 +54,7 @@ def store_in(folder: str) -> Store:
 
 def classifier(seed: int) -> nn.Sequential:
     """The nearest mean image, by half of the pixels: linear, and different for each seed."""
-    data = datasets.load("digits", "train")
-    pixels = data.images.flatten(1).double() / 255
-    means = torch.stack([pixels[data.labels == label].mean(0) for label in range(10)])
-    means = means * (torch.rand(64, generator=torch.Generator().manual_seed(seed)) < 0.5)
-    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    network[1].weight.data, network[1].bias.data = 2 * means.float(), -means.square().sum(1).float()
-    return network.eval().requires_grad_(False)
+    return nearest(class_means() * (torch.rand(64, generator=torch.Generator().manual_seed(seed)) < 0.5))
 
 
 @pytest.fixture
@@ -150,10 +145,8 @@ def test_the_key_of_one_source_is_what_it_was(networks: dict[str, Any]) -> None:
     assert spec.column()["source"] == named("b")
     told = spec.settings()
     assert told["source"] == named("b") and told["source_model"]["dataset"] == "digits"
-    found = run_task(
-        record_of("d"), task("b"), Run.of(tool="test", store=store_in("one"), device="cpu", n=20)
-    )
-    assert "broken_by_source" not in found["evals"][-1]
+    context = CONTEXT.changed(store=store_in("one"), n=20)
+    assert "broken_by_source" not in run_task(record_of("d"), task("b"), context)["evals"][-1]
 
 
 def test_the_passes_of_an_ensemble_are_those_of_its_members(networks: dict[str, Any]) -> None:
@@ -215,18 +208,17 @@ def test_a_source_for_other_images_or_classes_is_refused(
 def test_sources_at_the_command_line(networks: dict[str, Any]) -> None:
     store_in("rb-store")
     for letter in "abc":
-        Path(f"{letter}.jsonl").write_text(json.dumps(record_of(letter)) + "\n")
+        Path(f"{letter}.jsonl").write_text(lines(record_of(letter)))
     how = "--attack mi-fgsm --eps 40 --n 60 --device cpu"
     first = one(run("attack", f"transfer --from a.jsonl,b.jsonl,c.jsonl {how}", [record_of("d")]))
     networks["loads"].clear()
     other = one(run("attack", f"transfer --from 'c.jsonl, a.jsonl,b.jsonl' {how}", [record_of("d")]))
     assert other["evals"][-1]["broken_by_source"] == first["evals"][-1]["broken_by_source"]
     assert not networks["loads"]
-    alone = [
-        one(run("attack", f"transfer --from {letter}.jsonl {how}", [record_of("d")])) for letter in "abc"
-    ]
     name = "transfer.mi-fgsm10.40"
-    assert first["metrics"][name] <= min(record["metrics"][name] for record in alone)
+    for letter in "abc":
+        alone = one(run("attack", f"transfer --from {letter}.jsonl {how}", [record_of("d")]))
+        assert first["metrics"][name] <= alone["metrics"][name]
     twice = run("attack", f"transfer --from a.jsonl,b.jsonl,a.jsonl {how}", [record_of("d")])
     assert twice.exit_code == 2 and f"--from names the checkpoint {named('a')[:19]}... twice" in twice.stderr
     absent = run("attack", f"transfer --from a.jsonl,none.jsonl {how}", [record_of("d")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 import subprocess
 import sys
@@ -13,18 +12,19 @@ from typing import Any
 
 import pytest
 
-from rbtools.commands import attack
 from rbtools.evaluation import attacking, base
-from tests.runner import Record, invoke, one
+from tests import runner
+from tests.runner import Record, one
 
-ASKED = "pgd --steps 5 --eps 2 --n 120 --two-phase 40 --screen-steps 1 --device cpu --jobs 1".split()
+ASKED = "pgd --steps 5 --eps 2 --n 120 --two-phase 40 --screen-steps 1 --device cpu --jobs 1"
 
 # The process kills itself before call number `last` of an attack.
 RUN = """
 import os, signal, sys
+from rbtools.commands import attack
 from tests.evaluation import test_two_phase_resume as here
 here.watch(setattr, lambda calls: calls < int(sys.argv[1]) or os.kill(os.getpid(), signal.SIGKILL))
-here.attack.main(sys.argv[2:])
+attack.main(sys.argv[2:])
 """
 
 
@@ -48,14 +48,14 @@ def run(record: Record, store: str) -> tuple[Record, int]:
     """The entry of the attack, and how many calls there were."""
     with pytest.MonkeyPatch.context() as patch:
         watch(patch.setattr, lambda number: None)
-        entry = one(invoke(attack.main, [*ASKED, "--store", store], record))["evals"][-1]
+        entry = one(runner.run("attack", f"{ASKED} --store {store}", [record]))["evals"][-1]
     return entry, int(Path("calls").read_text())
 
 
 def killed(record: Record, store: str, last: int) -> int:
     """How many calls a process made that was killed before the call of this number."""
-    words = [sys.executable, "-c", RUN, str(last), *ASKED, "--store", store]
-    result = subprocess.run(words, input=json.dumps(record) + "\n", capture_output=True, text=True)
+    words = [sys.executable, "-c", RUN, str(last), *ASKED.split(), "--store", store]
+    result = subprocess.run(words, input=runner.lines(record), capture_output=True, text=True)
     assert result.returncode == -9, result.stderr
     return int(Path("calls").read_text())
 
