@@ -7,7 +7,6 @@ import hashlib
 import io
 import struct
 import tarfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -253,11 +252,4 @@ def tar(archive, folder, *, inside="", mode="w:gz"):
     """Pack a folder under its own name, or its content under `inside`; returns the archive."""
     with tarfile.open(archive, mode) as out:
         out.add(folder, arcname=inside or Path(folder).name)
-    return Path(archive)
-
-
-def zipped(archive, folder):
-    with zipfile.ZipFile(archive, "w") as out:
-        for path in sorted(Path(folder).rglob("*")):
-            out.write(path, path.relative_to(Path(folder).parent))
     return Path(archive)

@@ -7,28 +7,25 @@ import json
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
 import rbtools
-from rbtools.cli import tools
 from rbtools.datasets import digits, published_files, streaming
 from rbtools.evaluation.base import Batch
 from rbtools.inputs.data import _loaded
+from tests import runner
 from tests.conftest import SMALL_ARCH
 from tests.datasets import archives
 from tests.datasets.test_fetch import Server
 
 
 def run(tool, *arguments, records=()):
-    command = tools.tool(tool).command
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    return CliRunner().invoke(command, [str(argument) for argument in arguments], input=text)
+    return runner.run(tool, [str(argument) for argument in arguments], records)
 
 
 def only(result, status=0):
     assert result.exit_code == status, result.stderr
-    (line,) = result.stdout.splitlines()
-    return json.loads(line)
+    (record,) = runner.records(result)
+    return record
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +95,10 @@ def test_streamed_images_give_the_same_numbers(colour, photos, tmp_path, monkeyp
 def test_a_folder_taken_for_the_test_split_is_said_once(colour, photos):
     record, folder = colour
     line = {**record, "dataset": f"imagefolder:{photos / 'val'}"}
-    result = run("attack", "fgsm", "--n", 2, "--store", folder / "store", records=[line, line])
-    assert result.exit_code == 0
-    assert result.stderr.count("its images are taken for the split test") == 1
-    apart = run("attack", "fgsm", "--n", 2, "--jobs", 2, "--store", folder / "store", records=[line, line])
-    assert apart.exit_code == 0
-    assert apart.stderr.count("its images are taken for the split test") == 1
-    quiet = run("attack", "fgsm", "--n", 2, "-q", "--store", folder / "store", records=[line])
-    assert quiet.stderr == ""
+    for more, count in (((), 1), (("--jobs", 2), 1), (("-q",), 0)):
+        result = run("attack", "fgsm", "--n", 2, "--store", folder / "store", *more, records=[line, line])
+        assert result.exit_code == 0
+        assert result.stderr.count("its images are taken for the split test") == count
 
 
 def test_download_brings_what_is_missing_and_only_when_asked(trained, tmp_path, monkeypatch):
@@ -140,11 +133,8 @@ def test_download_brings_what_is_missing_and_only_when_asked(trained, tmp_path, 
 
 
 def test_counts_need_no_files(tmp_path):
-    for name, params in (
-        ("cifar100", 1_537_396),
-        ("imagenet16-120", 1_538_696),
-        ("cifar10-c:fog.3", 1_531_546),
-    ):
+    sizes = {"cifar100": 1_537_396, "imagenet16-120": 1_538_696, "cifar10-c:fog.3": 1_531_546}
+    for name, params in sizes.items():
         record = only(run("arch", "--index", 1462, "--dataset", name, "--data-dir", tmp_path / "nowhere"))
         assert record["arch"]["params"] == params and record["dataset"] == name
 
