@@ -78,7 +78,6 @@ def test_statistics_of_batchnorm_are_those_of_the_first_pass() -> None:
 
 def test_without_a_radius_it_is_erm() -> None:
     images, labels = images_for(12), torch.arange(12) % 3
-    torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(108, 3))
     other, far = copy.deepcopy(net), copy.deepcopy(net)
     rbtools.fit(net, (images, labels), "sam", rho=0.0, **STEP)

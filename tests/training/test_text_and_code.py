@@ -19,10 +19,7 @@ from rbtools.training import METHODS
 
 # (option, method, value of PRBench's text or what stands for it, value of wellzline/PRBenchmark), as typed.
 PRBENCH = [
-    ("--inner-mode", "pgd", "eval", "train"),
-    ("--inner-mode", "alp", "eval", "train"),
-    ("--inner-mode", "clp", "eval", "train"),
-    ("--inner-mode", "at-pr", "eval", "train"),
+    *(("--inner-mode", method, "eval", "train") for method in ("pgd", "alp", "clp", "at-pr")),
     ("--extra-pass", "trades", "on", "off"),
     ("--bce", "mart", "ce", "bce"),
     *(
@@ -59,15 +56,9 @@ PRBENCH = [
     ("--weight-decay", "erm", "0.0035", "0.0005"),
     ("--augment", "erm", "auto", "crop-reflect,flip"),
 ]
-NAS_ROBBENCH_201 = [("--lr", "pgd", "0.05", "0.1"), ("--weight-decay", "pgd", "0.0001", "0.0005")]
 
 
 @functools.cache
-def help_of(method: str) -> dict[str, str]:
-    """What rb-train --method METHOD --help says of each option, on one line."""
-    return entries_of(main, "--method", method)
-
-
 def entries_of(command: Tool, *arguments: str) -> dict[str, str]:
     """What the command's help says of each option, on one line."""
     text = CliRunner().invoke(command, [*arguments, "--help-all"]).output
@@ -84,31 +75,25 @@ def named(entry: str, text: str, code: str) -> bool:
     return parts is not None and re.search(rf"(?<![\w.,-]){re.escape(code)}(?![\w.])", parts[1]) is not None
 
 
-@pytest.mark.parametrize(("option", "method", "text", "code"), PRBENCH)
-def test_the_help_names_the_value_of_text_and_code(option: str, method: str, text: str, code: str) -> None:
-    entry = help_of(method)[option]
-    assert "PRBench" in entry
-    assert named(entry, text, code), entry
-
-
-@pytest.mark.parametrize(("option", "method", "text", "code"), NAS_ROBBENCH_201)
-def test_so_it_does_for_nas_robbench_201(option: str, method: str, text: str, code: str) -> None:
-    assert named(help_of(method)[option].partition("NAS-RobBench-201: ")[2], text, code)
-
-
 @pytest.mark.parametrize(
     ("command", "arguments", "option", "text", "code"),
     [
+        *((main, ("--method", method), option, *values) for option, method, *values in PRBENCH),
+        (main, ("--method", "pgd"), "--lr", "0.05", "0.1"),  # of NAS-RobBench-201
+        (main, ("--method", "pgd"), "--weight-decay", "0.0001", "0.0005"),
         (pr.main, (), "--gamma", "8/255", "0.03"),
         (pr.main, (), "--truncate", "off", "on"),
         (pr.main, (), "--passes", "at-least", "above"),
         (attack.main, ("cw",), "--kappa", "50", "2"),
     ],
 )
-def test_so_it_does_for_evaluations(
+def test_the_help_names_the_value_of_text_and_code(
     command: Tool, arguments: tuple[str, ...], option: str, text: str, code: str
 ) -> None:
-    assert named(entries_of(command, *arguments)[option], text, code)
+    entry = entries_of(command, *arguments)[option]
+    nas_robbench = (text, code) in (("0.05", "0.1"), ("0.0001", "0.0005"))
+    assert command is not main or nas_robbench or "PRBench" in entry
+    assert named(entry.partition("NAS-RobBench-201: ")[2] if nas_robbench else entry, text, code), entry
 
 
 def differences(method: str) -> dict[str, tuple[Any, Any]]:
