@@ -41,9 +41,6 @@ def named(root):
     return f"imagefolder:{root}"
 
 
-# --- what is loaded -------------------------------------------------------------------------------
-
-
 def test_images_and_labels_come_in_alphabetical_order(photos):
     found = datasets.load(named(photos), "test")
     assert found.class_names == ["cat", "dog"] and found.classes == 2
@@ -160,9 +157,6 @@ def test_order_is_that_of_torchvision(tmp_path):
     assert [(label, tree.path(i)) for i, (label, _) in enumerate(tree.files)] == expected
 
 
-# --- class maps -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -215,9 +209,6 @@ def test_wrong_class_map_is_explained(photos, tmp_path, text, message):
     file.write_bytes(text) if isinstance(text, bytes) else text is None or file.write_text(text)
     found = error_of(datasets.describe, named(photos), class_map=file)
     assert message in found and str(file) in found
-
-
-# --- what goes wrong ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", ["empty", "text", "cut", "gone", "loop", "deep"])
@@ -327,9 +318,6 @@ def test_a_link_in_a_loop_is_named(photos, target):
     link.symlink_to(photos / "test/cat" / target if target != "/" else target)
     message = error_of(datasets.describe, named(photos))
     assert f"{link} is a link to a folder that it lies in" in message
-
-
-# --- fingerprints ---------------------------------------------------------------------------------
 
 
 def test_fingerprint_is_what_the_docstring_says(photos, tmp_path):

@@ -64,9 +64,6 @@ def make(tmp_path, monkeypatch):
     return made
 
 
-# --- reading --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_split_is_read_back_byte_for_byte(make, name):
     folder, made = make(name)
@@ -127,9 +124,6 @@ def test_tinyimagenet_sorted_into_class_folders_is_the_same(make):
     assert datasets.fingerprint("tinyimagenet", "test", folder) == before
 
 
-# --- imagenet50 -----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def imagenet50(tmp_path):
     from PIL import Image
@@ -168,9 +162,6 @@ def test_imagenet50_is_described_by_what_is_there(imagenet50):
     shutil.rmtree(imagenet50 / "imagenet50/train/n49")
     message = error_of(datasets.load, "imagenet50", "test", imagenet50)
     assert "has 49 class folders" in message and "imagenet50 has 50 classes" in message
-
-
-# --- corruptions ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["cifar10-c", "cifar100-c"])
@@ -228,8 +219,6 @@ def test_all_corruptions_are_the_fifteen_of_the_benchmark(corruptions, monkeypat
 def test_wrong_arguments_are_answered(name, message):
     assert message in error_of(datasets.describe, name)
 
-
-# --- known without the files ----------------------------------------------------------------------
 
 BOTH = ("crop", "flip")
 OFFICIAL = {  # as published: shape, classes, sizes
@@ -294,9 +283,6 @@ def test_second_fingerprint_reads_no_image(make, name, monkeypatch, settled):
     assert datasets.fingerprint(name, "test", folder, cache) == first
     with pytest.raises(AssertionError, match="was read"):
         datasets.fingerprint(name, "test", folder)
-
-
-# --- what goes wrong ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*NAMES, "imagenet50", "cifar10-c:fog.3"])
@@ -419,3 +405,25 @@ def test_an_svhn_file_that_is_not_the_published_one_never_reaches_scipy(make, mo
     monkeypatch.setattr("scipy.io.loadmat", lambda *args, **options: pytest.fail("scipy opens it"))
     message = error_of(datasets.load, "svhn", "test", folder)
     assert f"The file {folder / 'test_32x32.mat'} cannot be read (its MD5 is" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std"),
+    [
+        # The decimals that NAS-Bench-201's users print for the same constants.
+        ("cifar10", (0.4914, 0.4824, 0.4467), (0.2471, 0.2435, 0.2616)),
+        ("cifar100", (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+        ("imagenet16-120", (0.4811, 0.4575, 0.4079), (0.2479, 0.2402, 0.2553)),
+        ("rice", (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)),
+        ("kuangliu", (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+        ("mnist", (0.1307,), (0.3081,)),
+        ("svhn", (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
+        ("cinic10", (0.4789, 0.4723, 0.4305), (0.2421, 0.2383, 0.2587)),
+        ("tinyimagenet", (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
+        ("imagenet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ],
+)
+def test_constants_are_on_the_unit_scale(name, mean, std):
+    found = datasets.NORMALIZATIONS[name]
+    assert found.mean == pytest.approx(mean, abs=6e-5)
+    assert found.std == pytest.approx(std, abs=6e-5)

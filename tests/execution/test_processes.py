@@ -21,6 +21,7 @@ import pytest
 from rbtools.execution.engine import Job, JobFunction
 from rbtools.execution.processes import Processes
 from rbtools.execution.run import Run
+from tests.execution.ray_nodes import of_session
 
 TOOL = """
 import os, signal, time
@@ -66,39 +67,23 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     (tmp_path / "tool.py").write_text(TOOL)
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*records: dict[str, Any], options: str = "--jobs 2") -> subprocess.Popen[bytes]:
+    def start(*records: dict[str, Any], options: str = "--jobs 2 in.jsonl") -> subprocess.Popen[bytes]:
         (tmp_path / "in.jsonl").write_bytes(b"".join(line(record) for record in records))
-        process = subprocess.Popen(
-            [sys.executable, "tool.py", *options.split(), "in.jsonl"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        arguments = [sys.executable, "tool.py", *options.split()]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        process = subprocess.Popen(arguments, start_new_session=True, **pipes)
         started.append(process)
         return process
 
     yield start
     for process in started:
-        for pid in session(process.pid):
+        for pid in of_session(process.pid):
             os.kill(pid, signal.SIGKILL)
         process.communicate()
 
 
 def line(record: dict[str, Any]) -> bytes:
     return json.dumps({"schema": 1, "arch": {"name": record["name"]}, **record}).encode() + b"\n"
-
-
-def session(number: int) -> list[int]:
-    """The living processes of a session."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == number and fields[0] != "Z":
-            found.append(int(stat.parent.name))
-    return found
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -132,7 +117,7 @@ def test_records_keep_their_order_and_unordered_ones_come_as_they_are_done(start
     found, said = ended(start(*records))
     assert names(found) == names(records), said
     Path("log").unlink()
-    found, said = ended(start(*records, options="--jobs 2 --unordered"))
+    found, said = ended(start(*records, options="--jobs 2 --unordered in.jsonl"))
     assert sorted(names(found)) == sorted(names(records)) and found[-1]["name"] == "slow", said
 
 
@@ -216,62 +201,44 @@ def test_interrupted_it_writes_what_is_finished_and_leaves_nobody(
     assert names(found) == ["quick"]  # though what comes before it is not done
     assert "Traceback" not in said
     assert time.monotonic() - begin < max(2, begin - started)  # a busy machine takes longer for both
-    until(lambda: not session(process.pid))
+    until(lambda: not of_session(process.pid))
 
 
 @linux
 def test_interrupted_while_workers_start_nothing_is_said_but_that(start: Start) -> None:
     process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
-    until(lambda: len(session(process.pid)) >= 2)
+    until(lambda: len(of_session(process.pid)) >= 2)
     os.killpg(process.pid, signal.SIGINT)
     _, said = ended(process)
     assert process.returncode == 130 and "Traceback" not in said, said
-    until(lambda: not session(process.pid))
+    until(lambda: not of_session(process.pid))
 
 
 @linux
-def test_workers_end_when_their_parent_is_killed(start: Start) -> None:
-    process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
-    until(lambda: len(log()) == 2)
-    process.kill()
-    until(lambda: not session(process.pid))
+def test_workers_end_when_their_parent_is_killed_or_its_reader_is_gone(start: Start) -> None:
+    for end, status in (("kill", -signal.SIGKILL), ("close", 141)):
+        process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
+        assert process.stdout
+        until(lambda: len(log()) == 2)
+        process.kill() if end == "kill" else process.stdout.close()
+        assert process.wait(PATIENCE) == status
+        until(lambda: not of_session(process.pid))  # noqa: B023
+        Path("log").unlink()
 
 
-@linux
-def test_however_much_workers_say_a_reader_that_is_gone_is_noticed(start: Start) -> None:
-    process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
-    assert process.stdout
-    until(lambda: len(log()) == 2)
-    process.stdout.close()
-    assert process.wait(PATIENCE) == 141
-    until(lambda: not session(process.pid))
-
-
-def test_strict_stops_in_the_order_of_the_input(start: Start, tmp_path: Path) -> None:
-    ended(start({"name": "a"}))  # writes tool.py
-    fails = b'{"schema": 1, "arch": {"name": "fails"}}\n'  # the work wants a name beside it
-    given = line({"name": "slow", "seconds": 1}) + fails + line({"name": "after"})
-    process = subprocess.run(
-        [sys.executable, "tool.py", "--jobs", "2", "--errors", "stop"],
-        input=given,
-        capture_output=True,
-        timeout=PATIENCE,
+def test_strict_stops_in_the_order_of_the_input_and_though_that_does_not_end(start: Start) -> None:
+    strict = "--jobs 2 --errors stop"
+    Path("mixed.jsonl").write_bytes(
+        line({"name": "slow", "seconds": 1})
+        + b'{"schema": 1, "arch": {"name": "fails"}}\n'  # the work wants a name beside it
+        + line({"name": "after"})
     )
-    assert process.returncode == 1 and b"because of --errors stop" in process.stderr
-    assert [json.loads(line)["name"] for line in process.stdout.splitlines()] == ["slow"]
-
-
-def test_it_can_end_though_its_input_does_not(start: Start, tmp_path: Path) -> None:
-    ended(start({"name": "a"}))  # writes tool.py and warms up
-    process = subprocess.Popen(
-        [sys.executable, "tool.py", "--jobs", "2", "--errors", "stop"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = start(options=f"{strict} mixed.jsonl")
+    found, said = ended(process)
+    assert process.returncode == 1 and "because of --errors stop" in said and names(found) == ["slow"]
+    process = start(options=strict)
     assert process.stdin and process.stderr
     process.stdin.write(b"no record\n")
     process.stdin.flush()
     assert process.wait(PATIENCE) == 1  # and not by SIGABRT, although a thread is still reading
     assert b"Fatal" not in process.stderr.read()
-    process.communicate()

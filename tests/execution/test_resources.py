@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rbtools import lazy
 from rbtools.cli import build_context
@@ -159,3 +160,17 @@ def test_threads_that_wait_sleep_unless_the_user_says_otherwise(
         monkeypatch.setenv("OMP_WAIT_POLICY", user)
     runpy.run_path(lazy.__file__)
     assert os.environ["OMP_WAIT_POLICY"] == (user or "PASSIVE")
+
+
+def test_a_gpu_computes_in_float32_and_its_settings_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    torch.set_float32_matmul_precision("high")
+    try:
+        with device.float32(torch.device("cuda")):
+            assert not torch.backends.cudnn.allow_tf32
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "high"
+        with device.float32(torch.device("cpu")):
+            assert torch.backends.cudnn.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision("highest")

@@ -124,15 +124,11 @@ def test_a_file_of_lightning_is_a_cell_with_its_weights(cell):
     assert read.metadata["pytorch-lightning_version"] == "1.9.4"
     loaded = model.state_dict()
     assert all(any(torch.equal(wave, value) for value in loaded.values()) for wave in waves.values())
-
-
-def test_a_file_of_lightning_without_its_cell_is_loaded_with_arch_alone():
-    """Its statistics would decide, but sine waves have variances below 0, and outputs that are no numbers."""
-    network = build(arch_of(WITH_SKIP), classes=10, shape=(3, 8, 8))
-    path = saved(lightning(network.state_dict())[1], "last.ckpt")
-    with pytest.raises(RbError, match="3 architectures fit"):
-        checkpoint.load(path)
-    assert checkpoint.load(path, {"space": "nasbench201", "str": WITH_SKIP})[1]["str"] == WITH_SKIP
+    if cell == WITH_SKIP:  # sine waves have variances below 0, so that statistics do not decide
+        path = saved(lightning(network.state_dict())[1], "last.ckpt")
+        with pytest.raises(RbError, match="3 architectures fit"):
+            checkpoint.load(path)
+        assert checkpoint.load(path, {"space": "nasbench201", "str": cell})[1]["str"] == cell
 
 
 NORMALISERS = {
@@ -173,13 +169,9 @@ def test_madrylab_files_with_an_attacker_beside_the_model(network, images):
         content |= {f"module.{where}.new_mean": mean, f"module.{where}.new_std": std}
     model, _, _ = checkpoint.load(saved({"model": content}))
     assert torch.equal(model(images), Normalized(network, MEAN, STD)(images))
-
-
-def test_two_different_normalisations_are_refused(network):
-    pair = {"a.mean": torch.tensor(MEAN), "a.std": torch.tensor(STD)}
-    pair |= {"b.mean": torch.zeros(3), "b.std": torch.ones(3)}
+    pair = {"a.mean": mean, "a.std": std, "b.mean": torch.zeros(3), "b.std": torch.ones(3)}
     with pytest.raises(RbError, match="2 different normalisations"):
-        checkpoint.read(saved({**pair, **network.state_dict()}))
+        checkpoint.read(saved({**pair, **state}))
 
 
 def test_counters_may_be_missing_and_loading_leaves_the_random_state_alone(network, images):
@@ -379,11 +371,7 @@ def test_the_content_decides_and_not_the_ending(network, images):
     torch.save(network.state_dict(), "c.ckpt", _use_new_zipfile_serialization=False)
     for name in ("a.pt", "b.safetensors", "c.ckpt"):
         assert torch.equal(checkpoint.load(name)[0](images), network(images))
-
-
-@pytest.mark.parametrize("kept", [8, 200])
-def test_a_file_cut_anywhere_is_one_sentence(network, kept):
-    for data in (checkpoint.to_bytes(network, {}), saved(network.state_dict()).read_bytes()):
-        Path("cut").write_bytes(data[:kept])
-        with pytest.raises(RbError):
-            checkpoint.load("cut")
+        for kept in (8, 200):
+            Path("cut").write_bytes(Path(name).read_bytes()[:kept])
+            with pytest.raises(RbError):
+                checkpoint.load("cut")

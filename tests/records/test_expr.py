@@ -362,9 +362,6 @@ def test_a_missing_accuracy_is_no_number_of_an_operation() -> None:
     assert "Did you mean" not in str(wrong.value)
 
 
-# --- lists ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "items"),
     [

@@ -194,6 +194,10 @@ def test_markdown() -> None:
         "| 2 | nb201-1 | digits | erm | 0.1100 \\[0.1000, 0.1200\\] |\n"
         "| – | c | digits | – | – |\n"
     )
+    links = {"[click](http://x.example)": 0.75, "www.x.example": 0.5, "\x1b[31m\u202e": 0.5}
+    linked = render.to_markdown(table_of({"arch": {"name": "a"}, "metrics": links}, key="www.x.example"))
+    assert not re.search(r"(?<!\\)\]\(", linked) and "www.x" not in linked and "http:" not in linked
+    assert "\x1b" not in linked and "\u202e" not in linked
 
 
 def test_latex() -> None:

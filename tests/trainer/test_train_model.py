@@ -62,9 +62,6 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return found
 
 
-# --- the same weights -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("method", "change"),
     [
@@ -159,9 +156,6 @@ def test_one_step_on_all_images_is_that_of_a_plain_loop(run: Run) -> None:
     assert trained["train"]["history"]["loss"] == pytest.approx(losses, rel=1e-4)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-5)
-
-
-# --- epochs, batches, schedules -------------------------------------------------------------------
 
 
 def test_every_epoch_meets_every_image_once_in_an_order_of_its_own(
@@ -263,9 +257,6 @@ def test_photographs_are_cropped_and_flipped_and_need_no_normalisation(run: Run,
     assert record["train"]["config"]["normalize"] is None
     assert record["dataset"] == f"imagefolder:{photos}"
     assert run_task(record, accuracy.clean(), run)["evals"][-1]["n"] == 30  # `val` serves as test
-
-
-# --- what was known of former weights -------------------------------------------------------------
 
 
 def test_training_anew_drops_what_belongs_to_former_weights(run: Run) -> None:
@@ -374,9 +365,6 @@ def test_micro_batches_make_the_step_of_the_batch_without_batchnorm(
     assert found["train"]["config"]["micro_batch"] == 300
 
 
-# --- what cannot work -----------------------------------------------------------------------------
-
-
 def test_memory_that_runs_out_fails_the_record_with_what_to_do(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,9 +418,6 @@ def test_a_training_that_diverges_says_where(
 def test_a_recipe_that_cannot_work_is_refused(change: dict[str, Any], message: str, run: Run) -> None:
     with pytest.raises(RbError, match=message):
         train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, **change), run)
-
-
-# --- catastrophic overfitting ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

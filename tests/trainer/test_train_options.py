@@ -129,9 +129,6 @@ def test_the_filter_trains_a_batch_of_no_use_as_erm_does(
     assert (told["filter"], told["filter_rule"], told["warm_steps"]) == ("chen-lee", "batch", 1)
 
 
-# --- regularisers ---------------------------------------------------------------------------------
-
-
 def test_cutout_blacks_out_one_square_inside_at_a_place_of_the_examples_own() -> None:
     images = torch.full((200, 3, 8, 8), 9, dtype=torch.uint8)
     found = augment.cutout(images, 3, Draws(0, "t", torch.arange(200)))
@@ -281,9 +278,6 @@ def test_passes_are_counted_in_the_record() -> None:
     assert "passes" not in go(changed(epochs=0))["train"]
 
 
-# --- validation -----------------------------------------------------------------------------------
-
-
 def test_what_is_held_out_is_not_trained_on_and_has_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     met: set[int] = set()
     step = loop.train_step
@@ -358,9 +352,6 @@ def test_patience_stops_and_says_after_which_epoch(monkeypatch: pytest.MonkeyPat
     assert len(told["history"]["loss"]) == 5
 
 
-# --- what cannot work -----------------------------------------------------------------------------
-
-
 def test_what_cannot_work_is_refused(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "one" / "train").mkdir(parents=True)
     (tmp_path / "one" / "train" / "cat").symlink_to(photos / "train" / "cat")
@@ -383,8 +374,6 @@ def test_what_cannot_work_is_refused(photos: Path, tmp_path: Path) -> None:
     tiny = go(changed(batch_size=20, val=0.02), dataset=f"imagefolder:{photos}")["train"]
     assert "best" not in tiny["checkpoints"] and "validation" not in tiny  # less than an image
 
-
-# --- presets --------------------------------------------------------------------------------------
 
 ABOUT = datasets.Description(name="cifar10", shape=(3, 32, 32), classes=10, class_names=[], sizes={})
 
@@ -619,9 +608,6 @@ def test_the_piecewise_schedule_falls_one_batch_before_the_epoch() -> None:
     assert rates == pytest.approx([0.1] * 3 + [0.01] * 4 + [0.001] * 5)
 
 
-# --- fine-tuning ----------------------------------------------------------------------------------
-
-
 def test_fine_tuning_goes_on_from_the_records_checkpoint() -> None:
     first = go(changed(normalize=[[0.4], [0.5]]))
     none = go(changed(epochs=0, init="checkpoint"), record=first)
@@ -633,9 +619,6 @@ def test_fine_tuning_goes_on_from_the_records_checkpoint() -> None:
     assert more["train"]["history"]["loss"][0] < first["train"]["history"]["loss"][0]
     fresh = go(changed(epochs=1, lr=0.01), record=first)
     assert fresh["checkpoint"] != more["checkpoint"] and "init" not in fresh["train"]
-
-
-# --- arithmetic -----------------------------------------------------------------------------------
 
 
 def test_bfloat16_keeps_weights_and_losses_in_float32() -> None:

@@ -110,8 +110,6 @@ def test_the_term_is_there_where_the_filter_leaves_all_images_alone(monkeypatch:
     assert index_after("pgd", regularize=("wci",), wci_weight=1.0, **options) < index_after("pgd", **options)
 
 
-# --- the rule that stops ------------------------------------------------------------------------------
-
 PGD = METHODS.build("pgd", attack_steps=1)
 STOPS = Recipe(
     epochs=9, batch_size=721, lr=0.1, val=0.0, track=("wci",), every=1, stop_on="wci", stop_patience=2
