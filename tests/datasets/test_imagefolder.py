@@ -254,13 +254,6 @@ def test_mixed_sizes_name_two_files_and_their_sizes(photos):
     assert f"images that were looked at are 5x6, so that {odd} is the odd one" in message
 
 
-def test_splits_of_different_sizes_are_told_before_loading(photos):
-    for file in (photos / "train").rglob("*.png"):
-        write(file, size=(8, 8))
-    message = error_of(datasets.describe, named(photos))
-    assert "is 8x8" in message and "is 5x6" in message
-
-
 def test_splits_with_other_classes_are_refused(photos):
     write(photos / "train/bird/1.png")
     write(photos / "test/fish/1.png")
@@ -283,41 +276,6 @@ def test_class_folders_alone_are_the_test_split_and_that_is_said(photos, name):
     assert torch.equal(found.images, whole.images) and torch.equal(found.labels, whole.labels)
     assert "It has: test." in error_of(datasets.load, named(folder), "train")
     assert datasets.describe(named(photos)).notes == ()
-
-
-def test_folders_that_may_be_no_classes_are_explained(photos):
-    message = error_of(datasets.describe, named(photos / "train"))
-    assert "is itself a split: it holds the class folders cat, dog" in message
-    assert message.endswith(f"imagefolder:{photos}.")
-    pictures = (photos / "test").rename(photos.parent / "pictures")
-    (pictures / "more/folders").mkdir(parents=True)
-    message = error_of(datasets.describe, named(pictures))
-    assert "no train or test folder, but the folders cat, dog, more" in message
-    assert "not all of these have images in them" in message
-    assert "no train or test folder" in error_of(datasets.describe, named(photos.parent))
-
-
-def test_a_path_that_holds_nothing_useful_is_explained(tmp_path):
-    assert "does not exist" in error_of(datasets.describe, "imagefolder:nowhere")
-    (tmp_path / "file").write_text("x")
-    assert "is a file" in error_of(datasets.describe, named(tmp_path / "file"))
-    (tmp_path / "empty").mkdir()
-    assert "has no train or test folder. Expected PATH/train/<class>" in error_of(
-        datasets.describe, named(tmp_path / "empty")
-    )
-    (tmp_path / "flat/test").mkdir(parents=True)
-    write(tmp_path / "flat/test/1.png")
-    assert "has no class folders" in error_of(datasets.describe, named(tmp_path / "flat"))
-    for name in ("imagefolder", "imagefolder:"):
-        assert "Write imagefolder:PATH" in error_of(datasets.describe, name)
-
-
-@pytest.mark.parametrize("target", [".", "..", "../..", "/"])
-def test_a_link_in_a_loop_is_named(photos, target):
-    link = photos / "test/cat/loop"
-    link.symlink_to(photos / "test/cat" / target if target != "/" else target)
-    message = error_of(datasets.describe, named(photos))
-    assert f"{link} is a link to a folder that it lies in" in message
 
 
 def test_fingerprint_is_what_the_docstring_says(photos, tmp_path):
@@ -358,3 +316,47 @@ def test_an_image_that_is_no_plain_file_is_not_waited_for(tmp_path, kind):
     os.mkfifo(odd) if kind == "pipe" else odd.symlink_to("/dev/zero")
     with pytest.raises(RbError, match=r"1.png.*it is no plain file"):
         datasets.fingerprint(f"imagefolder:{tmp_path}", "test")
+
+
+def empty(root):
+    (root / "empty").mkdir()
+    return root / "empty"
+
+
+def pictures(root):
+    """Class folders, of which one has no images."""
+    (root / "test/more/folders").mkdir(parents=True)
+    return (root / "test").rename(root.parent / "pictures")
+
+
+def other_sizes(root):
+    return [write(file, size=(8, 8)) for file in (root / "train").rglob("*.png")] and root
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda root: root / "nowhere", "does not exist"),
+        (lambda root: root / "test/cat/9.png", "is a file"),
+        (empty, "has no train or test folder. Expected PATH/train/<class>"),
+        (lambda root: write(root / "flat/test/1.png").parents[1], "has no class folders"),
+        (lambda root: root.parent, "no train or test folder"),
+        (lambda root: root / "train", "is itself a split: it holds the class folders cat, dog"),
+        (lambda root: root / "train", "/photos."),
+        (pictures, "no train or test folder, but the folders cat, dog, more"),
+        (pictures, "not all of these have images in them"),
+        (other_sizes, "is 8x8"),
+    ],
+)
+def test_a_path_that_holds_nothing_useful_is_explained(photos, change, said):
+    assert said in error_of(datasets.describe, named(change(photos)))
+    for name in ("imagefolder", "imagefolder:"):
+        assert "Write imagefolder:PATH" in error_of(datasets.describe, name)
+
+
+@pytest.mark.parametrize("target", [".", "..", "../..", "/"])
+def test_a_link_in_a_loop_is_named(photos, target):
+    link = photos / "test/cat/loop"
+    link.symlink_to(photos / "test/cat" / target if target != "/" else target)
+    message = error_of(datasets.describe, named(photos))
+    assert f"{link} is a link to a folder that it lies in" in message

@@ -13,28 +13,17 @@ import pytest
 import torch
 
 from rbtools import datasets
-from rbtools.datasets import cifar, corrupted, digits, photographs, published_files
+from rbtools.datasets import cifar, digits, published_files
 from tests.datasets import archives
 from tests.datasets.archives import Memory, check, error_of
 
 NAMES = ["cifar10", "cifar100", "imagenet16-120", "mnist", "svhn", "cinic10", "tinyimagenet"]
-CLASSES = {
-    "cifar10": cifar.Cifar10,
-    "cifar100": cifar.Cifar100,
-    "imagenet16-120": cifar.ImageNet16,
-    "mnist": digits.Mnist,
-    "svhn": digits.Svhn,
-    "cinic10": photographs.Cinic10,
-    "tinyimagenet": photographs.TinyImageNet,
-    "cifar10-c": corrupted.Cifar10C,
-    "cifar100-c": corrupted.Cifar100C,
-}
 FOLDERS = {"cifar10-c": "CIFAR-10-C", "cifar100-c": "CIFAR-100-C"}
 
 
 def small(monkeypatch, name, made, folder):
     """Give a data set the small size and the MD5 sums of the archive made here."""
-    cls = CLASSES[name]
+    cls = datasets.DATASETS.load(name)
     monkeypatch.setattr(cls, "sizes", {split: len(labels) for split, (_, labels) in made.items()})
     if name == "tinyimagenet":
         monkeypatch.setattr(cls, "class_names", tuple("012"))
@@ -168,7 +157,7 @@ def test_imagenet50_is_described_by_what_is_there(imagenet50):
 def corruptions(request, tmp_path, monkeypatch):
     """(name, data folder, corruption -> (images, labels))"""
     name = request.param
-    cls, folder = CLASSES[name], tmp_path / "sets"
+    cls, folder = datasets.DATASETS.load(name), tmp_path / "sets"
     classes = len(cls.class_names)
     made = archives.corrupted(folder, FOLDERS[name], classes=classes)
     monkeypatch.setattr(cls, "sizes", {"test": 3})
@@ -279,7 +268,7 @@ def test_second_fingerprint_reads_no_image(make, name, monkeypatch, settled):
         raise AssertionError("a file was read")
 
     monkeypatch.setattr("rbtools.datasets.tree._image_hash", refuse)
-    monkeypatch.setattr(CLASSES[name], "read", refuse, raising=False)
+    monkeypatch.setattr(datasets.DATASETS.load(name), "read", refuse, raising=False)
     assert datasets.fingerprint(name, "test", folder, cache) == first
     with pytest.raises(AssertionError, match="was read"):
         datasets.fingerprint(name, "test", folder)

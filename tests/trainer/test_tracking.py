@@ -96,29 +96,6 @@ def test_weights_and_history_are_those_of_a_training_without(arch: Any, changes:
     assert tracked["train"]["passes"] == plain["train"]["passes"]
 
 
-@pytest.mark.slow
-def test_an_interrupted_training_ends_with_the_same_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = go(TRACKED, "whole")
-    after, measured = tracking.Tracker.after, []
-
-    def pulled(self: Any, state: Any, *, last: bool) -> None:
-        if state.epoch == 3:
-            raise KeyboardInterrupt
-        after(self, state, last=last)
-
-    def watched(self: Any, state: Any, *, last: bool) -> None:
-        measured.append(state.epoch)
-        after(self, state, last=last)
-
-    monkeypatch.setattr(tracking.Tracker, "after", pulled)
-    with pytest.raises(KeyboardInterrupt):
-        go(TRACKED)
-    monkeypatch.setattr(tracking.Tracker, "after", watched)
-    again = go(TRACKED)
-    assert measured == [3]
-    assert again["checkpoint"] == whole["checkpoint"] and history(again) == history(whole)
-
-
 def test_measuring_is_not_in_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
 

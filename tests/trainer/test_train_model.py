@@ -48,20 +48,6 @@ class Watched(ERM):
         return super().__call__(model, images, labels, draws)
 
 
-@pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The examples of every batch that is trained on, with any method, in this process."""
-    found: list[list[int]] = []
-    step = loop.train_step
-
-    def watched(setup: Any, state: Any, ids: Tensor, *more: Any) -> Tensor:
-        found.append(ids.tolist())
-        return step(setup, state, ids, *more)
-
-    monkeypatch.setattr(loop, "train_step", watched)
-    return found
-
-
 @pytest.mark.parametrize(
     ("method", "change"),
     [
@@ -123,15 +109,8 @@ def test_seed_and_architecture_make_another_training_and_other_fields_none() -> 
 
 def test_one_step_on_all_images_is_that_of_a_plain_loop(run: Run) -> None:
     """Two steps of SGD on the whole training set, written out: order and draws do not matter then."""
-    how = Recipe(
-        epochs=2,
-        batch_size=TRAIN_IMAGES,
-        lr=0.05,
-        schedule="constant",
-        momentum=0.8,
-        weight_decay=0.01,
-        nesterov=True,
-    )
+    how = Recipe(epochs=2, batch_size=TRAIN_IMAGES, lr=0.05, schedule="constant", momentum=0.8)
+    how = dataclasses.replace(how, weight_decay=0.01, nesterov=True)
     trained = train(RECORD, METHODS.build("erm"), how, run)
     initial = train(RECORD, METHODS.build("erm"), dataclasses.replace(how, epochs=0), run)
     model, _, _ = checkpoint.load(run.store.object(initial["checkpoint"]), classes=10, shape=(1, 8, 8))

@@ -24,7 +24,6 @@ from rbtools.store import Store
 from rbtools.trainer import (
     augment,
     init,
-    loop,
     optim,
     presets,
     recipe,
@@ -261,35 +260,25 @@ def test_averaged_weights_follow_and_are_the_ones_that_are_kept() -> None:
     assert frozen["checkpoint"] == last["checkpoint"]
 
 
-def test_one_more_clean_pass_moves_batchnorm_and_counts() -> None:
-    plain, other = go(changed(epochs=1)), go(changed(epochs=1, clean_pass=True))
-    assert other["train"]["passes"] == {"forward": 2.0, "backward": 1.0}
-    assert plain["train"]["passes"] == {"forward": 1.0, "backward": 1.0}
-    name = "stem.1.num_batches_tracked"
-    assert weights(other)[name] == 2 * weights(plain)[name]
-
-
 def test_passes_are_counted_in_the_record() -> None:
     for name, wanted in (("pgd", (4, 4)), ("trades", (7, 5)), ("mart", (5, 5))):
         told = go(TWICE, METHODS.build(name, attack_steps=3))["train"]["passes"]
         assert (told["forward"], told["backward"]) == wanted
     told = go(changed(epochs=1, regularize=("awp",)), METHODS.build("pgd", attack_steps=3))["train"]["passes"]
     assert (told["forward"], told["backward"]) == (5, 5)
+    plain, other = go(changed(epochs=1)), go(changed(epochs=1, clean_pass=True))
+    assert plain["train"]["passes"] == {"forward": 1.0, "backward": 1.0}
+    assert other["train"]["passes"] == {"forward": 2.0, "backward": 1.0}
+    name = "stem.1.num_batches_tracked"
+    assert weights(other)[name] == 2 * weights(plain)[name]
     assert "passes" not in go(changed(epochs=0))["train"]
 
 
-def test_what_is_held_out_is_not_trained_on_and_has_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    met: set[int] = set()
-    step = loop.train_step
-
-    def watched(setup: Any, state: Any, ids: Tensor, *more: Any) -> Tensor:
-        met.update(ids.tolist())
-        return step(setup, state, ids, *more)
-
-    monkeypatch.setattr(loop, "train_step", watched)
+def test_what_is_held_out_is_not_trained_on_and_has_all_classes(batches: list[list[int]]) -> None:
     labels = datasets.load("digits", "train").labels
     record = go(changed(val=0.05))
     ids, held = validation.split(labels, 72)
+    met = {number for batch in batches for number in batch}
     assert record["train"]["validation"]["n"] == 72 == round(0.05 * 1442)
     assert met == set(ids.tolist()) and not met & set(held.tolist()) and len(met) == 1442 - 72
     counts = torch.bincount(labels[held])
@@ -416,24 +405,16 @@ def two_classes(count: int, folder: Path) -> tuple[Run, Any, Any]:
 
 @pytest.mark.parametrize("norm", ["sphere", "linf"])
 def test_algorithm_1_is_a_step_of_plain_descent_for_each_sample(
-    norm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    norm: str, tmp_path: Path, batches: list[list[int]]
 ) -> None:
     method, how = preset("nasrobbench201-algorithm1")
     assert (how.epochs, how.batch_size, how.momentum, how.weight_decay) == (1, 1, 0, 0)
     assert (method.norm, how.output, how.lr_rule) == ("sphere", "random", "theorem1")
     method = dataclasses.replace(method, beta=0.3, attack_steps=2, eps=32 / 255, norm=norm)
     run, images, labels = two_classes(13, tmp_path)
-    order: list[int] = []
-    step = loop.train_step
-
-    def watched(setup: Any, state: Any, ids: Tensor, *more: Any) -> Tensor:
-        order.extend(ids.tolist())
-        assert len(ids) == 1  # the last one too
-        return step(setup, state, ids, *more)
-
-    monkeypatch.setattr(loop, "train_step", watched)
     arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 5, "inputs": "unit"}
     trained = train_model.train({"schema": 1, "arch": arch}, method, how, run)
+    order = [number for (number,) in batches]  # each alone, the last one too
     assert sorted(order) == list(range(13))
     assert trained["train"]["output"]["of"] == 13
     order = order[: trained["train"]["output"]["step"]]  # the weights before that step
@@ -545,11 +526,9 @@ def test_prbench_code_is_the_recipe_of_its_code() -> None:
     assert (how.epochs, how.batch_size, how.lr, how.weight_decay) == (100, 256, 0.1, 5e-4)
     assert (how.schedule, how.milestones, how.decay, how.normalize) == ("step", (75, 90), 0.1, "none")
     assert (how.momentum, how.nesterov, how.val) == (0.9, False, 0)
-    modes = {
-        name: preset("prbench-code", name)[0].inner_mode
-        for name in ("pgd", "alp", "clp", "at-pr", "trades", "mart", "kl-pgd")
-    }
-    assert modes == {**dict.fromkeys(modes, "train"), "trades": "eval", "mart": "eval", "kl-pgd": "eval"}
+    for name in ("pgd", "alp", "clp", "at-pr", "trades", "mart", "kl-pgd"):
+        mode = "eval" if name in ("trades", "mart", "kl-pgd") else "train"
+        assert preset("prbench-code", name)[0].inner_mode == mode
     for name, weight in (("alp", 0.01), ("clp", 0.3)):
         method = preset("prbench-code", name)[0]
         assert (method.lambda_, method.pair, method.distance) == (weight, "logits", "l2")
@@ -569,13 +548,8 @@ def test_prbench_code_augments_as_its_code_does_on_each_data_set() -> None:
         about = dataclasses.replace(ABOUT, name=name, augment=augment)
         return preset("prbench-code", method, about, **given)
 
-    for name, wanted in {
-        "cifar10": ("crop-reflect", "flip"),
-        "cifar100": ("crop-reflect", "flip"),
-        "tinyimagenet": ("crop", "flip"),
-        "svhn": (),
-        "mnist": (),
-    }.items():
+    cifar = dict.fromkeys(("cifar10", "cifar100"), ("crop-reflect", "flip"))
+    for name, wanted in {**cifar, "tinyimagenet": ("crop", "flip"), "svhn": (), "mnist": ()}.items():
         assert of(name)[1].augment == wanted
     assert of("svhn", augment=("crop",))[1].augment == ("crop",)
     assert of("mnist")[0].eps == 0.3 and of("svhn")[0].step_size == 1.25 / 255
