@@ -236,24 +236,20 @@ def test_no_reference_is_dropped_while_ray_shuts_down(ray: FakeRay, monkeypatch:
     ray.may_shut_down.set()
 
 
-def test_the_very_store_is_told_from_another_of_its_name() -> None:
-    run = run_with()
-    path = run.store.path("leases", "ab" * 32)
-    assert path is not None
-    assert not ray_engine.sees(run, "ab" * 32)
-    path.parent.mkdir(parents=True)
-    path.touch()
-    assert ray_engine.sees(run, "ab" * 32)
-    assert not ray_engine.sees(run, None)
-    assert ray_engine.sees(run_with(None), None)
-
-
 def test_a_node_that_does_not_see_the_store_says_so(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_engine, "sees", lambda run, name: False)
     run = run_with()
     (report,) = reports(run, {"a": 1})
     wanted = f"The Ray node {socket.gethostname()} does not see the store {run.store.folder}. Name a folder"
     assert report.result is None and str(report.problem).startswith(wanted)
+    monkeypatch.undo()
+    name = "ab" * 32
+    path = run.store.path("leases", name)
+    assert path is not None and not ray_engine.sees(run, name)  # another store of that name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    assert ray_engine.sees(run, name) and not ray_engine.sees(run, None)
+    assert ray_engine.sees(run_with(None), None)
 
 
 @pytest.mark.parametrize(
@@ -318,10 +314,7 @@ def test_jobs_of_an_engine(text: str | None, engine: str, jobs: int) -> None:
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        *(
-            (f"{wrong}", "Expected HOST:PORT")
-            for wrong in ("nowhere", "127.0.0.1:0", "127.0.0.1:65536", "a:1/x")
-        ),
+        *((wrong, "Expected HOST:PORT") for wrong in ("nowhere", "a:0", "127.0.0.1:65536", "127.0.0.1:1/x")),
         ("ray://127.0.0.1:10001", "is one for Ray's client"),
     ],
 )
@@ -345,31 +338,22 @@ def test_an_address_where_nobody_listens_is_said_at_once(
     assert not ray.joined
 
 
-def test_what_listens_and_is_no_ray_has_its_time(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_cannot_be_joined_says_why(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
 
-    def init(**options: Any) -> None:
-        gate.wait(PATIENCE)
-
-    monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray_cluster, "_SECONDS_TO_JOIN", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(RbError) as wrong:
-        ray_cluster.Membership(f"127.0.0.1:{server.getsockname()[1]}").join()
-    assert "did not let us join within 0 seconds" in str(wrong.value)
-    gate.set()
-
-
-def test_what_ray_refuses_is_passed_on(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    def init(**options: Any) -> None:
+    def refuse(**options: Any) -> None:
         raise RuntimeError("Version mismatch:\n    Ray: 1")
 
-    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray_cluster, "_SECONDS_TO_JOIN", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(ray, "init", lambda **options: gate.wait(PATIENCE))  # something else than Ray
+        with pytest.raises(RbError, match="did not let us join within 0 seconds"):
+            ray_cluster.Membership(f"127.0.0.1:{server.getsockname()[1]}").join()
+    gate.set()
+    monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(RbError, match="this machine failed: Version mismatch: Ray: 1"):
         ray_cluster.Membership(None).join()
     assert not ray.left.is_set()
-
-
-def test_ray_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"ray is not installed: pip install 'rbtools\[ray\]'"):
         ray_cluster.Membership(None).join()

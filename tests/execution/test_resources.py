@@ -78,11 +78,8 @@ def test_auto_means_the_cores_or_the_gpus(
 ) -> None:
     monkeypatch.setattr(cores, "count", lambda: 4)
     monkeypatch.setattr(resources, "visible_gpus", lambda: cards)
-    monkeypatch.setattr(
-        build_context,
-        "terminal",
-        lambda *_: types.SimpleNamespace(tool="test", status=None, once=None, tell=None, detail=None),
-    )
+    terminal = types.SimpleNamespace(tool="test", status=None, once=None, tell=None, detail=None)
+    monkeypatch.setattr(build_context, "terminal", lambda *_: terminal)
     shared = {"store": "st", "force": False, "dry_run": False, "engine": "local"}
     shared |= {"quiet": True, "verbose": False, "log": None, "threads": None, "device": "auto"}
     run = build_context.build_context(**{**shared, "jobs_per_gpu": None, **options}).run
@@ -126,11 +123,7 @@ def test_the_variables_of_slurm(
 
 @pytest.mark.parametrize(
     "numbers",
-    [
-        *((number, 3, 1, 6, 1) for number in (1, 5, 6)),
-        *((number, 3, 1, 4, 1) for number in (1, 2, 4)),
-        (9, 8),
-    ],
+    [*((one, 3, 1, 6, 1) for one in (1, 5, 6)), *((one, 3, 1, 4, 1) for one in (1, 2, 4)), (9, 8)],
 )
 def test_the_place_in_an_array_with_uneven_gaps_is_asked_for(
     numbers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
