@@ -48,6 +48,8 @@ def test_tables_in_csv_hold_no_formula() -> None:
     for one in cells:
         assert not one.startswith(("=", "+", "@")) and (not one.startswith("-") or float(one) < 0)
     assert set(NAMES) <= {of_cell(one) for one in cells} and "-0.5" in cells
+    raw = io.StringIO(run("rank", "--by acc --format csv-raw", many()).stdout, newline="")  # for programs
+    assert set(NAMES) <= {cell for row in csv.reader(raw) for cell in row}
 
 
 @pytest.mark.parametrize("raw", [[], ["--raw"]])

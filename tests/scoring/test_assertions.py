@@ -67,10 +67,10 @@ def test_what_is_no_assertion(text: str) -> None:
 
 
 def test_junit_is_xml_whatever_a_record_is_called() -> None:
-    text = to_junit([Verdict('<&"\x9b', "aa.8 >= .4", None), Verdict("b", "aa.8 >= .4", 'is "less"')])
+    text = to_junit([Verdict('<&"\x00\x9b', "aa.8 >= .4", None), Verdict("b", "aa.8 >= .4", 'is "less"')])
     suite = ElementTree.fromstring(text.encode())[0]
     assert [suite.attrib[key] for key in ("name", "tests", "failures")] == ["rb-rank", "2", "1"]
-    assert [case.attrib["classname"] for case in suite] == ['<&"?', "b"]
+    assert [case.attrib["classname"] for case in suite] == ['<&"??', "b"]
     assert [[child.attrib["message"] for child in case] for case in suite] == [[], ['is "less"']]
 
 

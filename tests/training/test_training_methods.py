@@ -109,9 +109,8 @@ def test_n_fgsm_is_one_step_from_noise_without_a_projection(k, alpha):
     perturbed = method.inner_attack(net, images, labels, draws)
     assert torch.allclose(perturbed, expected, atol=1e-6)
     assert bool((perturbed - images).abs().max() > EPS + 1e-6) is (k > 0)
-    assert torch.allclose(
-        method.loss(net, images, labels, perturbed).values.mean(), ce(net(perturbed), labels)
-    )
+    found = method.loss(net, images, labels, perturbed).values.mean()
+    assert torch.allclose(found, ce(net(perturbed), labels))
 
 
 def expected_loss(name, net, images, perturbed, labels, params):
@@ -155,8 +154,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "params"), CASES)
 def test_value_and_gradient_are_those_of_the_formula(name, params):
-    images, labels, draws = batch()
-    net = network()
+    net, (images, labels, draws) = network(), batch()
     perturbed = None if name == "erm" else expected_inner(name, net, images, labels, draws)
     loss = build(name, **params)(net, images, labels, draws)
     loss.value.backward()
@@ -175,8 +173,7 @@ def test_a_distribution_that_is_sure_is_a_label(name):
     """Label smoothing and mixup hand over distributions: (N, K) instead of (N,)."""
     images, labels, draws = batch()
     sure = torch.eye(3, dtype=torch.float64)[labels]
-    plain = build(name)(network(), images, labels, draws).value
-    other = build(name)(network(), images, sure, draws).value
+    plain, other = (build(name)(network(), images, target, draws).value for target in (labels, sure))
     assert other.item() == pytest.approx(plain.item(), rel=1e-9)
 
 
@@ -217,10 +214,6 @@ def test_divergence_has_the_closed_form_gradient_on_both_sides():
     assert torch.allclose(other.grad, torch.tensor([[-1.0, 1.0, 0.0]]))
 
 
-def batchnorm_state(net):
-    return net[1].running_mean.clone(), net[1].running_var.clone(), int(net[1].num_batches_tracked)
-
-
 @pytest.mark.parametrize("name", ATTACKING)
 def test_inner_attack_in_eval_mode_leaves_batchnorm_and_weights_alone(name):
     net, (images, labels, draws) = network(dropout=0.5), batch()
@@ -252,8 +245,8 @@ def test_batchnorm_sees_the_passes_of_the_reference_in_their_order(name, params,
     method(net, images, labels, draws)
     for which in order:
         other(images if which == "x" else perturbed)
-    for mine, theirs in zip(batchnorm_state(net), batchnorm_state(other), strict=True):
-        assert torch.allclose(torch.as_tensor(mine), torch.as_tensor(theirs), atol=1e-12)
+    for mine, theirs in zip(net.buffers(), other.buffers(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "updates"), [("pgd", 4 + 1), ("trades", 1 + 4 + 3)])
@@ -263,9 +256,9 @@ def test_inner_attack_in_train_mode_moves_batchnorm_with_every_pass(name, update
     in_train = method.perturb(copy.deepcopy(net), images, labels, draws)
     in_eval = build(name).perturb(copy.deepcopy(net), images, labels, draws)
     assert not torch.equal(in_train, in_eval)
-    before = batchnorm_state(net)[2]
+    before = int(net[1].num_batches_tracked)
     method(net, images, labels, draws)
-    assert batchnorm_state(net)[2] - before == updates
+    assert net[1].num_batches_tracked - before == updates
 
 
 @pytest.mark.parametrize("inner_mode", ["eval", "train"])
