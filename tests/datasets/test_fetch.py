@@ -116,6 +116,13 @@ def test_anything_else_than_the_file_is_not_kept(server, tmp_path, answer, messa
     found = error_of(bring, remote, tmp_path)
     assert message in found and remote.url in found and left(tmp_path) == []
 
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bring(server.offer("a.bin", b"x" * 100), tmp_path, check_cancelled=stop)
+    assert left(tmp_path) == []
+
 
 def test_a_server_that_is_not_there_is_named(tmp_path):
     remote = ListedFile("", "", "a.bin", "0" * 32, "http://127.0.0.1:9/a.bin", "1 MB")
@@ -124,15 +131,6 @@ def test_a_server_that_is_not_there_is_named(tmp_path):
     (tmp_path / "file").write_text("x")
     message = error_of(bring, remote, tmp_path / "file" / "sets")
     assert str(tmp_path / "file") in message and "--data-dir" in message
-
-
-def test_stopping_leaves_nothing_behind(server, tmp_path):
-    def stop():
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        bring(server.offer("a.bin", b"x" * 100), tmp_path, check_cancelled=stop)
-    assert left(tmp_path) == []
 
 
 def test_several_who_want_it_download_it_once(server, tmp_path):

@@ -72,13 +72,17 @@ def test_layout_of_the_converted_branch(save):
     assert datasets.describe(name).classes == 6  # nothing names them: the highest label of all splits
 
 
-def test_one_file_is_the_split_that_its_name_says_or_test(save, tmp_path):
+def test_one_file_is_the_split_that_its_name_says_or_test(save, tmp_path, monkeypatch):
     save("validation-00000-of-00001.parquet")
     check(f"parquet:{tmp_path / 'hub/validation-00000-of-00001.parquet'}", "test")
     save("mine.parquet")
     check(f"parquet:{tmp_path / 'hub/mine.parquet'}", "test")
     save("train.parquet")
     check(f"parquet:{tmp_path / 'hub/train.parquet'}", "train")
+    monkeypatch.setenv("RB_IMAGE_MEMORY", "1")  # decoded as it is asked for
+    found = datasets.load(f"parquet:{tmp_path / 'hub/train.parquet'}", "train").images
+    assert not isinstance(found, torch.Tensor)
+    assert np.array_equal(found[torch.tensor([6, 0, 3, 0])].numpy(), IMAGES[[6, 0, 3, 0]])
 
 
 def test_validation_serves_as_test_only_where_there_is_none(save):
@@ -90,14 +94,12 @@ def test_validation_serves_as_test_only_where_there_is_none(save):
     assert "mine.parquet does not say which split it is of" in error_of(datasets.describe, name)
 
 
-def test_greyscale_images_have_one_channel(save):
+def test_greyscale_images_have_one_channel_and_binary_columns_are_images_too(pa, save, tmp_path):
+    import pyarrow.parquet as pq
+
     name = save("test.parquet", IMAGES[:, 0])
     assert datasets.describe(name).shape == (1, 6, 5) and datasets.describe(name).augment == ()
     check(name, "test", IMAGES[:, :1])
-
-
-def test_binary_columns_are_images_too(pa, tmp_path):
-    import pyarrow.parquet as pq
 
     for kind in (pa.binary(), pa.large_binary()):
         column = pa.array([archives.png(image) for image in IMAGES], kind)
@@ -115,14 +117,6 @@ def test_fingerprint_is_of_the_content(save, tmp_path):
     assert datasets.fingerprint(name, "test") == first
     save("data/test-00001-of-00002.parquet", IMAGES[5:], [0, 0])
     assert datasets.fingerprint(name, "test") != first
-
-
-def test_larger_than_memory_is_decoded_as_it_is_asked_for(save, monkeypatch):
-    name = save("test.parquet")
-    monkeypatch.setenv("RB_IMAGE_MEMORY", "1")
-    found = datasets.load(name, "test").images
-    assert not isinstance(found, torch.Tensor)
-    assert np.array_equal(found[torch.tensor([6, 0, 3, 0])].numpy(), IMAGES[[6, 0, 3, 0]])
 
 
 def test_what_is_no_data_set_is_explained(pa, tmp_path, monkeypatch):

@@ -27,14 +27,8 @@ def test_by_hand() -> None:
     # n(acc) = 1, 0, .5; n(ge) = 0, 1, .25
     assert [one.score for one in found] == pytest.approx([0.75, 0.25, 0.4375])
     assert found[2].contributions == pytest.approx([0.375, 0.0625])
-
-
-def test_equal_values_count_half() -> None:
-    assert scores([[0.3, 0.3], [1.0, 2.0]], [ACC, Term("pgd20.8")]) == [0.25, 0.75]
+    assert scores([[0.3, 0.3], [1.0, 2.0]], [ACC, Term("pgd20.8")]) == [0.25, 0.75]  # equal values: half
     assert scores([[0.3]], [ACC]) == [0.5]  # a single record, too
-
-
-def test_best_of_all_is_one_and_worst_of_all_is_zero() -> None:
     weights = [Term(f"m{i}", weight) for i, weight in enumerate([0.1, 0.2, 0.3, 0.7, 1 / 3])]
     assert scores([[0.1, 0.7]] * 5, weights) == [0.0, 1.0]  # exactly, however the weights add up
 
