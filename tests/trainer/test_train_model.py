@@ -270,21 +270,13 @@ def test_a_lost_checkpoint_is_trained_again(harm: str, run: Run) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", None])
 def test_a_damaged_state_is_not_resumed_from(damage: bytes | None, batches: list[list[int]]) -> None:
-    how = dataclasses.replace(FAST, epochs=3)
-
-    def pull(_: str) -> None:
-        if len(batches) == 3:
-            raise Pulled
-
-    with pytest.raises(Pulled):
-        train(RECORD, METHODS.build("erm"), how, run_in("rb-store", progress=pull))
+    pull_after_an_epoch(batches)
     (state,) = Path("rb-store/state").glob("*/*")
     state.write_bytes(state.read_bytes()[:-9] if damage is None else damage)
-    batches.clear()
     run = run_in("rb-store")
-    again = train(RECORD, METHODS.build("erm"), how, run)
-    assert len(batches) == 6 and run.store.damaged == [state.absolute()]
-    assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), how, run_in("other"))["checkpoint"]
+    again = train(RECORD, METHODS.build("erm"), TWICE, run)
+    assert len(batches) == 4 and run.store.damaged == [state.absolute()]
+    assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), TWICE, run_in("other"))["checkpoint"]
 
 
 @pytest.mark.parametrize("spoil", ["places", "model", "all"])
