@@ -63,6 +63,7 @@ EVERYTHING = changed(
 )
 
 
+@pytest.mark.slow
 def test_a_training_with_everything_resumes_with_the_same_bytes() -> None:
     method = METHODS.build("trades", attack_steps=2)
     whole = go(EVERYTHING, method, folder="whole")
