@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -190,7 +191,7 @@ def test_other_names_for_the_same_network(name, renamed):
 
 
 @with_timm
-def test_timms_own_names(monkeypatch):
+def test_timms_own_names():
     with meta_init():  # with squeeze and excitation, so no plain ResNet
         network = models.build({"space": "timm", "name": "seresnet50"}, classes=6, shape=(3, 32, 32))
     assert infer(dict(network.state_dict())) == Inferred({"space": "timm", "name": "seresnet50"}, 6, 3)
@@ -201,6 +202,12 @@ def test_timms_own_names(monkeypatch):
     assert arch == {"space": "zoo", "name": "deit-ti"}
     images = torch.rand(2, 3, 224, 224)
     torch.testing.assert_close(ours(images), network(images))
+
+
+def test_timm_is_asked_for_by_name_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(RbError, match=r"pip install 'rbtools\[timm\]'"):
+        models.build({"space": "timm", "name": "resnet18"}, classes=2, shape=(3, 32, 32))
 
 
 def test_near_misses_are_not_recognised_and_the_message_says_what_is():
