@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import pickle
 import struct
 import tarfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -68,11 +68,8 @@ def python2(value):
 def _python2(value):
     if isinstance(value, str):
         data = value.encode("latin-1")
-        return (
-            b"U" + bytes([len(data)]) + data
-            if len(data) < 256
-            else b"T" + struct.pack("<i", len(data)) + data
-        )
+        short = len(data) < 256
+        return (b"U" + bytes([len(data)]) if short else b"T" + struct.pack("<i", len(data))) + data
     if isinstance(value, bool):
         return b"\x88" if value else b"\x89"
     if isinstance(value, int):
@@ -91,15 +88,13 @@ def _python2(value):
     data = value.tobytes()
     state = b"(" + _python2(1) + _python2(value.shape) + kind + b"\x89"
     state += b"T" + struct.pack("<i", len(data)) + data + b"t"
-    made = (
-        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n" + _python2((0,)) + _python2("b") + b"tR"
-    )
-    return made + state + b"b"
+    made = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n" + _python2((0,)) + _python2("b")
+    return made + b"tR" + state + b"b"
 
 
 def cifar10(folder, each=4):
     """cifar-10-batches-py with `each` images a batch; returns split -> (images, labels)."""
-    found = {}
+    found, root = {}, Path(folder) / "cifar-10-batches-py"
     for split, names in (
         ("train", [f"data_batch_{number}" for number in range(1, 6)]),
         ("test", ["test_batch"]),
@@ -108,16 +103,10 @@ def cifar10(folder, each=4):
         images, labels = pixels(len(names), count, 3, 32, 32), [7 * i % 10 for i in range(count)]
         for number, name in enumerate(names):
             part = slice(number * each, (number + 1) * each)
-            batch = {
-                "batch_label": f"batch {number}",
-                "labels": labels[part],
-                "data": images[part].reshape(each, 3072),
-                "filenames": [f"{i}.png" for i in range(each)],
-            }
-            put(Path(folder) / "cifar-10-batches-py" / name, python2(batch))
+            batch = {"batch_label": f"batch {number}", "labels": labels[part], "filenames": ["0.png"] * each}
+            put(root / name, python2({**batch, "data": images[part].reshape(each, 3072)}))
         found[split] = images, labels
-    meta = {"num_cases_per_batch": each, "label_names": ["airplane"], "num_vis": 3072}
-    put(Path(folder) / "cifar-10-batches-py/batches.meta", python2(meta))
+    put(root / "batches.meta", python2({"num_cases_per_batch": each, "label_names": ["airplane"]}))
     return found
 
 
@@ -134,15 +123,11 @@ def cifar100(folder, count=6):
 
 def imagenet16(folder, each=30):
     """ImageNet16 with labels on both sides of 120; returns split -> what is kept of them."""
-    import pickle
-
     found = {}
-    for split, names in (
-        ("train", [f"train_data_batch_{number}" for number in range(1, 11)]),
-        ("test", ["val_data"]),
-    ):
+    names = {"train": [f"train_data_batch_{number}" for number in range(1, 11)], "test": ["val_data"]}
+    for split in names:
         kept_images, kept_labels = [], []
-        for number, name in enumerate(names):
+        for number, name in enumerate(names[split]):
             images = pixels(number, each, 3, 16, 16)
             labels = [1 + (i * 37 + number) % 240 for i in range(each)]
             labels[:2] = [120, 121]
@@ -253,11 +238,4 @@ def tar(archive, folder, *, inside="", mode="w:gz"):
     """Pack a folder under its own name, or its content under `inside`; returns the archive."""
     with tarfile.open(archive, mode) as out:
         out.add(folder, arcname=inside or Path(folder).name)
-    return Path(archive)
-
-
-def zipped(archive, folder):
-    with zipfile.ZipFile(archive, "w") as out:
-        for path in sorted(Path(folder).rglob("*")):
-            out.write(path, path.relative_to(Path(folder).parent))
     return Path(archive)

@@ -63,14 +63,11 @@ def test_file_read_directly_equals_what_scikit_learn_gives(monkeypatch):
 
 
 def test_other_digits_than_ever_are_refused(monkeypatch):
-    pixels, labels = digits.raw()
+    read, (pixels, labels) = digits.raw, digits.raw()
     monkeypatch.setattr(digits, "raw", lambda: (pixels[::-1], labels[::-1]))
     with pytest.raises(RbError, match="not the ones that rbtools knows"):
         datasets.load("digits", "test")
-
-
-def test_missing_scikit_learn_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(digits, "raw", inspect.unwrap(digits.raw))
+    monkeypatch.setattr(digits, "raw", inspect.unwrap(read))
     monkeypatch.setattr(digits.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RbError, match="pip install scikit-learn"):
         datasets.load("digits", "test")
@@ -79,18 +76,12 @@ def test_missing_scikit_learn_says_what_to_install(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: datasets.load("digits", "tets"),
-            "no split 'tets'. Did you mean 'test'\\? It has: train, test",
-        ),
+        (lambda: datasets.load("digits", "tets"), "no split 'tets'. Did you mean 'test'\\? It has: train"),
         (lambda: datasets.fingerprint("digits", "val"), "no split 'val'"),
         (lambda: datasets.describe("digits:x"), "takes no argument, found 'digits:x'"),
         (lambda: datasets.describe("digits", class_map="map.json"), "class map map.json does not exist"),
         (lambda: datasets.describe("digit"), "Unknown data set 'digit'. Did you mean 'digits'"),
-        (
-            lambda: datasets.describe("cifar1"),
-            "Unknown data set 'cifar1'. .*Known: digits, .*cifar10",
-        ),
+        (lambda: datasets.describe("cifar1"), "Unknown data set 'cifar1'. .*Known: digits, .*cifar10"),
     ],
 )
 def test_wrong_names_are_answered(call, message):

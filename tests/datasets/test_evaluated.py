@@ -7,28 +7,25 @@ import json
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
 import rbtools
-from rbtools.cli import tools
 from rbtools.datasets import digits, published_files, streaming
 from rbtools.evaluation.base import Batch
 from rbtools.inputs.data import _loaded
+from tests import runner
 from tests.conftest import SMALL_ARCH
 from tests.datasets import archives
 from tests.datasets.test_fetch import Server
 
 
 def run(tool, *arguments, records=()):
-    command = tools.tool(tool).command
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    return CliRunner().invoke(command, [str(argument) for argument in arguments], input=text)
+    return runner.run(tool, [str(argument) for argument in arguments], records)
 
 
 def only(result, status=0):
     assert result.exit_code == status, result.stderr
-    (line,) = result.stdout.splitlines()
-    return json.loads(line)
+    (record,) = runner.records(result)
+    return record
 
 
 @pytest.fixture(scope="module")
@@ -98,29 +95,20 @@ def test_streamed_images_give_the_same_numbers(colour, photos, tmp_path, monkeyp
 def test_a_folder_taken_for_the_test_split_is_said_once(colour, photos):
     record, folder = colour
     line = {**record, "dataset": f"imagefolder:{photos / 'val'}"}
-    result = run("attack", "fgsm", "--n", 2, "--store", folder / "store", records=[line, line])
-    assert result.exit_code == 0
-    assert result.stderr.count("its images are taken for the split test") == 1
-    apart = run("attack", "fgsm", "--n", 2, "--jobs", 2, "--store", folder / "store", records=[line, line])
-    assert apart.exit_code == 0
-    assert apart.stderr.count("its images are taken for the split test") == 1
-    quiet = run("attack", "fgsm", "--n", 2, "-q", "--store", folder / "store", records=[line])
-    assert quiet.stderr == ""
+    for more, count in (((), 1), (("--jobs", 2), 1), (("-q",), 0)):
+        result = run("attack", "fgsm", "--n", 2, "--store", folder / "store", *more, records=[line, line])
+        assert result.exit_code == 0
+        assert result.stderr.count("its images are taken for the split test") == count
 
 
 def test_download_brings_what_is_missing_and_only_when_asked(trained, tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     server = Server()
     archives.mnist(tmp_path / "made", count=12, packed=True)
-    sums = {
-        path.name: server.offer(path.name, path.read_bytes()).md5
-        for path in (tmp_path / "made/MNIST/raw").iterdir()
-    }
-    files = [
-        file._replace(md5=sums[file.path], url=f"{server.address}/{file.path}")
-        for file in published_files.published()
-        if file.dataset == "mnist"
-    ]
+    made = {path.name: path.read_bytes() for path in (tmp_path / "made/MNIST/raw").iterdir()}
+    listed = [file for file in published_files.published() if file.dataset == "mnist"]
+    offered = [server.offer(file.path, made[file.path]) for file in listed]
+    files = [file._replace(md5=one.md5, url=one.url) for file, one in zip(listed, offered, strict=True)]
     monkeypatch.setattr(published_files, "published", lambda: files)
     monkeypatch.setattr(digits.Mnist, "sizes", {"train": 12, "test": 12})
     line = trained["erm"]
@@ -140,41 +128,19 @@ def test_download_brings_what_is_missing_and_only_when_asked(trained, tmp_path, 
 
 
 def test_counts_need_no_files(tmp_path):
-    for name, params in (
-        ("cifar100", 1_537_396),
-        ("imagenet16-120", 1_538_696),
-        ("cifar10-c:fog.3", 1_531_546),
-    ):
+    sizes = {"cifar100": 1_537_396, "imagenet16-120": 1_538_696, "cifar10-c:fog.3": 1_531_546}
+    for name, params in sizes.items():
         record = only(run("arch", "--index", 1462, "--dataset", name, "--data-dir", tmp_path / "nowhere"))
         assert record["arch"]["params"] == params and record["dataset"] == name
 
 
-def refused(record, folder, name, monkeypatch):
-    """The one error that an evaluation of that data set ends in, before the model saw an image."""
-
-    def never(*arguments):
-        raise AssertionError("the evaluation started")
-
-    monkeypatch.setattr(Batch, "logits", never)
-    result = run("attack", "fgsm", "--dataset", name, "--store", folder, "--device", "cpu", records=[record])
-    failed = only(result, 1)
-    errors = [line for line in result.stderr.splitlines() if ": error: " in line]
-    assert len(errors) == 1 and errors[0].endswith(failed["error"]["message"])
-    assert "Traceback" not in result.stderr and "evals" not in failed
-    return failed["error"]["message"]
-
-
-def save(path, images, labels):
-    np.savez(path, images=images, labels=labels)
-    return f"npz:{path}"
-
-
-def test_greyscale_for_a_model_of_colour_and_the_other_way(colour, trained, tmp_path, monkeypatch):
+def test_greyscale_for_a_model_of_colour_is_refused_before_it_sees_an_image(colour, tmp_path, monkeypatch):
     record, folder = colour
-    grey = save(tmp_path / "grey.npz", archives.pixels(0, 10, 32, 32), np.arange(10))
-    message = refused(record, folder / "store", grey, monkeypatch)
-    assert "3 channels" in message and "have 1" in message
-    colours = save(tmp_path / "colour.npz", archives.pixels(0, 10, 8, 8, 3), np.arange(10))
-    line = {key: value for key, value in trained["erm"].items() if key not in ("evals", "metrics")}
-    message = refused(line, tmp_path / "rb-store", colours, monkeypatch)
-    assert "1 channel" in message and "have 3" in message
+    np.savez(tmp_path / "grey.npz", images=archives.pixels(0, 10, 32, 32), labels=np.arange(10))
+    monkeypatch.setattr(Batch, "logits", lambda *_: pytest.fail("the evaluation started"))
+    data = ("--dataset", f"npz:{tmp_path / 'grey.npz'}", "--store", folder / "store", "--device", "cpu")
+    result = run("attack", "fgsm", *data, records=[record])
+    failed = only(result, 1)
+    (error,) = [line for line in result.stderr.splitlines() if ": error: " in line]
+    assert error.endswith(failed["error"]["message"]) and "evals" not in failed
+    assert "3 channels" in error and "have 1" in error

@@ -1,13 +1,16 @@
-"""--n FILE: the forms that people and NAS-Bench-201 write, and an answer to everything else."""
+"""Which examples: those of --n are balanced and seeded; the forms of --indices, and their errors."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rbtools import datasets
 from rbtools.datasets import indices
 from rbtools.errors import RbError
 
@@ -17,7 +20,7 @@ PUBLISHED = json.dumps({"train": ["int", ["0", "3", "1"]], "valid": ["int", ["2"
 @pytest.fixture
 def write(tmp_path):
     def written(text):
-        (tmp_path / "chosen.txt").write_text(text, "utf-8")
+        (tmp_path / "chosen.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
         return str(tmp_path / "chosen.txt")
 
     return written
@@ -32,15 +35,12 @@ def test_forms_of_one_list(write, text):
     assert found.name == "sha256:" + hashlib.sha256(b"0 1 3").hexdigest()
 
 
-def test_one_list_of_several_is_named(write):
+def test_one_list_of_several_is_named(write, tmp_path):
     path = write(PUBLISHED)
     assert indices.read(f"{path}:train", 5).numbers == (0, 1, 3)
     assert indices.read(f"{path}:valid", 5).numbers == (2, 4)
     assert indices.read(write('{"a": [1]}') + ":a", 5).numbers == (1,)
-
-
-def test_a_colon_may_be_part_of_the_name(tmp_path):
-    (tmp_path / "a:b").write_text("1 2")
+    (tmp_path / "a:b").write_text("1 2")  # a colon may be part of the name
     assert indices.read(str(tmp_path / "a:b"), 5).numbers == (1, 2)
 
 
@@ -61,46 +61,58 @@ def test_a_colon_may_be_part_of_the_name(tmp_path):
         ("1 2", ":a", "is no JSON object, so it has no 'a'"),
         ("[1]", ":a", "is one list, so it has no 'a'"),
         ('{"a": 1}', ":a", "holds no list there"),
+        (b"\xff\x00\xff", "", "cannot be read"),
+        (None, "0-5", "names the example 5, and the split has 5. Expected numbers from 0 to 4."),
+        (None, "0-2,1", "names the example 1 twice"),
+        (None, "3-1", "has the range 3-1, which is empty. Write 1-3."),
+        (None, "0-99999999999", "Expected numbers below 10000000"),
+        (None, ",".join(["0-9999998"] * 2), "names more than 10000000 examples"),
+        (None, "none", "none cannot be read (No such file"),
     ],
 )
 def test_anything_else_is_explained(write, text, key, message):
-    path = write(text)
+    path = "" if text is None else write(text)
     with pytest.raises(RbError) as caught:
         indices.read(path + key, 5)
-    assert message in str(caught.value) and path in str(caught.value)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(RbError, match=r"indices .*none cannot be read \(No such file"):
-        indices.read(str(tmp_path / "none"), 5)
-    (tmp_path / "binary").write_bytes(b"\xff\x00\xff")
-    with pytest.raises(RbError, match=r"indices .*binary cannot be read"):
-        indices.read(str(tmp_path / "binary"), 5)
+    assert message in str(caught.value) and (path or key) in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("text", "numbers"), [("0-3", (0, 1, 2, 3)), ("2", (2,)), ("3,0-1", (0, 1, 3)), ("4-4", (4,))]
 )
-def test_ranges_need_no_file(text, numbers):
+def test_ranges_need_no_file(text, numbers, tmp_path):
     assert indices.read(text, 5).numbers == numbers
+    (tmp_path / text).write_text("4")  # a file of that name comes first
+    assert indices.read(text, 5).numbers == (4,)
 
 
-def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "0-3").write_text("4")
-    assert indices.read("0-3", 5).numbers == (4,)
+LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=60).map(torch.tensor)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("0-5", "--indices 0-5 names the example 5, and the split has 5. Expected numbers from 0 to 4."),
-        ("0-2,1", "--indices 0-2,1 names the example 1 twice"),
-        ("3-1", "has the range 3-1, which is empty. Write 1-3."),
-        ("0-99999999999", "Expected numbers below 10000000"),
-        (",".join(["0-9999998"] * 2), "names more than 10000000 examples"),
-    ],
-)
-def test_wrong_ranges_are_explained(text, message):
-    with pytest.raises(RbError, match=re.escape(message)):
-        indices.read(text, 5)
+@given(labels=LABELS, n=st.integers(1, 70), seed=st.integers(0, 2**64 - 1))
+def test_a_subset_is_as_balanced_as_the_data_allow(labels, n, seed):
+    chosen = datasets.subset(labels, n, seed)
+    assert chosen.dtype == torch.int64 and len(chosen) == min(n, len(labels))
+    assert len(set(chosen.tolist())) == len(chosen)
+    assert torch.equal(chosen, datasets.subset(labels, 1000, seed)[:n])
+    there = torch.bincount(labels, minlength=7)
+    taken = torch.bincount(labels[chosen], minlength=7)
+    most = int(taken.max())  # of prefixes of any length, so that classes come in turn
+    # A class has fewer than the fullest one only by one, or because it has no more.
+    assert all(int(taken[c]) >= most - 1 or taken[c] == there[c] for c in range(7))
+
+
+def test_seeds_give_other_orders_and_the_order_is_frozen():
+    labels = torch.arange(40) % 4
+    orders = {seed: datasets.subset(labels, 8, seed).tolist() for seed in range(20)}
+    assert len({tuple(order) for order in orders.values()}) == 20
+    assert len({tuple(labels[order[:4]].tolist()) for order in map(torch.tensor, orders.values())}) > 8
+    # Subsets are in users' stores: these may never change.
+    assert orders[0] == [2, 33, 31, 32, 6, 37, 27, 4]
+    assert orders[1] == [24, 14, 29, 7, 16, 34, 13, 27]
+
+
+@pytest.mark.parametrize("n", [0, -3])
+def test_fewer_than_one_is_refused(n):
+    with pytest.raises(RbError, match=f"number of examples is {n}. It must be 1 or more"):
+        datasets.subset(torch.tensor([0, 1]), n, seed=0)

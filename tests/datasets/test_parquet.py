@@ -27,19 +27,10 @@ def save(pa, tmp_path):
     """Write images and labels into a file below `hub`, as the Hub does."""
     import pyarrow.parquet as pq
 
-    def saved(
-        file,
-        images=IMAGES,
-        labels=LABELS,
-        *,
-        column="image",
-        label="label",
-        names=None,
-        encode=archives.png,
-        **more,
-    ):
+    def saved(file, images=IMAGES, labels=LABELS, *, names=None, encode=archives.png, **columns):
         rows = [{"bytes": encode(image), "path": None} for image in images]
-        table = pa.table({column: rows, label: pa.array(labels, pa.int64()), **more})
+        column, label = columns.pop("column", "image"), columns.pop("label", "label")
+        table = pa.table({column: rows, label: pa.array(labels, pa.int64()), **columns})
         if names:
             features = {column: {"_type": "Image"}, label: {"names": names, "_type": "ClassLabel"}}
             about = json.dumps({"info": {"features": features}})
@@ -54,8 +45,7 @@ def save(pa, tmp_path):
 
 def check(name, split, images=IMAGES, labels=LABELS):
     found = datasets.load(name, split)
-    assert found.images.dtype == torch.uint8 and np.array_equal(found.images.numpy(), images)
-    assert found.labels.dtype == torch.int64 and found.labels.tolist() == list(labels)
+    archives.check(found, images, labels)
     return found
 
 
@@ -75,26 +65,24 @@ def test_layout_of_a_repository(save):
 def test_layout_of_the_converted_branch(save):
     """CONFIG/SPLIT/0000.parquet; CIFAR-10's columns are img and label, CIFAR-100's also coarse_label."""
     save("plain_text/train/0000.parquet", column="img")
-    name = save(
-        "plain_text/test/0000.parquet",
-        IMAGES[:3],
-        [5, 0, 2],
-        column="img",
-        label="fine_label",
-        coarse_label=[0] * 3,
-    )
+    columns = {"column": "img", "label": "fine_label", "coarse_label": [0] * 3}
+    name = save("plain_text/test/0000.parquet", IMAGES[:3], [5, 0, 2], **columns)
     assert datasets.describe(name).sizes == {"test": 3, "train": 7}
     check(name, "test", IMAGES[:3], [5, 0, 2])
     assert datasets.describe(name).classes == 6  # nothing names them: the highest label of all splits
 
 
-def test_one_file_is_the_split_that_its_name_says_or_test(save, tmp_path):
+def test_one_file_is_the_split_that_its_name_says_or_test(save, tmp_path, monkeypatch):
     save("validation-00000-of-00001.parquet")
     check(f"parquet:{tmp_path / 'hub/validation-00000-of-00001.parquet'}", "test")
     save("mine.parquet")
     check(f"parquet:{tmp_path / 'hub/mine.parquet'}", "test")
     save("train.parquet")
     check(f"parquet:{tmp_path / 'hub/train.parquet'}", "train")
+    monkeypatch.setenv("RB_IMAGE_MEMORY", "1")  # decoded as it is asked for
+    found = datasets.load(f"parquet:{tmp_path / 'hub/train.parquet'}", "train").images
+    assert not isinstance(found, torch.Tensor)
+    assert np.array_equal(found[torch.tensor([6, 0, 3, 0])].numpy(), IMAGES[[6, 0, 3, 0]])
 
 
 def test_validation_serves_as_test_only_where_there_is_none(save):
@@ -102,22 +90,21 @@ def test_validation_serves_as_test_only_where_there_is_none(save):
     assert datasets.describe(name).sizes == {"test": 7}
     save("data/test-00000-of-00001.parquet", IMAGES[:1], LABELS[:1])
     assert datasets.describe(name).sizes == {"test": 1, "validation": 7}
+    save("data/mine.parquet")
+    assert "mine.parquet does not say which split it is of" in error_of(datasets.describe, name)
 
 
-def test_greyscale_images_have_one_channel(save):
+def test_greyscale_images_have_one_channel_and_binary_columns_are_images_too(pa, save, tmp_path):
+    import pyarrow.parquet as pq
+
     name = save("test.parquet", IMAGES[:, 0])
     assert datasets.describe(name).shape == (1, 6, 5) and datasets.describe(name).augment == ()
     check(name, "test", IMAGES[:, :1])
 
-
-def test_binary_columns_are_images_too(pa, tmp_path):
-    import pyarrow.parquet as pq
-
     for kind in (pa.binary(), pa.large_binary()):
         column = pa.array([archives.png(image) for image in IMAGES], kind)
-        pq.write_table(
-            pa.table({"photo": column, "class": pa.array(LABELS, pa.int8())}), tmp_path / "a.parquet"
-        )
+        table = pa.table({"photo": column, "class": pa.array(LABELS, pa.int8())})
+        pq.write_table(table, tmp_path / "a.parquet")
         check(f"parquet:{tmp_path / 'a.parquet'}", "test")
 
 
@@ -132,22 +119,7 @@ def test_fingerprint_is_of_the_content(save, tmp_path):
     assert datasets.fingerprint(name, "test") != first
 
 
-def test_larger_than_memory_is_decoded_as_it_is_asked_for(save, monkeypatch):
-    name = save("test.parquet")
-    monkeypatch.setenv("RB_IMAGE_MEMORY", "1")
-    found = datasets.load(name, "test").images
-    assert not isinstance(found, torch.Tensor)
-    assert np.array_equal(found[torch.tensor([6, 0, 3, 0])].numpy(), IMAGES[[6, 0, 3, 0]])
-
-
-def test_missing_pyarrow_says_what_to_install(monkeypatch, tmp_path):
-    (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    message = error_of(datasets.describe, f"parquet:{tmp_path / 'a.parquet'}")
-    assert "need pyarrow, which is not installed. Run: pip install pyarrow" in message
-
-
-def test_what_is_no_data_set_is_explained(pa, tmp_path):
+def test_what_is_no_data_set_is_explained(pa, tmp_path, monkeypatch):
     import pyarrow.parquet as pq
 
     assert "does not exist" in error_of(datasets.describe, "parquet:nowhere")
@@ -155,22 +127,18 @@ def test_what_is_no_data_set_is_explained(pa, tmp_path):
     for name in ("parquet", "parquet:"):
         assert "Write parquet:PATH" in error_of(datasets.describe, name)
     file = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": ["a"], "label": [1]}), file)
+    none = {"image": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}
+    for columns, said in (
+        ({"text": ["a"], "label": [1]}, "(image, img). It has: text (string), label (int64)."),
+        ({"image": [b"x"], "a": [1], "b": [1]}, "no one column of labels"),
+        (none, "has no rows"),
+        ({"image": [b"x", b"y"], "label": [1, None]}, "has rows without a value"),
+    ):
+        pq.write_table(pa.table(columns), file)
+        assert said in error_of(datasets.describe, f"parquet:{file}")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     message = error_of(datasets.describe, f"parquet:{file}")
-    assert (
-        "has no one column of encoded images (image, img). It has: text (string), label (int64)." in message
-    )
-    pq.write_table(pa.table({"image": [b"x"], "a": [1], "b": [1]}), file)
-    assert "no one column of labels" in error_of(datasets.describe, f"parquet:{file}")
-    pq.write_table(pa.table({"image": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}), file)
-    assert "has no rows" in error_of(datasets.describe, f"parquet:{file}")
-    pq.write_table(pa.table({"image": [b"x", b"y"], "label": [1, None]}), file)
-    assert "has rows without a value" in error_of(datasets.describe, f"parquet:{file}")
-
-
-def test_files_whose_split_is_not_clear_are_explained(save):
-    name = save("data/mine.parquet")
-    assert "mine.parquet does not say which split it is of" in error_of(datasets.describe, name)
+    assert "need pyarrow, which is not installed. Run: pip install pyarrow" in message
 
 
 def test_several_configurations_are_told_apart(save, tmp_path):
@@ -212,9 +180,8 @@ def test_an_empty_cell_is_named_by_its_row(pa, tmp_path, empty):
     one = {"bytes": archives.png(IMAGES[0]), "path": "a.png"}
     pq.write_table(pa.table({"image": [one, one, empty], "label": [0, 1, 0]}), tmp_path / "x.parquet")
     for call in (datasets.describe, lambda name: datasets.fingerprint(name, "test")):
-        assert f"in row 2 of {tmp_path / 'x.parquet'} cannot be read (it" in error_of(
-            call, f"parquet:{tmp_path / 'x.parquet'}"
-        )
+        message = error_of(call, f"parquet:{tmp_path / 'x.parquet'}")
+        assert f"in row 2 of {tmp_path / 'x.parquet'} cannot be read (it" in message
 
 
 def test_bad_images_and_labels_name_their_row(save, tmp_path):

@@ -24,15 +24,8 @@ def fetch(ids, out):
 @pytest.mark.parametrize(
     "index",
     [
-        3,
-        -1,
-        slice(2, 5),
-        slice(None, None, 3),
-        slice(0, 0),
-        torch.arange(7) > 3,
-        [6, 1],
-        torch.tensor(2),
-        torch.tensor([-7, 6, 0, 6]),
+        *(3, -1, slice(2, 5), slice(None, None, 3), slice(0, 0)),
+        *(torch.arange(7) > 3, [6, 1], torch.tensor(2), torch.tensor([-7, 6, 0, 6])),
     ],
 )
 def test_every_index_of_a_tensor(index):
@@ -82,12 +75,9 @@ def test_batches_that_nobody_takes_do_not_pile_up(ahead):
     for number in range(5):
         streaming.prefetch(streamed, torch.tensor([number]))
     assert len(streamed._read_ahead) == streaming._AHEAD
-
-
-def test_on_the_cpu_nothing_is_read_ahead():
-    streamed = streaming.Streamed(ALL.shape, fetch)
-    streaming.prefetch(streamed, torch.tensor([1]))
-    assert not streamed._read_ahead
+    on_cpu = streaming.Streamed(ALL.shape, fetch)
+    streaming.prefetch(on_cpu, torch.tensor([1]))
+    assert not on_cpu._read_ahead
 
 
 def test_memory_decides(monkeypatch):
@@ -95,11 +85,8 @@ def test_memory_decides(monkeypatch):
     assert isinstance(streaming.images(ALL.shape, fetch), torch.Tensor)
     monkeypatch.setattr(streaming, "memory_limit", lambda: ALL.nbytes - 1)
     found = streaming.images(ALL.shape, fetch)
-    assert isinstance(found, streaming.Streamed) and found.to("cpu").to(torch.device("cpu"))[0].shape == (
-        3,
-        4,
-        5,
-    )
+    assert isinstance(found, streaming.Streamed)
+    assert found.to("cpu").to(torch.device("cpu"))[0].shape == (3, 4, 5)
 
 
 @pytest.mark.parametrize(
@@ -109,13 +96,10 @@ def test_memory_decides(monkeypatch):
 def test_limit_may_be_set(monkeypatch, text, size):
     monkeypatch.setenv("RB_IMAGE_MEMORY", text)
     assert streaming.memory_limit() == size
-
-
-@pytest.mark.parametrize("text", ["much", "8X", "-1G", "nan", "inf", "G", "B"])
-def test_a_limit_that_is_none_is_refused(monkeypatch, text):
-    monkeypatch.setenv("RB_IMAGE_MEMORY", text)
-    with pytest.raises(RbError, match=f"RB_IMAGE_MEMORY is '{text}'. Expected a size such as 500M or 8G"):
-        streaming.memory_limit()
+    for wrong in ("much", "8X", "-1G", "nan", "inf", "G", "B"):
+        monkeypatch.setenv("RB_IMAGE_MEMORY", wrong)
+        with pytest.raises(RbError, match=f"RB_IMAGE_MEMORY is '{wrong}'. Expected a size such as 500M"):
+            streaming.memory_limit()
 
 
 def test_a_device_that_is_too_small_gets_images_as_they_are_asked_for(monkeypatch):
@@ -148,7 +132,7 @@ def test_a_folder_larger_than_memory_is_decoded_as_it_is_asked_for(folder, monke
     decoded = []
     one = decode._decode_one
     monkeypatch.setattr(
-        decode, "_decode_one", lambda tree, i, *rest: decoded.append(i) or one(tree, i, *rest)
+        decode, "_decode_one", lambda tree, i, *more: decoded.append(i) or one(tree, i, *more)
     )
     found = datasets.load(name, "test")
     assert isinstance(found.images, streaming.Streamed) and decoded == []

@@ -41,14 +41,8 @@ class Cluster:
         self._environment = {**os.environ, **self.access, **_SETTINGS}
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         try:
-            self._start(
-                "head",
-                "127.0.0.2",
-                "--head",
-                "--port=0",
-                "--include-dashboard=false",
-                f"--temp-dir={self.folder}",
-            )
+            options = ["--head", "--port=0", "--include-dashboard=false", f"--temp-dir={self.folder}"]
+            self._start("head", "127.0.0.2", *options)
             self.address = self._address_of_head()
             self.start_second()
         except BaseException:
@@ -73,7 +67,7 @@ class Cluster:
 
     def tasks(self, name: str) -> list[int]:
         """The processes that work on a task on that node ("head" or "second") just now."""
-        return [pid for pid in _of_session(self._nodes[name].pid) if _title(pid).startswith("ray::rb-")]
+        return [pid for pid in of_session(self._nodes[name].pid) if _title(pid).startswith("ray::rb-")]
 
     def _start(self, name: str, ip: str, *options: str) -> None:
         end = time.monotonic() + _SECONDS_TO_START
@@ -102,21 +96,13 @@ class Cluster:
         return address
 
     def _launch(self, name: str, ip: str, log: Path, *options: str) -> None:
+        # Ports of workers are any free ones: nodes of one machine must not share a range.
+        fixed = "--num-gpus=0 --min-worker-port=0 --max-worker-port=0 --disable-usage-stats".split()
+        sizes = [f"--num-cpus={self._cpus}", f"--object-store-memory={_STORE_BYTES}"]
+        ray = [str(Path(sys.executable).parent / "ray"), "start", "--block", f"--node-ip-address={ip}"]
         with log.open("wb") as stream:
             self._nodes[name] = subprocess.Popen(
-                [
-                    str(Path(sys.executable).parent / "ray"),
-                    "start",
-                    "--block",
-                    f"--node-ip-address={ip}",
-                    f"--num-cpus={self._cpus}",
-                    "--num-gpus=0",
-                    f"--object-store-memory={_STORE_BYTES}",
-                    "--min-worker-port=0",  # any free ones: nodes of one machine must not share a range
-                    "--max-worker-port=0",
-                    "--disable-usage-stats",
-                    *options,
-                ],
+                [*ray, *fixed, *sizes, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
@@ -126,7 +112,7 @@ class Cluster:
 
     def _kill(self, name: str) -> None:
         node = self._nodes.pop(name)
-        while processes := _of_session(node.pid):
+        while processes := of_session(node.pid):
             for pid in processes:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -135,15 +121,14 @@ class Cluster:
         node.wait()
 
 
-def _of_session(session: int) -> list[int]:
+def of_session(session: int) -> list[int]:
     """The processes of a session, but for those that have ended and only wait to be noticed."""
     found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):
-                state = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
-                if int(state[3]) == session and state[0] != "Z":
-                    found.append(int(entry))
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state = stat.read_text().rpartition(")")[2].split()
+            if int(state[3]) == session and state[0] != "Z":
+                found.append(int(stat.parent.name))
     return found
 
 

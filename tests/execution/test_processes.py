@@ -13,14 +13,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rbtools.execution.engine import Job, JobFunction
+from rbtools.execution.engine import Call, Job, JobFunction, JobReport
 from rbtools.execution.processes import Processes
 from rbtools.execution.run import Run
+from tests.execution.ray_nodes import of_session
 
 TOOL = """
 import os, signal, time
@@ -66,39 +68,23 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     (tmp_path / "tool.py").write_text(TOOL)
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*records: dict[str, Any], options: str = "--jobs 2") -> subprocess.Popen[bytes]:
+    def start(*records: dict[str, Any], options: str = "--jobs 2 in.jsonl") -> subprocess.Popen[bytes]:
         (tmp_path / "in.jsonl").write_bytes(b"".join(line(record) for record in records))
-        process = subprocess.Popen(
-            [sys.executable, "tool.py", *options.split(), "in.jsonl"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        arguments = [sys.executable, "tool.py", *options.split()]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        process = subprocess.Popen(arguments, start_new_session=True, **pipes)
         started.append(process)
         return process
 
     yield start
     for process in started:
-        for pid in session(process.pid):
+        for pid in of_session(process.pid):
             os.kill(pid, signal.SIGKILL)
         process.communicate()
 
 
 def line(record: dict[str, Any]) -> bytes:
     return json.dumps({"schema": 1, "arch": {"name": record["name"]}, **record}).encode() + b"\n"
-
-
-def session(number: int) -> list[int]:
-    """The living processes of a session."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == number and fields[0] != "Z":
-            found.append(int(stat.parent.name))
-    return found
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -132,7 +118,7 @@ def test_records_keep_their_order_and_unordered_ones_come_as_they_are_done(start
     found, said = ended(start(*records))
     assert names(found) == names(records), said
     Path("log").unlink()
-    found, said = ended(start(*records, options="--jobs 2 --unordered"))
+    found, said = ended(start(*records, options="--jobs 2 --unordered in.jsonl"))
     assert sorted(names(found)) == sorted(names(records)) and found[-1]["name"] == "slow", said
 
 
@@ -148,20 +134,16 @@ def test_only_a_window_of_records_is_under_way(
     assert 1 < max(record["seen"] for record in found[:works]) <= 8 * works
 
 
-def test_a_killed_worker_costs_its_record_one_retry(start: Start) -> None:
-    process = start({"name": "a"}, {"name": "victim", "deaths": 1}, {"name": "b"})
+@pytest.mark.parametrize("deaths", [1, 9])
+def test_a_killed_worker_costs_its_record_one_retry_and_then_the_record_is_an_error(
+    deaths: int, start: Start
+) -> None:
+    process = start({"name": "a"}, {"name": "victim", "deaths": deaths}, {"name": "b"})
     found, said = ended(process)
-    assert process.returncode == 0 and names(found) == ["a", "victim", "b"]
+    assert process.returncode == (deaths > 1) and names(found) == ["a", "victim", "b"]
     assert "warning: A worker was killed by signal 9 (SIGKILL); its work is tried again." in said
-    assert [name for name, _ in log()].count("victim") == 2
-
-
-def test_a_record_that_kills_two_workers_becomes_an_error(start: Start) -> None:
-    process = start({"name": "a"}, {"name": "victim", "deaths": 9}, {"name": "b"})
-    found, _ = ended(process)
-    assert process.returncode == 1 and names(found) == ["a", "victim", "b"]
-    assert "was killed by signal 9 (SIGKILL), 2 times" in found[1]["error"]["message"]
-    assert "error" not in found[0] and "error" not in found[2]
+    assert ["error" in record for record in found] == [False, deaths > 1, False]
+    assert deaths == 1 or "was killed by signal 9 (SIGKILL), 2 times" in found[1]["error"]["message"]
     assert [name for name, _ in log()].count("victim") == 2
 
 
@@ -186,19 +168,25 @@ def test_work_that_cannot_be_sent_says_so_and_the_next_one_is_done() -> None:
     assert "NotImplementedError" in (found[1].problem or "")
 
 
+class Nap(JobFunction):
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        time.sleep(0.5)
+        return record
+
+
 def test_calls_that_nobody_waits_for_are_not_done() -> None:
-    with Processes(Run.of(tool="test", jobs=1)) as engine:
-        next(iter(engine.map([Job(JobFunction(), {})] * 4)))
-        while any(task is not None for task in _queued(engine)):
-            time.sleep(0.01)
+    futures: list[Future[JobReport]] = []
 
+    class Watched(Processes):
+        def submit(self, call: Call) -> Future[JobReport]:
+            futures.append(super().submit(call))
+            return futures[-1]
 
-def _queued(engine: Processes) -> list[Any]:
-    """What no worker has taken yet."""
-    left = []
-    while not engine._tasks.empty():
-        left.append(engine._tasks.get())
-    return [task for task in left if not task.future.cancelled()]
+    with Watched(Run.of(tool="test", jobs=1)) as engine:
+        reports = engine.map([Job(Nap(), {})] * 4)
+        next(reports)
+        reports.close()  # type: ignore[attr-defined]
+        assert len(futures) > 2 and futures[-1].cancelled()
 
 
 @linux
@@ -216,62 +204,44 @@ def test_interrupted_it_writes_what_is_finished_and_leaves_nobody(
     assert names(found) == ["quick"]  # though what comes before it is not done
     assert "Traceback" not in said
     assert time.monotonic() - begin < max(2, begin - started)  # a busy machine takes longer for both
-    until(lambda: not session(process.pid))
+    until(lambda: not of_session(process.pid))
 
 
 @linux
 def test_interrupted_while_workers_start_nothing_is_said_but_that(start: Start) -> None:
     process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
-    until(lambda: len(session(process.pid)) >= 2)
+    until(lambda: len(of_session(process.pid)) >= 2)
     os.killpg(process.pid, signal.SIGINT)
     _, said = ended(process)
     assert process.returncode == 130 and "Traceback" not in said, said
-    until(lambda: not session(process.pid))
+    until(lambda: not of_session(process.pid))
 
 
 @linux
-def test_workers_end_when_their_parent_is_killed(start: Start) -> None:
-    process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
-    until(lambda: len(log()) == 2)
-    process.kill()
-    until(lambda: not session(process.pid))
+def test_workers_end_when_their_parent_is_killed_or_its_reader_is_gone(start: Start) -> None:
+    for end, status in (("kill", -signal.SIGKILL), ("close", 141)):
+        process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
+        assert process.stdout
+        until(lambda: len(log()) == 2)
+        process.kill() if end == "kill" else process.stdout.close()
+        assert process.wait(PATIENCE) == status
+        until(lambda: not of_session(process.pid))  # noqa: B023
+        Path("log").unlink()
 
 
-@linux
-def test_however_much_workers_say_a_reader_that_is_gone_is_noticed(start: Start) -> None:
-    process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
-    assert process.stdout
-    until(lambda: len(log()) == 2)
-    process.stdout.close()
-    assert process.wait(PATIENCE) == 141
-    until(lambda: not session(process.pid))
-
-
-def test_strict_stops_in_the_order_of_the_input(start: Start, tmp_path: Path) -> None:
-    ended(start({"name": "a"}))  # writes tool.py
-    fails = b'{"schema": 1, "arch": {"name": "fails"}}\n'  # the work wants a name beside it
-    given = line({"name": "slow", "seconds": 1}) + fails + line({"name": "after"})
-    process = subprocess.run(
-        [sys.executable, "tool.py", "--jobs", "2", "--errors", "stop"],
-        input=given,
-        capture_output=True,
-        timeout=PATIENCE,
+def test_strict_stops_in_the_order_of_the_input_and_though_that_does_not_end(start: Start) -> None:
+    strict = "--jobs 2 --errors stop"
+    Path("mixed.jsonl").write_bytes(
+        line({"name": "slow", "seconds": 1})
+        + b'{"schema": 1, "arch": {"name": "fails"}}\n'  # the work wants a name beside it
+        + line({"name": "after"})
     )
-    assert process.returncode == 1 and b"because of --errors stop" in process.stderr
-    assert [json.loads(line)["name"] for line in process.stdout.splitlines()] == ["slow"]
-
-
-def test_it_can_end_though_its_input_does_not(start: Start, tmp_path: Path) -> None:
-    ended(start({"name": "a"}))  # writes tool.py and warms up
-    process = subprocess.Popen(
-        [sys.executable, "tool.py", "--jobs", "2", "--errors", "stop"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = start(options=f"{strict} mixed.jsonl")
+    found, said = ended(process)
+    assert process.returncode == 1 and "because of --errors stop" in said and names(found) == ["slow"]
+    process = start(options=strict)
     assert process.stdin and process.stderr
     process.stdin.write(b"no record\n")
     process.stdin.flush()
     assert process.wait(PATIENCE) == 1  # and not by SIGABRT, although a thread is still reading
     assert b"Fatal" not in process.stderr.read()
-    process.communicate()

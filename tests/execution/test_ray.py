@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,6 @@ from typing import Any
 
 import pytest
 
-from rbtools.store import Store
 from tests.execution.ray_nodes import Cluster
 
 pytestmark = [
@@ -72,17 +70,11 @@ def archs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, archs: Path) -> Path:
-    """A folder where one local worker trained them and attacked them."""
+    """What one local worker makes of them: a file of records."""
     folder = tmp_path_factory.mktemp("alone")
-    line = f"{TRAIN} --store s {archs} | tee trained.jsonl | rb-attack fgsm --store s > records.jsonl"
-    subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=folder, timeout=PATIENCE, check=True)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def records(alone: Path) -> list[dict[str, Any]]:
-    """What one local worker makes of them."""
-    return steady((alone / "records.jsonl").read_bytes())
+    line = f"{TRAIN} --store s {archs} > trained.jsonl"
+    subprocess.run(["bash", "-c", line], cwd=folder, timeout=PATIENCE, check=True)
+    return folder / "trained.jsonl"
 
 
 def steady(output: bytes) -> list[dict[str, Any]]:
@@ -150,34 +142,13 @@ def logs(cluster: Cluster) -> Iterator[str]:
             yield path.read_text("utf-8", "replace")
 
 
-def test_nodes_that_do_not_see_the_store_are_one_clear_error(cluster: Cluster, archs: Path) -> None:
-    Path("kept").mkdir()
-    handle = os.open("kept", os.O_RDONLY)
-    # A folder under this name is there only for processes that were given the handle.
-    store = f"/proc/self/fd/{handle}/store"
-    with Tool(cluster, f"{TRAIN} RAY --shard 1/4 --store {store} {archs}", pass_fds=[handle]) as tool:
-        status, found, errors = tool.ended()
-    os.close(handle)
-    assert status == 1 and len(found) == 1
-    assert f"does not see the store {store}. Name a folder that all nodes share" in errors[0]
-
-
-def test_one_checkpoint_without_a_pipe(cluster: Cluster, alone: Path, records: list[dict[str, Any]]) -> None:
-    file = Store(alone / "s").object(records[0]["checkpoint"])
-    with Tool(cluster, f"rb-attack fgsm RAY --checkpoint {file}") as tool:
-        status, found, errors = tool.ended()
-    wanted = {name: value for name, value in records[0]["metrics"].items() if "seconds" not in name}
-    assert (status, [one["metrics"] for one in found]) == (0, [wanted]), errors
-    assert found[0]["checkpoint_file"] == str(file)
-
-
 def test_a_node_killed_in_the_middle_loses_nothing(cluster: Cluster, archs: Path, alone: Path) -> None:
     try:
         with Tool(cluster, f"{TRAIN} RAY {archs}") as tool:
             wait_for(lambda: cluster.tasks("second") and list(Path("rb-store").glob("state/*/*")), tool)
             cluster.kill_second()
             status, found, errors = tool.ended()
-        assert found == steady((alone / "trained.jsonl").read_bytes())  # in their order
+        assert found == steady(alone.read_bytes())  # in their order
         assert (status, errors[-1]) == (0, summary("rb-train", 4, 0)), errors
         assert any("printed by a worker" in text for text in logs(cluster))
         assert not list(Path("rb-store").glob("leases/*/*"))
@@ -218,19 +189,3 @@ def test_interruptions_end_in_two_seconds_and_keep_what_was_found(cluster: Clust
             wanted = f"rb-train: error: {way}; what was finished is written and in the store.\n"
             assert started[way].errors.read().decode() == ("" if way == "gone" else wanted)
             assert not list(Path(way).glob("leases/*/*"))
-
-
-def test_an_unreachable_cluster_is_one_clear_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-    done = subprocess.run(
-        ["rb-train", "--engine", "ray", "--ray-address", f"{address}"],
-        input=b"{}",
-        capture_output=True,
-        timeout=PATIENCE,
-    )
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.decode() == (
-        f"rb-train: error: No Ray cluster answers at {address}: Connection refused. Start one (ray start"
-        " --head), check the address, or leave out --engine ray.\n"
-    )

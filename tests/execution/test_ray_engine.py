@@ -157,12 +157,11 @@ class Echo(JobFunction):
         return {**record, "seen": True}
 
 
-# --- the pool -------------------------------------------------------------------------------------
-
-
 def test_every_task_is_finished_once_and_failures_are_reported(ray: FakeRay) -> None:
     done = reports(run_with(), {"a": 1}, {"wrong": 1}, {"bug": 1}, {"a": 2})
     assert [report.result for report in done] == [{"a": 1, "seen": True}, None, None, {"a": 2, "seen": True}]
+    (report,) = reports(run_with(None), {"a": 1})  # workers need no store where there is none
+    assert report.result == {"a": 1, "seen": True}
     assert done[1].problem == "This cannot be done." and done[1].trace is None
     assert "ValueError: oops (in code of yours: " in str(done[2].problem)
     assert ray.joined and ray.left.wait(PATIENCE)
@@ -178,18 +177,23 @@ def test_a_worker_that_ignores_ctrl_c_works_in_any_thread(ray: FakeRay) -> None:
     assert report.result == {"a": 1, "seen": True}, report.problem
 
 
-def test_ray_tries_what_was_lost_with_its_node_again(ray: FakeRay) -> None:
-    ray.failures = [NodeDiedError("The node died.\nLong advice.")]
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (NodeDiedError("The node died.\nLong advice."), "NodeDiedError: The node died."),
+        (
+            RayTaskError("Traceback:\n  lines\nModuleNotFoundError: No module"),
+            "RayTaskError: ModuleNotFoundError: No module.",
+        ),
+    ],
+)
+def test_what_is_lost_with_its_node_is_tried_again_and_the_reason_is_passed_on(
+    failure: Exception, said: str, ray: FakeRay
+) -> None:
+    ray.failures = [failure]
     (report,) = reports(run_with(), {"a": 1})
     assert ray.options[0]["max_retries"] == ray_engine.TRIES - 1
-    assert "could not do the work: NodeDiedError: The node died. Is the same" in str(report.problem)
-
-
-def test_what_ray_says_of_a_worker_that_cannot_load_the_work_is_passed_on(ray: FakeRay) -> None:
-    ray.failures = [RayTaskError("Traceback:\n  many lines\nModuleNotFoundError: No module named 'rbtools'")]
-    (report,) = reports(run_with(), {})
-    assert "ModuleNotFoundError: No module named 'rbtools'. Is the same rbtools" in str(report.problem)
-    assert "many lines" not in str(report.problem)
+    assert f"could not do the work: {said} Is the same" in str(report.problem)
 
 
 def test_another_version_on_a_node_is_said() -> None:
@@ -232,32 +236,20 @@ def test_no_reference_is_dropped_while_ray_shuts_down(ray: FakeRay, monkeypatch:
     ray.may_shut_down.set()
 
 
-def test_the_very_store_is_told_from_another_of_its_name() -> None:
-    run = run_with()
-    path = run.store.path("leases", "ab" * 32)
-    assert path is not None
-    assert not ray_engine.sees(run, "ab" * 32)
-    path.parent.mkdir(parents=True)
-    path.touch()
-    assert ray_engine.sees(run, "ab" * 32)
-    assert not ray_engine.sees(run, None)
-    assert ray_engine.sees(run_with(None), None)
-
-
 def test_a_node_that_does_not_see_the_store_says_so(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_engine, "sees", lambda run, name: False)
     run = run_with()
     (report,) = reports(run, {"a": 1})
     wanted = f"The Ray node {socket.gethostname()} does not see the store {run.store.folder}. Name a folder"
     assert report.result is None and str(report.problem).startswith(wanted)
-
-
-def test_workers_need_no_store_where_there_is_none(ray: FakeRay) -> None:
-    (report,) = reports(run_with(None), {"a": 1})
-    assert report.result == {"a": 1, "seen": True}
-
-
-# --- what a task takes ----------------------------------------------------------------------------
+    monkeypatch.undo()
+    name = "ab" * 32
+    path = run.store.path("leases", name)
+    assert path is not None and not ray_engine.sees(run, name)  # another store of that name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    assert ray_engine.sees(run, name) and not ray_engine.sees(run, None)
+    assert ray_engine.sees(run_with(None), None)
 
 
 @pytest.mark.parametrize(
@@ -319,16 +311,10 @@ def test_jobs_of_an_engine(text: str | None, engine: str, jobs: int) -> None:
     assert placing.jobs(text, None, 1, "auto", engine) == jobs
 
 
-# --- reaching the cluster -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("nowhere", "Expected HOST:PORT"),
-        ("127.0.0.1:0", "Expected HOST:PORT"),
-        ("127.0.0.1:65536", "Expected HOST:PORT"),
-        ("127.0.0.1:6379/x", "Expected HOST:PORT"),
+        *((wrong, "Expected HOST:PORT") for wrong in ("nowhere", "a:0", "127.0.0.1:65536", "127.0.0.1:1/x")),
         ("ray://127.0.0.1:10001", "is one for Ray's client"),
     ],
 )
@@ -352,31 +338,22 @@ def test_an_address_where_nobody_listens_is_said_at_once(
     assert not ray.joined
 
 
-def test_what_listens_and_is_no_ray_has_its_time(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_cannot_be_joined_says_why(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
 
-    def init(**options: Any) -> None:
-        gate.wait(PATIENCE)
-
-    monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray_cluster, "_SECONDS_TO_JOIN", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(RbError) as wrong:
-        ray_cluster.Membership(f"127.0.0.1:{server.getsockname()[1]}").join()
-    assert "did not let us join within 0 seconds" in str(wrong.value)
-    gate.set()
-
-
-def test_what_ray_refuses_is_passed_on(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    def init(**options: Any) -> None:
+    def refuse(**options: Any) -> None:
         raise RuntimeError("Version mismatch:\n    Ray: 1")
 
-    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray_cluster, "_SECONDS_TO_JOIN", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(ray, "init", lambda **options: gate.wait(PATIENCE))  # something else than Ray
+        with pytest.raises(RbError, match="did not let us join within 0 seconds"):
+            ray_cluster.Membership(f"127.0.0.1:{server.getsockname()[1]}").join()
+    gate.set()
+    monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(RbError, match="this machine failed: Version mismatch: Ray: 1"):
         ray_cluster.Membership(None).join()
     assert not ray.left.is_set()
-
-
-def test_ray_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"ray is not installed: pip install 'rbtools\[ray\]'"):
         ray_cluster.Membership(None).join()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rbtools import lazy
 from rbtools.cli import build_context
@@ -77,11 +78,8 @@ def test_auto_means_the_cores_or_the_gpus(
 ) -> None:
     monkeypatch.setattr(cores, "count", lambda: 4)
     monkeypatch.setattr(resources, "visible_gpus", lambda: cards)
-    monkeypatch.setattr(
-        build_context,
-        "terminal",
-        lambda *_: types.SimpleNamespace(tool="test", status=None, once=None, tell=None, detail=None),
-    )
+    terminal = types.SimpleNamespace(tool="test", status=None, once=None, tell=None, detail=None)
+    monkeypatch.setattr(build_context, "terminal", lambda *_: terminal)
     shared = {"store": "st", "force": False, "dry_run": False, "engine": "local"}
     shared |= {"quiet": True, "verbose": False, "log": None, "threads": None, "device": "auto"}
     run = build_context.build_context(**{**shared, "jobs_per_gpu": None, **options}).run
@@ -125,11 +123,7 @@ def test_the_variables_of_slurm(
 
 @pytest.mark.parametrize(
     "numbers",
-    [
-        *((number, 3, 1, 6, 1) for number in (1, 5, 6)),
-        *((number, 3, 1, 4, 1) for number in (1, 2, 4)),
-        (9, 8),
-    ],
+    [*((one, 3, 1, 6, 1) for one in (1, 5, 6)), *((one, 3, 1, 4, 1) for one in (1, 2, 4)), (9, 8)],
 )
 def test_the_place_in_an_array_with_uneven_gaps_is_asked_for(
     numbers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -159,3 +153,17 @@ def test_threads_that_wait_sleep_unless_the_user_says_otherwise(
         monkeypatch.setenv("OMP_WAIT_POLICY", user)
     runpy.run_path(lazy.__file__)
     assert os.environ["OMP_WAIT_POLICY"] == (user or "PASSIVE")
+
+
+def test_a_gpu_computes_in_float32_and_its_settings_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    torch.set_float32_matmul_precision("high")
+    try:
+        with device.float32(torch.device("cuda")):
+            assert not torch.backends.cudnn.allow_tf32
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "high"
+        with device.float32(torch.device("cpu")):
+            assert torch.backends.cudnn.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision("highest")

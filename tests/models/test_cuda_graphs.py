@@ -52,20 +52,13 @@ def test_a_replay_is_the_network(graphs: list[PretendGraph]) -> None:
             torch.testing.assert_close(got, wanted)
         with torch.no_grad():
             torch.testing.assert_close(graphed(points), model(points))
-    assert all(graph.replays > 2 for graph in graphs[-3:])
-    assert len(graphs) == 3  # forward, backward, forward alone
-
-
-def test_weights_may_change_between_replays(graphs: list[PretendGraph]) -> None:
-    model, graphed = frozen()
-    points = images(4)
-    before = graphed(points.requires_grad_(True)).detach()
-    with torch.no_grad():
+    with torch.no_grad():  # weights may change between replays
         for weight in model.parameters():
             weight.mul_(1.5)
-    for wanted, got in zip(gradient(model, points.detach()), gradient(graphed, points.detach()), strict=True):
+    for wanted, got in zip(gradient(model, images(4)), gradient(graphed, images(4)), strict=True):
         torch.testing.assert_close(got, wanted)
-    assert not torch.allclose(before, graphed(points).detach())
+    assert all(graph.replays > 2 for graph in graphs[-3:])
+    assert len(graphs) == 3  # forward, backward, forward alone
 
 
 def test_logits_whose_memory_was_overwritten_are_differentiated_anew(graphs: list[PretendGraph]) -> None:
@@ -81,9 +74,8 @@ def test_logits_whose_memory_was_overwritten_are_differentiated_anew(graphs: lis
     one = [torch.autograd.grad(logits[:, k].sum(), first, retain_graph=True)[0] for k in range(2)]
     exact = model(first)
     for k in range(2):
-        torch.testing.assert_close(
-            one[k], torch.autograd.grad(exact[:, k].sum(), first, retain_graph=True)[0]
-        )
+        wanted = torch.autograd.grad(exact[:, k].sum(), first, retain_graph=True)[0]
+        torch.testing.assert_close(one[k], wanted)
 
 
 def test_an_attack_perturbs_as_on_the_network(graphs: list[PretendGraph]) -> None:

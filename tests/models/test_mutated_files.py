@@ -53,9 +53,6 @@ ANY_DEPTH = ("repo:huang/",)  # without the last block of a stage it is the next
 TRIES = 4  # changes of each network
 
 
-# --- changes: the file's content, and the weights that it stands for (None: it has to be refused) ---------
-
-
 def reshaped(state: State, rng: random.Random) -> tuple[Any, State | None]:
     key = rng.choice([key for key, value in state.items() if value.ndim and len(value) > 1])
     value = state[key]
@@ -130,9 +127,6 @@ CHANGES: tuple[Callable[[State, random.Random], tuple[Any, State | None]], ...] 
     *(reshaped, without_a_module, two_in_one_dict, two_dicts, rounded, in_whole_numbers, quantised, pruned),
     *(fused, in_another_language),
 )
-
-
-# --- the test ---------------------------------------------------------------------------------------------
 
 
 @functools.cache

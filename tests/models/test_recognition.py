@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,10 +73,13 @@ def test_networks_of_torchvision_that_classify_no_images_are_refused(name):
         infer(state)
 
 
-def test_the_table_has_every_network_of_torchvision_once():
+def test_the_tables_have_every_network_once():
     assert list(external.table()) == make_torchvision_table.names()
     digests = [about["digest"] for about in external.table().values()]
     assert len(set(digests)) == len(digests)  # so none is ambiguous
+    names = [name for about in external.timm_table().values() for name in about["names"]]
+    assert len(external.timm_table()) > 700 and len(set(names)) == len(names)
+    assert {"efficientnet_b0", "tf_efficientnet_b0", "convnext_base", "mixer_b16_224"} <= set(names)
 
 
 @pytest.mark.parametrize("name", ["googlenet", "squeezenet1_1", "alexnet"])
@@ -92,10 +96,7 @@ def test_the_table_is_what_the_survey_finds(name):
     assert not make_torchvision_table._takes(network, about["smallest"] - 1)
 
 
-PUBLISHED = ["alexnet", "mobilenet_v2", "vit_h_14"]
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", ["alexnet", "mobilenet_v2", "vit_h_14"])
 def test_counts_are_those_that_torchvision_publishes(name):
     """vit_h_14's are of 224x224 images, in its linear weights."""
     weights = [w.meta for w in torchvision.models.get_model_weights(name)]
@@ -132,9 +133,6 @@ def test_torchvision_networks_for_other_images():
         models.build({"space": "torchvision", "name": "resnet5"}, classes=3, shape=(3, 32, 32))
 
 
-# --- the zoo --------------------------------------------------------------------------------------
-
-
 def zoo_state(name, classes=7, channels=3, **fields):
     shape = (channels, 32, 32) if name != "simplecnn" else (channels, 28, 28)
     with meta_init():
@@ -152,21 +150,11 @@ def test_the_zoo_is_recognised_from_its_own_names(name):
 
 def timm_names(state):
     """timm's and DeiT's names, as their files have them."""
-    words = (
-        ("class_token", "cls_token"),
-        ("encoder.pos_embedding", "pos_embed"),
-        ("conv_proj.", "patch_embed.proj."),
-        ("encoder.ln.", "norm."),
-        ("heads.head.", "head."),
-        ("encoder.layers.encoder_layer_", "blocks."),
-        (".ln_1.", ".norm1."),
-        (".ln_2.", ".norm2."),
-        (".self_attention.in_proj_", ".attn.qkv."),
-        (".self_attention.out_proj.", ".attn.proj."),
-        (".mlp.0.", ".mlp.fc1."),
-        (".mlp.3.", ".mlp.fc2."),
-    )
-    for ours, theirs in words:
+    words = """class_token cls_token, encoder.pos_embedding pos_embed, conv_proj. patch_embed.proj.,
+    encoder.ln. norm., heads.head. head., encoder.layers.encoder_layer_ blocks., .ln_1. .norm1.,
+    .ln_2. .norm2., .self_attention.in_proj_ .attn.qkv., .self_attention.out_proj. .attn.proj.,
+    .mlp.0. .mlp.fc1., .mlp.3. .mlp.fc2."""
+    for ours, theirs in map(str.split, words.split(",")):
         state = {key.replace(ours, theirs): value for key, value in state.items()}
     return state
 
@@ -187,17 +175,14 @@ def nested_head(state):
     return {re.sub(r"^(linear|fc)\.", "fc.1.", key): value for key, value in state.items()}
 
 
-NAMINGS = {
-    "resnet50 as torchvision": ("resnet50", torchvision_names),
-    "resnet18 with a new head": ("resnet18", nested_head),
-    "wrn as MART": ("wrn-34-10", mart_names),
-    "deit": ("deit-ti", timm_names),
-}
-
-
-@pytest.mark.parametrize("case", NAMINGS)
-def test_other_names_for_the_same_network(case):
-    name, renamed = NAMINGS[case]
+@pytest.mark.parametrize(
+    ("name", "renamed"),
+    [
+        *(("resnet50", torchvision_names), ("resnet18", nested_head)),
+        *(("wrn-34-10", mart_names), ("deit-ti", timm_names)),
+    ],
+)
+def test_other_names_for_the_same_network(name, renamed):
     state = zoo_state(name)
     found = infer(renamed(state))
     assert (found.arch["name"], found.classes) == (name, 7)
@@ -207,6 +192,9 @@ def test_other_names_for_the_same_network(case):
 
 @with_timm
 def test_timms_own_names():
+    with meta_init():  # with squeeze and excitation, so no plain ResNet
+        network = models.build({"space": "timm", "name": "seresnet50"}, classes=6, shape=(3, 32, 32))
+    assert infer(dict(network.state_dict())) == Inferred({"space": "timm", "name": "seresnet50"}, 6, 3)
     network = models.build({"space": "timm", "name": "deit_tiny_patch16_224"}, classes=6, shape=(3, 32, 32))
     network.eval()
     torch.save(network.state_dict(), "deit.pt")
@@ -216,49 +204,26 @@ def test_timms_own_names():
     torch.testing.assert_close(ours(images), network(images))
 
 
-@with_timm
-def test_a_resnet_with_squeeze_and_excitation_is_timms_and_no_plain_one():
-    with meta_init():
-        network = models.build({"space": "timm", "name": "seresnet50"}, classes=6, shape=(3, 32, 32))
-    inferred = infer(dict(network.state_dict()))
-    assert inferred.arch == {"space": "timm", "name": "seresnet50"} and inferred.classes == 6
-
-
 def test_timm_is_asked_for_by_name_where_it_is_missing(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(RbError, match=r"pip install 'rbtools\[timm\]'"):
         models.build({"space": "timm", "name": "resnet18"}, classes=2, shape=(3, 32, 32))
 
 
-def without(state, start):
-    return {key: value for key, value in state.items() if not key.startswith(start)}
-
-
-EMPTY = torch.empty(2)
-NEAR_MISSES = {
-    "a resnet without bn1": lambda: without(zoo_state("resnet18"), "bn1"),
-    "a resnet with a stem of another size": lambda: (
-        zoo_state("resnet18") | {"conv1.weight": torch.empty(64, 3, 5, 5)}
-    ),
-    "a pre-activation resnet with a norm behind its stem, as kuangliu's SENet18": lambda: (
-        zoo_state("preactresnet18-kuangliu")
-        | {f"bn1.{key}": value for key, value in nn.BatchNorm2d(64).state_dict().items()}
-    ),
-    "a resnet of another depth": lambda: without(zoo_state("resnet18"), "layer3.1."),
-    "a transformer with layer scale": lambda: (
-        timm_names(zoo_state("deit-ti")) | {"blocks.0.ls1.gamma": EMPTY}
-    ),
-    "a vgg of other widths": lambda: {k: v[:8] for k, v in zoo_state("vgg11").items() if v.ndim},
-    "a language model": lambda: {"embed.weight": torch.empty(9, 2), "lm_head.weight": torch.empty(9, 2)},
-}
-
-
-@pytest.mark.parametrize("case", NEAR_MISSES)
-def test_near_misses_are_not_recognised_and_the_message_says_what_is(case):
-    state = NEAR_MISSES[case]()
-    with pytest.raises(RbError, match="not recognised") as error:
-        infer(state)
-    assert all(family in str(error.value) for family in FAMILIES)
+def test_near_misses_are_not_recognised_and_the_message_says_what_is():
+    resnet, norm = zoo_state("resnet18"), nn.BatchNorm2d(64).state_dict()
+    for state in (
+        *({k: v for k, v in resnet.items() if not k.startswith(start)} for start in ("bn1", "layer3.1.")),
+        {**resnet, "conv1.weight": torch.empty(64, 3, 5, 5)},
+        # A norm behind the stem, as kuangliu's SENet18.
+        zoo_state("preactresnet18-kuangliu") | {f"bn1.{key}": value for key, value in norm.items()},
+        {**timm_names(zoo_state("deit-ti")), "blocks.0.ls1.gamma": torch.empty(2)},  # layer scale
+        {k: v[:8] for k, v in zoo_state("vgg11").items() if v.ndim},
+        {"embed.weight": torch.empty(9, 2), "lm_head.weight": torch.empty(9, 2)},  # a language model
+    ):
+        with pytest.raises(RbError, match="not recognised") as error:
+            infer(state)
+        assert all(family in str(error.value) for family in FAMILIES)
 
 
 def test_a_seven_by_seven_stem_is_the_form_for_large_images():
@@ -285,9 +250,3 @@ def test_a_network_of_timm_is_recognised_by_its_digest_and_asked_about_where_sev
     assert infer(state, {"args": {"model": "two.of_a_tag"}}).arch["name"] == "two"
     with pytest.raises(RbError, match="2 networks of timm"):
         infer(state, {"args": {"model": "three"}})
-
-
-def test_the_table_of_timm_has_one_name_for_each_function():
-    names = [name for about in external.timm_table().values() for name in about["names"]]
-    assert len(external.timm_table()) > 700 and len(set(names)) == len(names)
-    assert {"efficientnet_b0", "tf_efficientnet_b0", "convnext_base", "mixer_b16_224"} <= set(names)

@@ -17,7 +17,7 @@ def build(arch, classes=10, shape=(1, 4, 4)):
     return models.build(arch, classes=classes, shape=shape)
 
 
-def test_equation_1():
+def test_equations_1_and_2():
     model = build({"space": "fcnn", "str": "relu/tanh+skip/swish", "width": 5})
     images = torch.rand(3, 1, 4, 4)
     first, second, third = (layer.weight for layer in model.layers)
@@ -26,11 +26,7 @@ def test_equation_1():
     pre = two @ third.T
     three = pre * torch.sigmoid(pre) / 4
     torch.testing.assert_close(model(images), three @ model.last.weight.T)
-
-
-def test_equation_2():
     model = build({"space": "rescnn", "str": "leaky3/sigmoid5+skip", "width": 6})
-    images = torch.rand(3, 1, 4, 4)
     first, second = (layer.weight for layer in model.layers)
     pre = F.conv2d(images, first, padding=1)
     one = torch.where(pre > 0, pre, 0.01 * pre)

@@ -60,11 +60,7 @@ def test_what_accuracies_do_not_tell_is_asked_for_with_each_accuracy() -> None:
         assert f"--normalize {option}: 0." in str(e.value)
     _, _, facts = load(hints(labels), {"normalize": "none"})
     assert facts["normalize_from"] == "given" and "tried" not in facts
-
-
-def test_without_images_the_normalisation_is_open() -> None:
-    torch.save(made("wrn-10-1")[0].state_dict(), "m.pt")
-    _, arch, facts = load(NormalizationHints(KNOWN))
+    _, arch, facts = load(NormalizationHints(KNOWN))  # without images
     assert (facts["normalize_from"], facts["normalize"]) == ("open", None) and "normalize" not in arch
 
 
@@ -88,6 +84,10 @@ def test_a_candidate_that_is_beaten_sees_no_more_images() -> None:
     assert trial.unbeaten(right) == ["a", "c"]
     assert trial.decided(Path("m.pt"), {"a": nn.Identity(), "c": nn.Identity()}, scores, ["c"])[0] == "c"
     assert len(trial.tried({"a": nn.Identity(), "b": Reversed()}, scores)["a"]) == 32
+    # Of n images on which two differ, the gain has the standard deviation sqrt(n) by chance.
+    nine, ten = (torch.arange(100) < count for count in (9, 10))
+    none = torch.zeros(100, dtype=torch.bool)
+    assert not trial.beats(nine, none) and trial.beats(ten, none) and trial.beats(nine, none, deviations=2)
 
 
 class Reversed(nn.Module):
@@ -101,14 +101,7 @@ def scores() -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(logits, logits.argmax(1)) for logits in each]
 
 
-def test_more_are_correct_beyond_chance_by_three_deviations() -> None:
-    """Of n images on which two differ, the gain has the standard deviation sqrt(n) by chance."""
-    nine, ten = (torch.arange(100) < count for count in (9, 10))
-    assert not trial.beats(nine, torch.zeros(100, dtype=torch.bool))
-    assert trial.beats(ten, torch.zeros(100, dtype=torch.bool))
-    assert trial.beats(nine, torch.zeros(100, dtype=torch.bool), deviations=2)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", [SKIP, POOL])
 def test_a_cell_and_the_normalisation_are_told_together(cell: str) -> None:
     network, labels = made(cell, KNOWN["half"])

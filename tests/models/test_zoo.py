@@ -30,7 +30,11 @@ def built(name, classes=10, shape=(3, 32, 32)):
 @pytest.mark.parametrize("name", ["simplecnn", "vgg11", "resnet18", "preactresnet18", "wrn-16-1", "deit-ti"])
 def test_a_hollow_network_is_the_network(name):
     """Built with numbers it has the same names and shapes; this also draws every initialisation once."""
+    torch.manual_seed(3)
     whole = models.build({"space": "zoo", "name": name}, classes=3, shape=(3, 8, 8))
+    torch.manual_seed(3)
+    again = models.build({"space": "zoo", "name": name}, classes=3, shape=(3, 8, 8)).state_dict()
+    assert all(torch.equal(value, again[key]) for key, value in whole.state_dict().items())
     names = {key: value.shape for key, value in built(name, 3, (3, 8, 8)).state_dict().items()}
     assert {key: value.shape for key, value in whole.state_dict().items()} == names
 
@@ -137,9 +141,6 @@ def test_a_transformer_is_torchvisions_behind_a_resize():
     torch.testing.assert_close(ours(resized), theirs(resized))
 
 
-# --- ResNets for small images ---------------------------------------------------------------------
-
-
 def test_computes_what_torchvisions_blocks_compute():
     """torchvision's ResNet with the CIFAR stem in place of its own, and the weights translated."""
     ours = ResNet((2, 1, 3, 1), classes=7)
@@ -162,9 +163,6 @@ def test_with_windows_of_4x4_parameters_are_those_of_prbenchs_code(name, classes
     with torch.device("meta"):
         network = models.build(arch, classes=classes, shape=(3, side, side))
     assert sum(p.numel() for p in network.parameters()) == expected
-
-
-def test_windows_of_4x4_are_inputs_of_their_own():
     network = ResNet((1, 1, 1, 1), classes=5, width=4, windows=4).eval()
     features = []
     network.layer4.register_forward_hook(lambda module, inputs, output: features.append(output))
@@ -186,42 +184,33 @@ def test_a_file_with_the_larger_linear_layer_is_recognised():
     assert variants.label(arch) == "resnet18:stem=cifar:pool=4x4"
 
 
-def test_images_without_a_window_of_4x4_and_other_pools_are_refused():
-    with pytest.raises(RbError, match=r"no window of 4x4 left of images of 16x16 pixels\."):
-        models.build({"space": "zoo", "name": "resnet18", "pool": "4x4"}, classes=10, shape=(3, 16, 16))
-    with pytest.raises(RbError, match=r"no pool '2x2'\. Choose from: global, 4x4\."):
-        named_arch("resnet18:pool=2x2")
-
-
-# --- building from records, and the first layer ---------------------------------------------------
-
-
-def test_importing_the_registry_does_not_import_torch():
-    code = "import sys, rbtools.models; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_initial_weights_follow_torchs_seed():
-    arch = {"space": "nasbench201", "index": 0, "channels": 2, "cells": 1}
-    first, second = (
-        torch.manual_seed(3) and models.build(arch, classes=10, shape=(3, 32, 32)).state_dict()
-        for _ in range(2)
-    )
-    assert all(torch.equal(first[key], second[key]) for key in first)
+SMALL = (3, 16, 16)
 
 
 @pytest.mark.parametrize(
-    ("arch", "said"),
+    ("wrong", "said"),
     [
-        ({}, "has no space"),
-        ({"space": "nasbench21"}, "Did you mean 'nasbench201'"),
-        ({"space": "zoo", "name": "resnet81"}, "Did you mean 'resnet18'"),
-        ({"space": "zoo"}, "no model"),
+        (lambda: models.build({}, classes=10, shape=SMALL), "has no space"),
+        (
+            lambda: models.build({"space": "nasbench21"}, classes=10, shape=SMALL),
+            "Did you mean 'nasbench201'",
+        ),
+        (lambda: zoo_network("resnet81"), "Did you mean 'resnet18'"),
+        (lambda: models.build({"space": "zoo"}, classes=10, shape=SMALL), "no model"),
+        (
+            lambda: zoo_network("resnet18", shape=SMALL, pool="4x4"),
+            r"no window of 4x4 left of .* 16x16 pixels\.",
+        ),
+        (lambda: named_arch("resnet18:pool=2x2"), r"no pool '2x2'\. Choose from: global, 4x4\."),
+        (lambda: Normalized(torch.nn.Identity(), [0.5] * 3, [0.2, 0.0, 0.2]), "mean"),
+        (lambda: Normalized(torch.nn.Identity(), [float("nan")], [1.0]), "mean"),
+        (lambda: Normalized(torch.nn.Identity(), [0.5], [-1.0]), "mean"),
+        (lambda: Normalized(torch.nn.Identity(), [0.5] * 3, [1.0]), "mean"),
     ],
 )
-def test_unknown_architectures_name_the_near_misses(arch, said):
+def test_what_no_network_can_be_built_from_is_refused(wrong, said):
     with pytest.raises(RbError, match=said):
-        models.build(arch, classes=10, shape=(3, 32, 32))
+        wrong()
 
 
 def test_normalisation_is_the_first_layer():
@@ -236,15 +225,6 @@ def test_normalisation_is_the_first_layer():
     assert torch.equal(Normalized(torch.nn.Identity(), shaped, std)(images), model(images))
 
 
-@pytest.mark.parametrize(
-    ("mean", "std"),
-    [([0.5] * 3, [0.2, 0.0, 0.2]), ([float("nan")], [1.0]), ([0.5], [-1.0]), ([0.5] * 3, [1.0])],
-)
-def test_numbers_that_cannot_normalise_are_refused(mean, std):
-    with pytest.raises(RbError, match="mean"):
-        Normalized(torch.nn.Identity(), mean, std)
-
-
 def test_torchvision_imports_and_what_is_declared_is_what_was_missing():
     has_operators = torchvision_import.torchvision.extension._has_ops()
     assert bool(torchvision_operators.declared) == (not has_operators)
@@ -254,7 +234,14 @@ def test_torchvision_imports_and_what_is_declared_is_what_was_missing():
     assert torch.equal(flip(image), image.flip(-1))
 
 
-def test_a_script_of_the_users_imports_torchvision_after_the_hook() -> None:
-    script = "import rbtools.torchvision_hook, torchvision; torchvision.models.resnet18()"
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import sys, rbtools.models; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)",
+        "import rbtools.torchvision_hook, torchvision; torchvision.models.resnet18()",
+    ],
+)
+def test_imports_of_a_script(script: str) -> None:
+    """The registry is there without torch, and torchvision after the hook."""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -29,15 +29,7 @@ METRICS = {
 }
 RECORD = {
     "schema": 1,
-    "arch": {
-        "space": "nasbench201",
-        "name": "nb201-7",
-        "class": 7,
-        "none": 0,
-        "count": 3,
-        "kernel_params": 18,
-    }
-    | {"acc": -1},
+    "arch": {"space": "nasbench201", "class": 7, "none": 0, "count": 3, "kernel_params": 18, "acc": -1},
     "dataset": "cifar10",
     "train": {"method": "trades", "augment": True, "note": None, "config": {"lambda": 6.0, "in.dots": 5}},
     "metrics": METRICS,
@@ -53,10 +45,7 @@ def value(text, record=RECORD):
     ("text", "expected"),
     [
         ("acc > 0.8 and arch.none == 0", True),
-        ("kernel_params == 18 and none == 0", True),
         ("class in [7, 9]", True),
-        ("class not in [7, 9]", False),
-        ("class in []", False),
         ("count + 1", 4),
         ("count (count, none)", 2),
         ("train.method in ['pgd', \"trades\"]", True),
@@ -65,21 +54,18 @@ def value(text, record=RECORD):
         ("train.config.lambda / train.config.in.dots", 1.2),
         ("metrics.acc == acc and arch.acc == -1", True),  # a metric before the architecture's field
         ("acc - apgd-ce.8", 0.9 - 0.35),
-        ("acc -apgd-ce.8", 0.9 - 0.35),
         ("acc- 0.5", 0.9 - 0.5),
         ("2*acc", 1.8),
         ("acc *2", 1.8),
-        ("(acc)*2-1", 0.9 * 2 - 1),
         ("mean(fgsm.*)*2", 0.75),
         ("8/255", 8 / 255),
-        ("1e-3 + .5 + 1.", 1e-3 + 0.5 + 1.0),
         ("pr.uniform.0.08 - pgd20.l2.0.5", 0.97 - 0.6),
         ("0.2 < fgsm.16 <= 0.25 < acc", True),
-        ("0.2 < acc < 0.7", False),
-        ("- acc * - 2", 1.8),
+        ("true or acc", True),
         ("not acc < 0.5 or missing > 1", True),  # the second condition is not looked at
         ("1 == true or 1 == 'one' or 0 == null", False),
         ("1 == 1.0 and 'a' not in [1, null]", True),
+        ("acc in[1]", False),  # a list, no class of a glob
     ],
 )
 def test_values(text, expected):
@@ -91,7 +77,6 @@ def test_values(text, expected):
     [
         ("mean(fgsm.*, pgd20.*)", statistics.mean([0.5, 0.25, 0.4, 0.6])),
         ("min(corrupt.*.3)", 0.65),
-        ("max(*.8, 0.55)", 0.55),
         ("sum(fgsm.*)", 0.75),
         ("count(*)", len(METRICS)),
         ("count(nothing.*)", 0),
@@ -101,70 +86,40 @@ def test_values(text, expected):
         ("sqrt(mean(acc, 1 - acc))", math.sqrt(0.5)),
         ("sum(acc, acc)", 1.8),
         ("sum(fgsm.8, fgsm.*)", 0.75),  # what is named, or was matched, is not counted again
-        ("sum(fgsm.*, fgsm.8)", 0.75),
         ("sum(fgsm.*, *.8)", 0.5 + 0.25 + 0.4 + 0.35),
-        ("sum(2, 3)", 5),
     ],
 )
 def test_functions_and_globs(text, expected):
     assert value(text) == pytest.approx(expected, rel=1e-12)
 
 
-def test_names_are_listed_once_in_order():
-    assert expr.compile("acc > mean(fgsm.*, acc) and arch.none in [none]").names == (
-        "acc",
-        "fgsm.*",
-        "arch.none",
-        "none",
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "found the end"),
-        ("acc >", "found the end"),
         ("acc > > 0.8", "found '>': invalid syntax. Expected names, numbers"),
-        ("acc fgsm.8", "found 'fgsm.8'"),
         ("acc > 0.8 AND none == 0", "found 'AND'"),
-        ("acc = 0.8", "found '='"),
-        ("acc > 0.8 && none == 0", "found '&'"),
         ("acc & 2", "found 'acc & 2'"),
-        ("acc ** 2", "found 'acc ** 2'"),
-        ("acc > 80%", "found the end"),
         ("acc > 8bit", "found 'bit'"),
-        ("acc > 1.2.3", "found '.3'"),
         ("acc > 1e999", "found '1e999'"),
         ("dataset == 'cifar10", "unterminated string"),
         ("(acc > 0.8", "found '(': '(' was never closed"),
-        ("acc > 0.8)", "found ')'"),
         ("acc*2", "'acc*2' stands for many metrics"),
         ("acc*2", "with spaces it calculates"),
-        ("fgsm.* > 0.5", "mean(fgsm.*)"),
         ("mean(fgsm.* - 1)", "an argument of its own"),
         ("meen(fgsm.*)", "Did you mean 'mean'"),
         ("mean()", "one value or more"),
         ("mean(acc", "'(' was never closed"),
         ("mean(a=acc)", "found 'mean(a=acc)'"),
         ("sqrt(fgsm.*)", "sqrt() takes one value"),
-        ("abs(acc, none)", "abs() takes one value"),
         ("acc in 'x'", "'in' needs a list such as"),
-        ("acc in [1 2]", "found '1'"),
         ("acc not 5", "found '5'"),
-        ("2 * not acc > 1", "found 'not'"),
         ("acc; 1", "found ';'"),
-        ("acc # 1", "found '#'"),
         ("[acc for acc in acc]", "does not parse"),
-        ("(acc := 1)", "does not parse"),
-        ("acc if acc else acc", "found 'if'"),
         ("lambda: 1", "found ':'"),
-        ("{1: 2}", "found '{1: 2}'"),
         ("(acc) [0]", "found '(acc) [0]'"),
-        ("(acc, 1)", "found '(acc, 1)'"),
-        ("f'{acc}'", "does not parse"),
         ("__import__('os')", "no function '__import__'"),
         ("mean(acc).real", "found 'mean(acc).real'"),
-        ("acc.__class__()", "no function 'acc.__class__'"),
     ],
 )
 def test_what_is_not_of_the_language_is_an_error(text, words):
@@ -180,17 +135,10 @@ def test_what_is_not_of_the_language_is_an_error(text, words):
     ("text", "words"),
     [
         ("acc + dataset", "'+' takes numbers, found the text 'cifar10'"),
-        ("acc + (acc > 0)", "'+' takes numbers, found true"),
-        ("- dataset", "'-' takes numbers"),
         ("acc and true", "'and' takes conditions such as acc > 0.5, found a number"),
-        ("true or acc", None),
-        ("not acc", "'not' takes conditions"),
         ("acc < 'x'", "'<' compares two numbers or two texts, found the text 'x' and a number"),
-        ("acc < true", "'<' compares two numbers or two texts, found true and a number"),
         ("train <= 5", "found an object and a number"),
         ("1 / (acc - acc)", "division by 0"),
-        ("1e308 * 10", "not a finite number"),
-        ("1e308 + 1e308 - 1e308", "not a finite number"),
         ("log(acc - acc)", "log() takes a number above 0, found 0.0"),
         ("sqrt(0 - acc)", "sqrt() takes a number of 0 or more, found -0.9"),
         ("std(acc)", "two values or more"),
@@ -199,12 +147,8 @@ def test_what_is_not_of_the_language_is_an_error(text, words):
     ],
 )
 def test_values_that_do_not_fit(text, words):
-    expression = expr.compile(text)
-    if words is None:
-        assert expression(RECORD) is True
-        return
     with pytest.raises(RbError, match=re.escape(words)) as caught:
-        expression(RECORD)
+        value(text)
     assert f"Expression '{text}' has no value: " in str(caught.value)
 
 
@@ -258,20 +202,13 @@ def test_globs_have_one_letter_and_classes(glob, names):
     assert value(f"count({glob})") == len(names) and value(f"max(acc,{glob})") == 0.9
 
 
-def test_a_list_after_in_is_no_class():
-    assert value("acc in[1]") is False and value("acc in [acc]") is True
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("acc-fgsm.8", "A hyphen or * without spaces belongs to the name"),
         ("mean(sgm.*)", "No metric matches 'sgm.*'. Metrics: fgsm.8, fgsm.16,"),
-        ("lambda", "Did you mean 'train.config.lambda'?"),
         ("train.config.lamda", "Did you mean 'train.config.lambda'"),
-        ("kernel_param", "Did you mean 'kernel_params'"),
         ("train.metod", "Did you mean 'train.method'"),
-        ("train.method.x", "no metric or field"),
         ("arch.", "does not parse"),
     ],
 )
@@ -290,7 +227,8 @@ def test_a_record_without_anything(record):
 
 
 def test_holds_wants_a_condition():
-    assert expr.compile("acc > 0.5").holds(RECORD) is True
+    compiled = expr.compile("acc > mean(fgsm.*, acc) and arch.none in [none]")
+    assert compiled.holds(RECORD) is True and compiled.names == ("acc", "fgsm.*", "arch.none", "none")
     with pytest.raises(RbError, match=r"Expression 'acc' is a number, not a condition\."):
         expr.compile("acc").holds(RECORD)
 
@@ -308,7 +246,6 @@ def test_select_reads_lists_of_names_and_globs():
         expr.select(METRICS, " , ")
 
 
-@settings(deadline=None)
 @given(st.text("ab.*", max_size=8), st.lists(st.text("ab.", max_size=8)))
 def test_globs_match_as_in_a_shell(pattern, names):
     assert expr.expand(pattern, names) == [name for name in names if fnmatch.fnmatchcase(name, pattern)]
@@ -340,7 +277,7 @@ _WORDS = (
 
 
 @given(st.text() | st.text("ab.0189*-+/()[],<>=! '\"eandortif\n") | st.lists(st.sampled_from(_WORDS)))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_gives_a_value_or_an_rberror(text):
     try:
         found = value(text if isinstance(text, str) else " ".join(text))
@@ -386,7 +323,7 @@ _conditions = st.recursive(
 
 
 @given(_numbers | _conditions, st.tuples(*[st.sampled_from([0, 1, 3, 0.5, -0.25])] * 3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_values_are_those_of_python(text, given_values):
     ours = re.sub(r"\b[abc]\b", lambda found: _NAMES[found[0]], text)
     a, b, c = given_values
@@ -425,35 +362,23 @@ def test_a_missing_accuracy_is_no_number_of_an_operation() -> None:
     assert "Did you mean" not in str(wrong.value)
 
 
-# --- lists ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "items"),
     [
-        ("acc", ["acc"]),
         ("acc, fgsm.*", ["acc", "fgsm.*"]),
-        ("mean(a, b), c", ["mean(a, b)", "c"]),
         ("count(max(a, b), c):2,d", ["count(max(a, b), c):2", "d"]),
-        ("train.method in ['a', 'b'], c", ["train.method in ['a', 'b']", "c"]),
-        ("x == 'a, b)', c", ["x == 'a, b)'", "c"]),
+        ("train.method in ['a', 'b)'], c", ["train.method in ['a', 'b)']", "c"]),
         (" , a,, ", ["a"]),
         ("a), b", ["a)", "b"]),
-        ("", []),
     ],
 )
 def test_items(text: str, items: list[str]) -> None:
     assert expr.items(text) == items
 
 
-@pytest.mark.parametrize("text", ["acc", "pgd20.*", "*", "apgd-ce.8", "arch.name"])
-def test_bare(text: str) -> None:
-    assert expr.is_bare(text)
-
-
-@pytest.mark.parametrize("text", ["acc - 1", "mean(*)", "8", "'acc'", "and", "", "my metric!"])
-def test_not_bare(text: str) -> None:
-    assert not expr.is_bare(text)
+@pytest.mark.parametrize("text", ["pgd20.*", "*", "apgd-ce.8", "acc - 1", "mean(*)", "8", "'acc'", "and", ""])
+def test_only_a_name_or_a_glob_is_bare(text: str) -> None:
+    assert expr.is_bare(text) is (text in ("pgd20.*", "*", "apgd-ce.8"))
 
 
 def test_number_is_none_where_there_is_none() -> None:

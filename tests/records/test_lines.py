@@ -41,69 +41,48 @@ def test_what_goes_in_comes_out(value: Any, pretty: bool) -> None:
     assert json.loads(dumps(found)) == record
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False))
-def test_numbers_keep_every_digit(number: float) -> None:
-    assert parse(dumps({"arch": {}, "x": number}))["x"] == number
-
-
 def test_one_record_is_one_line_of_utf8() -> None:
     text = dumps({"arch": {}, "text": "two\nlines, é", "big": 2**70})
     assert b"\n" not in text and "é".encode() in text
     assert parse(text) == {"arch": {}, "text": "two\nlines, é", "big": 2**70}
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("big", [1, 2**70])
+@pytest.mark.parametrize(("bad", "big"), [(float("nan"), 1), (float("inf"), 2**70)])
 def test_a_number_that_is_not_finite_is_never_written(bad: float, big: int) -> None:
     with pytest.raises(ValueError, match=r"nan|inf|finite|not JSON compliant"):
         dumps({"arch": {}, "evals": [{"value": bad, "n": big}]})
 
 
-def test_null_is_written_as_null() -> None:
-    assert dumps({"arch": {}, "value": None}) == b'{"arch":{},"value":null}'
-
-
 BAD = {
     '{"arch":{},}': "is not JSON: trailing comma",
-    '{"arch":{}} {"arch":{}}': "is not JSON: unexpected content after document",
-    "nothing": "is not JSON: ",
     "": "is not JSON",
     "3": "is a number, not a JSON object. Expected one JSON object per line.",
-    "null": "is null, not a JSON object",
-    '"{}"': "is a string, not a JSON object",
     "true": "is true or false, not a JSON object",
     "{}": 'is no record: it has no "arch" (it has: nothing)',
     '{"metrics":{},"x":1}': 'it has no "arch" (it has: metrics, x). A record describes one model',
     '{"arch":null}': 'has an "arch" that is null. Expected an object',
-    '{"arch":"resnet18"}': 'has an "arch" that is a string',
     '{"arch":{},"evals":{}}': 'has "evals" that is an object. Expected a list.',
     '{"arch":{},"train":3}': 'has "train" that is a number. Expected an object.',
     '{"arch":{},"metrics":{"acc":"high"}}': 'has the metric "acc" that is a string. Expected a number.',
-    '{"arch":{},"metrics":{"acc":true}}': 'has the metric "acc" that is true or false',
     '{"arch":{},"evals":[1]}': 'has an entry in "evals" that is no object',
     '{"arch":{},"evals":[{"metric":["acc"]}]}': 'has an entry in "evals" that is no object with the name',
     '{"arch":{},"evals":[{"metric":"acc","ci95":[1]}]}': 'has the entry "acc" in "evals" with',
     '{"arch":{},"evals":[{"metric":"acc","ci95":[0,"1"]}]}': 'or with a "ci95" that is not two numbers, the',
     '{"arch":{},"evals":[{"metric":"acc","value":"1"}]}': '"value" or "std" that is no number',
-    '{"arch":{},"evals":[{"metric":"acc","std":[]}]}': '"value" or "std" that is no number',
     '{"arch":{},"evals":[{"metric":"acc","ci95":[1,0]}]}': "not two numbers, the lower one first.",
     '{"arch":{},"evals":[{"metric":"acc","value":1e200}]}': '"value" or "std" that is no number or too large',
     '{"arch":{},"metrics":{"acc":-1e308}}': 'has the metric "acc" that is too large. Expected a number.',
     '{"arch":{},"metrics":{"acc":9223372036854775808}}': 'has the metric "acc" that is too large.',
-    '{"arch":{},"evals":[{"value":1}]}': 'has an entry in "evals" that is no object with the name',
     '{"a\\nb":1,"' + "x" * 3000 + '":2}': "it has: a\\nb, xxxxxxxxxxxxxxxxxxxx...)",
     '{"arch":{},"metrics":{"' + "x" * 3000 + '":""}}': 'has the metric "xxxx',
     '{"arch":{},"schema":"' + "x" * 3000 + '"}': "has schema 'xxxx",
     '{"arch":{},"' + "x" * 3000 + '":1,"' + "x" * 3000 + '":1}': 'has the key "xxxx',
     '{"arch":{},"x":NaN}': "holds NaN, which JSON does not have",
-    '{"arch":{},"x":-Infinity}': "holds -Infinity",
     '{"arch":{},"x":1e999}': "is not JSON: number is infinity",
     '{"arch":{"a":1,"a":1}}': 'has the key "a" twice. Expected every key once.',
-    '{"arch":{},"arch":{}}': 'has the key "arch" twice',
     '{"arch":{},"schema":3}': "has schema 3, which is newer than this rbtools reads (1). Upgrade rbtools.",
     '{"arch":{},"schema":0}': "has schema 0. Expected a whole number",
     '{"arch":{},"schema":true}': "has schema True. Expected a whole number",
-    '{"arch":{},"schema":"1"}': "has schema '1'. Expected a whole number",
     '{"arch":{},"x":' + "[" * 3000 + "]" * 3000 + "}": "is not JSON: depth limit exceeded",
     '{"arch":{},"x":' + "[" * 300 + "]" * 300 + "}": "nests lists and objects deeper than a record can",
     '{"arch":{}, "x":' + '{"a":' * 300 + "1" + "}" * 300 + "}": "nests lists and objects deeper",
@@ -142,13 +121,18 @@ def test_metrics_may_be_null_and_a_failed_record_may_be_anything() -> None:
 
 
 def test_lines_are_counted_and_blank_ones_left_out() -> None:
-    stream = io.BytesIO(b'\xef\xbb\xbf{"arch":{}}\r\n\r\n  \nhello\n{"arch":{"name":"last"}}')
+    mark = b"\xef\xbb\xbf"  # of the byte order: only before the first line
+    stream = io.BytesIO(
+        mark + b'{"arch":{}}\r\n\r\n  \nhello\n{"arch":{"name":"x"}}\n' + mark + b'{"arch":{}}'
+    )
     found = list(lines(stream, "file"))
-    assert [(line.source, line.number, line.problem is None) for line in found] == [
-        ("file", 1, True),
-        ("file", 4, False),
-        ("file", 5, True),
+    assert [(line.number, line.problem is None) for line in found] == [
+        (1, True),
+        (4, False),
+        (5, True),
+        (6, False),
     ]
+    assert {line.source for line in found} == {"file"} and "is not JSON" in str(found[-1].problem)
     assert found[0].text == b'{"arch":{}}'
     assert found[1].text == b"hello" and found[1].record is None
 
@@ -165,16 +149,6 @@ def test_a_document_over_several_lines_is_named_once_and_loses_nothing(wrap: Any
     assert record.record == {"arch": {}} and bad.problem and not bad.continues
 
 
-def test_a_line_that_ends_after_its_bracket_is_cut_off() -> None:
-    (line,) = lines(io.BytesIO(b"{"))
-    assert "is cut off" in str(line.problem)
-
-
-def test_a_mark_of_byte_order_is_taken_off_the_first_line_alone() -> None:
-    second = list(lines(io.BytesIO(b'{"arch":{}}\n\xef\xbb\xbf{"arch":{}}\n')))[1]
-    assert second.problem is not None and "is not JSON" in second.problem
-
-
 def test_reading_and_writing_files() -> None:
     records = [{"schema": 1, "arch": {"name": name}, "metrics": {"acc": 0.5}} for name in "ab"]
     with open("records.jsonl", "wb") as stream:
@@ -183,6 +157,8 @@ def test_reading_and_writing_files() -> None:
     Path("records.jsonl").write_text('{"arch":{}}\n{"arch"\n')
     with pytest.raises(RbError, match=r"records.jsonl: line 2 is not JSON"):
         list(read("records.jsonl"))
+    (line,) = lines(io.BytesIO(b"{"))
+    assert "is cut off" in str(line.problem)
 
 
 BINARY = {

@@ -16,13 +16,8 @@ ENTRY: dict[str, Any] = {
     "attack": "pgd",
     "eps": 8 / 255,
     "steps": 20,
-    "split": "test",
-    "n": 100,
-    "value": 0.5,
-    "ci95": [0.4, 0.6],
-    "seconds": 1.0,
-    "device": "cpu",
 }
+ENTRY |= {"split": "test", "n": 100, "value": 0.5, "ci95": [0.4, 0.6], "seconds": 1.0, "device": "cpu"}
 RECORD: dict[str, Any] = {"arch": {"name": "x"}, "mine": [1]}
 
 
@@ -35,6 +30,10 @@ def test_a_result_stands_in_metrics_and_evals_and_the_input_is_left_alone() -> N
     again = copy.deepcopy(record)
     results.add(record, {**ENTRY, "metric": "acc"})
     assert record == again
+    undescribed = {**RECORD, "metrics": {"pgd20.8": 0.9, "acc": 1.0}}
+    assert results.add(undescribed, ENTRY)["metrics"] == {"acc": 1.0, "pgd20.8": 0.5}
+    record = results.add(record, {**ENTRY, "value": None, "reason": "no image stands"})
+    assert record["metrics"] == {} and record["evals"][0]["reason"] == "no image stands"
 
 
 @pytest.mark.parametrize(
@@ -53,24 +52,9 @@ def test_another_protocol_is_an_error_that_shows_both(asked: str) -> None:
         results.add(record, {**ENTRY, asked: 40})
     assert f"already has 'pgd20.8', measured differently: {asked} 20 there and 40 here." in str(wrong.value)
     assert "Keep both with --as NAME, or overwrite with --force." in str(wrong.value)
+    with pytest.raises(RbError, match=f"{asked} 20 there and absent here"):
+        results.add(record, {name: value for name, value in ENTRY.items() if name != asked})
     assert results.add(record, {**ENTRY, asked: 40}, replace=True)["evals"] == [{**ENTRY, asked: 40}]
-
-
-def test_a_field_that_one_side_lacks_is_shown() -> None:
-    record = results.add(RECORD, ENTRY)
-    with pytest.raises(RbError, match=r"restarts absent there and 5 here"):
-        results.add(record, {**ENTRY, "restarts": 5})
-
-
-def test_a_result_without_a_value_leaves_the_metrics() -> None:
-    record = results.add(RECORD, ENTRY)
-    record = results.add(record, {**ENTRY, "value": None, "reason": "no image stands"})
-    assert record["metrics"] == {} and record["evals"][0]["reason"] == "no image stands"
-
-
-def test_a_metric_that_nobody_described_is_replaced() -> None:
-    record = {**RECORD, "metrics": {"pgd20.8": 0.9, "acc": 1.0}}
-    assert results.add(record, ENTRY)["metrics"] == {"acc": 1.0, "pgd20.8": 0.5}
 
 
 def test_the_newest_result_is_the_last() -> None:
@@ -80,14 +64,10 @@ def test_the_newest_result_is_the_last() -> None:
     assert list(record["metrics"]) == ["acc", "pgd20.8"]
 
 
-def test_an_implicit_result_does_not_push_aside_what_was_asked_for() -> None:
-    record = results.add(RECORD, {**ENTRY, "metric": "acc", "n": 10000})
-    assert results.add_implicit(record, {**ENTRY, "metric": "acc", "n": 10}) is record
-    assert results.add_implicit(record, {**ENTRY, "metric": "other"})["metrics"].keys() == {"acc", "other"}
-
-
 def test_an_implicit_result_on_more_examples_takes_the_place_of_the_smaller_one() -> None:
     record = results.add(RECORD, {**ENTRY, "metric": "acc", "n": 50, "value": 0.5})
+    assert results.add_implicit(record, {**ENTRY, "metric": "acc", "n": 10}) is record
+    assert results.add_implicit(record, {**ENTRY, "metric": "other"})["metrics"].keys() == {"acc", "other"}
     record = results.add_implicit(record, {**ENTRY, "metric": "acc", "n": 355, "value": 0.75})
     assert record["metrics"]["acc"] == 0.75
     assert [entry["n"] for entry in record["evals"] if entry["metric"] == "acc"] == [355]

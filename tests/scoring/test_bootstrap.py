@@ -48,19 +48,9 @@ def test_a_rounded_share_of_n_images_is_drawn_and_a_loss_is_not() -> None:
     assert drawn.mean() == pytest.approx(0.567, abs=0.02) and drawn.std() == pytest.approx(0.062, abs=0.01)
     loss = {"metrics": {"loss": 0.567}, "evals": [{"metric": "loss", "value": 0.567, "n": 64}]}
     assert some.number(loss, "loss").std() == 0
-    assert sorted(some.sources.values()) == [1, 3]
-
-
-def test_what_is_no_count_is_drawn_as_wide_as_its_interval() -> None:
-    drawn = draws().number(record("a", 0.80001, n=400, ci95=[0.70, 0.90]), "acc")
-    assert np.percentile(drawn, [2.5, 97.5]) == pytest.approx([0.7, 0.9], abs=0.01)
-
-
-def test_without_n_and_interval_a_number_is_exact_and_that_is_noted() -> None:
-    some = draws()
-    one = record("a", 0.5)
-    assert set(some.number(one, "acc")) == {0.5}
-    assert some.sources == {id(one): bootstrap.SOURCES.index("nothing")}
+    assert [bootstrap.SOURCES[place] for place in sorted(some.sources.values())][1] == "nothing"
+    wide = some.number(record("a", 0.80001, n=400, ci95=[0.70, 0.90]), "acc")  # as its interval
+    assert np.percentile(wide, [2.5, 97.5]) == pytest.approx([0.7, 0.9], abs=0.01)
 
 
 def test_images_are_resampled_together() -> None:
@@ -129,6 +119,8 @@ def test_clear_ranks_are_certain_and_close_ones_are_not() -> None:
     assert found[0].value == pytest.approx((0.855, 0.94), abs=0.01)
     lowest = bootstrap.of_ranking(draws(), SortKey("acc", False), members)
     assert [one.rank for one in lowest] == [(4, 4), (2, 3), (2, 3), (1, 1)]
+    lacking = bootstrap.of_ranking(draws(), SortKey("fgsm", True), members[:1])
+    assert lacking == [bootstrap.Interval(None, None)] and bootstrap.of_ranking(draws(), ACC, []) == []
 
 
 def test_members_of_a_group_give_student_s_interval() -> None:
@@ -138,12 +130,6 @@ def test_members_of_a_group_give_student_s_interval() -> None:
     half = stats.t.ppf(0.975, 2) * 0.4 / np.sqrt(3)
     assert found[0].value == pytest.approx((0.5 - half, 0.5 + half)) and found[0].rank == (1, 2)
     assert found[1].value == pytest.approx((0.55 - half / 40, 0.55 + half / 40))
-
-
-def test_a_record_without_the_value_has_no_interval() -> None:
-    found = bootstrap.of_ranking(draws(), SortKey("fgsm", True), [[record("a", 0.5, n=10)]])
-    assert found == [bootstrap.Interval(None, None)]
-    assert bootstrap.of_ranking(draws(), ACC, []) == []
 
 
 def test_a_score_is_made_anew_of_metrics_that_are_drawn() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import RbError
 from rbtools.scoring.composite import scores as scored
 from rbtools.scoring.terms import Term, check, term
 
@@ -25,14 +27,8 @@ def test_by_hand() -> None:
     # n(acc) = 1, 0, .5; n(ge) = 0, 1, .25
     assert [one.score for one in found] == pytest.approx([0.75, 0.25, 0.4375])
     assert found[2].contributions == pytest.approx([0.375, 0.0625])
-
-
-def test_equal_values_count_half() -> None:
-    assert scores([[0.3, 0.3], [1.0, 2.0]], [ACC, Term("pgd20.8")]) == [0.25, 0.75]
+    assert scores([[0.3, 0.3], [1.0, 2.0]], [ACC, Term("pgd20.8")]) == [0.25, 0.75]  # equal values: half
     assert scores([[0.3]], [ACC]) == [0.5]  # a single record, too
-
-
-def test_best_of_all_is_one_and_worst_of_all_is_zero() -> None:
     weights = [Term(f"m{i}", weight) for i, weight in enumerate([0.1, 0.2, 0.3, 0.7, 1 / 3])]
     assert scores([[0.1, 0.7]] * 5, weights) == [0.0, 1.0]  # exactly, however the weights add up
 
@@ -40,10 +36,7 @@ def test_best_of_all_is_one_and_worst_of_all_is_zero() -> None:
 def test_missing_values_are_refused_by_name_and_place() -> None:
     with pytest.raises(RbError) as error:
         scored([[0.1, 0.2, 0.3], [0.1, None, float("nan")]], [ACC, Term("pgd20.8")])
-    assert str(error.value) == (
-        "2 of 3 records have no 'pgd20.8' (the first is record 2). Evaluate them, or say --missing"
-        " renormalise (score them by the metrics they have) or --missing worst (count it as the lowest)."
-    )
+    assert str(error.value).startswith("2 of 3 records have no 'pgd20.8' (the first is record 2). Evaluate")
 
 
 def test_missing_values_can_be_renormalised_or_count_as_worst() -> None:
@@ -54,12 +47,9 @@ def test_missing_values_can_be_renormalised_or_count_as_worst() -> None:
     found = list(scored(columns, terms, "renormalise"))
     assert found[2].contributions == [0.5, None]
     assert found[3].contributions == [None, None]
-
-
-def test_a_metric_that_nobody_has() -> None:
-    columns: list[list[float | None]] = [[0.0, 1.0], [None, None]]
-    assert scores(columns, [ACC, GE], "renormalise") == [0.0, 1.0]
-    assert scores(columns, [ACC, GE], "worst") == [0.0, 0.5]
+    nobody: list[list[float | None]] = [[0.0, 1.0], [None, None]]
+    assert scores(nobody, [ACC, GE], "renormalise") == [0.0, 1.0]
+    assert scores(nobody, [ACC, GE], "worst") == [0.0, 0.5]
 
 
 finite = st.floats(-1e6, 1e6, allow_nan=False)
@@ -107,11 +97,6 @@ def test_negating_a_metric_and_its_direction_changes_nothing(
     assert [1 - (score or 0) for score in scores(columns, terms)] == pytest.approx(against, abs=1e-9)
 
 
-def test_values_too_far_apart_to_scale() -> None:
-    with pytest.raises(RbError, match="'acc' runs from -1e\\+308 to 1e\\+308, too far to scale"):
-        scored([[-1e308, 1e308]], [ACC])
-
-
 @pytest.mark.parametrize(
     ("text", "want"),
     [
@@ -129,28 +114,18 @@ def test_term(text: str, want: Term) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("wrong", "given", "message"),
     [
-        (
-            "acc:lowr",
-            "'lowr' in the metric 'acc:lowr' is neither a weight nor a direction. Did you mean 'lower'",
-        ),
-        ("acc:-1", "The weight of 'acc' is -1. It must be above 0; to reverse a metric write :lower"),
-        ("acc:0", "It must be above 0"),
-        ("acc:nan", "It must be above 0"),
-        ("acc:inf", "It must be above 0"),
-        (":2", "A metric of the score has no name"),
+        (term, ["acc:lowr"], "neither a weight nor a direction. Did you mean 'lower'"),
+        (term, ["acc:-1"], "The weight of 'acc' is -1. It must be above 0; to reverse a metric write :lower"),
+        *((term, [f"acc:{weight}"], "It must be above 0") for weight in ("0", "nan", "inf")),
+        (term, [":2"], "A metric of the score has no name"),
+        (check, [[]], "at least one metric"),
+        (check, [[ACC, GE, Term("acc", 2.0)]], "has 'acc' twice"),
+        (scored, [[[1.0]], [ACC], "wurst"], "--missing is 'wurst'\\. Did you mean 'worst'"),
+        (scored, [[[-1e308, 1e308]], [ACC]], "'acc' runs from -1e\\+308 to 1e\\+308, too far to scale"),
     ],
 )
-def test_a_term_that_cannot_be_read(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        term(text)
-
-
-def test_terms_that_make_no_score() -> None:
-    with pytest.raises(UsageError, match="at least one metric"):
-        check([])
-    with pytest.raises(UsageError, match="has 'acc' twice"):
-        check([ACC, GE, Term("acc", 2.0)])
-    with pytest.raises(UsageError, match="--missing is 'wurst'\\. Did you mean 'worst'"):
-        scored([[1.0]], [ACC], "wurst")
+def test_terms_and_values_that_make_no_score(wrong: Any, given: list[Any], message: str) -> None:
+    with pytest.raises(RbError, match=message):
+        wrong(*given)

@@ -48,13 +48,8 @@ def test_values_are_scipys(kind: str, n: int, ties: bool, gaps: bool) -> None:
             expected = theirs(kind, numbers[:, i], numbers[:, j])
             assert found.value[i, j] == pytest.approx(expected, abs=1e-12, nan_ok=True)
             assert found.n[i, j] == (~np.isnan(numbers[:, [i, j]])).all(1).sum()
-
-
-def test_rows_with_columns() -> None:
-    numbers = table(60, ties=True)
-    whole = values("kendall", numbers)
-    part = correlate.matrix("kendall", NAMES, numbers, ["b"], ["d", "a"])
-    assert part.value.tolist() == [[whole.value[1, 3], whole.value[1, 0]]]
+    part = correlate.matrix(kind, NAMES, numbers, ["b"], ["d", "a"])
+    np.testing.assert_array_equal(part.value, found.value[1:2, [3, 0]])
 
 
 def test_a_known_answer_with_ties() -> None:
@@ -101,6 +96,7 @@ def test_bootstrap_intervals_are_student_s_on_fishers_scale(kind: str) -> None:
     assert (line["bootstrap"], line["seed"], line["ci95"][0]) == (200, 3, found.low[0, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "true"), [("kendall", 0.95), ("spearman", 0.99662)])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_strong_correlations_of_ten_records_are_covered(kind: str, true: float, sign: int) -> None:
@@ -117,9 +113,7 @@ def test_strong_correlations_of_ten_records_are_covered(kind: str, true: float, 
 
 def test_draws_depend_on_nothing_but_the_seed() -> None:
     numbers = table(30, ties=False)
-    some = correlate.matrix("spearman", NAMES, numbers, ["a"], ["b"], bootstrap=50, seed=1)
-    every = values("spearman", numbers, bootstrap=50, seed=1)
-    other = values("spearman", numbers, bootstrap=50, seed=2)
-    assert some.low is not None and every.low is not None and other.low is not None
-    assert some.low[0, 0] == pytest.approx(every.low[0, 1], abs=1e-12)
-    assert every.low[0, 1] != other.low[0, 1]
+    some = correlate.matrix("spearman", NAMES, numbers, ["a"], ["b"], bootstrap=50, seed=1).low
+    every, other = (values("spearman", numbers, bootstrap=50, seed=seed).low for seed in (1, 2))
+    assert some is not None and every is not None and other is not None
+    assert some[0, 0] == pytest.approx(every[0, 1], abs=1e-12) and every[0, 1] != other[0, 1]

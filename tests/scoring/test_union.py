@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,8 @@ def made(seed: int) -> tuple[dict[str, Any], np.ndarray]:
 def test_unions_and_what_explains_them_are_those_of_an_enumeration(seed: int) -> None:
     record, right = made(seed)
     assert expr.compile("union(pgd20.8, aa.*)")(record) == pytest.approx(right[1:4].all(0).mean())
-    assert expr.compile("acc - union(*.8)")(record) == pytest.approx(
-        right[0].mean() - right[1:3].all(0).mean()
-    )
+    gap = right[0].mean() - right[1:3].all(0).mean()
+    assert expr.compile("acc - union(*.8)")(record) == pytest.approx(gap)
     assert expr.compile("union(*)")(record) <= expr.compile("min(*)")(record)
     whole = union.union_of(record, ["*"])
     about = union.explained(whole)
@@ -46,17 +46,13 @@ def test_unions_and_what_explains_them_are_those_of_an_enumeration(seed: int) ->
     alone = [int((broken[part] & (broken.sum(0) == 1)).sum()) for part in range(len(NAMES))]
     assert list(about["only"].values()) == alone
     assert sum(gain for _, gain in about["gain"]) == broken.any(0).sum()
-    fewest = next(
-        size
-        for size in range(len(NAMES) + 1)
-        if any(
-            (broken[list(some)].any(0) == broken.any(0)).all() if some else not broken.any()
-            for some in itertools.combinations(range(len(NAMES)), size)
-        )
+    sets = (
+        some for size in range(len(NAMES) + 1) for some in itertools.combinations(range(len(NAMES)), size)
     )
-    places = [NAMES.index(name) for name in about["smallest"]]
-    assert len(places) == fewest and "proven" not in about
-    assert (broken[places].any(0) == broken.any(0)).all()
+    fewest = next(len(some) for some in sets if (broken[list(some)].any(0) == broken.any(0)).all())
+    smallest = [NAMES.index(name) for name in about["smallest"]]
+    assert len(smallest) == fewest and "proven" not in about
+    assert (broken[smallest].any(0) == broken.any(0)).all()
 
 
 def test_the_smallest_set_is_found_where_taking_the_largest_first_needs_more() -> None:
@@ -105,27 +101,30 @@ def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
         {"metric": "seconds_per_epoch", "value": 2},
         {"metric": "lost", "value": 0.25, "expression": "1-acc"},
     )
-    assert "of other examples: split None and train." in reason(record, "union(acc, train.acc)")
-    assert "of 8 and 4 images. union.common(...) takes the 4" in reason(record, "union(acc, fgsm.8)")
+    for expression, said in {
+        "union(acc, train.acc)": "of other examples: split None and train.",
+        "union(acc, fgsm.8)": "of 8 and 4 images. union.common(...) takes the 4",
+        "union(cert.linf.1, acc)": "of other weights: init and None",
+        "union(acc, pgd20.8)": "evaluate again",
+        "union(acc, aa.8)": "not all images were attacked",
+        "union(acc, pr.uniform.0.1)": "a share of noisy copies",
+        "union(acc, aa.4)": "a mean over records",
+        "class.min(aa.4)": "a mean over records",
+        "union(acc, lost)": "lost is computed: 1-acc.",
+        "union(acc, seconds_per_epoch)": "no share of images",
+        "union(pr.*)": "pr.* matches no share of images: pr.uniform.0.1.",
+        "union(acc, nothing)": "no metric or field 'nothing'",
+        "union(acc, 3)": "takes names of metrics",
+    }.items():
+        assert said in reason(record, expression)
     assert expr.compile("union.common(acc, fgsm.8)")(record) == 1.0
     assert results.last_entry(derived("u=union.common(acc,fgsm.8)").added(record), "u")["n"] == 4
-    assert "of other weights: init and None" in reason(record, "union(cert.linf.1, acc)")
-    assert "evaluate again" in reason(record, "union(acc, pgd20.8)")
-    assert "not all images were attacked" in reason(record, "union(acc, aa.8)")
-    assert "a share of noisy copies" in reason(record, "union(acc, pr.uniform.0.1)")
-    assert "a mean over records" in reason(record, "union(acc, aa.4)")
-    assert "a mean over records" in reason(record, "class.min(aa.4)")
-    assert reason(record, "union(acc, lost)").startswith("lost is computed: 1-acc.")
     weak = {"metric": "weak", "value": 1, "n": 8}
     named = model("a", entry("acc", right), entry("strong", right[::-1]), weak)
     assert expr.compile("union(*)")(named) == 0.5
     assert "evaluate again" in reason(named, "union(acc, weak)")
-    assert "no share of images" in reason(record, "union(acc, seconds_per_epoch)")
     assert expr.compile("union(*)")(model("a", *record["evals"][:1], *record["evals"][6:7])) == 0.75
-    assert reason(record, "union(pr.*)") == "pr.* matches no share of images: pr.uniform.0.1."
-    assert "no metric or field 'nothing'" in reason(record, "union(acc, nothing)")
     assert "Did you mean" not in reason({**record, "arch": {"params": 5}}, "union(acc, params)")
-    assert "takes names of metrics" in reason(record, "union(acc, 3)")
     with pytest.raises(RbError, match="Expected a union"):
         explained("min(acc, aa.8)")
 
@@ -135,13 +134,13 @@ def test_edited_unions_and_answers_are_named() -> None:
     added = derived("worst=union(acc, aa.8)").added(record)
     worst = added["evals"][-1]
     higher = {**worst, "value": 1.0, "answers": answers.packed(np.ones(worst["n"], bool), "abc")}
-    found = {
-        one.rule: one.says for one in consistency.findings({**added, "evals": [*record["evals"], higher]})
-    }
-    assert "above its least part" in found["parts"] or "differs from the answers" in found["parts"]
     cut = {**worst, "answers": {**worst["answers"], "bits": worst["answers"]["bits"][:4]}}
-    found = {one.rule: one.says for one in consistency.findings({**added, "evals": [*record["evals"], cut]})}
-    assert found["answers"].startswith("The answers of worst are damaged")
+    for edited, rule, said in (
+        (higher, "parts", "above its least part|differs from the answers"),
+        (cut, "answers", "The answers of worst are damaged"),
+    ):
+        findings = consistency.findings({**added, "evals": [*record["evals"], edited]})
+        assert re.search(said, {one.rule: one.says for one in findings}[rule])
 
 
 def test_commands_take_unions_where_expressions_stand() -> None:

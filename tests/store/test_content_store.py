@@ -7,8 +7,10 @@ import hashlib
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from rbtools.errors import RbError
 from rbtools.store import Store, canonical, checksum, content_store, digest
-from rbtools.store.checksum import sealed
+from rbtools.store.checksum import RESOLUTION_SECONDS, sealed, stamp
 from rbtools.store.files import write_whole
 
 WHAT = {"kind": "test"}
@@ -40,25 +42,15 @@ def files(pattern: str = "**/*") -> list[Path]:
     return [path for path in found if "cache" not in path.parts and path.name != "format.json"]
 
 
-# --- keys -----------------------------------------------------------------------------------------
-
-
-def test_a_key_is_the_hash_of_sorted_json_without_spaces() -> None:
-    text = b'{"a":[1,2.5,null,true],"b":{"x":"\xc3\xa9","y":0.1}}'
-    description = {"b": {"y": 0.1, "x": "é"}, "a": [1, 2.5, None, True]}
-    assert canonical(description) == text
-    assert digest(description) == hashlib.sha256(text).hexdigest()
-
-
 @given(st.dictionaries(st.text(), JSON, max_size=4))
 def test_the_order_of_fields_does_not_matter_and_their_values_do(description: dict[str, Any]) -> None:
+    text = b'{"a":[1,2.5,null,true],"b":{"x":"\xc3\xa9","y":0.1}}'  # sorted, without spaces
+    known = {"b": {"y": 0.1, "x": "é"}, "a": [1, 2.5, None, True]}
+    assert canonical(known) == text and digest(known) == hashlib.sha256(text).hexdigest()
     turned = dict(reversed(description.items()))
     assert digest(turned) == digest(description)
     assert digest({**description, "one more": 1}) != digest({**description, "one more": 1.0})
     assert digest({**description, "one more": 1}) != digest(description)
-
-
-# --- what is kept is found ------------------------------------------------------------------------
 
 
 def test_results_outcomes_states_and_objects_are_found_again(store: Store) -> None:
@@ -73,21 +65,18 @@ def test_results_outcomes_states_and_objects_are_found_again(store: Store) -> No
     assert later.object(name).read_bytes() == b"weights"
     assert name == "sha256:" + hashlib.sha256(b"weights").hexdigest()
     assert not later.damaged and later.trouble is None
+    what = {"seed": 2**70}  # beyond 64 bits
+    store.keep_result(digest(what), what, 0.5)
+    assert store.result(digest(what)) == 0.5 and not store.damaged
+    store.keep_state(digest(what), b"another")
+    store.drop_state(KEY)
+    assert store.state(KEY) is None and store.state(digest(what)) == b"another"
 
 
 def test_what_is_not_there_is_none(store: Store) -> None:
     assert store.result(KEY) is store.outcomes(KEY) is store.state(KEY) is store.get("x") is None
     store.drop_state(KEY)
     assert not Path("rb-store").exists()  # looking makes nothing
-
-
-def test_one_state_can_be_dropped(store: Store) -> None:
-    other = digest({"kind": "another training"})
-    for key in (KEY, other):
-        store.keep_state(key, b"state")
-    store.drop_state(KEY)
-    assert store.state(KEY) is None and store.state(other) == b"state"
-    assert [path.name for path in files("state/*/*")] == [other]
 
 
 def test_with_force_finished_work_is_not_looked_at_but_checkpoints_are(store: Store) -> None:
@@ -112,15 +101,6 @@ def test_without_a_folder_nothing_is_kept_and_a_training_is_refused() -> None:
     assert not list(Path().iterdir())
 
 
-def test_a_result_with_a_number_beyond_64_bits_is_found(store: Store) -> None:
-    what = {"seed": 2**70}
-    store.keep_result(digest(what), what, 0.5)
-    assert store.result(digest(what)) == 0.5 and not store.damaged
-
-
-# --- what is under a wrong name, or no file -------------------------------------------------------
-
-
 def test_a_result_under_the_key_of_another_counts_as_absent(store: Store) -> None:
     other = {"kind": "test", "eps": 0.3}
     store.keep_result(KEY, WHAT, 0.4)
@@ -128,6 +108,10 @@ def test_a_result_under_the_key_of_another_counts_as_absent(store: Store) -> Non
     assert store.result(digest(other)) is None and store.damaged == [place]
     store.keep_result(digest(other), other, 0.3)
     assert store.result(digest(other)) == 0.3 and store.result(KEY) == 0.4
+    folder = place.parent
+    shutil.rmtree(folder)
+    folder.write_text("")  # a file in place of a folder holds nothing
+    assert store.result(digest(other)) is None
 
 
 @pytest.mark.parametrize("kind", ["outcomes", "state"])
@@ -138,9 +122,6 @@ def test_outcomes_and_states_under_the_key_of_another_count_as_absent(kind: str,
     read = store.outcomes if kind == "outcomes" else store.state
     assert read(KEY) == b"bytes" and read(other) is None
     assert store.damaged == [place]
-
-
-def test_a_cached_text_under_the_key_of_another_is_no_answer(store: Store) -> None:
     store.put("one", "value")
     copied(store, "cache", *(hashlib.sha256(key).hexdigest() for key in (b"one", b"two")))
     assert store.get("one") == "value" and store.get("two") is None
@@ -184,17 +165,6 @@ def test_what_is_no_plain_file_counts_as_absent(odd: str, store: Store) -> None:
         assert store.result(KEY) == 1 and store.has_object(name)
 
 
-def test_a_file_in_place_of_a_folder_holds_nothing(store: Store) -> None:
-    store.keep_result(KEY, WHAT, 1)
-    folder = store.path("results", KEY).parent
-    shutil.rmtree(folder)
-    folder.write_text("")
-    assert store.result(KEY) is None
-
-
-# --- what is damaged ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "harm",
     [
@@ -217,6 +187,10 @@ def test_a_damaged_result_counts_as_absent_and_is_written_anew(
     store.keep_result(KEY, WHAT, {"acc": 0.25})
     later = Store("rb-store")
     assert later.result(KEY) == {"acc": 0.25} and not later.damaged
+    store.put("text", "0.25")
+    (path,) = store.files("cache")
+    path.write_bytes(harm(path.read_bytes()))
+    assert Store("rb-store").get("text") is None
 
 
 def test_a_damaged_object_is_told_and_replaced(store: Store) -> None:
@@ -243,16 +217,6 @@ def test_an_object_that_rots_without_a_new_time_is_found_when_it_is_hashed(
     assert later.has_object(name)  # looking up does not read the file
     assert later.hash_now(path) != name
     assert not later.has_object(name)
-
-
-def test_a_damaged_cache_is_no_answer(store: Store) -> None:
-    store.put("text", "value")
-    (path,) = [path for path in Path("rb-store/cache").glob("*/*") if path.is_file()]
-    path.write_bytes(path.read_bytes().replace(b"value", b"valve"))
-    assert Store("rb-store").get("text") is None
-
-
-# --- hashes of files ------------------------------------------------------------------------------
 
 
 def test_a_file_is_read_once_until_it_changes(
@@ -282,9 +246,6 @@ def test_the_hash_of_a_file_just_written_is_not_believed(store: Store) -> None:
     key, settled = content_store._file_key(file)
     store.put(key, "sha256:of what it was before")
     assert not settled and store.file_hash(file) == "sha256:" + hashlib.sha256(b"one").hexdigest()
-
-
-# --- files whole or absent ------------------------------------------------------------------------
 
 
 def fails(number: int) -> Callable[..., Any]:
@@ -338,9 +299,7 @@ def test_whether_a_checkpoint_can_be_kept_is_known_before_it_is_made(
     with pytest.raises(RbError, match="Leave out --store none"):
         Store(None).check_writable()
     Path("in-the-way").write_text("")
-    with pytest.raises(
-        RbError, match=r"Cannot write .*in-the-way.*: Not a directory\. Free some space, or name"
-    ):
+    with pytest.raises(RbError, match=r"Cannot write .*in-the-way.*: Not a directory\. Free some space, or"):
         Store("in-the-way/rb-store").check_writable()
     monkeypatch.setattr(os, "makedirs", fails(errno.EROFS))
     with pytest.raises(RbError, match="Read-only file system"):
@@ -350,15 +309,14 @@ def test_whether_a_checkpoint_can_be_kept_is_known_before_it_is_made(
 def test_where_no_lease_can_be_had_the_work_is_done_without(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused, opened = fails(errno.EROFS), os.open
-    monkeypatch.setattr(
-        os, "open", lambda path, flags, *more: (refused if flags & os.O_CREAT else opened)(path, flags, *more)
-    )
+    opened = os.open
+
+    def refused(path: Any, flags: int, *more: Any) -> int:
+        return (fails(errno.EROFS) if flags & os.O_CREAT else opened)(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", refused)
     with store.claimed(KEY, lambda: False, lambda: None):
         pass
-
-
-# --- the folder -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -373,13 +331,12 @@ def test_a_store_of_another_format_is_left_alone(marker: str, said: str) -> None
     assert [path.name for path in Path("rb-store").iterdir()] == ["format.json"]
 
 
-def test_a_store_that_is_a_file_is_refused() -> None:
-    Path("rb-store").write_text("")
-    with pytest.raises(RbError, match=r"The store .*rb-store is a file\. Name a folder with --store"):
-        Store("rb-store").result(KEY)
-
-
-def test_a_store_that_cannot_be_read_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_a_file_or_cannot_be_read_is_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("file").write_text("")
+    with pytest.raises(RbError, match=r"The store .*file is a file\. Name a folder with --store"):
+        Store("file").result(KEY)
     store.keep_result(KEY, WHAT, 1)
     monkeypatch.setattr(content_store, "read_plain", fails(errno.EACCES))
     with pytest.raises(RbError, match=r"Cannot read .*: Permission denied\. Check the store's permissions"):
@@ -394,3 +351,41 @@ def test_a_sealed_file_without_a_value_counts_as_absent(body: bytes, store: Stor
         path.write_bytes(sealed(body))
     assert store.result(KEY) is None and store.get("key") is None
     assert store.damaged == [*store.files("results"), *store.files("cache")]
+
+
+NOW_NS = 1_700_000_000_123_456_789
+OLD: dict[str, int] = {"st_size": 7, "st_ino": 3, "st_dev": 4}
+OLD |= {"st_mtime_ns": NOW_NS - 10**15 - 1, "st_ctime_ns": NOW_NS - 10**14 - 1}
+
+
+def status(**fields: int) -> Any:
+    return SimpleNamespace(**{**OLD, **fields})
+
+
+@pytest.mark.parametrize("field", OLD)
+def test_a_stamp_changes_with_each_field(field: str) -> None:
+    assert stamp(status(**{field: OLD[field] + 1})).text != stamp(status()).text
+
+
+@pytest.mark.parametrize(
+    ("fields", "settled"),
+    [
+        ({}, True),
+        ({"st_mtime_ns": NOW_NS + 10**12}, True),  # a time that anybody may set
+        ({"st_ctime_ns": NOW_NS - int(RESOLUTION_SECONDS * 5e8)}, False),
+        ({"st_ctime_ns": NOW_NS + 10**12}, False),
+        ({"st_ino": 0}, False),
+        ({"st_ctime_ns": 0}, False),
+        ({"st_ctime_ns": OLD["st_mtime_ns"]}, True),  # written once, and never touched since
+        ({"st_ctime_ns": 10**18, "st_mtime_ns": 10**18}, False),  # no time of change of its own
+        ({"st_ctime_ns": 10**18 + 3 * 10**7, "st_mtime_ns": 10**18 + 3 * 10**7}, False),
+        ({"st_ctime_ns": 10**18}, True),
+    ],
+)
+def test_a_stamp_under_which_a_file_may_change_is_not_believed(
+    fields: dict[str, int], settled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("file", "w") as stream:
+        assert not stamp(os.fstat(stream.fileno())).settled  # a new one
+    monkeypatch.setattr(time, "time", lambda: NOW_NS / 1e9)
+    assert stamp(status(**fields)).settled is settled

@@ -54,13 +54,10 @@ def test_an_evaluation_has_the_entry_that_the_tool_wrote(filled: Any) -> None:
         assert record["train"] == {key: wrote["train"][key] for key in ("method", "seed", "epochs")}
 
 
-def test_another_split_stands_in_front_of_the_metric(filled: Any) -> None:
+def test_stored_says_what_and_where_it_is(filled: Any) -> None:
     filled.attack(filled.trained[0], split="train", n=100)
     names = {name for record in listed(filled.store) for name in record["metrics"]}
     assert names == {"acc", "fgsm.8", "train.acc", "train.fgsm.8", "seconds_per_epoch"}
-
-
-def test_stored_says_what_and_where_it_is(filled: Any) -> None:
     for path, record in zip(filled.files("results"), listed(filled.store), strict=True):
         stored = record["stored"]
         assert stored["key"] == path.name and stored["bytes"] == path.stat().st_size
@@ -70,6 +67,11 @@ def test_stored_says_what_and_where_it_is(filled: Any) -> None:
             assert stored["checkpoint_bytes"] == filled.store.object(record["checkpoint"]).stat().st_size
         else:
             assert filled.store.path("outcomes", stored["outcomes"]).is_file()
+    gone, kept = (record["checkpoint"] for record in filled.trained)
+    filled.store.object(gone).unlink()
+    trainings = of_kind(filled.store, "training")
+    sizes = {one["checkpoint"]: one["stored"]["checkpoint_bytes"] for one in trainings}
+    assert sizes[gone] == 0 < sizes[kept]
 
 
 def test_a_result_of_a_kind_to_come_is_shown_as_it_is() -> None:
@@ -92,9 +94,7 @@ def test_records_come_in_the_order_of_their_keys(filled: Any) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"[]",
-        b"{}",
-        b"x",
+        *(b"[]", b"{}", b"x"),
         b'{"what":{},"value":1,"about":{"kind":"training"}}',
         b'{"what":1.5,"value":1}',
         b'{"what":{"outcomes":[1]},"value":1}',
@@ -132,15 +132,6 @@ def test_what_is_no_store_is_said_and_not_made() -> None:
     with pytest.raises(RbError, match=r"photos is no store: it has no format\.json"):
         list(listing.records(Store("photos")))
     assert list(listing.records(Store("photos/cat"))) == []  # an empty folder may become one
-
-
-def test_a_checkpoint_that_was_dropped_since_has_no_bytes(filled: Any) -> None:
-    gone, kept = (record["checkpoint"] for record in filled.trained)
-    filled.store.object(gone).unlink()
-    sizes = {
-        one["checkpoint"]: one["stored"]["checkpoint_bytes"] for one in of_kind(filled.store, "training")
-    }
-    assert sizes[gone] == 0 < sizes[kept]
 
 
 def test_usage_counts_files_and_bytes_of_each_kind(filled: Any) -> None:

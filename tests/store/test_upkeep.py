@@ -44,9 +44,6 @@ def busy(filled: Any, settled: None) -> Any:
     return filled
 
 
-# --- verify ---------------------------------------------------------------------------------------
-
-
 def test_a_whole_store_has_no_problem(busy: Any) -> None:
     checked = list(verify(busy.store))
     assert {one.kind for one in checked} == set(CHECKED)
@@ -107,20 +104,13 @@ def test_links_to_folders_of_the_user_lead_nowhere(filled: Any) -> None:
             (base / kind / name).symlink_to(Path("mine").absolute())
     found = damaged(filled.store)
     assert len(found) == 2 * len(CHECKED) - 2 and set(found.values()) == {"it is no file of a store"}
-    cleared(filled.store, keep_metrics=True)
-    assert Path("mine", "notes.txt").read_text() == "mine"
-
-
-def test_what_has_no_name_of_a_store_is_not_removed(filled: Any) -> None:
-    for kind in ("objects", "state", "leases", "cache"):
-        place = filled.store.folder / kind / "aa" / "notes.txt"
-        place.parent.mkdir(parents=True, exist_ok=True)
+    for kind in ("objects", "state", "leases", "cache"):  # no name of a store
+        place = base / kind / "ab" / "notes.txt"
+        place.parent.mkdir()
         place.write_text("mine")
         os.utime(place, (0, 0))
-    assert not any(
-        "notes.txt" in name for gone in cleared(filled.store, keep_metrics=True).values() for name in gone
-    )
-    assert len(list(filled.store.folder.glob("*/aa/notes.txt"))) == 4
+    cleared(filled.store, keep_metrics=True)
+    assert Path("mine", "notes.txt").read_text() == "mine" and len(list(base.glob("*/ab/notes.txt"))) == 4
 
 
 @pytest.mark.parametrize("kind", ["results", "objects", "state", "leases", "cache"])
@@ -135,9 +125,6 @@ def test_what_is_no_plain_file_is_not_waited_for(kind: str, filled: Any) -> None
     upkeep.clear(filled.store, keep_metrics=True)
     read = [one for one in listing.records(filled.store) if one.record is None]
     assert len(read) == (3 if kind == "results" else 0)
-
-
-# --- clearing up ----------------------------------------------------------------------------------
 
 
 def cleared(store: Store, **options: Any) -> dict[str, list[str]]:
@@ -163,19 +150,15 @@ def test_nothing_that_is_needed_goes(busy: Any) -> None:
 
 def test_keeping_metrics_leaves_results_and_outcomes_alone(busy: Any) -> None:
     held = [busy.files(kind) for kind in ("results", "outcomes")]
+    busy.store.put("imagefolder:abc", "a fingerprint")
     Path("two.pt").write_bytes(b"changed since")
     gone = cleared(busy.store, keep_metrics=True)
     assert {kind: len(names) for kind, names in gone.items() if kind != "cache"} == {"objects": 2, "state": 1}
+    assert len(gone["cache"]) >= 2 and busy.store.get("imagefolder:abc") == "a fingerprint"
     assert [busy.files(kind) for kind in ("results", "outcomes")] == held
     assert not busy.files("objects") and not busy.files("state")
     for record in list(busy.evaluated):
         assert busy.attack(record)["metrics"] == record["metrics"]
-
-
-def test_hashes_of_files_go_and_other_cached_texts_stay(busy: Any) -> None:
-    busy.store.put("imagefolder:abc", "a fingerprint")
-    assert len(cleared(busy.store, keep_metrics=True)["cache"]) >= 2
-    assert busy.store.get("imagefolder:abc") == "a fingerprint"
 
 
 @pytest.mark.parametrize("keep_metrics", [False, True])
@@ -207,17 +190,21 @@ def test_half_written_files_go_when_nobody_writes_them_any_more(filled: Any) -> 
 
 
 def finished(filled: Any) -> str:
-    (training, *_) = [
-        path.name for path in filled.files("results") if b'"kind":"training"' in path.read_bytes()
-    ]
-    return str(training)
+    results = ((path.name, path.read_bytes()) for path in filled.files("results"))
+    return next(name for name, data in results if b'"kind":"training"' in data)
+
+
+def kept(filled: Any, name: str = KEY) -> Path:
+    filled.store.keep_state(name, b"state")
+    path: Path = filled.store.path("state", name)
+    return path
 
 
 @pytest.mark.parametrize(
     ("make", "goes"),
     [
-        (lambda filled: filled.store.keep_state(finished(filled), b"state"), True),
-        (lambda filled: filled.store.keep_state(KEY, b"state"), False),
+        (lambda filled: kept(filled, finished(filled)), True),
+        (lambda filled: kept(filled), False),
         (lambda filled: aged(kept(filled), 29 * 86400), False),
         (lambda filled: aged(kept(filled), 31 * 86400), True),
         (lambda filled: kept(filled).write_bytes(b"damaged"), True),
@@ -229,19 +216,10 @@ def test_states_of_finished_trainings_and_old_or_damaged_ones_are_removed(
 ) -> None:
     make(filled)
     assert ("state" in cleared(filled.store)) is goes
-
-
-def kept(filled: Any) -> Path:
-    filled.store.keep_state(KEY, b"state")
-    path: Path = filled.store.path("state", KEY)
-    return path
-
-
-def test_the_state_of_a_checkpoint_that_is_trained_again_stays(filled: Any) -> None:
-    filled.store.keep_state(finished(filled), b"state")
+    kept(filled, finished(filled))
     for path in filled.files("objects"):
-        path.unlink()
-    assert cleared(filled.store) == {}
+        path.unlink()  # so that it is trained again
+    assert "state" not in cleared(filled.store)
 
 
 def test_what_cannot_be_removed_is_said(busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,6 @@ from rbtools.store.files import user_output
 from tests.runner import model, run
 
 LINE = model("x", metrics={"acc": 0.5, "fgsm.8": 0.25})
-WRITERS = {
-    "convert": ("csv --write", b"arch"),
-    "plot": ("leaderboard -o", b"<!doctype"),
-}
 
 
 def write(path: str, data: bytes = b"data") -> None:
@@ -25,9 +21,11 @@ def write(path: str, data: bytes = b"data") -> None:
         stream.write(data)
 
 
-@pytest.mark.parametrize("tool", WRITERS)
-def test_the_tools_follow_links_and_write_to_devices(tool: str) -> None:
-    words, begins = WRITERS[tool]
+@pytest.mark.parametrize(
+    ("tool", "words", "begins"),
+    [("convert", "csv --write", b"arch"), ("plot", "leaderboard -o", b"<!doctype")],
+)
+def test_the_tools_follow_links_and_write_to_devices(tool: str, words: str, begins: bytes) -> None:
     os.mkdir("there")
     Path("there/file").write_text("before")
     for name, target in (("x.html", "there/file"), ("y.html", "there/new"), ("full.html", "/dev/full")):
@@ -66,12 +64,9 @@ def test_a_plain_file_is_replaced_only_when_all_is_there() -> None:
         stream.write(b"half")
         raise ValueError
     assert Path("x").read_text() == "before" and os.listdir() == ["x"]
-
-
-def test_a_link_in_a_circle_is_told() -> None:
-    os.symlink("x", "x")
-    with pytest.raises(RbError, match="Cannot write x: Too many levels"):
-        write("x")
+    os.symlink("y", "y")  # in a circle
+    with pytest.raises(RbError, match="Cannot write y: Too many levels"):
+        write("y")
 
 
 def test_what_is_read_is_not_written_over() -> None:

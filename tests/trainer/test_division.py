@@ -3,6 +3,8 @@ refused."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -12,27 +14,20 @@ from rbtools.trainer.optim import batches
 
 
 @pytest.mark.parametrize(
-    ("sizes", "micro_batch", "processes"),
-    [([128, 128, 4], None, 4), ([128, 128, 5], None, 4), ([128, 6], 2, 2), ([7], 3, 2), ([9], 8, 2)],
-)
-def test_batches_of_which_all_have_as_many_pieces_train(
-    sizes: list[int], micro_batch: int | None, processes: int
-) -> None:
-    division.check_pieces(sizes, micro_batch, processes)
-
-
-@pytest.mark.parametrize(
     ("sizes", "micro_batch", "processes", "told"),
     [
+        ([128, 128, 4], None, 4, None),
+        ([128, 6], 2, 2, None),
+        ([9], 8, 2, None),
         ([128, 128, 3], None, 4, r"of 3 images, of which a GPU of 4 has 0\..* last batch of 4 images"),
         ([1], 1, 2, r"has 0\."),
         ([11], 2, 2, r"of 11 images, of which a GPU of 2 has 5 or 6: 2 or 3 pieces of micro=2\."),
     ],
 )
 def test_batches_of_which_a_gpu_would_wait_in_vain_are_refused(
-    sizes: list[int], micro_batch: int | None, processes: int, told: str
+    sizes: list[int], micro_batch: int | None, processes: int, told: str | None
 ) -> None:
-    with pytest.raises(RbError, match=told):
+    with pytest.raises(RbError, match=told) if told else nullcontext():
         division.check_pieces(sizes, micro_batch, processes)
 
 

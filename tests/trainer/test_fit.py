@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import rbtools
 from rbtools import datasets, spaces
 from rbtools.errors import RbError, as_arguments
-from rbtools.execution.run import Run
 from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.trainer import init
@@ -22,13 +21,8 @@ from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.train_model import train
 from rbtools.training import METHODS
 from rbtools.training.trades import TRADES
+from tests.trainings import ARCH, history, run_in
 
-ARCH = {
-    "space": "nasbench201",
-    "str": "|nor_conv_3x3~0|+|none~0|none~1|+|nor_conv_1x1~0|none~1|none~2|",
-    "channels": 2,
-    "cells": 1,
-}
 HOW: dict[str, Any] = {"epochs": 2, "batch_size": 500, "lr": 0.1, "augment": ("crop", "flip")}
 
 
@@ -48,7 +42,7 @@ def network(seed: int = 0) -> nn.Module:
 
 def by_command(method: Any, seed: int = 0, **how: Any) -> tuple[dict[str, Any], Store]:
     """The record of rb-train, and its store."""
-    run = Run.of(tool="rb-train", store=Store("st"), device="cpu", threads=1, seed=seed)
+    run = run_in("st", seed=seed)
     return train({"schema": 1, "arch": ARCH}, method, Recipe(**{**HOW, "val": 0.02, **how}), run), run.store
 
 
@@ -73,6 +67,7 @@ def some(count: int = 40) -> tuple[Tensor, Tensor]:
 SHORT: dict[str, Any] = {"epochs": 1, "batch_size": 20, "val": 0.0, "device": "cpu"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "parameters", "how"),
     [
@@ -91,10 +86,7 @@ def test_the_weights_are_those_of_rb_train_bit_for_bit(
         network(3), "digits", name, seed=3, device="cpu", precision="fp32", **{**HOW, **how}, **parameters
     )
     check_same(done.model, store, record["checkpoint"])
-    ours, theirs = done.history, record["train"]["history"]
-    assert {k: v for k, v in ours.items() if k != "seconds"} == {
-        k: v for k, v in theirs.items() if k != "seconds"
-    }
+    assert {name: values for name, values in done.history.items() if name != "seconds"} == history(record)
     assert done.passes == record["train"]["passes"]
     assert done.best_epoch == record["train"].get("checkpoints", {}).get("best_epoch")
 
@@ -182,46 +174,23 @@ def test_a_module_that_diverges_says_so_and_keeps_its_mode() -> None:
 
 
 IMAGES, LABELS = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ((IMAGES * 2 - 1, LABELS), r"values from -\d.* to .*\. Expected \[0, 1\]\. Undo the normalisation"),
-        ((IMAGES * torch.nan, LABELS), "values that are no numbers \\(NaN\\)"),
-        ((IMAGES[:, 0], LABELS), r"have the shape \(40, 8, 8\)"),
-        ((IMAGES.long(), LABELS), "of type torch.int64"),
-        ((IMAGES, LABELS + 1), r"from 1 to 10\. Expected 0 to 9"),
-        ((IMAGES, LABELS - 1), "from -1 to 8"),
-        ((IMAGES, LABELS[:9]), r"shape \(9,\)\. Expected \(40,\)"),
-        ((IMAGES, LABELS.float()), r"labels\.long\(\)"),
-        ((IMAGES, LABELS * 0), "of one class"),
-        (IMAGES, "type Tensor of length 40"),
-        (3, "type int"),
-        (DataLoader(TensorDataset(IMAGES, LABELS, LABELS)), "type DataLoader of length 40"),
-        ([(IMAGES[0], 1), (IMAGES[1, :, :5], 0), (IMAGES[0], 1)], "list do not have one size"),
-        ((["a", "b"], LABELS), "str|<U1"),
-        ("digitz", "Did you mean 'digits'"),
-    ],
-)
-def test_data_that_do_not_fit_are_refused_in_a_sentence(data: Any, message: str) -> None:
-    with pytest.raises(RbError, match=message):
-        rbtools.fit(plain(), data, **SHORT)
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (nn.Sequential(plain(), nn.Softmax(1)), "leave out the softmax"),
-        (nn.Linear(9, 10), r"raises RuntimeError: .* float32 images \(2, 1, 8, 8\)"),
-        (nn.Sequential(nn.Conv2d(1, 10, 3)), r"gives \(2, 10, 6, 6\) for 2 images"),
-        (nn.Flatten(), "no parameters to train"),
-        ("resnet18", "The model is a str"),
-    ],
-)
-def test_a_model_that_does_not_fit_is_refused_in_a_sentence(model: Any, message: str) -> None:
-    with pytest.raises(RbError, match=message):
-        rbtools.fit(model, (IMAGES, LABELS), **SHORT)
+BAD_DATA: list[tuple[Any, str]] = [
+    ((IMAGES * 2 - 1, LABELS), r"values from -\d.* to .*\. Expected \[0, 1\]\. Undo the normalisation"),
+    ((IMAGES * torch.nan, LABELS), "values that are no numbers \\(NaN\\)"),
+    ((IMAGES[:, 0], LABELS), r"have the shape \(40, 8, 8\)"),
+    ((IMAGES.long(), LABELS), "of type torch.int64"),
+    ((IMAGES, LABELS + 1), r"from 1 to 10\. Expected 0 to 9"),
+    ((IMAGES, LABELS - 1), "from -1 to 8"),
+    ((IMAGES, LABELS[:9]), r"shape \(9,\)\. Expected \(40,\)"),
+    ((IMAGES, LABELS.float()), r"labels\.long\(\)"),
+    ((IMAGES, LABELS * 0), "of one class"),
+    (IMAGES, "type Tensor of length 40"),
+    (3, "type int"),
+    (DataLoader(TensorDataset(IMAGES, LABELS, LABELS)), "type DataLoader of length 40"),
+    ([(IMAGES[0], 1), (IMAGES[1, :, :5], 0), (IMAGES[0], 1)], "list do not have one size"),
+    ((["a", "b"], LABELS), "str|<U1"),
+    ("digitz", "Did you mean 'digits'"),
+]
 
 
 def test_the_batch_size_of_a_loader_is_taken() -> None:
@@ -237,6 +206,40 @@ def test_the_batch_size_of_a_loader_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        *(({"data": data}, message) for data, message in BAD_DATA),
+        ({"model": nn.Sequential(plain(), nn.Softmax(1))}, "leave out the softmax"),
+        ({"model": nn.Linear(9, 10)}, r"raises RuntimeError: .* float32 images \(2, 1, 8, 8\)"),
+        ({"model": nn.Sequential(nn.Conv2d(1, 10, 3))}, r"gives \(2, 10, 6, 6\) for 2 images"),
+        ({"model": nn.Flatten()}, "no parameters to train"),
+        ({"model": "resnet18"}, "The model is a str"),
+        ({"method": "tradez"}, "Did you mean 'trades'"),
+        ({"method": nn.Linear}, "The method is a type"),
+        ({"method": TRADES(), "attack_steps": 3}, "Unknown option of rbtools.fit 'attack_steps'"),
+        ({"batchsize": 3}, "Did you mean 'batch_size'"),
+        ({"method": "trades", "eps": 8}, r"8/255 is eps=8 / 255"),
+        ({"normalize": "cifar10"}, "takes no normalize: the normalisation belongs into the model"),
+        ({"track": "wci"}, "takes no track"),
+        ({"batch_size": 50}, "there are only 40 training images"),
+        ({"schedule": "cosine", "milestones": (3,)}, "milestones has no effect"),
+        ({"lr": -1.0}, "learning rate is -1"),
+        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used"),
+        ({"world": "2"}, "torchrun started 2 processes"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_sentence(
+    given: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"model": plain(), "data": (IMAGES, LABELS), "method": "erm", **SHORT, **given}
+    if world := given.pop("world", None):
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", world)
+    with pytest.raises(RbError, match=message):
+        rbtools.fit(given.pop("model"), given.pop("data"), given.pop("method"), **given)
+
+
+@pytest.mark.parametrize(
     ("typed", "said"),
     [
         ("--patience 3 waits, but --val 0 holds none.", "patience=3 waits, but val=0 holds none."),
@@ -247,33 +250,3 @@ def test_the_batch_size_of_a_loader_is_taken() -> None:
 )
 def test_messages_speak_of_arguments(typed: str, said: str) -> None:
     assert as_arguments(typed) == said
-
-
-@pytest.mark.parametrize(
-    ("method", "options", "message"),
-    [
-        ("tradez", {}, "Did you mean 'trades'"),
-        (nn.Linear, {}, "The method is a type"),
-        (TRADES(), {"attack_steps": 3}, "Unknown option of rbtools.fit 'attack_steps'"),
-        ("trades", {"batchsize": 3}, "Did you mean 'batch_size'"),
-        ("trades", {"eps": 8}, r"8/255 is eps=8 / 255"),
-        ("trades", {"normalize": "cifar10"}, "takes no normalize: the normalisation belongs into the model"),
-        ("trades", {"track": "wci"}, "takes no track"),
-        ("trades", {"batch_size": 50}, "there are only 40 training images"),
-        ("erm", {"schedule": "cosine", "milestones": (3,)}, "milestones has no effect"),
-        ("erm", {"lr": -1.0}, "learning rate is -1"),
-        ("erm", {"device": "cuda:99"}, "device 'cuda:99' cannot be used"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused_in_a_sentence(
-    method: Any, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(RbError, match=message):
-        rbtools.fit(plain(), (IMAGES, LABELS), method, **{**SHORT, **options})
-
-
-def test_processes_of_torchrun_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RbError, match="torchrun started 2 processes"):
-        rbtools.fit(plain(), (IMAGES, LABELS), **SHORT)

@@ -12,13 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from rbtools.execution.run import Run
-from rbtools.store import Store
-from rbtools.trainer import begin, loop, optim, regularize
+from rbtools.trainer import loop, optim, regularize
 from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.state import TrainState, threads
-from rbtools.trainer.train_model import train
-from rbtools.training import METHODS
 
 RECIPE = Recipe(epochs=4, batch_size=4, schedule="step", milestones=(2,))
 SHAPE = (3, 1, 2, 2)
@@ -97,38 +93,6 @@ def test_every_field_is_saved() -> None:
 def test_threads_of_no_state_are_unknown() -> None:
     assert threads(None) is None and threads(b"damaged") is None
     assert threads(state(0).to_bytes()) == torch.get_num_threads()
-
-
-@pytest.mark.parametrize("kept", [b"damaged", "without a field"])
-def test_a_state_that_does_not_fit_is_told_and_not_used(
-    kept: bytes | str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = {"schema": 1, "arch": {"space": "fcnn", "str": "relu", "width": 3, "depth": 2}}
-    recipe = Recipe(epochs=2, batch_size=500, val=0.0, augment=())
-    method, said = METHODS.build("erm"), list[str]()
-    start, begun = begin.start, []
-
-    def with_state(task: Any, run: Run, device: Any, stored: bytes | None, **more: Any) -> Any:
-        first = start(task, run, device, None, **more)[1]
-        fields = torch.load(io.BytesIO(first.to_bytes()), weights_only=False)
-        del fields["places"]
-        first.model.apply(lambda one: [value.data.fill_(9) for value in one.parameters()])  # a part is loaded
-        fields["model"] = first.model.state_dict()
-        buffer = io.BytesIO()
-        torch.save(fields, buffer)
-        found = start(task, run, device, kept if isinstance(kept, bytes) else buffer.getvalue(), **more)
-        begun.append(found[1].epoch)
-        return found
-
-    def trained(folder: str) -> Any:
-        run = Run.of(tool="rb-train", store=Store(folder), device="cpu", threads=1)
-        return train(record, method, recipe, run.changed(notify=said.append))
-
-    whole = trained("whole")
-    monkeypatch.setattr(loop.begin, "start", with_state)
-    again = trained("again")
-    assert begun == [0] and again["checkpoint"] == whole["checkpoint"]
-    assert len(said) == 1 and "its training starts again; what was kept of it does not fit" in said[0]
 
 
 def test_a_state_that_takes_long_to_write_is_written_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,41 +48,21 @@ class Watched(ERM):
         return super().__call__(model, images, labels, draws)
 
 
-@pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The examples of every batch that is trained on, with any method, in this process."""
-    found: list[list[int]] = []
-    step = loop.train_step
-
-    def watched(setup: Any, state: Any, ids: Tensor, *more: Any) -> Tensor:
-        found.append(ids.tolist())
-        return step(setup, state, ids, *more)
-
-    monkeypatch.setattr(loop, "train_step", watched)
-    return found
-
-
-# --- the same weights -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("method", "how"),
+    ("method", "change"),
     [
-        (METHODS.build("erm"), dataclasses.replace(FAST, epochs=4, augment=("crop", "flip"))),
-        (
-            METHODS.build("pgd", attack_steps=1),
-            dataclasses.replace(FAST, epochs=4, schedule="step", milestones=(1, 3)),
-        ),
-        (METHODS.build("trades", attack_steps=1), dataclasses.replace(FAST, epochs=4, schedule="cosine")),
-        # the learning rate of step 3
-        (METHODS.build("erm"), dataclasses.replace(FAST, epochs=4, output="random")),
-        (METHODS.build("fgsm-pgi", eps=16 / 255), dataclasses.replace(FAST, epochs=4)),
+        (METHODS.build("erm"), {"augment": ("crop", "flip")}),
+        (METHODS.build("pgd", attack_steps=1), {"schedule": "step", "milestones": (1, 3)}),
+        (METHODS.build("trades", attack_steps=1), {"schedule": "cosine"}),
+        (METHODS.build("erm"), {"output": "random"}),  # the learning rate of step 3
+        (METHODS.build("fgsm-pgi", eps=16 / 255), {}),
     ],
     ids=["erm", "pgd", "trades", "drawn", "fgsm-pgi"],
 )
 def test_a_training_interrupted_in_an_epoch_ends_with_the_same_weights(
-    method: Any, how: Recipe, batches: list[list[int]]
+    method: Any, change: dict[str, Any], batches: list[list[int]]
 ) -> None:
+    how = dataclasses.replace(FAST, epochs=4, **change)
     whole = train(RECORD, method, how, run_in("whole"))
     undisturbed = list(batches)
     batches.clear()
@@ -113,36 +93,24 @@ def test_a_finished_training_is_found_and_leaves_no_state(run: Run, batches: lis
     assert not [path for path in Path("rb-store/state").glob("*/*") if path.is_file()]
 
 
-def test_seed_and_architecture_make_another_training() -> None:
+def test_seed_and_architecture_make_another_training_and_other_fields_none() -> None:
     first = train(RECORD, METHODS.build("erm"), FAST, run_in())
     wider = {**RECORD, "arch": {**ARCH, "channels": 3}}
-    for record, seed in ((RECORD, 1), (wider, 0)):
-        run = run_in(seed=seed)
+    renamed = {**RECORD, "arch": {**ARCH, "note": "mine"}, "other": 1}
+    for record, seed, folder in ((RECORD, 1, "rb-store"), (wider, 0, "rb-store"), (renamed, 0, "elsewhere")):
+        run = run_in(folder, seed=seed)
         other = train(record, METHODS.build("erm"), FAST, run)
-        assert run.store.computed == 1 and other["checkpoint"] != first["checkpoint"]
-
-
-def test_what_does_not_decide_the_weights_makes_none(run: Run) -> None:
-    first = train(RECORD, METHODS.build("erm"), FAST, run)
-    renamed = {**RECORD, "arch": {**RECORD["arch"], "note": "mine"}, "other": 1}
-    again = train(renamed, METHODS.build("erm"), FAST, run)
+        assert run.store.computed == 1
+        assert (other["checkpoint"] == first["checkpoint"]) is (record is renamed)
+    run = run_in()
+    assert train(renamed, METHODS.build("erm"), FAST, run)["arch"]["note"] == "mine"
     assert run.store.found == 1
-    assert again["checkpoint"] == first["checkpoint"] and again["arch"]["note"] == "mine"
-    elsewhere = train(renamed, METHODS.build("erm"), FAST, run_in("elsewhere"))
-    assert elsewhere["checkpoint"] == first["checkpoint"]
 
 
 def test_one_step_on_all_images_is_that_of_a_plain_loop(run: Run) -> None:
     """Two steps of SGD on the whole training set, written out: order and draws do not matter then."""
-    how = Recipe(
-        epochs=2,
-        batch_size=TRAIN_IMAGES,
-        lr=0.05,
-        schedule="constant",
-        momentum=0.8,
-        weight_decay=0.01,
-        nesterov=True,
-    )
+    how = Recipe(epochs=2, batch_size=TRAIN_IMAGES, lr=0.05, schedule="constant", momentum=0.8)
+    how = dataclasses.replace(how, weight_decay=0.01, nesterov=True)
     trained = train(RECORD, METHODS.build("erm"), how, run)
     initial = train(RECORD, METHODS.build("erm"), dataclasses.replace(how, epochs=0), run)
     model, _, _ = checkpoint.load(run.store.object(initial["checkpoint"]), classes=10, shape=(1, 8, 8))
@@ -167,9 +135,6 @@ def test_one_step_on_all_images_is_that_of_a_plain_loop(run: Run) -> None:
     assert trained["train"]["history"]["loss"] == pytest.approx(losses, rel=1e-4)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-5)
-
-
-# --- epochs, batches, schedules -------------------------------------------------------------------
 
 
 def test_every_epoch_meets_every_image_once_in_an_order_of_its_own(
@@ -204,13 +169,10 @@ def test_draws_belong_to_example_epoch_and_seed() -> None:
     assert len({first[0][5], first[1][5], other_seed[0][5], other_seed[1][5]}) == 4
 
 
-def rates(how: Recipe) -> list[float]:
-    history = train(RECORD, METHODS.build("erm"), how, run_in("rb-store"))["train"]["history"]
-    found: list[float] = history["lr"]
-    return found
+def test_schedules_follow_their_formulas(run: Run) -> None:
+    def rates(how: Recipe) -> Any:
+        return train(RECORD, METHODS.build("erm"), how, run)["train"]["history"]["lr"]
 
-
-def test_schedules_follow_their_formulas() -> None:
     how = Recipe(epochs=4, batch_size=TRAIN_IMAGES, lr=0.2)
     assert rates(dataclasses.replace(how, schedule="constant")) == [0.2] * 4
     steps = dataclasses.replace(how, schedule="step", milestones=(1, 3), decay=0.5)
@@ -230,7 +192,11 @@ def test_schedules_follow_their_formulas() -> None:
 def test_the_record_says_how_the_training_went(run: Run) -> None:
     method = METHODS.build("trades", attack_steps=1, lambda_=3.0)
     record = train(RECORD, method, dataclasses.replace(FAST, epochs=3), run)
+    found = checkpoint.read(run.store.object(record["checkpoint"]))
+    assert found.mean is not None and found.std is not None
+    assert found.mean.tolist() == pytest.approx([0.3052]) and found.std.tolist() == pytest.approx([0.3760])
     told = record["train"]
+    assert told["config"]["normalize"] == [[0.3052], [0.376]]
     assert (told["method"], told["seed"], told["epochs"], told["threads"]) == ("trades", 0, 3, 1)
     assert told["config"]["lambda"] == 3.0 and told["config"]["attack_steps"] == 1
     assert told["config"]["momentum"] == [0.95, 0.85, 0.95]  # the parameters that onecycle uses
@@ -263,14 +229,6 @@ def test_no_epochs_give_the_initial_network_of_the_seed(run: Run) -> None:
     assert run_task(first, accuracy.clean(), run)["metrics"]["acc"] < 0.5
 
 
-def test_the_checkpoint_holds_the_normalisation(run: Run) -> None:
-    record = train(RECORD, METHODS.build("erm"), FAST, run)
-    found = checkpoint.read(run.store.object(record["checkpoint"]))
-    assert found.mean is not None and found.std is not None
-    assert found.mean.tolist() == pytest.approx([0.3052]) and found.std.tolist() == pytest.approx([0.3760])
-    assert record["train"]["config"]["normalize"] == [[0.3052], [0.376]]
-
-
 def test_photographs_are_cropped_and_flipped_and_need_no_normalisation(run: Run, photos: Path) -> None:
     run = run.changed(dataset=f"imagefolder:{photos}")
     record = train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, batch_size=10), run)
@@ -278,9 +236,6 @@ def test_photographs_are_cropped_and_flipped_and_need_no_normalisation(run: Run,
     assert record["train"]["config"]["normalize"] is None
     assert record["dataset"] == f"imagefolder:{photos}"
     assert run_task(record, accuracy.clean(), run)["evals"][-1]["n"] == 30  # `val` serves as test
-
-
-# --- what was known of former weights -------------------------------------------------------------
 
 
 def test_training_anew_drops_what_belongs_to_former_weights(run: Run) -> None:
@@ -315,36 +270,28 @@ def test_a_lost_checkpoint_is_trained_again(harm: str, run: Run) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", None])
 def test_a_damaged_state_is_not_resumed_from(damage: bytes | None, batches: list[list[int]]) -> None:
-    how = dataclasses.replace(FAST, epochs=3)
-
-    def pull(_: str) -> None:
-        if len(batches) == 3:
-            raise Pulled
-
-    with pytest.raises(Pulled):
-        train(RECORD, METHODS.build("erm"), how, run_in("rb-store", progress=pull))
+    pull_after_an_epoch(batches)
     (state,) = Path("rb-store/state").glob("*/*")
     state.write_bytes(state.read_bytes()[:-9] if damage is None else damage)
-    batches.clear()
     run = run_in("rb-store")
-    again = train(RECORD, METHODS.build("erm"), how, run)
-    assert len(batches) == 6 and run.store.damaged == [state.absolute()]
-    assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), how, run_in("other"))["checkpoint"]
+    again = train(RECORD, METHODS.build("erm"), TWICE, run)
+    assert len(batches) == 4 and run.store.damaged == [state.absolute()]
+    assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), TWICE, run_in("other"))["checkpoint"]
 
 
-@pytest.mark.parametrize("spoil", ["places", "model"])
+@pytest.mark.parametrize("spoil", ["places", "model", "all"])
 def test_a_whole_state_that_does_not_fit_is_not_resumed_from(spoil: str, batches: list[list[int]]) -> None:
     pull_after_an_epoch(batches)
     store = Store("rb-store")
     (path,) = store.files("state")
     state = torch.load(io.BytesIO(store.state(path.name) or b""), weights_only=True)
     if spoil == "model":
-        state["optimizer"] = {}
+        state["optimizer"] = {}  # found when the model is loaded already
     else:
-        del state[spoil]
+        state.pop(spoil, None)
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    store.keep_state(path.name, buffer.getvalue())
+    store.keep_state(path.name, b"damaged" if spoil == "all" else buffer.getvalue())
     said: list[str] = []
     again = train(RECORD, METHODS.build("erm"), TWICE, run_in("rb-store", notify=said.append))
     assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), TWICE, run_in("other"))["checkpoint"]
@@ -383,17 +330,10 @@ def test_micro_batches_make_the_step_of_the_batch_without_batchnorm(
     assert not said and whole.keys() == pieces.keys()
     for name, value in whole.items():
         torch.testing.assert_close(pieces[name], value, rtol=1e-4, atol=1e-6)
-
-
-def test_micro_batches_say_where_batchnorm_makes_them_differ(run: Run) -> None:
-    said: list[str] = []
-    run = run.changed(notify=said.append)
+    monkeypatch.undo()  # a network with BatchNorm, of which that is not true
     found = train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, micro_batch=300), run)
     assert len(said) == 1 and "has BatchNorm, which sees 300 images at a time instead of 721" in said[0]
     assert found["train"]["config"]["micro_batch"] == 300
-
-
-# --- what cannot work -----------------------------------------------------------------------------
 
 
 def test_memory_that_runs_out_fails_the_record_with_what_to_do(
@@ -407,26 +347,32 @@ def test_memory_that_runs_out_fails_the_record_with_what_to_do(
         train(RECORD, METHODS.build("erm"), FAST, run)
 
 
-def test_a_loss_that_is_not_finite_says_where(run: Run) -> None:
-    how = dataclasses.replace(FAST, epochs=3, lr=1e30, schedule="constant")
-    with pytest.raises(RbError, match=r"diverged: the loss is (nan|inf) in epoch \d\. Lower .*\(--lr\)"):
-        train(RECORD, METHODS.build("erm"), how, run)
-    assert not list(Path("rb-store").glob("results/*/*"))
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cliff(ERM):
-    """A finite loss whose gradient is not."""
+class Added(ERM):
+    """ERM whose loss is too high, or finite with a gradient that is not."""
+
+    cliff: bool = False
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Loss:
         value = super().__call__(model, images, labels, draws).value
-        return Loss(value + (value - value.detach()).abs().sqrt())
+        return Loss(value + ((value - value.detach()).abs().sqrt() if self.cliff else 1e6))
 
 
-def test_weights_that_are_not_finite_are_no_result(run: Run) -> None:
-    how = dataclasses.replace(FAST, batch_size=TRAIN_IMAGES)
-    with pytest.raises(RbError, match=r"diverged: weights are NaN or infinite in epoch 1\."):
-        train(RECORD, Cliff(), how, run)
+@pytest.mark.parametrize(
+    ("method", "change", "message"),
+    [
+        (METHODS.build("erm"), {"lr": 1e30}, r"the loss is (nan|inf) in epoch \d\. Lower .*\(--lr\)"),
+        (Added(), {}, r"the loss is [\d.e+]+, above 100000, in epoch 1"),
+        (Added(cliff=True), {"batch_size": TRAIN_IMAGES}, r"weights are NaN or infinite in epoch 1\."),
+    ],
+)
+def test_a_training_that_diverges_says_where(
+    method: Any, change: dict[str, Any], message: str, run: Run
+) -> None:
+    how = dataclasses.replace(FAST, epochs=3, schedule="constant", **change)
+    with pytest.raises(RbError, match=f"diverged: {message}"):
+        train(RECORD, method, how, run)
+    assert not list(Path("rb-store").glob("results/*/*"))
 
 
 @pytest.mark.parametrize(
@@ -443,15 +389,6 @@ def test_weights_that_are_not_finite_are_no_result(run: Run) -> None:
 def test_a_recipe_that_cannot_work_is_refused(change: dict[str, Any], message: str, run: Run) -> None:
     with pytest.raises(RbError, match=message):
         train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, **change), run)
-
-
-def test_an_architecture_that_is_none_is_refused(run: Run) -> None:
-    with pytest.raises(RbError, match=r"conv_9x9"):
-        text = RECORD["arch"]["str"].replace("nor_conv_1x1", "conv_9x9")
-        train({**RECORD, "arch": {**RECORD["arch"], "str": text}}, METHODS.build("erm"), FAST, run)
-
-
-# --- catastrophic overfitting ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -66,14 +66,9 @@ def test_over_all_probes_its_square_is_the_index_of_a_layer() -> None:
     trace = ((1 - p.square().sum(1)) * images.flatten(1).square().sum(1)).mean()
     exact = float((net[1].weight.square().sum() * trace).detach())
     assert sum(squares) / len(squares) == pytest.approx(exact, rel=1e-9)
-
-
-def test_probabilities_of_zero_have_a_finite_gradient() -> None:
-    net = nn.Sequential(nn.Flatten(), nn.Linear(6, 2))
-    with torch.no_grad():
-        net[1].weight.mul_(1e4)
-    wci.of_batch(net, net(images_for(3, (1, 2, 3))), torch.ones(3, 2)).backward()
-    assert all(weight.grad.isfinite().all() for weight in net.parameters() if weight.grad is not None)
+    net[1].weight.data.mul_(1e6)  # probabilities of zero
+    wci.of_batch(net, net(images), torch.ones(3, 2).double()).backward()
+    assert net[1].weight.grad.isfinite().all()
 
 
 def index_after(method: str, **options: Any) -> float:
@@ -115,8 +110,6 @@ def test_the_term_is_there_where_the_filter_leaves_all_images_alone(monkeypatch:
     assert index_after("pgd", regularize=("wci",), wci_weight=1.0, **options) < index_after("pgd", **options)
 
 
-# --- the rule that stops ------------------------------------------------------------------------------
-
 PGD = METHODS.build("pgd", attack_steps=1)
 STOPS = Recipe(
     epochs=9, batch_size=721, lr=0.1, val=0.0, track=("wci",), every=1, stop_on="wci", stop_patience=2
@@ -155,6 +148,7 @@ def test_what_counts_as_a_rise(values: tuple[float | None, ...], count: int, ris
     assert tracking.has_risen(values, count) is risen
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("curve")
 def test_a_training_stops_after_so_many_measurements_that_rise() -> None:
     told = go(STOPS)["train"]
@@ -166,11 +160,11 @@ def test_a_training_stops_after_so_many_measurements_that_rise() -> None:
     assert "stopped_after" not in go(dataclasses.replace(STOPS, epochs=8, stop_patience=4))["train"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("curve")
 def test_a_killed_training_stops_at_the_same_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = go(STOPS, "whole")
-    after, kills = tracking.Tracker.after, iter((4, 7))
-    kill = next(kills)
+    after, kill = tracking.Tracker.after, 0
 
     def killed(self: Any, state: Any, *, last: bool) -> None:
         if state.epoch == kill:
@@ -187,6 +181,7 @@ def test_a_killed_training_stops_at_the_same_epoch(monkeypatch: pytest.MonkeyPat
     assert again["train"]["stopped_after"] == 7
 
 
+@pytest.mark.slow
 def test_the_index_itself_stops_a_training_whose_measurements_rise() -> None:
     """At a large rate, from the second epoch on: whatever epoch it is, the history says why."""
     how = dataclasses.replace(STOPS, epochs=6, lr=0.3, schedule="constant", stop_patience=1)
@@ -196,6 +191,7 @@ def test_the_index_itself_stops_a_training_whose_measurements_rise() -> None:
     assert told["stopped_after"] == len(curve) < 6 and rises == [False] * (len(rises) - 1) + [True]
 
 
+@pytest.mark.slow
 def test_a_training_that_may_stop_is_another_one_in_the_store() -> None:
     def trainings(how: Recipe) -> int:
         run = run_in()

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from rbtools.errors import RbError
 from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 from tests.pretend_device import PretendDevice
@@ -45,10 +44,12 @@ def sizes(count=1):
 
 @pytest.mark.parametrize("walk", ["sign", "margin"])
 def test_the_depth_is_the_length_of_the_walk_to_the_border(walk):
-    # 0.037 beyond the line at x0 = 1/2: four steps of 0.01 along x0 alone lead back.
-    depth, loss, _ = method(walk=walk).walked(Plane(), point(0.537, 0.2), ZERO, sizes())
-    assert depth.item() == pytest.approx(0.04)
-    assert loss.item() == pytest.approx(torch.log1p(torch.tensor(2 * 10 * 0.037).exp()).item(), rel=1e-6)
+    """0.037 beyond the line at x0 = 1/2 four steps of 0.01 lead back; what is right has no depth."""
+    places = point(0.537, 0.2, 0.4, 0.2, 0.515, 0.2)
+    depth, loss, _ = method(walk=walk).walked(Plane(), places, ZERO.expand(3), sizes(3))
+    assert depth.tolist() == pytest.approx([0.04, -torch.inf, 0.02])
+    assert loss[0].item() == pytest.approx(torch.log1p(torch.tensor(2 * 10 * 0.037).exp()).item(), rel=1e-6)
+    assert loss[1].item() > 0
 
 
 def test_the_walk_along_the_gradient_has_its_length():
@@ -70,19 +71,6 @@ def test_a_walk_ends_after_its_steps_and_at_the_box():
     assert depth.item() == pytest.approx(4 * STEP)
 
 
-def test_what_is_right_has_no_depth():
-    depth, loss, _ = method().walked(Plane(), point(0.3, 0.2), ZERO, sizes())
-    assert depth.item() == -torch.inf and loss.item() > 0
-
-
-def test_candidates_are_judged_each_for_itself():
-    depth, _, _ = method().walked(
-        Plane(), point(0.537, 0.2, 0.4, 0.2, 0.515, 0.2), torch.zeros(3, dtype=torch.int64), sizes(3)
-    )
-    assert torch.allclose(depth[[0, 2]], torch.tensor([0.04, 0.02], dtype=torch.float64))
-    assert depth[1] == -torch.inf
-
-
 class Given:
     """AT-PR with its candidates given: what it chooses."""
 
@@ -98,9 +86,21 @@ class Given:
         return chosen.inner_attack(net, images, torch.zeros(count, dtype=torch.int64), draws)
 
 
-def test_the_deepest_candidate_is_chosen(monkeypatch):
-    found = Given(monkeypatch, point(0.52, 0.9), point(0.58, 0.1), point(0.55, 0.0)).choice(Plane())
-    assert torch.equal(found, point(0.58, 0.1))
+FIRST = {"walk_size": "plain", "plain_step": STEP, "fallback": "first"}
+
+
+@pytest.mark.parametrize(
+    ("candidates", "chosen", "params"),
+    [
+        (((0.52, 0.9), (0.58, 0.1), (0.55, 0.0)), (0.58, 0.1), {}),  # the deepest
+        (((0.41, 0.9), (0.47, 0.1), (0.44, 0.0)), (0.47, 0.1), {}),  # none is wrong: the highest loss
+        (((0.521, 0.9), (0.529, 0.1)), (0.521, 0.9), FIRST),  # both are three steps beyond the line
+        (((0.41, 0.9), (0.47, 0.1)), (0.41, 0.9), FIRST),  # none is wrong
+    ],
+)
+def test_one_candidate_is_chosen(monkeypatch, candidates, chosen, params):
+    found = Given(monkeypatch, *(point(*one) for one in candidates)).choice(Plane(), **params)
+    assert torch.equal(found, point(*chosen))
 
 
 def test_a_wrong_candidate_beats_a_right_one_of_higher_loss(monkeypatch):
@@ -118,11 +118,6 @@ def test_a_wrong_candidate_beats_a_right_one_of_higher_loss(monkeypatch):
     assert losses[1] > losses[0]
     for order in ((deep, high), (high, deep)):
         assert torch.equal(Given(monkeypatch, *order).choice(net), deep)
-
-
-def test_where_no_candidate_is_wrong_the_one_of_highest_loss_is_chosen(monkeypatch):
-    found = Given(monkeypatch, point(0.41, 0.9), point(0.47, 0.1), point(0.44, 0.0)).choice(Plane())
-    assert torch.equal(found, point(0.47, 0.1))
 
 
 def test_each_image_has_a_choice_of_its_own(monkeypatch):
@@ -180,15 +175,6 @@ def test_the_walks_of_a_batch_end_together_when_few_are_left_wrong():
     assert depth.tolist() == pytest.approx([0.03, 0.03, 0.06])
 
 
-def test_the_first_of_equal_depths_and_of_none_is_chosen_where_it_is_asked_for(monkeypatch):
-    plain = {"walk_size": "plain", "plain_step": STEP, "fallback": "first"}
-    # Both three steps beyond the line, and apart by more than rounding.
-    found = Given(monkeypatch, point(0.521, 0.9), point(0.529, 0.1)).choice(Plane(), **plain)
-    assert torch.equal(found, point(0.521, 0.9))
-    found = Given(monkeypatch, point(0.41, 0.9), point(0.47, 0.1)).choice(Plane(), **plain)
-    assert torch.equal(found, point(0.41, 0.9))
-
-
 def test_the_kept_gradient_is_that_of_the_last_step_of_the_last_walk(monkeypatch):
     net = Plane()
     found = Given(monkeypatch, point(0.525, 0.2), point(0.515, 0.9), point(0.4, 0.1))
@@ -203,12 +189,6 @@ def test_the_kept_gradient_is_that_of_the_last_step_of_the_last_walk(monkeypatch
     (plain + method().loss(other, last, ZERO, last).mean().value).backward()
     assert loss.item() == plain.item()
     assert torch.allclose(net.line.grad, other.line.grad, rtol=1e-12)
-
-
-def test_a_radius_below_zero_is_refused():
-    message = r"eps_spread of training method 'at-pr' is 25.5/255 and eps is 12.75/255"
-    with pytest.raises(RbError, match=message):
-        METHODS.build("at-pr", eps=0.05, eps_spread=0.1)
 
 
 @pytest.mark.parametrize(

@@ -54,13 +54,18 @@ def test_a_batch_whose_loss_the_attack_raises_is_attacked_to_the_end():
     assert reached.argmax(1).tolist() == [1, 1, 0, 0]
     assert net.sizes == [4] * 7  # clean, two steps, the look, three steps
     assert net.training and not any(net.modes)
+    net, chosen = Line(), ChenLee(method("pgd", inner_mode="train"), 1)
+    chosen.inner_attack(net, *batch(RAISED))
+    assert all(net.modes) and not chosen.solves_in_eval  # it is judged in the mode of the attack
 
 
 def test_a_batch_whose_loss_the_attack_lowers_is_left_alone():
-    net, (images, labels, draws) = Line(), batch(LOWERED)
-    trained, stay, _ = ChenLee(method(), 2).inner_attack(net, images, labels, draws)
+    net, (images, labels, draws), chosen = Line(), batch(LOWERED), ChenLee(method(), 2)
+    trained, stay, reached = chosen.inner_attack(net, images, labels, draws)
     assert not stay.any() and torch.equal(trained, images)
     assert net.sizes == [4] * 4  # clean, two steps, the look
+    chosen.loss(net, images, labels, (trained, stay, reached))
+    assert net.sizes == [4] * 5  # it goes through once
 
 
 def test_examples_are_judged_each_for_itself_by_the_rule_example():
@@ -122,15 +127,6 @@ def test_who_left_has_the_clean_cross_entropy_and_the_others_the_methods(rule, l
     assert loss.adversarial_logits.argmax(1).tolist() == (reached > 0.5).tolist()
 
 
-def test_a_batch_that_was_left_alone_goes_through_once():
-    net, (images, labels, draws) = Line(), batch(LOWERED)
-    chosen = ChenLee(method(), 2)
-    inner_result = chosen.inner_attack(net, images, labels, draws)
-    net.sizes.clear()
-    chosen.loss(net, images, labels, inner_result)
-    assert net.sizes == [4]
-
-
 @pytest.mark.parametrize("name", ["pgd", "alp", "mixed"])
 def test_a_method_without_a_clean_pass_gets_the_clean_cross_entropy_of_who_left(name, monkeypatch):
     monkeypatch.setattr(
@@ -148,10 +144,3 @@ def test_a_method_without_a_clean_pass_gets_the_clean_cross_entropy_of_who_left(
         values += 2 * (p - q) ** 2
     values[3] = ce(scale, at, labels)[3]
     assert loss.value.item() == pytest.approx(values.mean().item(), rel=1e-9)
-
-
-def test_the_batch_is_judged_in_the_mode_of_the_attack():
-    net = Line()
-    chosen = ChenLee(method("pgd", inner_mode="train"), 1)
-    chosen.inner_attack(net, *batch(RAISED))
-    assert all(net.modes) and not chosen.solves_in_eval

@@ -154,14 +154,18 @@ def trained_on(case, inner_result):
     return points[-1] if isinstance(points, list) else points
 
 
+def check_trained(case, net, loss):
+    """Loss and gradients are the case's."""
+    loss.backward()
+    assert loss.item() == pytest.approx(case["loss"], rel=1e-6)
+    assert gradients(net) == pytest.approx(case["grad_l2"], rel=1e-5)
+
+
 def statistics(net, case):
     """(BatchNorm's statistics as they are, as the case has them)."""
-    pairs = [
-        (getattr(net.bn, key).double().flatten().tolist(), wanted) for key, wanted in case["bn_after"].items()
-    ]
-    return [value for ours, _ in pairs for value in ours], [
-        value for _, wanted in pairs for value in np.ravel(wanted).tolist()
-    ]
+    wanted = case["bn_after"]
+    ours = [getattr(net.bn, key).double().numpy().ravel() for key in wanted]
+    return np.concatenate(ours), np.concatenate([np.ravel(value) for value in wanted.values()])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -173,10 +177,7 @@ def test_images_loss_gradients_and_batchnorm_are_those_of_the_code(name):
     net.register_forward_hook(lambda module, *_: modes.append(module.training))
     chosen = method(case)
     inner_result = chosen.inner_attack(net, images, labels, draws)
-    loss = chosen.loss(net, images, labels, inner_result).mean()
-    loss.value.backward()
-    assert loss.value.item() == pytest.approx(case["loss"], rel=1e-6)
-    assert gradients(net) == pytest.approx(case["grad_l2"], rel=1e-5)
+    check_trained(case, net, chosen.loss(net, images, labels, inner_result).mean().value)
     if "bn_after" in case:
         found, wanted = statistics(net, case)
         assert found == pytest.approx(wanted, rel=1e-5)
@@ -260,11 +261,8 @@ def test_a_filter_after_the_whole_attack_is_that_of_the_code_but_for_its_mode(na
     images, labels, draws = batch(case, kind)
     chosen = method(case)
     inner_result = chosen.inner_attack(net, images, labels, draws)
-    loss = chosen.loss(net, images, labels, inner_result).mean().value
-    loss.backward()
     assert inner_result[1].tolist() == [not case["discarded"]] * len(images)
-    assert loss.item() == pytest.approx(case["loss"], rel=1e-6)
-    assert gradients(net) == pytest.approx(case["grad_l2"], rel=1e-5)
+    check_trained(case, net, chosen.loss(net, images, labels, inner_result).mean().value)
     ours, wanted = statistics(net, case)
     assert case["discarded"] or ours == pytest.approx(wanted, rel=1e-5)
 

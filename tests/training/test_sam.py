@@ -38,6 +38,12 @@ def test_a_step_on_a_quadratic_is_the_closed_form() -> None:
     assert torch.allclose(net["w"].grad[:, 0], curve @ (1 + RHO * gradient / length))
 
 
+def start() -> tuple[nn.Sequential, Tensor, Tensor]:
+    """A softmax regression, images and labels."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(108, 3)), images_for(12), torch.arange(12) % 3
+
+
 def softmax_gradient(weight: Tensor, bias: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Of the mean cross-entropy: the mean of (p - y) x', and that of p - y."""
     x = images.flatten(1).double()
@@ -46,9 +52,7 @@ def softmax_gradient(weight: Tensor, bias: Tensor, images: Tensor, labels: Tenso
 
 
 def test_a_training_step_is_that_of_a_softmax_regression_written_out() -> None:
-    images, labels = images_for(12), torch.arange(12) % 3
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(108, 3))
+    net, images, labels = start()
     weight, bias = (value.detach().double() for value in net.parameters())
     first = softmax_gradient(weight, bias, images, labels)
     length = (first[0].square().sum() + first[1].square().sum()).sqrt()
@@ -66,8 +70,7 @@ def test_a_training_step_is_that_of_a_softmax_regression_written_out() -> None:
 
 
 def test_statistics_of_batchnorm_are_those_of_the_first_pass() -> None:
-    images, labels = images_for(12), torch.arange(12) % 3
-    torch.manual_seed(0)
+    _, images, labels = start()
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3))
     once = copy.deepcopy(net).train()
     once(images)
@@ -77,9 +80,7 @@ def test_statistics_of_batchnorm_are_those_of_the_first_pass() -> None:
 
 
 def test_without_a_radius_it_is_erm() -> None:
-    images, labels = images_for(12), torch.arange(12) % 3
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(108, 3))
+    net, images, labels = start()
     other, far = copy.deepcopy(net), copy.deepcopy(net)
     rbtools.fit(net, (images, labels), "sam", rho=0.0, **STEP)
     rbtools.fit(other, (images, labels), "erm", **STEP)
