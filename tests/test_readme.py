@@ -574,7 +574,11 @@ def test_the_cells_of_the_notebook_run_in_their_order() -> None:
     for cell in cells:
         if cell["cell_type"] == "code":
             exec("".join(cell["source"]), names)
-    assert names["result"].n == 100 and names["records"][0]["metrics"].keys() >= {"acc", "pgd20.8", "pgd20.32"}
+    assert names["result"].n == 100 and names["records"][0]["metrics"].keys() >= {
+        "acc",
+        "pgd20.8",
+        "pgd20.32",
+    }
 
 
 @pytest.mark.usefixtures("_few_digits")
