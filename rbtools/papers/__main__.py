@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -200,4 +201,5 @@ def main(
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes of a recipe, too
     main(prog_name="python -m rbtools.papers")

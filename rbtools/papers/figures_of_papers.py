@@ -96,6 +96,8 @@ def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) ->
         last = calls[-1]
         options = {**last.options, "output": "", "width": width}
         python_calls.call(last.tool, [*last.words, *files], options, memory)
+    if memory.result is None:
+        raise RbError("There are no records to draw.")
     drawn: Figure = memory.result
     return drawn
 
@@ -276,6 +278,8 @@ class PaperRun:
             return Made(True, {})
         for file in files:
             file.unlink(missing_ok=True)
+        with self.lock:
+            self.known.pop(item.stem, None)
         missing = self.draw(item, self.folder, self.width)
         if not missing:
             with self.lock:  # written now, because the run may end at any time

@@ -27,6 +27,7 @@ from rbtools.records import SCHEMA, dumps
 from rbtools.store import digest
 
 _EVALUATORS = ("rb-attack", "rb-certify", "rb-corrupt", "rb-ge", "rb-measure", "rb-pr")
+_NO_READER = ("status 141", "status -13")
 _FAILED = b'{"schema":%d,"error":' % SCHEMA
 _OTHER = dumps({"schema": SCHEMA, "error": {"tool": "rb-arch", "message": ELSEWHERE}}) + b"\n"
 
@@ -102,10 +103,17 @@ class Workers:
         return options
 
 
-def run(pipe: Stages, stdin: int, stdout: int, env: Mapping[str, str]) -> str | None:
-    """Run the stages of a pipe at once, each of which reads what the one before writes. Returns the first
-    command that failed, in words. The pipes of a group run one after another, up to the first that fails.
+def run(
+    pipe: Stages,
+    stdin: int,
+    stdout: int,
+    env: Mapping[str, str],
+    running: list[subprocess.Popen[bytes]] | None = None,
+) -> str | None:
+    """Run the stages of a pipe at once, each of which reads what the one before writes. Returns the command
+    that failed, in words; not one that only lost its reader. The pipes of a group run one after another, up to the first that fails.
     """
+    running = [] if running is None else running  # with those of the groups around it
     between = [os.pipe() for _ in pipe[1:]]
     reads = [stdin, *(read for read, _ in between)]
     writes = [*(write for _, write in between), stdout]
@@ -116,20 +124,28 @@ def run(pipe: Stages, stdin: int, stdout: int, env: Mapping[str, str]) -> str | 
                 program = shutil.which(stage[0], path=env["PATH"])
                 if program is None:
                     return f"{stage[0]} is not installed"
-                status = subprocess.run([program, *stage[1:]], stdin=read, stdout=write, env=env).returncode
+                process = subprocess.Popen([program, *stage[1:]], stdin=read, stdout=write, env=env)
+                running.append(process)
+                status = process.wait()
                 return f"{stage[0]} ended with status {status}" if status else None
             if isinstance(stage, Division):
                 with open(read, "rb", closefd=False) as lines, open(write, "wb", closefd=False) as out:
                     stage.copy(lines, out)
                 return None
-            failures = (run(inside, subprocess.DEVNULL, write, env) for inside in stage)
+            failures = (run(inside, subprocess.DEVNULL, write, env, running) for inside in stage)
             return next(filter(None, failures), None)
         finally:
             for end in {read, write} - {stdin, stdout}:
                 os.close(end)
 
     with ThreadPoolExecutor(max(1, len(pipe))) as threads:
-        return next(filter(None, threads.map(one, pipe, reads, writes)), None)
+        try:
+            failures = [*filter(None, threads.map(one, pipe, reads, writes))]
+        except BaseException:  # Ctrl-C, or a signal to this process alone
+            for process in running:
+                process.terminate()
+            raise
+    return min(failures, key=lambda failure: failure.endswith(_NO_READER), default=None)
 
 
 def file_of(whole: Path, part: str, pipe: Pipe) -> Path:

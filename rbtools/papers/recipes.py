@@ -15,6 +15,7 @@ next stage. A member is a command or a mapping:
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from fnmatch import fnmatchcase
 from importlib import resources
 from typing import Any
 
+from rbtools.errors import RbError
 from rbtools.plain_files import parse_yaml
 
 NAMES = ("nas-bench-201-robustness", "nas-robbench-201", "prbench", "theory", "wci")
@@ -82,9 +84,9 @@ class Setting:
         """What placeholders of recipes stand for; names that may have spaces are quoted."""
         vits = self.vits_of_scale()
         quoted = {"data_folder": self.data, "weights_folder": self.weights, "vit_s": self.vit_s_of_scale()}
-        return {
+        words = {
             **{name: shlex.quote(text) if text else "" for name, text in quoted.items()},
-            "jobs": self.jobs,
+            "jobs": self.jobs if self.jobs.isdigit() else "auto",
             "dataset": f"--dataset {shlex.quote(self.dataset)}" if self.dataset else "",
             "eps": "--eps 8" if self.dataset else "--eps 32",
             "step": "--step-size 2" if self.dataset else "--step-size 8",
@@ -92,6 +94,7 @@ class Setting:
             "vits": vits,
             "vits_of_table_9": ",".join(one for one in vits.split(",") if _VIT_L not in one),
         }
+        return {name: _Given(text) for name, text in words.items()}
 
 
 def pipe(name: str, setting: Setting) -> Pipe:
@@ -139,7 +142,10 @@ class _Reader:
         names = item.get("for", "").split("/")
         for value in shlex.split(_filled(item["in"], words)) if "for" in item else [""]:
             of = [more for pattern, more in item.get("words_of", {}).items() if fnmatchcase(value, pattern)]
-            turn = dict(zip(names, map(shlex.quote, value.split("/", len(names) - 1)), strict=True))
+            parts = value.split("/", len(names) - 1)
+            if len(parts) < len(names):
+                raise RbError(f"'{value}' lacks a part. Expected {'/'.join(names).upper()}.")
+            turn = dict(zip(names, (_Given(shlex.quote(part)) for part in parts), strict=True))
             inside = {**words, **turn}
             for more in (item.get("words", {}), *of):
                 inside |= self.of_scale(more, self.scale)
@@ -158,10 +164,18 @@ class _Reader:
 
 
 def _filled(text: str, words: Mapping[str, str]) -> str:
-    """The text with words for its placeholders, which may have placeholders themselves."""
-    while "{" in text:
-        text = text.format_map(words)
-    return text
+    """The text with words for its placeholders. Those of the file may have placeholders themselves; a `{` of
+    the user's is none."""
+
+    def word(found: re.Match[str]) -> str:
+        filled = words[found[1]]
+        return filled if isinstance(filled, _Given) else _filled(filled, words)
+
+    return re.sub(r"\{(\w+)\}", word, text)
+
+
+class _Given(str):
+    """A word that the user gave, or a turn of a loop over such words: it is not filled again."""
 
 
 def _command(text: str, words: Mapping[str, str]) -> Command:

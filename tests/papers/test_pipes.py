@@ -112,6 +112,18 @@ def test_a_group_ends_with_its_first_failure_which_is_named() -> None:
         failed = pipes.run(pipe, subprocess.DEVNULL, lines.fileno(), os.environ)
     assert failed == "false ended with status 1" and Path("lines").read_text() == "a\n"
     assert pipes.run([["rb-none"]], 0, 1, os.environ) == "rb-none is not installed"
+    killed: pipes.Stages = [["seq", "100000"], ["sh", "-c", "kill -9 $$"], ["cat"]]
+    assert pipes.run(killed, subprocess.DEVNULL, subprocess.DEVNULL, os.environ) == "sh ended with status -9"
+
+
+def test_words_of_the_user_are_taken_as_they_are() -> None:
+    setting = Setting("mini", dataset="imagefolder:{dataset} x", jobs="ray:h:1")
+    first, *_ = pipes.commands(recipes.pipe("wci", setting))
+    assert first[-1] == "imagefolder:{dataset} x"
+    train, *_ = (one for one in pipes.commands(recipes.pipe("theory", setting)) if one[0] == "rb-train")
+    assert train[-2:] == ["--jobs", "auto"]
+    with pytest.raises(RbError, match="Expected DATASET/NETWORK"):
+        recipes.pipe("prbench", Setting("mini", pairs="digits"))
 
 
 def test_records_are_divided_once_where_they_are_trained_or_else_listed() -> None:
