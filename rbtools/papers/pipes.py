@@ -111,8 +111,8 @@ def run(
     running: list[subprocess.Popen[bytes]] | None = None,
 ) -> str | None:
     """Run the stages of a pipe at once, each of which reads what the one before writes. Returns the command
-    that failed, in words; not one that only lost its reader. The pipes of a group run one after another, up to
-    the first that fails.
+    that failed, in words; not one that only lost its reader. The pipes of a group run one after another, up
+    to the first that fails.
     """
     running = [] if running is None else running  # with those of the groups around it
     between = [os.pipe() for _ in pipe[1:]]
