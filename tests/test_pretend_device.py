@@ -239,6 +239,7 @@ REPLAYED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("name", REPLAYED)
+@pytest.mark.slow
 def test_replayed_steps_give_the_images_of_the_cpu(name: str, norm: str) -> None:
     """Among them some that are broken, after whose check the steps are captured anew."""
     own = {} if norm == "linf" else {"norm": norm}

@@ -160,7 +160,7 @@ def memory_limit() -> int:
     setting = os.environ.get("RB_IMAGE_MEMORY")
     if not setting:
         return _free() // 2
-    size = re.fullmatch(r"(\d*\.?\d+(?:E\d{1,2})?)([KMGT]?)B?", setting.strip().upper())
+    size = re.fullmatch(r"((?:\d+(?:\.\d+)?|\.\d+)(?:E\d{1,2})?)([KMGT]?)B?", setting.strip().upper())
     if size is None:
         raise RbError(f"RB_IMAGE_MEMORY is '{setting}'. Expected a size such as 500M or 8G.")
     return int(float(size[1]) * _UNITS[size[2]])

@@ -232,8 +232,8 @@ class Recipe:
     )
     resample: str = param(
         "timm",
-        "How weights of timm are fitted to other images and patches. timm: as timm does (not in the text);"
-        " prbench: kernels summed over blocks, positions interpolated bilinearly (PRBench's code).",
+        "How weights of timm are fitted to other images and patches: as timm does, timm (not in the text), or"
+        " with kernels summed over blocks and positions interpolated bilinearly, prbench (PRBench's code).",
         choices=("timm", "prbench"),
         optional=True,
     )

@@ -78,7 +78,7 @@ def test_correlations_of_kernels_are_of_networks_and_have_no_cross_kernel(
     axes = figure.axes[0]
     assert len(axes.get_xticklabels()) == 1 + 4 * len(attacks)
     assert len(axes.get_yticklabels()) == len(ACCURACIES)
-    assert "cross" not in shown and f"{len(INDICES)} " in shown
+    assert "cross" not in shown
     rho = robbench.side.correlation(robbench.networks(RECORDS, "full"), "twice kernel 8", "PGD 8")
     assert rho == pytest.approx(1.0)
 
