@@ -89,6 +89,7 @@ def trained(store: Path) -> str:
 
 @pytest.mark.smoke
 @pytest.mark.skipif(not shutil.which("bash"), reason="the steps are of bash")
+@pytest.mark.slow
 def test_the_steps_gate_a_model_and_write_a_table(tmp_path: Path) -> None:
     forge = Forge(tmp_path)
     baseline = tmp_path / "work" / "robustness-baseline.jsonl"

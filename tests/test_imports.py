@@ -361,6 +361,7 @@ def reached() -> dict[str, set[str]]:
     return edges
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert {name for name, targets in reached().items() if name in targets} == set()
 

@@ -253,6 +253,7 @@ def opened_otherwise(source: str) -> int:
 OTHERS = set("archive images tree table self self.table self._zip source super() self.process".split())
 
 
+@pytest.mark.slow
 def test_every_file_is_opened_by_plain_files() -> None:
     found = {}
     for path in sorted((ROOT / "rbtools").rglob("*.py")):

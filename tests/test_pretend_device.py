@@ -276,12 +276,14 @@ class Waiting(nn.Module):
 
 
 @pytest.mark.parametrize("name", REPLAYED)
+@pytest.mark.slow
 def test_a_network_that_cannot_be_captured_is_attacked_without(name: str) -> None:
     plain, graphed = passes_of(name, Waiting(), False), passes_of(name, Waiting(), True)
     assert torch.equal(plain[0], graphed[0]) and plain[1] == graphed[1] and not graphed[2]["graph"]
 
 
 @pytest.mark.parametrize("name", REPLAYED)
+@pytest.mark.slow
 def test_a_replay_that_computes_something_else_is_not_used(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,12 +301,14 @@ def test_a_replay_that_computes_something_else_is_not_used(
 
 
 @pytest.mark.parametrize("name", REPLAYED)
+@pytest.mark.slow
 def test_replayed_passes_are_counted(name: str) -> None:
     plain, graphed = passes_of(name, network(), False), passes_of(name, network(), True)
     assert torch.equal(plain[0], graphed[0]) and plain[1] == graphed[1] and graphed[2]["graph"] > 5
 
 
 @pytest.mark.parametrize(("name", "option"), [("square", "queries"), ("fab-t", "steps")])
+@pytest.mark.slow
 def test_a_replayed_step_is_one_launch(name: str, option: str) -> None:
     """16 steps more, at whose end the examples are checked."""
     counts = []
@@ -352,6 +356,7 @@ CONFIRMED: dict[str, tuple[str, float, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CONFIRMED)
+@pytest.mark.slow
 def test_what_a_coarse_model_breaks_alone_is_attacked_again_on_the_model(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,6 +427,7 @@ NO_STEPS = {"fgsm": "one step", "aa": "the loops of its parts"}
 
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name not in NO_STEPS])
+@pytest.mark.slow
 def test_an_attack_waits_at_most_once_in_8_steps(name: str) -> None:
     """No example is broken, so all steps are made; what 8 steps more wait for."""
     counts, option = [], STEPS.get(name, "steps")
@@ -516,6 +522,7 @@ def test_every_evaluation_of_the_package_is_among_those_that_run() -> None:
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)
+@pytest.mark.slow
 def test_an_evaluation_runs_on_the_device(name: str, record: Record) -> None:
     with PretendDevice() as device:
         entries = EVALUATIONS[name](record)["evals"]
@@ -566,6 +573,7 @@ def test_a_noise_is_drawn_on_the_device_without_a_wait(name: str, norm: str) -> 
 
 
 @pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.slow
 def test_a_measure_runs_on_the_device(name: str, record: Record) -> None:
     own = {"bound": {"paper": "robbench"}}.get(name, {})
     request = MeasureJob(
@@ -580,6 +588,7 @@ def test_a_measure_runs_on_the_device(name: str, record: Record) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.slow
 def test_a_training_step_does_not_wait(name: str) -> None:
     """In bfloat16, as a GPU trains by default."""
     counts = counts_of_steps(small_method(name), precision="bf16")
@@ -594,6 +603,7 @@ def test_nor_does_one_whose_images_do_not_fit_the_device(
     assert not counts_of_steps(METHODS.build("erm"), regularize=regularize).waits
 
 
+@pytest.mark.slow
 def test_the_loss_is_read_every_32_steps_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training of 40 steps reads it twice: after 32, and at the end; between these nothing waits."""
     from rbtools.trainer import loop
@@ -629,6 +639,7 @@ def test_a_step_with_the_filter_waits_once(name: str, rule: str) -> None:
     assert (counts.waits_of_a_step, kind) == (1, "copy to the host")
 
 
+@pytest.mark.slow
 def test_a_batch_that_the_filter_leaves_alone_is_not_attacked_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -714,6 +725,7 @@ def waits_of_steps(monkeypatch: pytest.MonkeyPatch, method: Any, **recipe: Any) 
 
 
 @pytest.mark.parametrize(("fits", "most"), [(True, 0), (False, 1)])
+@pytest.mark.slow
 def test_a_prior_of_each_example_is_waited_for_at_most_once_in_a_step(
     fits: bool, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -723,6 +735,7 @@ def test_a_prior_of_each_example_is_waited_for_at_most_once_in_a_step(
         assert waits.total() <= most, waits
 
 
+@pytest.mark.slow
 def test_a_prior_on_the_host_gives_the_numbers_of_one_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = []
     for fits in (True, False):
@@ -761,6 +774,7 @@ def of_supernet(name: str, device: str, **options: Any) -> Record:
 
 @pytest.mark.parametrize("name", SUPERNETS)
 @pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.slow
 def test_a_step_of_a_supernet_does_not_wait(
     name: str, fits: bool, grouped_by_device: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -775,6 +789,7 @@ def test_a_step_of_a_supernet_does_not_wait(
 
 
 @pytest.mark.parametrize("name", SUPERNETS)
+@pytest.mark.slow
 def test_a_search_on_the_device_finds_what_it_finds_on_the_cpu(
     name: str, grouped_by_device: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -788,6 +803,7 @@ def test_a_search_on_the_device_finds_what_it_finds_on_the_cpu(
         assert found["history"][key] == pytest.approx(values, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_search_that_diverges_on_the_device_ends(grouped_by_device: None) -> None:
     with PretendDevice(), pytest.raises(RbError, match="diverged in epoch 1"):
         of_supernet("darts", "cuda", steps=4, lr=1e30)
@@ -849,6 +865,7 @@ def waits_of_a_batch(run: Callable[[Run], Any], size: int, monkeypatch: Any) -> 
 
 
 @pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.slow
 def test_a_batch_more_of_a_measure_waits_no_more_than_its_budget(
     name: str, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -866,6 +883,7 @@ def test_a_batch_more_of_a_measure_waits_no_more_than_its_budget(
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)
+@pytest.mark.slow
 def test_a_batch_more_of_an_evaluation_waits_no_more_than_its_budget(
     name: str, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -887,6 +905,7 @@ def other_norms(name: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "norm"), [(name, norm) for name in ATTACKS if name not in NO_STEPS for norm in other_norms(name)]
 )
+@pytest.mark.slow
 def test_an_attack_in_another_norm_waits_at_most_once_in_8_steps(name: str, norm: str) -> None:
     counts, option = [], STEPS.get(name, "steps")
     for number in (8, 16):

@@ -303,6 +303,7 @@ def test_the_same_seed_gives_the_same_loss_and_another_only_where_there_is_chanc
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.slow
 def test_steps_along_the_gradient_lower_the_loss(name: str) -> None:
     model = network().train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

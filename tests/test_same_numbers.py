@@ -124,6 +124,7 @@ ways = st.fixed_dictionaries(
 @pytest.mark.parametrize("name", QUESTIONS)
 @settings(max_examples=4)
 @given(way=ways)
+@pytest.mark.slow
 def test_outcomes_depend_on_the_example_alone(
     name: str,
     way: dict[str, Any],
@@ -160,6 +161,7 @@ def test_outcomes_depend_on_the_example_alone(
     name=st.sampled_from(["fgsm", "pgd", "pr", "corrupt"]),
     gap=st.booleans(),
 )
+@pytest.mark.slow
 def test_neither_order_nor_shard_nor_an_empty_store_matters(
     order: list[int],
     shards: int,

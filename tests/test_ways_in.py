@@ -250,6 +250,7 @@ RUNS = {
 LAST = {name.rpartition(".")[2] for name in RUNS}
 
 
+@pytest.mark.slow
 def test_nothing_else_reads_files_that_can_run() -> None:
     places: dict[str, set[str]] = {name: set() for name in RUNS}
     for path in sorted((ROOT / "rbtools").rglob("*.py")):

@@ -72,6 +72,7 @@ def run_reference(name, setting, **params):
         ("fab", {"steps": 12}),
     ],
 )
+@pytest.mark.slow
 def test_verdicts_of_pyautoattack(name, params, norm, setting):
     mine, reference = (attack(name, setting, norm=norm, **params) for attack in (ours, run_reference))
     assert 0.2 < reference.float().mean() < 0.8
@@ -81,6 +82,7 @@ def test_verdicts_of_pyautoattack(name, params, norm, setting):
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("schedule", ["fixed", "rescaled"])
+@pytest.mark.slow
 def test_square_finds_as_much_as_that_of_pyautoattack(schedule, norm, setting):
     params = {"queries": 150, "norm": norm, "schedule": schedule}
     mine = [ours("square", setting, seed, **params).float().mean() for seed in range(3)]
@@ -103,6 +105,7 @@ def test_the_rescaled_squares_shrink_as_those_of_torchattacks(queries):
     assert torchattacks.Square(model).n_queries == ATTACKS.build("square").queries
 
 
+@pytest.mark.slow
 def test_the_sequence_stands_where_pyautoattack_does(setting):
     mine = ours("aa", setting, attacks="apgd-ce,apgd-dlr")
     reference = run_reference("aa", setting, attacks="apgd-ce,apgd-dlr")
@@ -114,6 +117,7 @@ def test_cw_finds_no_less_than_pgd(setting):
 
 
 @pytest.mark.parametrize("name", ["torchattacks", "foolbox"])
+@pytest.mark.slow
 def test_distances_of_cw_l2(name, setting):
     model, images, labels = (part[:30] if isinstance(part, torch.Tensor) else part for part in setting)
     if name == "torchattacks":
@@ -138,6 +142,7 @@ def test_distances_of_cw_l2(name, setting):
     assert told["distance"][both].mean() < 1.05 * distance[both].mean()
 
 
+@pytest.mark.slow
 def test_stronger_attacks_leave_fewer_standing(setting):
     stands = {
         name: int(ours(name, setting, **params).sum())

@@ -93,6 +93,7 @@ def test_the_projection_in_l1_is_the_nearest_point_of_the_ball(eps):
     scale=st.sampled_from([1e-3, 0.1, 1.0, 30.0]),
     channels=st.integers(1, 3),
 )
+@pytest.mark.slow
 def test_the_projection_in_l1_is_the_nearest_point_of_ball_and_box(seed, eps, scale, channels):
     # Against a bisection in float64 over the threshold of sign(d) clip(|d| - t, 0, room).
     generator = torch.Generator().manual_seed(seed)

@@ -96,6 +96,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize(("name", "params"), VARIANTS)
+@pytest.mark.slow
 def test_nothing_shows_outside_and_nothing_outside_matters(name, params, quick, capfd, monkeypatch):
     import pyautoattack
 
@@ -150,6 +151,7 @@ def test_seed_of_the_draws_matters(name):
 
 
 @pytest.mark.parametrize(("name", "params"), VARIANTS)
+@pytest.mark.slow
 def test_batches_of_none_and_one_and_all_wrong_and_no_distance(name, params, quick):
     model = Net().eval()
     for count in (0, 1, 2):
@@ -164,6 +166,7 @@ def test_batches_of_none_and_one_and_all_wrong_and_no_distance(name, params, qui
 
 
 @pytest.mark.parametrize(("name", "params"), [("aa", {}), ("aa", {"norm": "l1"})])
+@pytest.mark.slow
 def test_channels_last_gives_the_same_result(name, params, quick):
     model, images = Net().double().eval(), images_for(4, (3, 8, 8))
     model.forward = lambda x, forward=model.forward: forward(x.double()).float()
@@ -189,6 +192,7 @@ class Constant(nn.Module):
 
 @pytest.mark.parametrize(("name", "params"), [("fab-t", {}), ("aa", {}), ("aa", {"norm": "l1"})])
 @pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.slow
 def test_constant_model_stays_at_chance(name, params, flat, quick):
     model, images = Constant(5), images_for(6, SHAPE)
     if flat:  # all logits equal: the margin is exactly 0 and Square's own set of survivors is empty

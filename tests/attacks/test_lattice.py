@@ -80,6 +80,7 @@ def built(name: str, norm: str, **more: object) -> Attack | None:
 
 @pytest.mark.parametrize("norm", ORDER)
 @pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.slow
 def test_every_attack_agrees_with_all_lattice_points(name: str, norm: str) -> None:
     attack = built(name, norm, eps=EPS[norm], **SETTINGS.get(name, {}))
     if attack is None:

@@ -73,6 +73,7 @@ def left(name: str, **options: Any) -> float:
         ("aa", {"variant": "rand", "eot": 8}),
     ],
 )
+@pytest.mark.slow
 def test_means_over_draws_reach_the_best_perturbation(name: str, options: dict[str, Any]) -> None:
     assert left(name, **{"eot": 8, **options}) < 0.02
 

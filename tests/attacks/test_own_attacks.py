@@ -479,6 +479,7 @@ def nearest_of_linear(model, images, labels, norm):
         ("ddn", {"steps": 200}, "l2"),
     ],
 )
+@pytest.mark.slow
 def test_the_nearest_example_of_a_linear_model_is_found(name, params, norm):
     model, images = Linear(4), 0.4 + 0.2 * images_for(20)
     labels = model(images).argmax(1)

@@ -117,6 +117,7 @@ def test_a_square_in_l1_moves_what_two_windows_had_into_one():
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 6)])
+@pytest.mark.slow
 def test_a_square_that_was_rejected_is_not_tried_again(shape, monkeypatch):
     images = images_for(20, shape)
     asked = []

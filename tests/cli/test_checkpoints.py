@@ -269,6 +269,7 @@ def test_architectures_by_name() -> None:
     assert [one["arch"].get("params") for one in found[:3]] == [11_173_962, 23_528_522, 129_306]
 
 
+@pytest.mark.slow
 def test_a_file_with_several_weights_asks_which(trained_network: Normalized, data: str) -> None:
     state = trained_network.network.state_dict()
     worse = {key: torch.zeros_like(value) for key, value in state.items()}
@@ -321,6 +322,7 @@ def test_own_code_that_fails_is_no_bug_of_ours(own_code: str, text: str, said: s
     assert f"python:failing:make stopped with {said}" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_network_that_is_named_is_taken_where_its_variants_do_as_well() -> None:
     network = models.build({"space": "zoo", "name": "preactresnet18"}, classes=10, shape=(1, 8, 8))
     torch.save(network.state_dict(), "p.pt")
@@ -358,6 +360,7 @@ def test_code_is_not_run_by_a_training_unless_allowed(own_code: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["torchscript", "torch.export"])
+@pytest.mark.slow
 def test_programs_run_only_where_the_command_line_says_so(kind: str) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
     if kind == "torchscript":
@@ -412,6 +415,7 @@ def small(images: tuple[torch.Tensor, torch.Tensor]) -> str:
     return "npz:own.npz"
 
 
+@pytest.mark.slow
 def test_variant_and_normalisation_are_told_at_once_or_when_there_are_images(small: str) -> None:
     result = arch(f"--from-checkpoint small.pt --dataset {small}")
     direct = one(result)
@@ -429,6 +433,7 @@ def test_variant_and_normalisation_are_told_at_once_or_when_there_are_images(sma
     assert piped["recognised"] == direct["recognised"] and piped["arch"] == direct["arch"]
 
 
+@pytest.mark.slow
 def test_of_a_network_that_is_right_on_no_images_the_options_are_asked_for(small: str, data: str) -> None:
     made = one(arch("--from-checkpoint small.pt"))
     for result in (
@@ -525,6 +530,7 @@ def test_normalisation_inside_a_network_of_ones_own_and_outside_do_not_add_up(ca
     assert "twice" in one(twice)["recognised"]["warnings"][0]
 
 
+@pytest.mark.slow
 def test_which_of_several_sets_of_weights_is_taken_is_said(trained_network: Normalized, data: str) -> None:
     state = trained_network.network.state_dict()
     torch.save({"last": state, "best": state, "epoch": 3}, "two.pt")
@@ -544,6 +550,7 @@ def test_the_look_is_the_same_from_workers(bare: str, data: str) -> None:
     assert "on the first 80 images" in said
 
 
+@pytest.mark.slow
 def test_the_look_does_not_depend_on_what_the_store_has(bare: str, data: str) -> None:
     words = f"--checkpoint {bare} --dataset {data} --normalize none"
     fresh = attack(f"{words} --n 20 --store one")

@@ -16,6 +16,7 @@ def config(text: str, path: str = "rbtools.yaml") -> None:
     Path(path).write_text(text)
 
 
+@pytest.mark.slow
 def test_a_file_gives_defaults_and_the_command_line_wins() -> None:
     config("rb-train: {epochs: 3, lr: 0.5, nesterov: true, momentum: 0.7}\nrb-attack: {eps: [1, 2]}")
     values = in_force("train", "--lr", "0.2")

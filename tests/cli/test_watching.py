@@ -160,6 +160,7 @@ def test_stages_within_stages_count_for_themselves(monkeypatch: pytest.MonkeyPat
     assert clock.seconds == {"inner": 3.0, "outer": 7.0}
 
 
+@pytest.mark.slow
 def test_curves_are_written_while_training_and_for_what_is_found() -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for folder in ("first", "second"):  # the second time the training is found in the store

@@ -89,6 +89,7 @@ def test_the_theorys_spaces_have_the_width_and_depth_asked_for() -> None:
     assert named == found_
 
 
+@pytest.mark.slow
 def test_a_sample_of_a_space_too_large_to_list() -> None:
     deep = "--space rescnn --depth 30 --where 'skips > 14'"
     large = [arch["str"] for arch in archs(f"{deep} --sample 8")]

@@ -93,6 +93,7 @@ SHORT = {"steps": "3", "queries": "5", "searches": "2", "targets": "2", "samples
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.slow
 def test_every_attack_runs(trained: dict[str, Record], attack: str) -> None:
     fields = {field.name for field in dataclasses.fields(ATTACKS.load(attack))}
     short = " ".join(f"--{name} {value}" for name, value in SHORT.items() if name in fields)
@@ -407,6 +408,7 @@ def test_wrong_use_is_refused_before_the_first_record(words: str) -> None:
 # --- several distances, and what is kept ----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_ladder_only_sharpens_the_result(trained: dict[str, Record]) -> None:
     plain = one(run("pgd --eps 4,16,32 --steps 3 --n 60", trained["erm"]))
     ladder = one(run("pgd --eps 32,4,16 --ladder --steps 3 --n 60 --force", plain))
@@ -422,6 +424,7 @@ def test_a_ladder_only_sharpens_the_result(trained: dict[str, Record]) -> None:
     assert longer["pgd3.64"] <= after["pgd3.32"]
 
 
+@pytest.mark.slow
 def test_what_was_counted_is_counted_once_however_the_examples_came(trained: dict[str, Record]) -> None:
     how = "aa --attacks fgsm,pgd --n"
     shutil.copytree("rb-store", "whole-store")
@@ -435,6 +438,7 @@ def test_what_was_counted_is_counted_once_however_the_examples_came(trained: dic
         assert sum(found["broken_by"].values()) == broken > 0
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_other_attacks_is_never_called_autoattack(
     trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -748,6 +752,7 @@ def test_a_goal_of_precision_enlarges_the_sample_until_it_is_met(known: dict[str
     assert fine["sampled"] == fine["survivors"] and fine["interval"][0] == fine["interval"][1]
 
 
+@pytest.mark.slow
 def test_two_phases_in_l1_screen_with_apgd(known: dict[str, Record]) -> None:
     asked = "apgd-t --norm l1 --steps 20 --eps 1"
     entry = one(run(f"{asked} --n 60 --two-phase all --screen-steps 10", known["erm"]))["evals"][-1]

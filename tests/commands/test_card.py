@@ -95,6 +95,7 @@ def test_the_tools_find_what_the_card_did(trained: dict[str, Record]) -> None:
     assert "0 computed, 1 found" in again.stderr
 
 
+@pytest.mark.slow
 def test_a_command_that_is_interrupted_writes_the_record(
     trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_parts_that_cannot_run_are_named_and_the_others_are_done(
     assert entry(record, "acc")["n"] == 20
 
 
+@pytest.mark.slow
 def test_a_module_in_memory_has_a_card() -> None:
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4)).eval()
     images = torch.rand(40, 1, 8, 8)
@@ -147,6 +149,7 @@ def test_a_model_that_is_not_there_is_an_error() -> None:
     assert result.exit_code == 1 and "is not in the store" in records(result)[0]["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_is_missing(trained: dict[str, Record]) -> None:
     words = f"--for {CHEAP} --time none --n 20"
     planned = run(f"{words} --dry-run", trained["pgd"])
@@ -167,6 +170,7 @@ def test_a_dry_run_of_two_counts_those_that_lack_something(weights: Callable[[st
     assert ["card" in record for record in records(result)] == [False, False]
 
 
+@pytest.mark.slow
 def test_results_of_other_tools_stay(trained: dict[str, Record]) -> None:
     measured = one(runner.run("attack", "none --n 30 --device cpu", [trained["pgd"]]))
     result = run(f"--for {CHEAP} --time none --n 20", measured)
@@ -185,6 +189,7 @@ def test_a_smaller_card_replaces_no_larger_one(trained: dict[str, Record]) -> No
     assert entry(one(run(f"{words} --force", large)), "acc")["n"] == 20
 
 
+@pytest.mark.slow
 def test_a_report_of_two_models_is_an_error_after_their_cards(trained: dict[str, Record]) -> None:
     result = run(f"--for {CHEAP} --time none --n 16 -o two.html", trained["pgd"], trained["erm"])
     assert result.exit_code == 1 and len(records(result)) == 2
@@ -260,6 +265,7 @@ def test_gaps_and_probabilistic_robustness_are_compared_at_the_end(trained: dict
     assert len(model_card.answer_lines(first, ("a.pt", "b.pt"))) == len(rows["pr"]) + len(rows["gap"])
 
 
+@pytest.mark.slow
 def test_the_events_of_a_card_reach_the_log(trained: dict[str, Record]) -> None:
     one(run(f"--for {CHEAP} --time none --n 20 --log log.jsonl", trained["pgd"]))
     events = [json.loads(line) for line in Path("log.jsonl").read_text().splitlines()]

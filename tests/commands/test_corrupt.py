@@ -232,6 +232,7 @@ def test_an_archive_that_does_not_fit_is_named(
 
 
 @pytest.mark.parametrize("chosen", ["fog,frost", "all"])
+@pytest.mark.slow
 def test_an_archive_is_enough_where_the_clean_images_are_not(
     chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +267,7 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
 # --- sums -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_at_all_severities_has_means_and_errors_beside_a_reference(trained: dict[str, Record]) -> None:
     chosen = "all --n 10"
     base = one(run(chosen, trained["pgd"]))

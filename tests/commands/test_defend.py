@@ -167,6 +167,7 @@ def test_verification_takes_gradients_as_the_claim_did(record: Record) -> None:
     assert one(run("verify", "--device cpu", [found]))["verify"]["entries"]["pgd3.16"]["verdict"] == "match"
 
 
+@pytest.mark.slow
 def test_the_numbers_do_not_depend_on_the_batch(record: Record) -> None:
     shutil.copytree("rb-store", "other")
     defend = f"{PGD} --defend quantize:5,jpeg:50"

@@ -35,6 +35,7 @@ def test_a_list_of_measures_is_measured_at_the_distances_given() -> None:
     assert told["tool"] == "rb-measure" and told["eps"] == pytest.approx(3 / 255)
 
 
+@pytest.mark.slow
 def test_every_measure_of_a_trained_network_has_a_name_of_its_own(
     trained: dict[str, dict[str, Any]],
 ) -> None:

@@ -40,6 +40,7 @@ def test_results_say_what_was_counted(known: dict[str, Record]) -> None:
     assert passed["rho"] == 0.2
 
 
+@pytest.mark.slow
 def test_several_noises_are_measured_in_one_record(trained: dict[str, Record]) -> None:
     chosen = "--gamma 0.3 --samples 4 --n 10 --rho 0.1 --noise"
     both = one(run(f"{chosen} uniform,gaussian", trained["erm"]))["metrics"]
@@ -187,6 +188,7 @@ def test_truncated_noise_is_an_option_that_the_record_names(trained: dict[str, R
     assert "truncate True there" in run(chosen, cut).stderr
 
 
+@pytest.mark.slow
 def test_a_preset_has_the_settings_of_a_paper(trained: dict[str, Record]) -> None:
     few = "--samples 4 --n 20"
     typed = f"{few} --gamma 0.03,0.08,0.1,0.12 --truncate --passes above"

@@ -108,6 +108,7 @@ def test_results_do_not_depend_on_batch_workers_or_the_images_after_them() -> No
         ("torch.roll(x, random.randint(0, 1), 3)", "every image goes through it alone"),
     ],
 )
+@pytest.mark.slow
 def test_kinds_of_randomness_are_told_apart(forward: str, says: str) -> None:
     words = f"fgsm --eps 48 --eot 2 --draws 4 --n 12 {network(forward)}"
     result = run("attack", words)
@@ -131,6 +132,7 @@ def test_what_has_no_verdict_by_rates_is_refused_and_one_draw_is_accepted() -> N
     assert one(attack(f"{curve} --draws 1"))["metrics"]["curve.8"] > 0
 
 
+@pytest.mark.slow
 def test_the_checklist_judges_by_rates() -> None:
     result = attack("check --eps 48 --steps 4 --queries 30 --samples 5 --draws 10")
     tests = entry(one(result), "obfuscation.failed")["tests"]
@@ -138,6 +140,7 @@ def test_the_checklist_judges_by_rates() -> None:
     assert any(test.get("noise", 0) > 0 for test in tests)
 
 
+@pytest.mark.slow
 def test_corruptions_and_noise_have_rates_too() -> None:
     corrupted = one(run("corrupt", f"contrast --severity 3 {network()} {N} --draws 5"))
     assert entry(corrupted, "corrupt.contrast.3")["verdict_draws"] == 5

@@ -40,6 +40,7 @@ def run(words: str, text: str = LINE) -> Result:
     return runner.run("train", words, text)
 
 
+@pytest.mark.slow
 def test_methods_and_seeds_fan_out_each_with_its_own_options() -> None:
     result = run(f"{FAST} --method erm,trades --seed 0,2 --lambda 2 --eps 16 --attack-steps 1")
     assert result.exit_code == 0
@@ -65,6 +66,7 @@ def test_the_record_names_both_checkpoints_and_goes_on_with_the_one_selected() -
     assert (last["checkpoint"], best["checkpoint"]) == (names["last"], names["best"])
 
 
+@pytest.mark.slow
 def test_the_store_keeps_the_selected_weights_alone_on_request() -> None:
     how = f"{FAST} --epochs 3 --val 0.1 --lr 3"  # this rate is too high for the last epoch
     both = one(run(f"{how} --store other"))
@@ -87,6 +89,7 @@ def test_the_store_keeps_the_selected_weights_alone_on_request() -> None:
     assert one(found)["train"]["checkpoints"] == names
 
 
+@pytest.mark.slow
 def test_a_preset_sets_what_single_options_do_not() -> None:
     small = f"{FAST} --attack-steps 1"
     told = one(run(f"--preset nasrobbench201 {small}"))["train"]

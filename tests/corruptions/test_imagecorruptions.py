@@ -69,6 +69,7 @@ OTHER = {"elastic_transform"}
 
 @pytest.mark.parametrize("severity", [2, 5])
 @pytest.mark.parametrize("name", [name for name in RANDOM if name not in OTHER])
+@pytest.mark.slow
 def test_chance_changes_as_much_as_the_peer_s(name: str, severity: int) -> None:
     theirs, ours = (np.abs(one).mean(axis=(1, 2, 3)) for one in change(name, severity, 24))
     error = np.sqrt(theirs.var() / len(theirs) + ours.var() / len(ours))

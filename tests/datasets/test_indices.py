@@ -90,6 +90,7 @@ LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=60).map(torch.tensor)
 
 
 @given(labels=LABELS, n=st.integers(1, 70), seed=st.integers(0, 2**64 - 1))
+@pytest.mark.slow
 def test_a_subset_is_as_balanced_as_the_data_allow(labels, n, seed):
     chosen = datasets.subset(labels, n, seed)
     assert chosen.dtype == torch.int64 and len(chosen) == min(n, len(labels))

@@ -182,6 +182,7 @@ def test_an_entry_says_what_all_its_examples_took_and_where(record: Record, run:
     assert (fewer["device"], fewer["seconds"]) == (more["device"], more["seconds"])
 
 
+@pytest.mark.slow
 def test_a_further_distance_costs_that_distance_alone(record: Record, run: Run, seen: Seen) -> None:
     run = run.changed(n=40)
     run_task(record, pgd(8), run)

@@ -140,6 +140,7 @@ def by_call(task: Any, model: nn.Module, images: Tensor, labels: Tensor) -> Tens
 
 
 @pytest.mark.parametrize("name", TASKS)
+@pytest.mark.slow
 def test_command_function_and_call_have_the_same_outcomes(
     name: str, network: nn.Module, digits: tuple[Tensor, Tensor]
 ) -> None:

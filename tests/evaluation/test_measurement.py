@@ -73,6 +73,7 @@ def test_a_record_without_a_checkpoint_is_measured_at_initialisation_and_says_so
     assert other["metrics"]["ntk.clean.fro"] != record["metrics"]["ntk.clean.fro"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_measured_where_each_measure_belongs(trained: dict[str, dict[str, Any]]) -> None:
     names = ("hessian", "jacobian", "wci", "margin", "sharpness", "nu", "ntk", "snip")
     record = measure(trained["pgd"], asked(*names), run_in())
@@ -87,6 +88,7 @@ def test_a_checkpoint_is_measured_where_each_measure_belongs(trained: dict[str, 
     assert record["mine"] == {"kept": [1, 2]}
 
 
+@pytest.mark.slow
 def test_both_weights_and_both_splits_stand_in_one_record(trained: dict[str, dict[str, Any]]) -> None:
     what = asked("jacobian", "hessian", on="both", splits=("train", "test"))
     record = measure(trained["erm"], what, run_in())
@@ -243,6 +245,7 @@ def test_what_is_measured_in_another_way_is_refused_before_the_work(
 
 
 @pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.slow
 def test_a_divided_measure_is_as_of_one_process(
     name: str, trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("fault", NETWORKS)
+@pytest.mark.slow
 def test_a_faulty_network_is_named(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, word = NETWORKS[fault]
     torch.manual_seed(0)

@@ -120,6 +120,7 @@ def asked(task: str, trained: dict[str, Record]) -> Evaluation:
 
 
 @pytest.mark.parametrize("task", [*TASKS, "transfer"])
+@pytest.mark.slow
 def test_by_workers_it_is_as_of_one_process(
     task: str, trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
 ) -> None:
@@ -162,6 +163,7 @@ def killed(record: Record, run: Run, after: int) -> None:
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])
+@pytest.mark.slow
 def test_a_killed_run_loses_what_was_under_way(
     after: int, trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
 ) -> None:
@@ -190,6 +192,7 @@ def test_saved_images_are_of_all_tiles_beside_parts_of_a_killed_run(
         assert len(saved["images"]) == len(saved["ids"]) == 355
 
 
+@pytest.mark.slow
 def test_a_worker_takes_the_parts_that_another_shard_has_stored_since(
     trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
 ) -> None:
@@ -211,6 +214,7 @@ def test_a_worker_takes_the_parts_that_another_shard_has_stored_since(
     assert not list(Store(shared).files("state"))
 
 
+@pytest.mark.slow
 def test_shards_share_the_tiles(
     trained: dict[str, Record], stores: tuple[str, str], computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +238,7 @@ def test_shards_share_the_tiles(
     assert not list(Store(shared).files("state"))
 
 
+@pytest.mark.slow
 def test_more_images_or_another_eps_go_on_from_what_is_there(
     trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
 ) -> None:
@@ -252,6 +257,7 @@ def test_more_images_or_another_eps_go_on_from_what_is_there(
     assert outcomes(shared) == outcomes(alone)
 
 
+@pytest.mark.slow
 def test_a_damaged_part_is_computed_again(
     trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
 ) -> None:
@@ -266,6 +272,7 @@ def test_a_damaged_part_is_computed_again(
     assert outcomes(shared) == outcomes(alone)
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_written_costs_nothing_twice(
     trained: dict[str, Record], stores: tuple[str, str], computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

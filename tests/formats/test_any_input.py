@@ -98,6 +98,7 @@ def test_the_samples_themselves_are_fine(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 @QUICKLY
 @given(data=st.data())
+@pytest.mark.slow
 def test_odd_content_is_an_error_of_one_line_or_none(name: str, data: st.DataObject) -> None:
     files = dict(SAMPLES[name])
     which = data.draw(st.sampled_from(list(files)))
@@ -143,6 +144,7 @@ records = st.fixed_dictionaries(
 @pytest.mark.parametrize("name", FORMATS)
 @QUICKLY
 @given(found=st.lists(records, max_size=3))
+@pytest.mark.slow
 def test_odd_records_are_an_error_of_one_line_or_none(name: str, found: list[dict[str, Any]]) -> None:
     texts = []
     for record in found:

@@ -108,6 +108,7 @@ keys = st.sampled_from(["seed", "epochs", "odd key", "preset"])
         max_size=3,
     )
 )
+@pytest.mark.slow
 def test_a_round_trip_loses_nothing_that_a_table_can_express(records: list[dict[str, Any]]) -> None:
     for record, again in zip(records, read(written(records)), strict=True):
         kept = {key: value for key, value in again.items() if key not in ("schema", "evals", "checksums")}

@@ -74,6 +74,7 @@ def test_weight_eigenvalues_are_those_of_the_full_hessian() -> None:
     assert found["weight.labs"].value == pytest.approx(float(largest), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_weight_trace_is_unbiased_and_knows_its_error() -> None:
     model, batch = network(), batch_of()
     exact = float(full_hessian(model, batch.images, batch.labels).trace())
@@ -185,6 +186,7 @@ def deep(activation: type[nn.Module]) -> nn.Sequential:
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+@pytest.mark.slow
 def test_wci_with_its_default_probes_is_that_of_the_exact_traces(activation: type[nn.Module]) -> None:
     """Against dense differentiation; behind Tanh, not piecewise linear, layers have probes of their own."""
     model, batch = deep(activation), batch_of(count=48)

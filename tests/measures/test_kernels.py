@@ -355,6 +355,7 @@ def test_sharpness_is_one_step_against_the_weights() -> None:
 
 
 @pytest.mark.parametrize("norm", ["l2", "linf"])
+@pytest.mark.slow
 def test_nu_is_larger_in_a_larger_ball_and_nothing_without_one(norm: str) -> None:
     model, batch = cells(), batch_of(chunk=4)
     sizes = [value("nu", model, batch, eps=eps, norm=norm) for eps in (0.0, 0.01, 0.05)]

@@ -73,6 +73,7 @@ def test_logits_and_gradients_are_those_of_single_layers(name: str) -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_on_a_gpu_in_bfloat16_attacks_use_them() -> None:
     model = network("resnet18").requires_grad_(False)
     launches = []
@@ -102,6 +103,7 @@ def test_on_a_gpu_in_bfloat16_attacks_use_them() -> None:
     assert launches[0] - launches[1] > 20  # of 17 ReLUs and 8 sums, less the cast
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_missing_or_wrong_is_not_used_and_the_record_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

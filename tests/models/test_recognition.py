@@ -41,6 +41,7 @@ def hollow_network(found):
 
 
 @pytest.mark.parametrize("name", external.table())
+@pytest.mark.slow
 def test_every_torchvision_network_is_recognised_unless_a_tensor_has_another_shape(name):
     state = make_torchvision_table.network(name, 7).state_dict()
     wrapped = {f"module.{key}": value for key, value in state.items()}
@@ -116,6 +117,7 @@ def test_a_file_of_a_small_one_computes_what_torchvision_computes(name):
     assert torch.equal(ours(images), theirs(images))
 
 
+@pytest.mark.slow
 def test_torchvision_networks_for_other_images():
     arch = {"space": "torchvision", "name": "squeezenet1_1"}
     network = models.build(arch, classes=3, shape=(1, 64, 64))

@@ -60,6 +60,7 @@ def load(content: Any, maker: str) -> tuple[nn.Module, dict[str, Any]]:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
 @pytest.mark.parametrize("prefix", ["", "module.", "model.", "clf."])
 @pytest.mark.parametrize("maker", [name for name in MAKERS if name not in ("large", "lazy")])
+@pytest.mark.slow
 def test_weights_come_into_the_module_inside_and_what_is_beside_is_said(maker: str, prefix: str) -> None:
     net, images = Net(), torch.rand(4, 3, 2, 2)
     state = {prefix + key: value for key, value in net.state_dict().items()}

@@ -171,6 +171,7 @@ def test_with_windows_of_4x4_parameters_are_those_of_prbenchs_code(name, classes
     torch.testing.assert_close(logits, network.linear(means))
 
 
+@pytest.mark.slow
 def test_a_file_with_the_larger_linear_layer_is_recognised():
     arch = {"space": "zoo", "name": "resnet18", "stem": "cifar", "pool": "4x4"}
     network = models.build(arch, classes=3, shape=(3, 64, 64)).eval()

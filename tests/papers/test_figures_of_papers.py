@@ -66,6 +66,7 @@ def test_every_command_of_an_item_is_one(name: str, scale: str) -> None:
                 assert parsed(tool.removeprefix("rb-"), *arguments), part
 
 
+@pytest.mark.slow
 def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> None:
     curves = items.PanelCall("plot", ["curves"], {})
     axes = "x: accuracy, y < 1", "as in the paper"
@@ -171,6 +172,7 @@ def test_an_item_is_listed_and_shown_by_its_name() -> None:
     assert [CliRunner().invoke(main, words).exit_code for words in (["show"], ["list", "x"])] == [2, 2]
 
 
+@pytest.mark.slow
 def test_trainings_on_several_data_sets_are_told_apart_and_judged_by_the_claims_of_the_paper() -> None:
     history = {name: [1.0, 2.0, 3.0] for name in wci.SHOWN}
     records = [

@@ -89,6 +89,7 @@ results = st.dictionaries(
     ),
     st.booleans(),
 )
+@pytest.mark.slow
 def test_a_round_trip_loses_nothing(found: dict[str, Any], lone: bool) -> None:
     if lone:
         next(iter(next(iter(found.values())).values()))["autoattack"] = 0.25

@@ -163,6 +163,7 @@ def test_files_that_are_not_of_one_run_are_not_joined() -> None:
     assert Path("all.jsonl").read_text() == mine * 2
 
 
+@pytest.mark.slow
 def test_the_last_line_of_a_dry_run_is_the_sum_of_its_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RB_STORE", raising=False)
 

@@ -103,6 +103,7 @@ def test_the_best_cells_are_best_by_clean_by_robust_and_by_corrupted_accuracy() 
     assert shown.count("edit distance") == 3
 
 
+@pytest.mark.slow
 def test_jacobian_and_hessian_of_both_splits_stand_over_attacks_and_over_corruptions() -> None:
     for letter, first in (("top", "FGSM, ε = 1/255"), ("bottom", "fog, severity 3")):
         axes = drawn("figure 6", letter).axes[0]
@@ -112,6 +113,7 @@ def test_jacobian_and_hessian_of_both_splits_stand_over_attacks_and_over_corrupt
         assert axes.get_xticklabels()[0].get_text() == first
 
 
+@pytest.mark.slow
 def test_one_heatmap_has_all_accuracies_of_the_three_data_sets() -> None:
     rows = [tick.get_text() for tick in drawn("figure 17").axes[0].get_yticklabels()]
     assert len({*rows}) == 3 * (1 + sum(map(len, DISTANCES.values())))

@@ -61,6 +61,7 @@ def test_28_lines_look_different_and_neighbours_in_both() -> None:
 
 
 @pytest.mark.parametrize("width", [3.3, 6.5])
+@pytest.mark.slow
 def test_every_row_and_column_of_a_heat_map_has_a_name_in_a_paper_s_column(width: float) -> None:
     corruptions = [f"corrupt.{'very_' * (n % 4)}long_name{n}.3" for n in range(20)]
     measures = [f"hessian.{which}.test.weight.lmax" for which in ("init", "trained")]

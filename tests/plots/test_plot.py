@@ -34,6 +34,7 @@ STARTS = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF-"}
 
 
 @pytest.mark.parametrize("ending", STARTS)
+@pytest.mark.slow
 def test_the_ending_says_how_and_the_same_records_make_the_same_bytes(ending: str) -> None:
     for name in ("one", "two"):
         result = run(["hist", "--metric", "acc", "-o", f"{name}.{ending}"])

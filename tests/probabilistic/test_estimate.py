@@ -81,6 +81,7 @@ def test_prob_acc_has_about_the_exact_interval_where_draws_leave_no_doubt() -> N
 
 @pytest.mark.parametrize("images", [10, 25, 50])
 @pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.slow
 def test_prob_acc_of_few_images_is_covered(images: int, adaptive: bool) -> None:
     """Some images always fail, the others never: the chances of all numbers of failing images, summed."""
     ends = []
@@ -115,6 +116,7 @@ def test_prob_acc_of_few_draws_is_biased_and_its_interval_covers_all_the_same(
     assert np.mean(estimates) == pytest.approx(truth, abs=0.02)
 
 
+@pytest.mark.slow
 def test_prob_acc_of_many_images_is_covered_whatever_their_rates() -> None:
     """Nearly all images at .02, which no coarse grid of rates has: the intervals of 10,000 are narrow."""
     rng = np.random.default_rng(0)
@@ -146,6 +148,7 @@ def test_verdicts_alone_bound_the_true_share_too() -> None:
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.floats(0, 0.99), st.floats(0, 0.99))
+@pytest.mark.slow
 def test_prob_acc_grows_with_the_tolerance(counts: list[int], rho: float, other: float) -> None:
     strict, lax = (prob_acc(counts, 20, r).value for r in sorted((rho, other)))
     assert strict is not None and lax is not None and strict <= lax

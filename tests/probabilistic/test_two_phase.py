@@ -87,6 +87,7 @@ def test_no_sampled_image_at_all_is_refused() -> None:
         ((400, 1200, 6400), (25, 45, 80), (60, 10, 2)),
     ],
 )
+@pytest.mark.slow
 def test_the_estimate_is_unbiased_and_its_interval_covers(
     sizes: tuple[int, int, int], sampled: tuple[int, int, int], broken: tuple[int, int, int]
 ) -> None:

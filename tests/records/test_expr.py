@@ -263,6 +263,7 @@ def test_nesting_has_a_limit(word):
     assert expr.compile(word * 20 + "acc" + close * 20).names
 
 
+@pytest.mark.slow
 def test_long_rows_do_not_nest():
     assert value(" or ".join(f"class == {index}" for index in range(8, 5000)) + " or class == 7") is True
     assert value("1" + " <= 1" * 5000) is True
@@ -324,6 +325,7 @@ _conditions = st.recursive(
 
 @given(_numbers | _conditions, st.tuples(*[st.sampled_from([0, 1, 3, 0.5, -0.25])] * 3))
 @settings(max_examples=300)
+@pytest.mark.slow
 def test_values_are_those_of_python(text, given_values):
     ours = re.sub(r"\b[abc]\b", lambda found: _NAMES[found[0]], text)
     a, b, c = given_values

@@ -27,6 +27,7 @@ def test_a_field_stands_once_in_its_table(table: tuple[schema.Field, ...]) -> No
     assert all(field.doc and not field.doc.endswith(".") for field in table)
 
 
+@pytest.mark.slow
 def test_no_module_but_the_schema_lists_results_or_costs() -> None:
     outcomes = {field.name for field in schema.EVALS if field.role in ("result", "cost")} | {"device"}
     listing = []

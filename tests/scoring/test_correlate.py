@@ -75,6 +75,7 @@ def test_no_correlation_has_a_reason(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", correlate.KINDS)
+@pytest.mark.slow
 def test_bootstrap_intervals_are_student_s_on_fishers_scale(kind: str) -> None:
     numbers = table(40, ties=True)
     found = values(kind, numbers, bootstrap=200, seed=3)

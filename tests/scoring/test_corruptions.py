@@ -45,6 +45,7 @@ def test_means_stand_where_they_are_complete() -> None:
     assert (whole["textures"], whole["seed"], whole["corruptions"]) == ("generated", 1, ["fog", "frost"])
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_mean_covers_as_often_as_it_says() -> None:
     """Corruptions agree on some images, as these differ in how hard they are."""
     rng, hits, widths = np.random.default_rng(0), [], []

@@ -38,6 +38,7 @@ def worse(first: list[float], second: list[float]) -> float:
         pytest.param("bananas", 80, 8, 1e-3, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_where_there_is_a_slope_a_search_beats_random_at_equal_budget(
     name: str, budget: int, runs: int, most: float
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_needle_in_noise_is_found_no_more_often_than_by_chance() -> None:
     assert 0 < hits < runs
 
 
+@pytest.mark.slow
 def test_random_search_finds_a_class_as_often_as_its_size_says() -> None:
     index = nasbench201.index_by_ops()[BEST]
     size = nasbench201.classes().count(nasbench201.classes()[index])

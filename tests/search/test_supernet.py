@@ -134,6 +134,7 @@ def test_the_reward_of_nasi_is_the_squared_gradient_less_what_is_too_much() -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_a_search_moves_the_architecture_and_derives_a_cell(name: str) -> None:
     found = searched(name)
     alphas = torch.tensor(found["alphas"])
@@ -151,6 +152,7 @@ def begun(name: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["darts", "nasi"])
+@pytest.mark.slow
 def test_a_search_is_repeatable_and_found_in_the_store(name: str, tmp_path: Path) -> None:
     store = Store(tmp_path / "kept")
     first = searched(name, store=store)
@@ -173,6 +175,7 @@ def run(words: str) -> Result:
     return runner.run("search", f"{words} --channels 2 --cells 1 --device cpu")
 
 
+@pytest.mark.slow
 def test_a_derived_cell_is_looked_up_and_reported_on_another_table() -> None:
     tables = f"--table {table_file('one.jsonl')} --report-table {table_file('two.jsonl', more=100)}"
     words = "nasi --steps 2 --batch-size 8 --runs 2 --objective acc"

@@ -10,6 +10,7 @@ from rbtools.spaces import nasbench201 as nb
 
 
 @pytest.mark.parametrize("name", SPACES)
+@pytest.mark.slow
 def test_every_space_lists_finds_and_describes_its_own(name):
     found = space(name)
     indices = list(found.indices())

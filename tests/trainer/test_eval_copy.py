@@ -38,6 +38,7 @@ def moved(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("name", ["nb201-13714", "preactresnet18"])
+@pytest.mark.slow
 def test_the_shadow_follows_the_network(name: str) -> None:
     model = network(name)
     made = eval_copy(model, SHAPE, bf16=False)
@@ -97,6 +98,7 @@ def test_an_attack_on_the_copy_is_that_on_the_network() -> None:
         assert float(((found - wanted).abs() > 1e-6).float().mean()) < 0.02
 
 
+@pytest.mark.slow
 def test_trainings_with_and_without_a_shadow_are_near_and_told_apart() -> None:
     arch = {"space": "nasbench201", "index": 13714, "channels": 4, "cells": 1}
     how = Recipe(epochs=1, batch_size=256)

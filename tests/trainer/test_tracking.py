@@ -42,6 +42,7 @@ def _few_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WCI, "size", (2, 20))
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_weights() -> None:
     record = go(TRACKED)
     model, _, _ = checkpoint.load(Store("rb-store").object(record["checkpoint"]))
@@ -87,6 +88,7 @@ def test_the_numbers_are_those_of_the_weights() -> None:
     ],
     ids=["BatchNorm", "dropout"],
 )
+@pytest.mark.slow
 def test_weights_and_history_are_those_of_a_training_without(arch: Any, changes: dict[str, Any]) -> None:
     tracked = go(dataclasses.replace(TRACKED, **changes), "with", arch)
     plain = go(dataclasses.replace(TRACKED, track=(), **changes), "without", arch)

@@ -59,6 +59,7 @@ class Watched(ERM):
     ],
     ids=["erm", "pgd", "trades", "drawn", "fgsm-pgi"],
 )
+@pytest.mark.slow
 def test_a_training_interrupted_in_an_epoch_ends_with_the_same_weights(
     method: Any, change: dict[str, Any], batches: list[list[int]]
 ) -> None:
@@ -169,6 +170,7 @@ def test_draws_belong_to_example_epoch_and_seed() -> None:
     assert len({first[0][5], first[1][5], other_seed[0][5], other_seed[1][5]}) == 4
 
 
+@pytest.mark.slow
 def test_schedules_follow_their_formulas(run: Run) -> None:
     def rates(how: Recipe) -> Any:
         return train(RECORD, METHODS.build("erm"), how, run)["train"]["history"]["lr"]
@@ -449,6 +451,7 @@ def test_a_network_is_at_chance_where_it_is_no_better_than_a_guess() -> None:
     assert validation.ended_at_chance(_Always([0] * 200), images, labels, ids, 10) == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_a_training_that_ends_at_chance_is_said_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     accuracies = iter([0.0992, None])
     monkeypatch.setattr(validation, "LEARNING", 3)
@@ -481,6 +484,7 @@ def test_training_with_one_step_is_attacked_on_some_of_its_images(run: Run) -> N
     assert len(chosen) == 32 and set(chosen.tolist()) <= set(ids.tolist())
 
 
+@pytest.mark.slow
 def test_a_training_by_recorded_passes_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     method = METHODS.build("trades", attack_steps=2)
     how = dataclasses.replace(FAST, epochs=1, batch_size=200, lr=0.01)

@@ -107,6 +107,7 @@ def test_each_option_makes_another_training_and_stands_in_the_record(change: dic
 
 
 @pytest.mark.parametrize("raised", [False, True])
+@pytest.mark.slow
 def test_the_filter_trains_a_batch_of_no_use_as_erm_does(
     raised: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +262,7 @@ def test_averaged_weights_follow_and_are_the_ones_that_are_kept() -> None:
     assert frozen["checkpoint"] == last["checkpoint"]
 
 
+@pytest.mark.slow
 def test_passes_are_counted_in_the_record() -> None:
     for name, wanted in (("pgd", (4, 4)), ("trades", (7, 5)), ("mart", (5, 5))):
         told = go(TWICE, METHODS.build(name, attack_steps=3))["train"]["passes"]
@@ -596,6 +598,7 @@ def test_fine_tuning_goes_on_from_the_records_checkpoint() -> None:
     assert fresh["checkpoint"] != more["checkpoint"] and "init" not in fresh["train"]
 
 
+@pytest.mark.slow
 def test_bfloat16_keeps_weights_and_losses_in_float32() -> None:
     plain, half = go(TWICE, PGD), go(TWICE, PGD, precision="bf16")
     assert (plain["train"]["precision"], half["train"]["precision"]) == ("fp32", "bf16")

@@ -238,6 +238,7 @@ def test_small_numbers_are_keys_without_a_limit() -> None:
     assert read(pickle.dumps(many, 2)) == many
 
 
+@pytest.mark.slow
 def test_deep_nesting_has_no_depth_limit_and_no_cost() -> None:
     found, depth = read(b"]" * 200_000 + b"a" * 199_999 + b"."), 0
     while found:

@@ -14,6 +14,7 @@ from rbtools.spaces.identity import identity
 from rbtools.zoo import leaderboard_names, repositories
 
 
+@pytest.mark.slow
 def test_every_row_names_a_network_a_normalisation_and_a_preprocessing() -> None:
     rows = leaderboard_names.table()
     assert len(rows) >= 188 and not {key.rpartition("/")[2] for key in rows} & set(leaderboard_names.WITHOUT)

@@ -75,6 +75,7 @@ def test_a_preprocessor_of_transformers_is_a_preprocessing_of_imagenet(
         imagenet.scaling(preprocessing)  # raises RbError for a text that the data set does not know
 
 
+@pytest.mark.slow
 def test_a_classifier_of_transformers_is_recognised_and_brings_its_preprocessing(hub: Path) -> None:
     state = {key: value for key, value in filled(resnet()).items() if "classifier" not in key}
     state["resnet.embedder.embedder.convolution.weight"] = torch.ones(64, 1, 7, 7) / 49
@@ -107,6 +108,7 @@ def refusal(name: str) -> str:
     return " ".join(result.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_downloaded_file_has_the_configuration_beside_it(hub: Path) -> None:
     file, config = str(hub / "model.safetensors"), hub / "config.json"
     arch = one(fgsm(file))["arch"]
@@ -118,6 +120,7 @@ def test_a_downloaded_file_has_the_configuration_beside_it(hub: Path) -> None:
     assert "is no JSON object" in refusal(file)
 
 
+@pytest.mark.slow
 def test_a_repository_of_the_hub_is_its_network_normalisation_and_preprocessing(hub: Path) -> None:
     made = one(fgsm("hf:me/small"))
     arch = made["arch"]
@@ -133,6 +136,7 @@ def test_a_repository_of_the_hub_is_its_network_normalisation_and_preprocessing(
     torch.testing.assert_close(model(images), network((images - MEAN[0]) / STD[0]))
 
 
+@pytest.mark.slow
 def test_a_revision_is_the_one_that_was_named_and_options_count_more_than_the_repository(hub: Path) -> None:
     made = one(fgsm(f"hf:me/small@{COMMIT}", "--normalize", "none"))
     assert made["recognised"]["weights"] == f"hf:me/small@{COMMIT}"
@@ -140,6 +144,7 @@ def test_a_revision_is_the_one_that_was_named_and_options_count_more_than_the_re
     assert "config.json of hf:me/small is not in the cache" in refusal("hf:me/small@v2")
 
 
+@pytest.mark.slow
 def test_timm_s_own_weights_are_found_by_the_name_of_the_network(
     hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_network_computes_what_its_authors_code_computes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for family in repositories.families() for name in family.EXAMPLES])
+@pytest.mark.slow
 def test_an_example_is_recognised_by_its_names_and_shapes(name: str) -> None:
     if name.startswith(("debenedetti/", "singh/", "microsoft/")) and not find_spec("timm"):
         pytest.skip("timm is not installed")
@@ -120,6 +121,7 @@ def test_the_authors_normalisation_is_taken_among_those_that_do_as_well() -> Non
     assert arch["normalize"] == [list(values) for values in pair]
 
 
+@pytest.mark.slow
 def test_the_scores_of_edge_popup_are_left_out() -> None:
     network = network_of("card/wide-preactresnet18-x2", 5)
     state = dict(network.state_dict())

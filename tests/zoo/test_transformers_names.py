@@ -162,6 +162,7 @@ GOLDEN: dict[str, list[float]] = {
 
 @pytest.mark.parametrize("name", NETWORKS)
 @torch.no_grad()
+@pytest.mark.slow
 def test_a_network_computes_what_transformers_computes(name: str) -> None:
     shapes, expected, side = NETWORKS[name]
     state = renamed(filled(shapes))
@@ -182,6 +183,7 @@ def test_a_network_computes_what_transformers_computes(name: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_network_with_constants_has_them_after_its_weights_were_loaded(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
