@@ -36,7 +36,7 @@ demo: $(VENV)/run.stamp  ## six networks on real digits: enumerated, trained, at
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh demo.sh
 
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
-test: $(VENV)/test.stamp  ## run the tests, but for slow ones and those that start processes: five minutes on two cores
+test: $(VENV)/test.stamp  ## run the tests, but for slow ones and those that start processes: three minutes on two cores
 	$(PYTEST) -m 'smoke or not (slow or processes)' $(ARGS) $(TESTS)
 
 test-all: $(VENV)/test.stamp  ## run every test: fifteen minutes on two cores

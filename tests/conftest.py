@@ -258,7 +258,7 @@ LONGEST_SECONDS = 5.0  # of the processor, of a case that `make test` runs
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a case that takes long and is not marked `slow`: `make test` is to end in five minutes."""
+    """Fail a case that takes long and is not marked `slow`: `make test` is to end in minutes."""
     begin = time.process_time()
     result = yield
     seconds = time.process_time() - begin
