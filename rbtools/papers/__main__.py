@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,8 @@ import click
 from rbtools.cli.source import shard
 from rbtools.errors import RbError
 from rbtools.execution import cores
-from rbtools.papers import item_listing, needed_files, pipes, planned, recipes, sidebyside
+from rbtools.papers import item_listing, items, needed_files, pipes, planned, recipes, sidebyside
+from rbtools.papers.packaged import SCALES
 from rbtools.papers.recipes import Setting
 
 # Name of a paper's figures -> the reproductions whose records they show. At full scale the robustness dataset
@@ -106,12 +108,19 @@ def report(name: str, scale: str, records: Path) -> None:
     click.echo("\n".join([*texts, sidebyside.told(module.claims(rows, scale))]))
 
 
+def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
+    """The workers of every stage. Raises click.BadParameter."""
+    if not re.fullmatch(r"[1-9]\d*|auto|ray(:.+)?", text):
+        raise click.BadParameter(
+            f"'{text}' is no number of workers. Expected 1 or more, auto, ray, ray:HOST:PORT."
+        )
+    return text
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("name", required=False, type=click.Choice(NAMES), metavar="[NAME]")
 @click.argument("item", required=False)
-@click.option(
-    "--scale", type=click.Choice(["mini", "full", "tiny"]), default="mini", help="Of the experiments."
-)
+@click.option("--scale", type=click.Choice(SCALES), default="mini", help="Of the experiments.")
 @click.option(
     "--reproduced", "folder", default="reproduced", help="The folder of records, figures and tables."
 )
@@ -120,6 +129,7 @@ def report(name: str, scale: str, records: Path) -> None:
 @click.option(
     "--jobs",
     default="2",
+    callback=_jobs,
     help="Trainings, or figures, at once; auto or ray[:HOST:PORT]: workers of every stage.",
 )
 @click.option("--shard", "part", default=None, help="I/N: a part of the records; auto: that of a Slurm task.")
@@ -132,7 +142,7 @@ def report(name: str, scale: str, records: Path) -> None:
 )
 @click.option("--runs", default=100, help="Repetitions of each search of reproduce-search.")
 @click.option("--where", default=None, help="Only some records for reproduce-search.")
-@click.option("--width", default=6.5, help="The width of figures in inches.")
+@click.option("--width", default=items.WIDTH, help="The width of figures in inches.")
 @click.option("--only-draw", is_flag=True, help="Draw the records that are there, and run nothing.")
 @click.option(
     "--dry-run",

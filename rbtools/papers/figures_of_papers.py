@@ -1,9 +1,9 @@
 """Every numbered figure and table of a paper, from the records of its reproduction, and a page of all.
 
 reproduced/PAPER/ gets figN.pdf and figN.png, with all panels of the paper's figure, tableN.md and tableN.tex
-with the printed values beside ours, and index.html (page.html is its template), which has captions, claims,
-and of each item what is missing and which command makes it. `items` lists them. A file that is newer than its
-records and was made by the same command is not made again, so that an interrupted run resumes.
+with the printed values beside ours, and index.html, which has captions, claims, and of each item what is
+missing and which command makes it. `items` lists them. A file that is newer than its records and was made by
+the same command is not made again, so that an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import contextlib
 import importlib
 import json
 import re
-import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from multiprocessing import get_context
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +26,9 @@ from matplotlib.transforms import Bbox
 from rbtools.cli import python_calls
 from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import RbError
+from rbtools.execution.engine import Call, engine_for
+from rbtools.execution.run import Run
+from rbtools.pages import templates
 from rbtools.papers import items
 from rbtools.papers import sidebyside as side
 from rbtools.papers.items import Item, PanelCall
@@ -162,6 +163,18 @@ def draw(item: Item, folder: Path, width: float) -> dict[str, str]:
     return missing
 
 
+@dataclass(frozen=True)
+class FigureCall(Call):
+    """`draw` as a call that an engine runs."""
+
+    item: Item
+    folder: Path
+    width: float
+
+    def __call__(self, run: Run) -> dict[str, str]:
+        return draw(self.item, self.folder, self.width)
+
+
 def with_details(record: Mapping[str, Any], item: Item) -> dict[str, Any]:
     """A record with no more than the details that a figure shows."""
     names = [one for calls in item.panels.values() for one in calls[-1].options["metric"].split(",")]
@@ -196,8 +209,6 @@ class PaperRun:
         self.scale, self.width = scale, width
         self.reproduced, self.folder = reproduced, reproduced / name
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.draw = draw
-        self.lock = threading.Lock()
         self.log = self.folder / "made.json"
         self.known: dict[str, str] = json.loads(self.log.read_text()) if self.log.exists() else {}
 
@@ -251,41 +262,50 @@ class PaperRun:
             if module.__name__.endswith("nas_robbench_201"):
                 self.tables["table 2"] = module.searches(records, self.scale)
 
-    def all(self, jobs: int) -> dict[str, Made]:
-        """The results of all items, `jobs` at once, by their numbers."""
-        self.load()
-        # Threads wait for processes, each of which imports matplotlib once.
-        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, ThreadPoolExecutor(jobs) as threads:
-            self.draw = lambda *job: pool.submit(draw, *job).result()
-            return dict(zip(self.paper.items, threads.map(self.item, self.paper.items.values()), strict=True))
+    def make(self, jobs: int = 1) -> dict[str, Made]:
+        """The results of all items by their numbers; `jobs` figures are drawn at once."""
+        made = {number: self.ready(item) for number, item in self.paper.items.items()}
+        missing = [self.paper.items[number] for number, one in made.items() if one is None]
+        run = Run.of(jobs=jobs, warn=lambda text: click.echo(text, err=True))
+        with engine_for([], run, len(missing)) as engine:
+            calls = [FigureCall(item, self.folder, self.width) for item in missing]
+            for place, report in engine.map(calls):
+                item, failed = missing[place], {"": report.problem} if report.problem else {}
+                made[item.number] = self.drawn(item, failed or report.result)
+        return {number: one for number, one in made.items() if one is not None}
 
-    def item(self, item: Item) -> Made:
-        """Draw or write one item."""
+    def ready(self, item: Item) -> Made | None:
+        """The result of an item that needs no drawing; None for a figure that has to be drawn."""
         if item.reason:
             return Made(False, {"": item.reason})
-        return self.figure(item) if item.panels else self.table(item)
-
-    def figure(self, item: Item) -> Made:
-        """Draw a figure, unless it is there; a reason for each panel that cannot be made."""
+        if not item.panels:
+            return self.table(item)
         records = self.folder / item.records
         if item.from_records and not records.exists():
             return Made(False, {"": f"There is no {self.whole(item.of)}. {self._maker(item)}"})
         date = records.stat().st_mtime if item.from_records else 0.0
-        files = [self.folder / f"{item.stem}.{ending}" for ending in ENDINGS]
-        key = "\n".join(item.commands(self.folder, self.width).values())
-        made = all(file.exists() and file.stat().st_mtime >= date for file in files)
-        if made and self.known.get(item.stem) == key:
+        made = all(file.exists() and file.stat().st_mtime >= date for file in self._files(item))
+        if made and self.known.get(item.stem) == self._key(item):
             return Made(True, {})
-        for file in files:
+        for file in self._files(item):
             file.unlink(missing_ok=True)
-        with self.lock:
-            self.known.pop(item.stem, None)
-        missing = self.draw(item, self.folder, self.width)
+        self.known.pop(item.stem, None)
+        return None
+
+    def drawn(self, item: Item, missing: dict[str, str]) -> Made:
+        """The result of a figure that was drawn now, without the panels that are missing."""
         if not missing:
-            with self.lock:  # written now, because the run may end at any time
-                self.known[item.stem] = key
-                self.log.write_text(json.dumps(self.known, indent=1) + "\n")
-        return Made(files[0].exists(), missing)
+            self.known[item.stem] = self._key(item)
+            with replacing(self.log) as stream:  # now, because the run may end at any time
+                stream.write(json.dumps(self.known, indent=1).encode() + b"\n")
+        return Made(self._files(item)[0].exists(), missing)
+
+    def _files(self, item: Item) -> list[Path]:
+        return [self.folder / f"{item.stem}.{ending}" for ending in ENDINGS]
+
+    def _key(self, item: Item) -> str:
+        """The commands of a figure, which is drawn again when they change."""
+        return "\n".join(item.commands(self.folder, self.width).values())
 
     def table(self, item: Item) -> Made:
         """Write a table, or an excerpt; a reason where nothing of it was reproduced."""
@@ -306,17 +326,16 @@ class PaperRun:
 
 def page(run: PaperRun, made: Mapping[str, Made]) -> str:
     """The page of a paper: a file that shows the files beside it."""
-    import jinja2  # the processes that draw do without
-
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.get_template("page.html").render(run=run, made=made, bounds=side.THEORY)
+    style = {"style-src": templates.file("report.css")}
+    values = {"run": run, "made": made, "bounds": side.THEORY}
+    return templates.page("paper.html", style, values, "img-src 'self' file:")
 
 
 def draw_all(name: str, scale: str, reproduced: Path, width: float, jobs: int) -> None:
     """Draw a paper's items, `jobs` at once, and write its page."""
     run = PaperRun(name, scale, reproduced, width)
-    made = run.all(jobs)
+    run.load()
+    made = run.make(jobs)
     index = run.folder / "index.html"
     index.write_text(page(run, made))
     for number, one in made.items():

@@ -1,50 +1,63 @@
-"""The items of the papers in words: `python -m rbtools.papers list`, and `show PAPER.figure-3` for one."""
+"""The items and claims of the papers in words: `python -m rbtools.papers list`, and `show NAME` for one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rbtools.errors import RbError, near
-from rbtools.papers import items
-
-WIDTH = 6.5  # of figures, in inches, as they are drawn without --width
+from rbtools.papers import items, pipes, recipes
 
 
 def listed() -> str:
-    """A line for each item of every paper: PAPER.figure-3, its caption, its verdict."""
-    found = _items("mini")
-    return "\n".join(f"{name}  {item.caption} ({item.verdict})" for name, (_, item) in found.items())
+    """A line for each item and claim of every paper: PAPER.figure-3, its caption, its verdict."""
+    lines = []
+    for name, (_, text, fields) in _all("mini").items():
+        verdict = f" ({fields['verdict']})" if "verdict" in fields else ""
+        lines.append(f"{name}  {text}{verdict}")
+    return "\n".join(lines)
 
 
 def shown(name: str, scale: str) -> str:
-    """An item by its name in the list: caption, axes, the command lines of its panels at a scale (or what
-    makes a table, or why nothing does), remarks, what is missing below full scale, verdict.
+    """An item or a claim by its name in the list, at a scale: what it shows, the command lines of its panels
+    and of the recipe that makes its records (or why nothing does), what is missing, its verdict.
 
     Raises RbError for a name that is not in the list.
     """
-    found = _items(scale)
+    found = _all(scale)
     if name not in found:
         raise RbError(f"There is no item '{name}'.{near(name, found)} python -m rbtools.papers list has all.")
-    paper, item = found[name]
-    records = item.of or items.paper(paper, scale).records
-    commands = item.commands(Path("reproduced", paper), WIDTH).values()
-    made = f"make figures-{paper} SCALE={scale}, from the records of make reproduce-{records} SCALE={scale}"
-    fields = {
-        "axes": item.axes,
-        "made by": "\n    ".join([item.reason or made, *commands]),
-        "missing values": item.maker,
-        "note": item.note,
-        "at this scale": "" if scale == "full" else item.lacks,
-        "verdict": item.verdict,
-    }
-    lines = [f"  {key}: {text}" for key, text in fields.items() if text]
-    return "\n".join([f"{name}: {item.caption}", *lines])
+    recipe, text, fields = found[name]
+    lines = [f"  {key}: {one}".replace(": \n", ":\n") for key, one in fields.items() if one]
+    if recipe:
+        made = pipes.shown(recipes.pipe(recipe, recipes.Setting(scale)), "    ")
+        lines += [f"  records, made by make reproduce-{recipe} SCALE={scale}:", *made]
+    return "\n".join([f"{name}: {text}", *lines])
 
 
-def _items(scale: str) -> dict[str, tuple[str, items.Item]]:
-    """The items of all papers with their papers, by PAPER.figure-3."""
-    return {
-        f"{paper}.{number.replace(' ', '-')}": (paper, item)
-        for paper in items.NAMES
-        for number, item in items.paper(paper, scale).items.items()
-    }
+Listed = tuple[str, str, Mapping[str, str]]
+"""The recipe that makes the records, if any, a text, and further fields."""
+
+
+def _all(scale: str) -> dict[str, Listed]:
+    return {f"{paper}.{name}": one for paper in items.NAMES for name, one in _of_paper(paper, scale)}
+
+
+def _of_paper(name: str, scale: str) -> Iterator[tuple[str, Listed]]:
+    paper = items.paper(name, scale)
+    for number, item in paper.items.items():
+        commands = item.commands(Path("reproduced", name), items.WIDTH).values()
+        fields = {
+            "axes": item.axes,
+            f"drawn by make figures-{name} SCALE={scale}": "\n    ".join(["", *commands]),
+            "not made": item.reason,
+            "missing values": item.maker,
+            "note": item.note,
+            "at this scale": "" if scale == "full" else item.lacks,
+            "verdict": item.verdict,
+        }
+        recipe = "" if item.reason else item.of or paper.records
+        yield number.replace(" ", "-"), (recipe, item.caption, fields)
+    for place, (words, tests) in enumerate(paper.claims, 1):
+        tested = "; ".join(f"{at}: {one}" for at, some in tests.items() for one in some)
+        yield f"claim-{place}", (paper.records, words, {"tested as": tested})

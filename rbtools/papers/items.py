@@ -7,8 +7,8 @@ as in `{plot: curves, metric: pr.uniform.*}`, or a list of calls, each on the re
 
 `columns` are those of the paper's tables, with the metrics of our records that stand in them. {NAME} stands
 in any text for one of the file's `words`, which may use the words before it. A word or a metric may differ
-between the scales; what it says of mini holds wherever it says nothing else. Lists are joined by commas. An
-option or a column without a value is left out.
+between the scales (`packaged`). Lists are joined by commas. An option or a column without a value is left
+out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rbtools.papers import packaged
 from rbtools.plots.base import LEAST_WIDTH
 
-FOLDER = Path(__file__).with_name("items")
+WIDTH = 6.5  # of a figure, in inches, where nothing else is said
 NAMES = ("nas-robbench-201", "robustness-dataset", "prbench", "wci", "theory")
 
 
@@ -121,17 +122,12 @@ class Paper(NamedTuple):
 @cache
 def paper(name: str, scale: str) -> Paper:
     """A paper's items with the words of a scale."""
-    import yaml  # those who draw an item do without
-
-    content = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
-
-    def at_scale(value: Any) -> str:
-        return _filled(value.get(scale, value["mini"]) if isinstance(value, dict) else value, words)
-
+    content = packaged.read(f"items/{name}.yaml")
     words: dict[str, str] = {}
-    for word, value in content["words"].items():
-        words[word] = at_scale(value)
-    columns = {name: at_scale(metric) for name, metric in content.get("columns", {}).items()}
+    for word, value in packaged.at_scale(content.get("words", {}), scale).items():
+        words[word] = _filled(value, words)
+    metrics = packaged.at_scale(content.get("columns", {}), scale)
+    columns = {name: _filled(metric, words) for name, metric in metrics.items()}
     items = {number: _item(number, fields, words) for number, fields in content["items"].items()}
     known = {name: metric for name, metric in columns.items() if metric}
     claims = [_claim(one, words) for one in content.get("claims", ())]

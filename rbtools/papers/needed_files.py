@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rbtools.datasets import DATASETS
+from rbtools.papers import packaged, recipes
 from rbtools.papers.recipes import Setting
 
 
@@ -30,12 +31,10 @@ def absent(name: str, setting: Setting) -> str:
 
 
 def _needed(name: str, setting: Setting) -> Iterator[NeededFile]:
-    import yaml
-
-    listed = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    listed = packaged.read("needed_files.yaml")
     chosen = listed["reproductions"][name]
     if name == "prbench":
-        pairs = [word.partition("/")[0] for word in setting.pairs_of_scale().split()]
+        pairs = [word.partition("/")[0] for word in recipes.word(name, "pairs", setting)]
         chosen += [one for one in listed["sets"] if one in pairs and one not in chosen]
     for one in chosen:
         yield _data_set(one, setting.data, **listed["sets"][one])
@@ -66,7 +65,7 @@ def _transformers(setting: Setting) -> Iterator[NeededFile]:
     """The weights of timm's networks in the cache of the Hub, those of ViT-S, and timm itself."""
     home = os.environ.get("HF_HOME", str(Path("~/.cache/huggingface").expanduser()))
     cache = os.environ.get("HF_HUB_CACHE", str(Path(home, "hub")))
-    networks = [word for word in setting.vits_of_scale().split(",") if word]
+    networks = [one for word in recipes.word("prbench", "vits", setting) for one in word.split(",")]
     for word in networks:
         name = word.removeprefix("timm:").partition(":")[0]
         yield NeededFile(
@@ -75,11 +74,11 @@ def _transformers(setting: Setting) -> Iterator[NeededFile]:
             " PR_VITS=",
             "snapshots/COMMIT/model.safetensors, as the Hub's library keeps it",
         )
-    vit_s = setting.vit_s_of_scale()
+    vit_s = recipes.word("prbench", "vit_s", setting)
     if vit_s:
         from rbtools.zoo import timm_2020
 
         source = f"timm's authors: {timm_2020.URL}; or leave ViT-S out: PR_VIT_S="
-        yield NeededFile(vit_s, source, "the file as it is")
+        yield NeededFile(vit_s[0], source, "the file as it is")
     if (networks or vit_s) and importlib.util.find_spec("timm") is None:
         yield NeededFile("timm", "pip install 'rbtools[timm]', or PR_VITS= PR_VIT_S=", "a package of Python")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +57,22 @@ def commands(pipe: Sequence[object]) -> Iterator[Command]:
             yield from itertools.chain(*map(commands, stage))
 
 
+def shown(pipe: Pipe, indent: str = "") -> list[str]:
+    """The lines of a shell script that does what the pipe does, with each group of several in parentheses."""
+    stages = []
+    for stage in pipe:
+        if isinstance(stage, list):
+            stages.append([indent + shlex.join(stage)])
+        elif len(stage) == 1:
+            stages.append(shown(stage[0], indent))
+        else:
+            inside = [line for one in stage for line in shown(one, f"{indent}  ")]
+            stages.append([f"{indent}(", *inside, f"{indent})"])
+    for lines in stages[:-1]:
+        lines[-1] += " |"
+    return [line for lines in stages for line in lines]
+
+
 @dataclass(frozen=True)
 class Workers:
     """How the stages of a pipe run. jobs: "auto" or "ray[:ADDRESS]", workers of every stage; a number is that
@@ -78,14 +95,15 @@ class Workers:
             if not isinstance(stage, list):
                 found.append(tuple(self._stages(inside, divided, turns) for inside in stage))
                 continue
+            command = [*stage, *self._options(stage[0])]
             dry_search = self.dry is not None and stage[0] == "rb-search"
-            found.append(() if dry_search else [*stage, *self._options(stage[0])])
+            found.append(() if dry_search else command)
             if self.part is not None and stage[0] == divided:
                 # A command with few records must not give them all to the first shards.
                 number, of = shard(self.part)
                 mine = Division((number - 1 + next(turns)) % of + 1, of)
                 if divided == "rb-train":
-                    found[-1:] = [[*stage, *self._options(stage[0]), "--shard", f"{mine.number}/{of}:places"]]
+                    command += ["--shard", f"{mine.number}/{of}:places"]
                 else:
                     found.append(mine)
         return found

@@ -1,12 +1,12 @@
 """The recipes of papers as pipes of commands, from the files of `recipes/`, at three scales: tiny (a test
 that takes seconds), mini (digits), full (the paper's).
 
-A file has `words`, the texts of placeholders {name}: one for all scales, or one each for mini, full and tiny;
-and `pipe`, a list of stages. A stage is a command, or a list whose members run one after another into the
-next stage. A member is a command or a mapping:
+A file has `words`, the texts of placeholders {name}, which may differ between the scales (`packaged`); and
+`pipe`, a list of stages. A stage is a command, or a list whose members run one after another into the next
+stage. A member is a command or a mapping:
 
     pipe, group     its stages, or its members in place of it
-    at              only at these scales
+    at, if          only at these scales; only if this text is not empty
     for, in         once for each of these words; a name with a / takes a word apart
     words, words_of further words for what it has; those of a loop's words that fit a pattern
 
@@ -20,31 +20,18 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib import resources
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.plain_files import parse_yaml
+from rbtools.papers import packaged
 
 NAMES = ("nas-bench-201-robustness", "nas-robbench-201", "prbench", "theory", "wci")
-SCALES = ("mini", "full", "tiny")
 Command = list[str]
 Stage = Command | tuple["Pipe", ...]
 Pipe = list[Stage]
 """Stages: each a command's arguments, or pipes of which one after another writes into the next stage."""
 
-_VIT_S = "vit_small_p16_224-15ec54c9.pth"
-_VIT_L = "vit_large_patch16_224.augreg_in21k_ft_in1k"
-_TIMM = (
-    *("deit_tiny_patch16_224.fb_in1k", "deit_small_patch16_224.fb_in1k"),
-    *("vit_base_patch16_224.orig_in21k_ft_in1k", _VIT_L),
-)
-VITS = ",".join(f"timm:{name}:side=32:patch=4" for name in _TIMM)
-PAIRS = (
-    "cifar10/wrn-28-10 cifar10/vgg19 cinic10/resnet18 svhn/resnet18 cifar100/resnet18 cinic10/wrn-28-10"
-    " svhn/wrn-28-10 cifar100/wrn-28-10 svhn/vgg19 cifar100/vgg19 tinyimagenet/resnet18 tinyimagenet/resnet34"
-    " imagenet50/resnet18 mnist/simplecnn"
-)
+_VIT_L = "vit_large_patch16_224"  # is not in PRBench's table 9
 
 
 @dataclass(frozen=True)
@@ -66,43 +53,37 @@ class Setting:
     vits: str | None = None
     vit_s: str | None = None
 
-    def at(self, mini: str, full: str, tiny: str) -> str:
-        """The words of this scale."""
-        return (mini, full, tiny)[SCALES.index(self.scale)]
-
-    def pairs_of_scale(self) -> str:
-        small = "digits/simplecnn"
-        return self.at(f"digits/nb201-11472 {small}", PAIRS, small) if self.pairs is None else self.pairs
-
-    def vits_of_scale(self) -> str:
-        return self.at("", VITS, "") if self.vits is None else self.vits
-
-    def vit_s_of_scale(self) -> str:
-        return self.at("", f"{self.data}/{_VIT_S}", "") if self.vit_s is None else self.vit_s
-
     def words(self) -> dict[str, str]:
-        """What placeholders of recipes stand for; names that may have spaces are quoted."""
-        vits = self.vits_of_scale()
-        quoted = {"data_folder": self.data, "weights_folder": self.weights, "vit_s": self.vit_s_of_scale()}
+        """What the user gave for placeholders of recipes, which replaces the file's; names that may have
+        spaces are quoted."""
+        names = {"data_folder": self.data, "weights_folder": self.weights}
+        names |= {key: one for key in ("vits", "vit_s") if (one := getattr(self, key)) is not None}
         words = {
-            **{name: shlex.quote(text) if text else "" for name, text in quoted.items()},
+            **{name: shlex.quote(text) if text else "" for name, text in names.items()},
             "jobs": self.jobs if self.jobs.isdigit() else "auto",
             "dataset": f"--dataset {shlex.quote(self.dataset)}" if self.dataset else "",
-            "eps": "--eps 8" if self.dataset else "--eps 32",
-            "step": "--step-size 2" if self.dataset else "--step-size 8",
-            "pairs": self.pairs_of_scale(),
-            "vits": vits,
-            "vits_of_table_9": ",".join(one for one in vits.split(",") if _VIT_L not in one),
+            "eps_of_dataset": "--eps 8" if self.dataset else "--eps 32",
+            "step_of_dataset": "--step-size 2" if self.dataset else "--step-size 8",
+            **({} if self.pairs is None else {"pairs": self.pairs}),
         }
         return {name: _Given(text) for name, text in words.items()}
 
 
 def pipe(name: str, setting: Setting) -> Pipe:
     """The pipe of a recipe, one of NAMES."""
-    text = resources.files(__package__).joinpath("recipes", f"{name}.yaml").read_text(encoding="utf-8")
-    recipe = parse_yaml(text)
-    words = {**setting.words(), **_Reader.of_scale(recipe["words"], setting.scale)}
-    return _Reader(setting.scale, recipe.get("pipes", {})).stages(recipe["pipe"], words)
+    recipe = packaged.read(f"recipes/{name}.yaml")
+    return _Reader(setting.scale, recipe.get("pipes", {})).stages(recipe["pipe"], _words(recipe, setting))
+
+
+def word(name: str, placeholder: str, setting: Setting) -> list[str]:
+    """What a placeholder stands for in a recipe, taken apart at spaces."""
+    return _command(f"{{{placeholder}}}", _words(packaged.read(f"recipes/{name}.yaml"), setting))
+
+
+def _words(recipe: Mapping[str, Any], setting: Setting) -> dict[str, str]:
+    words = {**packaged.at_scale(recipe["words"], setting.scale), **setting.words()}
+    kept = [one for one in _filled(words.get("vits", ""), words).split(",") if _VIT_L not in one]
+    return {**words, "vits_of_table_9": ",".join(kept)}
 
 
 @dataclass(frozen=True)
@@ -129,7 +110,7 @@ class _Reader:
         for item in self._items(items):
             if not isinstance(item, Mapping):
                 yield self.stages([item], words)
-            elif self.scale in item.get("at", self.scale).split():
+            elif self.scale in item.get("at", self.scale).split() and _filled(item.get("if", "-"), words):
                 for inside in self._turns(item, words):
                     yield from (
                         self.members(item["group"], inside)
@@ -148,19 +129,13 @@ class _Reader:
             turn = dict(zip(names, (_Given(shlex.quote(part)) for part in parts), strict=True))
             inside = {**words, **turn}
             for more in (item.get("words", {}), *of):
-                inside |= self.of_scale(more, self.scale)
+                inside |= packaged.at_scale(more, self.scale)
             yield inside
 
     def _items(self, items: Any) -> Iterator[Any]:
         for item in [items] if isinstance(items, str) else items:
             named = isinstance(item, str) and self.named.get(item.strip("{}"))
             yield from named or [item]
-
-    @staticmethod
-    def of_scale(words: Mapping[str, Any], scale: str) -> dict[str, str]:
-        """The words of a scale, each of which is the same for all or has three forms."""
-        place = SCALES.index(scale)
-        return {name: str(one[place] if isinstance(one, list) else one) for name, one in words.items()}
 
 
 def _filled(text: str, words: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rbtools.papers import items
 from rbtools.papers import sidebyside as side
 from rbtools.scoring import correlate
 
@@ -49,9 +50,8 @@ def cells(found: Any) -> list[str]:
     return texts
 
 
-def follows(name: str, found: Any, gap: int) -> side.Claim:
+def follows(words: str, found: Any, gap: int) -> side.Claim:
     """The claim that the index correlates positively with a gap."""
-    words = f"{name}: wci rises with {GAPS[gap]}"
     value, low, high = (float(one[0, gap]) for one in (found.value, found.low, found.high))
     if np.isnan(value) or np.isnan(low):
         return side.Claim(words, None, "too few epochs")
@@ -68,6 +68,12 @@ def trainings(records: list[dict[str, Any]]) -> dict[str, Moments]:
         name += f" on {record['dataset']}" if several else ""
         rows.setdefault(name, []).extend(moments(record))
     return rows
+
+
+def pooled(records: list[dict[str, Any]]) -> dict[str, Moments]:
+    """What was measured along each training, and along all of them together."""
+    rows = trainings(records)
+    return {**rows, "all": [row for found in rows.values() for row in found]}
 
 
 def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -87,10 +93,12 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
     """The paper's claims, tested on these trainings."""
-    rows = trainings(records)
-    pooled = {**rows, "all": [row for found in rows.values() for row in found]}
-    correlations = {name: spearman(found) for name, found in pooled.items()}
-    return [follows(name, found, gap) for name, found in correlations.items() for gap in range(len(GAPS))]
+    correlations = {name: spearman(rows) for name, rows in pooled(records).items()}
+    return [
+        follows(f"{name}: {words}", found, GAPS.index(tests["wci"][0].removeprefix("rises with ")))
+        for name, found in correlations.items()
+        for words, tests in items.paper("wci", scale).claims
+    ]
 
 
 def report(records: list[dict[str, Any]], scale: str) -> str:
@@ -103,6 +111,6 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
             lines.append(f"| {name} | {row['epoch']:.0f} | {values} |")
     pairs = [f"{index}, {gap}" for index in INDEX for gap in GAPS]
     lines += ["", f"| Spearman over | n | {' | '.join(pairs)} |", "|---" * (len(pairs) + 2) + "|"]
-    for name, some in {**rows, "all": [row for found in rows.values() for row in found]}.items():
+    for name, some in pooled(records).items():
         lines.append(f"| {name} | {len(some)} | {' | '.join(cells(spearman(some)))} |")
     return "\n".join([*lines, "", side.theory_text(records), side.told(claims(records, scale))])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import re
 import shlex
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from rbtools.errors import RbError
-from rbtools.papers import figures_of_papers, item_listing, items, sidebyside
+from rbtools.papers import figures_of_papers, item_listing, items, pipes, recipes, sidebyside
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
 from rbtools.papers import reproduce_nas_robbench_201 as robbench
 from rbtools.papers import reproduce_wci as wci
@@ -40,6 +42,16 @@ WITHOUT = {
 
 HISTOGRAM = items.PanelCall("plot", ["hist"], {"metric": "acc"})
 NINE = [{"arch": {"name": f"{n}"}, "metrics": {"acc": n / 9}} for n in range(9)]
+
+
+class Killing(items.PanelCall):
+    """A call whose process is killed when it draws."""
+
+    @property
+    def words(self) -> list[str]:
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ["hist"]
 
 
 @pytest.mark.parametrize("name", NUMBERED)
@@ -88,7 +100,7 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
     run.theory = sidebyside.theory([{"evals": [{**bound, "vacuous": False}, {"metric": "acc"}]}])
     records = run.folder / "records.jsonl"
     records.write_text(lines(*NINE))
-    made = {number: run.item(item) for number, item in shown.items()}
+    made = run.make()
     assert made["figure 1"].done and not made["figure 2"].done
     assert "rb-pr --gamma 0:0.15:31" in made["figure 1"].missing["b"]
     assert "make reproduce-prbench SCALE=mini makes it" in made["figure 2"].missing[""]
@@ -101,13 +113,28 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
     first = pdf.stat().st_mtime_ns
     assert pdf.read_bytes().startswith(b"%PDF")
     whole = shown["figure 1"]._replace(panels={"a": [HISTOGRAM]})
-    assert not run.figure(whole).missing
+    run.paper = run.paper._replace(items={"figure 1": whole})
+    assert not run.make()["figure 1"].missing
     first = pdf.stat().st_mtime_ns
-    assert run.figure(whole).done and pdf.stat().st_mtime_ns == first
+    assert run.make()["figure 1"].done and pdf.stat().st_mtime_ns == first
     later = first / 1e9 + 10
     os.utime(records, (later, later))
-    run.figure(whole)
-    assert pdf.stat().st_mtime_ns > first
+    assert run.ready(whole) is None and not pdf.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_drawing_process_that_is_killed_costs_its_figure_alone() -> None:
+    run = figures_of_papers.PaperRun("wci", "mini", Path("made"), 3.3)
+    named = {name: items.Item(name, "", "", "", {"": [HISTOGRAM]}) for name in ("figure 1", "figure 2")}
+    named["figure 1"] = named["figure 1"]._replace(
+        panels={"": [Killing("plot", ["hist"], {"metric": "acc"})]}
+    )
+    run.paper = run.paper._replace(items=named)
+    (run.folder / "records.jsonl").write_text(lines(*NINE))
+    made = run.make(jobs=2)
+    assert made["figure 2"].done and not made["figure 1"].done
+    assert "was killed by signal 9 (SIGKILL), 2 times" in made["figure 1"].missing[""]
 
 
 @pytest.mark.parametrize("name", NUMBERED)
@@ -118,7 +145,8 @@ def test_records_of_another_scale_are_not_drawn(name: str) -> None:
     run.load()
     for item in run.paper.items.values():
         if item.panels and item.from_records:
-            assert "-full.jsonl. make reproduce-" in run.figure(item).missing[""]
+            made = run.ready(item)
+            assert made and "-full.jsonl. make reproduce-" in made.missing[""]
 
 
 def test_records_are_compared_by_a_reproduction_alone() -> None:
@@ -162,14 +190,28 @@ def test_a_panel_that_no_record_is_left_for_says_so() -> None:
 
 def test_an_item_is_listed_and_shown_by_its_name() -> None:
     listed = CliRunner().invoke(main, ["list"]).stdout
-    assert sum(line.startswith("prbench.") for line in listed.splitlines()) == 18
+    assert len(re.findall(r"^prbench\.(?:figure|table)-", listed, re.MULTILINE)) == 18
     assert "wci.figure-1  The index along" in listed
     shown = CliRunner().invoke(main, ["show", "robustness-dataset.figure-17", "--scale", "full"]).stdout
     assert "rb-corr --join arch.class" in shown and "records.jsonl | rb-plot heatmap" in shown
     assert "  verdict: as in the paper" in shown and "at this scale" not in shown
+    assert "  tested as: PGD20: TRADES > PGD" in item_listing.shown("prbench.claim-19", "mini")
     assert "  at this scale: five methods" in item_listing.shown("prbench.table-9", "mini")
     assert "Did you mean 'wci.figure-1'" in CliRunner().invoke(main, ["show", "wci.figure-2"]).stderr
     assert [CliRunner().invoke(main, words).exit_code for words in (["show"], ["list", "x"])] == [2, 2]
+
+
+@pytest.mark.parametrize("name", recipes.NAMES)
+def test_a_recipe_is_shown_with_all_its_commands(name: str) -> None:
+    pipe = recipes.pipe(name, recipes.Setting("full", data="my data"))
+    found = [line.strip().removesuffix(" |") for line in pipes.shown(pipe)]
+    assert [shlex.split(line) for line in found if line not in ("(", ")")] == [*pipes.commands(pipe)]
+    assert found.count("(") == found.count(")")
+
+
+def test_workers_that_are_no_number_are_refused() -> None:
+    refused = CliRunner().invoke(main, ["figures-wci", "--jobs", "0"])
+    assert refused.exit_code == 2 and "Expected 1 or more, auto, ray, ray:HOST:PORT" in refused.stderr
 
 
 @pytest.mark.slow
@@ -185,7 +227,7 @@ def test_trainings_on_several_data_sets_are_told_apart_and_judged_by_the_claims_
     ]
     # What the paper says of the index: it rises with both gaps, whatever the data set and the regularisation.
     words = [claim.words for claim in wci.claims(records, "full")]
-    assert len(words) == 10 and all(" rises with robust_" in one for one in words)
+    assert len(words) == 10 and all(" the index rises with the robust " in one for one in words)
 
 
 def test_what_searches_derived_is_in_table_7_alone() -> None:
