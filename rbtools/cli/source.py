@@ -71,8 +71,8 @@ class RecordSource:
     normalize: str | None = param(
         None,
         "Its normalisation, if the file has none: numbers such as 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10,"
-        " imagenet ..., or per-image.  [default: the published ones are tried on 256 images, else asked"
-        " for; none for python:]",
+        " imagenet ..., or per-image.  [default: the published one that fits 256 images clearly best, if"
+        " any; none for python:]",
         metavar="MEAN STD|none|NAME",
     )
     takes_checkpoint: bool = False  # whether the tool has --checkpoint

@@ -27,8 +27,8 @@ class ArchOptions:
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
     checkpoints: tuple[str, ...] = param(
         (),
-        "Write a record for this weights file and those that follow; the network in each is recognised by the"
-        " names and shapes of its tensors.",
+        "Write a record for each weights file named here; the network in it is recognised by the names and"
+        " shapes of its tensors.",
         metavar="FILE",
         flags=("--from-checkpoint",),
     )

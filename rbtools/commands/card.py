@@ -277,7 +277,7 @@ def _planned(
     missing = 0
     for record in records:
         try:
-            run_card(record, request, run)
+            record = run_card(record, request, run)
         except Pending:
             missing += 1
         stream.line(dumps(record))

@@ -96,17 +96,17 @@ class RankingOptions:
     )
     asserts: tuple[str, ...] = param(
         (),
-        "Fail unless this holds for every record that is written: 'aa.8 >= .4'. The end of the interval that"
-        " is worse counts; with point: in front, the value itself, whatever its interval. With --paired:"
+        "Fail unless this holds for every record that is written: 'aa.8 >= .4'. It must hold at the worse end"
+        " of the interval; with point: in front, only for the value. With --paired:"
         " 'aa.8 >= reference - .01'.",
         metavar="[point:]'METRIC >= X'",
         flags=("--assert",),
     )
     baseline: str | None = param(
         None,
-        "The reference of --assert is the last accepted record, in this file or in the store (for each data"
-        " set, and LABEL). If all conditions hold, the first record takes its place; if there is none yet,"
-        " those with 'reference' count as met.",
+        "The reference of --assert is the last accepted record, in this file or in the store (one for each data"
+        " set and LABEL). If all conditions hold, the first record takes its place. If there is no reference"
+        " yet, conditions with 'reference' count as met.",
         metavar="FILE|store[:LABEL]",
     )
     against: str | None = param(

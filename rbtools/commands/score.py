@@ -72,10 +72,12 @@ def main(typed: ScoreOptions, merge: bool, source: shared.RecordSource, screen: 
 
     Each metric is scaled to [0, 1] over all records, or over each group of --within (1 is best: metrics where
     less is better, such as ge.* or seconds_per_epoch, are inverted), and the score is their weighted mean.
-    The record keeps the contribution of each metric. Several records of one checkpoint are merged. Reads all
-    records before it writes the first, except with --add alone. optimality('pgd20') in --add is AttackBench's
-    local optimality of an attack among all of the model that have several distances. union(aa.8,
-    corrupt.*.3) is the accuracy on the images that survive all of these.
+    The record keeps the contribution of each metric. Several records of one checkpoint are merged. All
+    records are read before the first is written, except with --add alone.
+
+    In --add, union(aa.8, corrupt.*.3) is the accuracy on the images that survive all of these, and
+    optimality('pgd20') is AttackBench's local optimality of an attack, compared with all attacks of the model
+    that were measured at several distances.
 
     \b
     Examples:

@@ -212,7 +212,7 @@ class Recipe:
         metavar="MEASURE",
         optional=True,
     )
-    stop_patience: int = param(3, "Measurements in a row that rise before it stops.", check="count")
+    stop_patience: int = param(3, "Stop after so many measurements in a row that rise.", check="count")
     clean_pass: bool = param(
         False,
         "One more pass of the clean images after each step, for BatchNorm (Rice et al.).",
@@ -239,7 +239,7 @@ class Recipe:
     )
     deterministic: bool = param(
         False,
-        "On a GPU, use only deterministic algorithms; those on the CPU are.",
+        "On a GPU, use only deterministic algorithms, as on the CPU.",
         flags=("--deterministic",),
         optional=True,
     )
