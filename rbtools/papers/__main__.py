@@ -19,7 +19,7 @@ import click
 from rbtools.cli.source import shard
 from rbtools.errors import RbError
 from rbtools.execution import cores
-from rbtools.papers import item_listing, items, needed_files, pipes, planned, recipes, sidebyside
+from rbtools.papers import item_listing, items, needed_files, pipes, recipes, sidebyside
 from rbtools.papers.packaged import SCALES
 from rbtools.papers.recipes import Setting
 
@@ -195,7 +195,7 @@ def main(
                     if lacking := missing(source, setting):  # else each record would say so
                         raise RbError(lacking)
                     run(source, setting, Path(folder), None, dry=log)
-                click.echo(f"{name}: {planned.in_words(log)}")
+                click.echo(f"{name}: {pipes.planned(log)}")
         elif kind == "reproduce":
             reproduce(of, setting, Path(folder))
         else:

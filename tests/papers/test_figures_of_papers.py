@@ -89,7 +89,7 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
     }
     run = figures_of_papers.PaperRun("wci", "mini", Path("made"), 3.3)
     run.paper = run.paper._replace(items=shown)
-    run.claims = [sidebyside.above("a > b", 2.0, 1.0)]
+    run.claims = [sidebyside.Claim("a > b", True, "2 and 1")]
     bound = {
         "measure": "bound",
         "metric": "bound.wci4",
