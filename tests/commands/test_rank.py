@@ -477,7 +477,7 @@ def test_methods_as_rows_and_the_best_in_bold() -> None:
         "| --- | ---: | ---: | ---: |\n"
         "| pgd | 3 | 0.5000 ± 0.2500 | **0.3333 ± 0.1443** |\n"
         "| erm | 2 | **0.9375 ± 0.0884** | 0.0625 ± 0.0884 |\n"
-        "\n± is the standard deviation over the 2 to 3 records that a row averages.\n"
+        "\n± is the standard deviation over the 2 to 3 records averaged in each row.\n"
     )
     one_seed = "--where \"train.seed == 0 and arch.name == 'a'\""
     assert out(f"{PIVOT} --format latex {one_seed}", SEEDS) == (
