@@ -94,7 +94,7 @@ class Accuracy(Spec):
         return share(self.correct(rows)) | ({"detail": diagnostics.of_rows(rows)} if self.detail else {})
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Which images are classified correctly: bool (n,). If there are several draws, most of them decide."""
+        """Which images are classified correctly: bool (n,). With several draws, most of them decide."""
         if self.detail:
             right: np.ndarray = rows[:, 1:].argmax(1) == rows[:, 0]
             return right

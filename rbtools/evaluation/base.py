@@ -99,7 +99,7 @@ class Batch:
         return logits
 
     def unchecked_logits(self, images: Tensor) -> Tensor:
-        """As `logits`, but without the check for finite values, which would make the host wait for the GPU."""
+        """As `logits`, but without the check for finite values, which would wait for the GPU."""
         with torch.no_grad():
             parts = images.split(self.chunk_size)
             if self.draw is None:
