@@ -100,7 +100,9 @@ def best_ten(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None
         return {}
     cells = nasbench201.cells()
     edges = jung.operations([cells[one["class"]] for one in sorted(rows, key=robust, reverse=True)[:10]])
-    led = sum(counts["nor_conv_3x3"] == max(counts.values()) for counts in edges.values())
+    led = sum(
+        counts["nor_conv_3x3"] == max(value or 0.0 for value in counts.values()) for counts in edges.values()
+    )
     return {**edges, "ten best": {"edges of 3x3 convolutions": float(led)}}
 
 
