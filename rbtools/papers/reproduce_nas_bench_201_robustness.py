@@ -100,14 +100,12 @@ def best_twenty(records: list[dict[str, Any]]) -> dict[str, dict[str, float | No
 
 def changes(records: list[dict[str, Any]], scale: str) -> float | None:
     """Figure 26: in how many operations the best networks on clean images and under corruptions differ."""
-    known = [one for one in side.of_first_set(records) if metrics(scale)["CIFAR-10-C"] in one["metrics"]]
+    names = [metrics(scale)[column] for column in ("clean", "CIFAR-10-C")]
+    known = [one for one in side.of_first_set(records) if set(names) <= one["metrics"].keys()]
     if not known:
         return None
-    first, second = (
-        nasbench201.ops_of(max(known, key=lambda one: one["metrics"][name])["arch"])
-        for name in (metrics(scale)[column] for column in ("clean", "CIFAR-10-C"))
-    )
-    return float(nasbench201.edit_distance(first, second))
+    best = [max(known, key=lambda one: one["metrics"][name])["arch"] for name in names]
+    return float(nasbench201.edit_distance(*map(nasbench201.ops_of, best)))
 
 
 def kendall(records: list[dict[str, Any]], first: str, second: str) -> float | None:
