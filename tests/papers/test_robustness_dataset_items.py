@@ -205,3 +205,37 @@ def test_the_index_stands_beside_losses_and_errors_and_beside_gaps_and_under_fou
         assert len(axes.lines) == 4
         names = [text.get_text() for text in figure.legends[0].get_texts()]
         assert names == ["none", "cutout", "mixup", "l2"]
+
+
+def test_the_claims_of_the_text_are_told_of_the_records() -> None:
+    told = {claim.words: claim for claim in jung.claims(RECORDS, "full")}
+    # Twelve networks are too few for a best twenty; the best under corruptions is the third.
+    assert told["none of them has zero or a skip connection on edge 1"].found == "not measured here"
+    best, other = (nasbench201.cells()[INDICES[at]] for at in (-1, 2))
+    far = nasbench201.edit_distance(best, other)
+    assert jung.changes(RECORDS, "full") == far
+    assert told[
+        "the best network under corruptions is at most two operations from the best on clean images"
+    ] == (
+        "the best network under corruptions is at most two operations from the best on clean images",
+        far <= 2,
+        f"{far}, limit 2",
+    )
+    assert told["accuracies under FGSM on the data sets are positively correlated"].holds
+    assert jung.between_sets(RECORDS[: len(INDICES)], "full")["FGSM"] is None
+
+
+def test_the_best_twenty_have_their_operations_counted_by_edge() -> None:
+    """Networks of 18 kernel parameters, whose accuracy is lower the more edges 2 and 4 have convolutions."""
+    cells = [nasbench201.cells()[index] for index in EIGHTEEN]
+    values = [
+        1.0 - 0.1 * (cell[1] == nasbench201.CONV3) - 0.1 * (cell[3] == nasbench201.CONV3) for cell in cells
+    ]
+    records = [
+        {"arch": {**nasbench201.arch(index), "live_kernel_params": 18}, "metrics": {"fgsm.1": value}}
+        for index, value in zip(EIGHTEEN, values, strict=True)
+    ]
+    found = jung.best_twenty(records)
+    assert found["edge 2"]["nor_conv_3x3"] == found["edge 4"]["nor_conv_3x3"] == 0
+    assert all(sum(found[f"edge {edge}"].values()) == 20 for edge in range(1, 7))
+    assert jung.best_twenty(records[:20]) == {}
