@@ -104,8 +104,9 @@ def report(name: str, scale: str, records: Path) -> None:
     if hasattr(module, "report"):
         click.echo(module.report(rows, scale))
         return
-    texts = [table.text() for table in module.tables(rows, scale).values()]
-    click.echo("\n".join([*texts, sidebyside.told(module.claims(rows, scale))]))
+    made = module.tables(rows, scale)
+    texts = [table.text() for table in made.values()]
+    click.echo("\n".join([*texts, sidebyside.told(module.claims(rows, scale, made))]))
 
 
 def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:

@@ -258,9 +258,7 @@ class PaperRun:
         self.claims: list[side.Claim] = []
         if records:
             self.tables = {**module.tables(records, self.scale, *others.values())}
-            self.claims = module.claims(records, self.scale)
-            if module.__name__.endswith("nas_robbench_201"):
-                self.tables["table 2"] = module.searches(records, self.scale)
+            self.claims = module.claims(records, self.scale, self.tables)
 
     def make(self, jobs: int = 1) -> dict[str, Made]:
         """The results of all items by their numbers; `jobs` figures are drawn at once."""

@@ -160,7 +160,7 @@ def optimum(rows: side.Rows) -> dict[str, float | None]:
     return {column: chosen_by(rows, column).get(column) for column in COLUMNS}
 
 
-def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
+def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
     """The paper's claims, tested on these networks."""
     rows = networks(records, scale)
     best, clean = optimum(rows), chosen_by(rows, "clean")

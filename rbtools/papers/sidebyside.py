@@ -227,6 +227,10 @@ class Excerpt(NamedTuple):
         return {"md": self.text(), "tex": f"\\begin{{verbatim}}\n{self.lines}\n\\end{{verbatim}}\n"}
 
 
+Tables = Mapping[str, Any]
+"""A `PaperTable` or `Excerpt` for each number of the paper, such as `table 1`."""
+
+
 def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
     """The claim that comparisons of values in a table hold, each for its columns or its rows.
 

@@ -208,7 +208,7 @@ def test_the_index_stands_beside_losses_and_errors_and_beside_gaps_and_under_fou
 
 
 def test_the_claims_of_the_text_are_told_of_the_records() -> None:
-    told = {claim.words: claim for claim in jung.claims(RECORDS, "full")}
+    told = {claim.words: claim for claim in jung.claims(RECORDS, "full", {})}
     # Twelve networks are too few for a best twenty; the best under corruptions is the third.
     assert told["none of them has zero or a skip connection on edge 1"].found == "not measured here"
     best, other = (nasbench201.cells()[INDICES[at]] for at in (-1, 2))
