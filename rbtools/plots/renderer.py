@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rbtools.errors import RbError
@@ -14,6 +15,7 @@ from rbtools.plots.layout import fitted, line_height, name_places, text_width, w
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
 
 MOST_PANELS = 48
@@ -116,20 +118,53 @@ def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
     for axes in figure.axes:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(name, handle)
-    if not entries:
-        return
+    if entries:
+        wide = (figure.get_figwidth() - 0.15 - _SIDE) / columns
+        free = (rows * columns - len(spec.panels)) * wide
+        _add_legend(figure, entries, "outside lower center", free, spec.height(wide))
+
+
+def _add_legend(
+    figure: Figure, entries: Mapping[str, Any], where: str, free: float = 0.0, height: float = 0.0
+) -> Legend:
+    """A legend of handles by their names, in a free place of that width and height in inches if it fits
+    there, else where it is said."""
     room = figure.get_figwidth() - 0.15
     # Many names in one column would be too high: then even the longest leaves room for two columns.
     most = room / (2 if len(entries) > 6 else 1) - _LEGEND
     names = [fitted(name, most, style.SMALL) for name in entries]
-    wide = (room - _SIDE) / columns
-    free = (rows * columns - len(spec.panels)) * wide
     across = _columns(names, free)
-    inside = across > 0 and len(names) / across * line_height(style.SMALL) < spec.height(wide)
-    where = "center" if inside else "outside lower center"
-    across = across if inside else _columns(names, room)
+    inside = across > 0 and len(names) / across * line_height(style.SMALL) < height
+    where, across = ("center", across) if inside else (where, _columns(names, room))
     legend = figure.legend([*entries.values()], names, loc=where, ncols=across, columnspacing=1.4)
     legend.set_in_layout(not inside)
+    return legend
+
+
+def share_legend(whole: Figure, parts: Sequence[Figure]) -> float:
+    """One legend at the lower edge of a figure for those of its parts that explain a colour which another
+    part explains alike; its height in inches. These parts lose theirs: what is left of them begins at 0 of
+    their box. Inside `style.applied` only.
+    """
+    from matplotlib.colors import to_rgba_array
+
+    legends = [(part, legend, {}) for part in parts for legend in part.legends]
+    met = Counter[Any]()
+    for _, legend, entries in legends:
+        for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True):
+            colour = handle.get_color() if hasattr(handle, "get_color") else handle.get_facecolor()
+            entries[text.get_text(), tuple(to_rgba_array(colour)[0, :3])] = handle
+        met.update(entries.keys())
+    shared: dict[str, Any] = {}
+    for part, legend, entries in legends:
+        if any(met[key] > 1 for key in entries):
+            if legend.get_in_layout():
+                part.bbox_inches.y0 = -legend.get_window_extent().height / part.dpi
+            legend.remove()
+            shared |= {name: handle for (name, _), handle in entries.items()}
+    if not shared:
+        return 0.0
+    return float(_add_legend(whole, shared, "lower center").get_window_extent().height / whole.dpi)
 
 
 def _columns(names: Sequence[str], room: float) -> int:
