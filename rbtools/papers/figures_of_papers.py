@@ -120,25 +120,29 @@ class FigurePanel(Artist):
 
 
 def joined(panels: Sequence[tuple[str, Figure]], columns: int, width: float) -> Figure:
-    """One figure of all, row by row, a letter above each, and one legend of what several explain alike.
+    """One figure of all, row by row, a letter above each; what several legends explain alike is in one, below
+    the last of these panels.
 
     panels: a letter and a figure each, of the width (inches) of the whole by the number of panels in its row.
     """
     rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
     with style.applied():
         whole = base.blank(width)
-        below = renderer.share_legend(whole, [figure for _, figure in panels])
+        legend, sharing = renderer.share_legend(whole, [figure for _, figure in panels])
+        below = legend.get_window_extent().height / whole.dpi if legend else 0.0
         heights = [max(figure.bbox_inches.y1 for _, figure in row) + GAP for row in rows]
         top = total = sum(heights) + below
         whole.set_figheight(total)
         for row, height in zip(rows, heights, strict=True):
             for place, (letter, figure) in enumerate(row):
                 x = place * width / len(row)
-                whole.text(
-                    (x + 0.03) / width, top / total, f"({letter})", va="top", weight="bold", size=style.SIZE
-                )
+                how: dict[str, Any] = {"va": "top", "weight": "bold", "size": style.SIZE}
+                whole.text((x + 0.03) / width, (top - 0.03) / total, f"({letter})", **how)
                 whole.add_artist(FigurePanel(figure, x, top - GAP - figure.bbox_inches.y1))
             top -= height
+            if legend and any(figure is sharing[-1] for _, figure in row):
+                top -= below
+                legend.set_bbox_to_anchor((0, top / total, 1, below / total))
     return whole
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_PANELS = 48
 _SIDE = 0.65  # inches for the label and the numbers on the left
+_EDGE = 0.06  # inches below what is drawn
 _LEGEND = 0.5  # inches of a legend's line and the gap after its name
 
 
@@ -141,30 +142,32 @@ def _add_legend(
     return legend
 
 
-def share_legend(whole: Figure, parts: Sequence[Figure]) -> float:
-    """One legend at the lower edge of a figure for those of its parts that explain a colour which another
-    part explains alike; its height in inches. These parts lose theirs: what is left of them begins at 0 of
-    their box. Inside `style.applied` only.
+def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None, list[Figure]]:
+    """One legend in a figure for those of its parts that explain a colour which another part explains alike,
+    and these parts. They lose theirs: what is left of them begins at 0 of their box. Inside `style.applied`
+    only.
     """
     from matplotlib.colors import to_rgba_array
 
-    legends = [(part, legend, {}) for part in parts for legend in part.legends]
+    legends: list[tuple[Figure, Legend, dict[Any, Any]]] = [
+        (part, legend, {}) for part in parts for legend in part.legends
+    ]
     met = Counter[Any]()
     for _, legend, entries in legends:
-        for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True):
+        handles: list[Any] = legend.legend_handles
+        for text, handle in zip(legend.get_texts(), handles, strict=True):
             colour = handle.get_color() if hasattr(handle, "get_color") else handle.get_facecolor()
             entries[text.get_text(), tuple(to_rgba_array(colour)[0, :3])] = handle
         met.update(entries.keys())
     shared: dict[str, Any] = {}
+    without = []
     for part, legend, entries in legends:
         if any(met[key] > 1 for key in entries):
-            if legend.get_in_layout():
-                part.bbox_inches.y0 = -legend.get_window_extent().height / part.dpi
             legend.remove()
+            part.bbox_inches.y0 = _EDGE - part.get_tightbbox().y0
             shared |= {name: handle for (name, _), handle in entries.items()}
-    if not shared:
-        return 0.0
-    return float(_add_legend(whole, shared, "lower center").get_window_extent().height / whole.dpi)
+            without.append(part)
+    return (_add_legend(whole, shared, "center") if shared else None), without
 
 
 def _columns(names: Sequence[str], room: float) -> int:
@@ -186,7 +189,8 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
     for attempt in range(4):
         high = spec.height(widths[0])
         for axes, panel, wide in zip(drawn, spec.panels, widths, strict=True):
-            axes.set_title(wrapped(panel.title, wide, style.SMALL), size=style.SMALL)
+            title = panel.title if panel.title != panel.y else ""
+            axes.set_title(wrapped(title, wide, style.SMALL), size=style.SMALL)
             axes.set_xlabel(axes.get_xlabel() and wrapped(panel.x, wide, style.SIZE))
             axes.set_ylabel(axes.get_ylabel() and wrapped(panel.y, high - 0.1, style.SIZE))
             if panel.columns:

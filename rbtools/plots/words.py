@@ -27,6 +27,8 @@ _WORDS = {
     "arch.params": "parameters",
     "macs": "multiply-adds",
     "arch.macs": "multiply-adds",
+    "kernel_params": "kernel parameters",
+    "live_kernel_params": "kernel parameters",
     "wci": "WCI",
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
@@ -39,6 +41,9 @@ _WORDS = {
 }
 # What stands before the number of a metric in its words, by the quantity of the number.
 _SYMBOLS = {"eps": "ε", "eps1": "ε", "eps2": "ε", "gamma": "γ", "rho": "ρ", "severity": "severity"}
+# The parts of the name of a measure.
+_MEASURES = {"ntk": "NTK", "jacobian": "Jacobian", "hessian": "Hessian"}
+_OF_MEASURES = {"init": "untrained", "fro": "norm", "lmax": "λmax"}
 _SPLITS = ("train", "valid", "val")
 _OWN: ContextVar[Mapping[str, str]] = ContextVar("_OWN", default=MappingProxyType({}))
 
@@ -72,6 +77,11 @@ def _words(text: str) -> str:
     parts, heading = metric_name.parse(text), metric_words.heading(text)
     if heading == text and parts.over == "eps" and not parts.prefixes:  # of an attack that is not known
         return f"{metric_words.attack(parts)}, {metric_words.distance(parts)}"
+    measure, *rest = text.split(".")
+    if heading == text and measure in _MEASURES:  # a kernel may be that of attacked images
+        of, attack = (rest[:2], ".".join(rest[2:])) if measure == "ntk" else (rest, "")
+        said = " ".join([_MEASURES[measure], *(_OF_MEASURES.get(part, part) for part in of)])
+        return f"{said}, {_words(attack)}" if attack else said
     return heading
 
 
