@@ -127,7 +127,7 @@ def joined(panels: Sequence[tuple[str, Figure]], columns: int, width: float) -> 
     """
     rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
     with style.applied():
-        whole = base.blank(width)
+        whole = renderer.blank(width)
         legend, sharing = renderer.share_legend(whole, [figure for _, figure in panels])
         below = legend.get_window_extent().height / whole.dpi if legend else 0.0
         heights = [max(figure.bbox_inches.y1 for _, figure in row) + GAP for row in rows]

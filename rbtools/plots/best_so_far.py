@@ -60,6 +60,7 @@ class SearchPlot(Drawing):
             if len(optima) == 1:
                 look: dict[str, Any] = {"color": style.BLACK, "linestyle": style.DASHES[2], "linewidth": 1}
                 axes.axhline(next(iter(optima)), label="best there is", **look)
+            layout.plain_numbers(axes.yaxis)
             if self.log_x:
                 axes.set_xscale("log")
                 axes.xaxis.set_major_formatter(layout.short_number)

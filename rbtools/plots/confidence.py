@@ -108,15 +108,13 @@ class Confidence(Drawing):
         for name in names:
             title = f"{words.label(name)}: " if len(names) > 1 else ""
             rows = by_metric[name]
-            for scheme, colour in (("label", style.BLUE), ("argmax", style.VERMILLION)):
-                columns = _classes(scheme, rows)
-                draw = partial(_spread, columns=columns, colour=colour)
-                ticks = [str(number) for number in range(len(columns))]
-                panels.append(Panel(draw, title + scheme, SCHEMES[scheme], "mean probability", ticks))
             pairs = np.array([[value or np.nan for value in row["confidence"]["prediction"]] for row in rows])
-            draw = partial(_spread, columns=list(pairs.T), colour=style.GREEN)
-            ticks = ["correct", "wrong"]
-            panels.append(Panel(draw, title + "prediction", SCHEMES["prediction"], "mean probability", ticks))
+            columns = {name: _classes(name, rows) for name in ("label", "argmax")}
+            columns["prediction"] = list(pairs.T)
+            for (scheme, shown), colour in zip(columns.items(), style.COLOURS, strict=False):
+                draw = partial(_spread, columns=shown, colour=colour)
+                ticks = ["correct", "wrong"] if scheme == "prediction" else [*map(str, range(len(shown)))]
+                panels.append(Panel(draw, title + scheme, SCHEMES[scheme], "mean probability", ticks))
         return FigureSpec(panels)
 
 

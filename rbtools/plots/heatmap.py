@@ -111,7 +111,9 @@ def _names(names: Sequence[str], width: float) -> list[str]:
         of_set, colon, metric = name.rpartition(":")
         parts = words.with_number(metric)
         families.append(
-            words.label(metric) if parts is None else of_set + colon + words.family(metric, parts.over)
+            words.label(metric)
+            if parts is None
+            else words.label(of_set) + colon + words.family(metric, parts.over)
         )
     return [name if name != before else "" for before, name in zip(["", *families], families, strict=False)]
 

@@ -100,8 +100,7 @@ def render(spec: FigureSpec, width: float, title: str = "") -> Figure:
         figure.suptitle(wrapped(title, width - 0.3, style.TITLE))
     _legend(figure, spec, rows, columns)
     _fit(figure, drawn, spec, rows, columns)
-    _settle(figure)
-    _center_legend(figure, drawn, columns)
+    _settle(figure, drawn, columns)
     return figure
 
 
@@ -208,9 +207,9 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
         figure.set_figheight(float(full[1]) + rows * lacking)
 
 
-def _settle(figure: Figure) -> None:
+def _settle(figure: Figure, drawn: Sequence[Axes], columns: int) -> None:
     """Keep the layout, with rounded positions, so that the same records make the same bytes, and then find
-    places for the names beside points.
+    the places of a legend in the last row and of the names beside points.
 
     matplotlib's solver orders its constraints by memory address: the last digits of its solution differ from
     run to run.
@@ -225,22 +224,16 @@ def _settle(figure: Figure) -> None:
     for title in figure.texts:
         x, y = title.get_position()
         title.set_position((round(x, 4), round(y, 4)))
-    named = [axes for axes in figure.axes if any(text.get_label() == _NAME for text in axes.texts)]
-    if named:
-        figure.draw_without_rendering()
-    for axes in named:
-        _place_names(axes)
-
-
-def _center_legend(figure: Figure, drawn: Sequence[Axes], columns: int) -> None:
-    """Put a legend that is not outside the panels into the middle of the free places of the last row."""
-    from matplotlib.transforms import Bbox
-
     for legend in figure.legends:
         if not legend.get_in_layout():
             last, right = drawn[-1].get_position(), drawn[columns - 1].get_position()
             free = Bbox([[last.x1, last.y0], [right.x1, last.y1]])
             legend.set_bbox_to_anchor(free, figure.transFigure)
+    named = [axes for axes in figure.axes if any(text.get_label() == _NAME for text in axes.texts)]
+    if named:
+        figure.draw_without_rendering()
+    for axes in named:
+        _place_names(axes)
 
 
 # Where a name may stand beside its point, in points: right or left, on its height, above or below.

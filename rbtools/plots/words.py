@@ -37,6 +37,11 @@ _WORDS = {
     "mnist": "MNIST",
     "fashionmnist": "Fashion-MNIST",
     "imagenet16-120": "ImageNet16-120",
+    "tinyimagenet": "Tiny ImageNet",
+    "resnet18": "ResNet-18",
+    "resnet34": "ResNet-34",
+    "vgg19": "VGG-19",
+    "wrn-28-10": "WRN-28-10",
     **{name: look.words for name, look in style.METHODS.items()},
 }
 # What stands before the number of a metric in its words, by the quantity of the number.
