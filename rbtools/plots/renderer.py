@@ -163,7 +163,8 @@ def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None,
     for part, legend, entries in legends:
         if any(met[key] > 1 for key in entries):
             legend.remove()
-            part.bbox_inches.y0 = _EDGE - part.get_tightbbox().y0
+            below = part.get_tightbbox().y0 - _EDGE
+            part.bbox_inches.set(part.bbox_inches.translated(0, -below))
             shared |= {name: handle for (name, _), handle in entries.items()}
             without.append(part)
     return (_add_legend(whole, shared, "center") if shared else None), without

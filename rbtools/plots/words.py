@@ -46,9 +46,9 @@ _WORDS = {
 }
 # What stands before the number of a metric in its words, by the quantity of the number.
 _SYMBOLS = {"eps": "ε", "eps1": "ε", "eps2": "ε", "gamma": "γ", "rho": "ρ", "severity": "severity"}
-# The parts of the name of a measure.
+# The parts of the name of a measure; the Frobenius norm and the Hessian of the weights are the usual ones.
 _MEASURES = {"ntk": "NTK", "jacobian": "Jacobian", "hessian": "Hessian"}
-_OF_MEASURES = {"init": "untrained", "fro": "norm", "lmax": "λmax"}
+_OF_MEASURES = {"init": "untrained", "fro": "", "weight": "", "lmax": "λmax"}
 _SPLITS = ("train", "valid", "val")
 _OWN: ContextVar[Mapping[str, str]] = ContextVar("_OWN", default=MappingProxyType({}))
 
@@ -85,7 +85,7 @@ def _words(text: str) -> str:
     measure, *rest = text.split(".")
     if heading == text and measure in _MEASURES:  # a kernel may be that of attacked images
         of, attack = (rest[:2], ".".join(rest[2:])) if measure == "ntk" else (rest, "")
-        said = " ".join([_MEASURES[measure], *(_OF_MEASURES.get(part, part) for part in of)])
+        said = " ".join(filter(None, [_MEASURES[measure], *(_OF_MEASURES.get(part, part) for part in of)]))
         return f"{said}, {_words(attack)}" if attack else said
     return heading
 
