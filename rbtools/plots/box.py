@@ -126,7 +126,8 @@ def _by_group(
     colours = [look["color"] for look in style.look([*groups]).values()]
     for name, column in columns.items():
         boxes = [record_values.present([column[place] for place in places]) for places in groups.values()]
-        yield words.label(name), "", [words.label(group) for group in groups], boxes, colours
+        title = words.label(name) if len(columns) > 1 else ""  # of one the axis says it
+        yield title, "", [words.label(group) for group in groups], boxes, colours
 
 
 def _by_family(columns: Mapping[str, Sequence[float | None]], together: bool) -> Iterator[Boxes]:
