@@ -72,10 +72,8 @@ class Confidence(Drawing):
             clean = [(0.0, "acc")] if "acc" in by_metric and over != "severity" else []
             steps = [(value, by_metric[name]) for value, name in clean + names]
             draw = partial(self._draw, steps=steps, places=places)
-            of, y = (
-                words.AXES[over],
-                "mean probability" if self.view == "label" else "mean largest probability",
-            )
+            of = words.AXES[over]
+            y = "mean probability" if self.view == "label" else "mean largest probability"
             if self.view == "prediction":
                 y = "mean largest probability where wrong"
                 of = f"mean largest probability where correct; beside each point {of}"

@@ -48,6 +48,14 @@ def column(records: Sequence[Record], text: str, option: str) -> list[float | No
     return [None if value is None else float(value) for value in numbers]
 
 
+def ordered(records: Sequence[Record], by: str, option: str) -> list[int]:
+    """The places of the records that have a value of an expression, the best first; see `column`."""
+    values = column(records, by, option)
+    sign = -1 if metric_name.higher_is_better(by) else 1
+    known = [(sign * value, place) for place, value in enumerate(values) if value is not None]
+    return [place for _, place in sorted(known)]
+
+
 def present(column: Sequence[float | None]) -> list[float]:
     """The numbers of a column without the missing ones."""
     return [value for value in column if value is not None]

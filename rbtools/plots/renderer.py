@@ -146,28 +146,28 @@ def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None,
     and these parts. They lose theirs: what is left of them begins at 0 of their box. Inside `style.applied`
     only.
     """
+    explained = [(part, _explained(part.legends[0])) for part in parts if part.legends]
+    met = Counter(key for _, entries in explained for key in entries)
+    sharing = [(part, entries) for part, entries in explained if any(met[key] > 1 for key in entries)]
+    for part, _ in sharing:
+        part.legends[0].remove()
+        below = part.get_tightbbox().y0 - _EDGE
+        part.bbox_inches.set(part.bbox_inches.translated(0, -below))
+    shared = {name: handle for _, entries in sharing for (name, _), handle in entries.items()}
+    legend = _add_legend(whole, shared, "center") if shared else None
+    return legend, [part for part, _ in sharing]
+
+
+def _explained(legend: Legend) -> dict[tuple[str, Any], Any]:
+    """The handles of a legend by name and colour."""
     from matplotlib.colors import to_rgba_array
 
-    legends: list[tuple[Figure, Legend, dict[Any, Any]]] = [
-        (part, legend, {}) for part in parts for legend in part.legends
-    ]
-    met = Counter[Any]()
-    for _, legend, entries in legends:
-        handles: list[Any] = legend.legend_handles
-        for text, handle in zip(legend.get_texts(), handles, strict=True):
-            colour = handle.get_color() if hasattr(handle, "get_color") else handle.get_facecolor()
-            entries[text.get_text(), tuple(to_rgba_array(colour)[0, :3])] = handle
-        met.update(entries.keys())
-    shared: dict[str, Any] = {}
-    without = []
-    for part, legend, entries in legends:
-        if any(met[key] > 1 for key in entries):
-            legend.remove()
-            below = part.get_tightbbox().y0 - _EDGE
-            part.bbox_inches.set(part.bbox_inches.translated(0, -below))
-            shared |= {name: handle for (name, _), handle in entries.items()}
-            without.append(part)
-    return (_add_legend(whole, shared, "center") if shared else None), without
+    entries = {}
+    handles: list[Any] = legend.legend_handles
+    for text, handle in zip(legend.get_texts(), handles, strict=True):
+        colour = handle.get_color() if hasattr(handle, "get_color") else handle.get_facecolor()
+        entries[text.get_text(), tuple(to_rgba_array(colour)[0, :3])] = handle
+    return entries
 
 
 def _columns(names: Sequence[str], room: float) -> int:

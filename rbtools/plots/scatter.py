@@ -64,12 +64,8 @@ class Scatter(Drawing):
     log_x: bool = param(False, "Logarithmic horizontal axis, for parameters and times.")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
-        colours = (
-            ("--colour", self.colour),
-            ("--neighbours", self.neighbours),
-            ("--highlight", self.highlight),
-        )
-        options = [option for option, text in colours if text is not None]
+        colouring = ("colour", "neighbours", "highlight")
+        options = [f"--{name}" for name in colouring if getattr(self, name) is not None]
         if len(options) > 1:
             raise RbError(f"{' and '.join(options)} both give points a colour. Leave one out.")
         y = self.y or metric_name.default_rank_key(records)

@@ -49,7 +49,6 @@ _SYMBOLS = {"eps": "ε", "eps1": "ε", "eps2": "ε", "gamma": "γ", "rho": "ρ",
 # The parts of the name of a measure; the Frobenius norm and the Hessian of the weights are the usual ones.
 _MEASURES = {"ntk": "NTK", "jacobian": "Jacobian", "hessian": "Hessian"}
 _OF_MEASURES = {"init": "untrained", "fro": "", "weight": "", "lmax": "λmax"}
-_SPLITS = ("train", "valid", "val")
 _OWN: ContextVar[Mapping[str, str]] = ContextVar("_OWN", default=MappingProxyType({}))
 
 
@@ -100,7 +99,7 @@ def family(name: str, over: str) -> str:
 def with_number(name: str) -> metric_name.MetricName | None:
     """The parts of a metric that has a distance, severity or radius; None for others, and for measures."""
     parts = metric_name.parse(name)
-    return parts if parts.over and {"ge", *_SPLITS}.issuperset(parts.prefixes) else None
+    return parts if parts.over and {"ge", *metric_name.SPLITS}.issuperset(parts.prefixes) else None
 
 
 def families(names: Iterable[str], over: str = "") -> dict[tuple[str, str], list[tuple[float, str]]]:
