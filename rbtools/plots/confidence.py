@@ -142,9 +142,8 @@ def _labels(axes: Axes, steps: Steps, label: int) -> None:
     that gain most are named and the rest is grey.
     """
     xs = [x for x, _ in steps]
-    _matrices([row for _, details in steps for row in details], "label")  # raises for different classes
+    classes = _matrices([row for _, details in steps for row in details], "label").shape[1]
     rows = [_matrices(details, "label") for _, details in steps]
-    classes = min(matrices.shape[1] for matrices in rows)
     if label >= classes:
         raise RbError(f"--class is {label}. The classes are 0 to {classes - 1}.")
     middles = np.array([np.median(matrices[:, label], axis=0) for matrices in rows])
