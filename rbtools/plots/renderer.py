@@ -186,7 +186,7 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
     assert engine is not None  # the style has one
     widths = [(figure.get_figwidth() - _SIDE) / columns - 0.15] * len(drawn)
     figure.set_figheight(rows * (spec.height(widths[0]) + 2.0) + 1.0)
-    for attempt in range(4):
+    for attempt in range(5):
         high = spec.height(widths[0])
         for axes, panel, wide in zip(drawn, spec.panels, widths, strict=True):
             title = panel.title if panel.title != panel.y else ""
@@ -201,9 +201,9 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
         full = figure.get_size_inches()
         widths = [float(axes.get_position(original=True).width * full[0]) for axes in drawn]
         lacking = spec.height(widths[0]) - float(drawn[0].get_position(original=True).height * full[1])
-        if abs(lacking) < 0.02 or attempt == 3:
+        if abs(lacking) < 0.02 or attempt == 4:
             break
-        if attempt == 0 and any(panel.columns or panel.rows for panel in spec.panels):
+        if attempt < 2 and any(panel.columns or panel.rows for panel in spec.panels):
             continue  # names may grow with the width, into axes of little height
         figure.set_figheight(float(full[1]) + rows * lacking)
 
