@@ -269,7 +269,7 @@ def test_networks_of_one_size_span_their_accuracies_under_attack() -> None:
     assert jung.spreads(records[:1]) == {}
 
 
-def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
+def test_panels_of_a_figure_fill_their_rows_with_letters_above_them() -> None:
     Path("records.jsonl").write_text(lines(*NINE))
     panels = {
         "a": [HISTOGRAM],
@@ -281,19 +281,39 @@ def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
     said = figures_of_papers.draw(item, Path(), 6.0)
     assert list(said) == ["b"] and "missing" in said["b"]
     assert not Path("fig1a.pdf").exists()
-    alone = figures_of_papers.figure_of([HISTOGRAM], Path("records.jsonl"), 3)
-    height = alone.get_figheight() + figures_of_papers.GAP + alone.get_figheight()
+    half, whole = (figures_of_papers.figure_of([HISTOGRAM], Path("records.jsonl"), width) for width in (3, 6))
+    height = half.get_figheight() + whole.get_figheight() + 2 * figures_of_papers.GAP
     box = re.search(rb"/MediaBox \[ 0 0 (\S+) (\S+) \]", Path("fig1.pdf").read_bytes())
     assert box and [float(side) / 72 for side in box.groups()] == pytest.approx([6.0, height], abs=0.01)
     from matplotlib import image
 
     pixels = image.imread("fig1.png")[..., :3]
-    Path("alone.png").write_bytes(base.encode(alone, "png"))
-    one = image.imread("alone.png")[..., :3]
+    for figure, file in ((half, "half.png"), (whole, "whole.png")):
+        Path(file).write_bytes(base.encode(figure, "png"))
+    one, last = (image.imread(file)[..., :3] for file in ("half.png", "whole.png"))
+    letter = round(200 * figures_of_papers.GAP)
     rows, columns = one.shape[:2]
-    # The first panel, without its letter, is the figure itself; c, which has another label, stands beside it.
-    letter = 60
-    assert (pixels[letter:rows, :columns] == one[letter:]).mean() > 0.99
-    assert (pixels[letter:rows, columns : 2 * columns] == one[letter:]).mean() > 0.9
-    assert (pixels[-rows + letter :, :columns] == one[letter:]).mean() > 0.9
-    assert (pixels[-rows:, columns:] == 1).all()
+    # Below the letters are the figures themselves; c has another label, and d, alone in its row, all of it.
+    assert (pixels[letter : letter + rows, :columns] == one).mean() > 0.99
+    assert (pixels[letter : letter + rows, columns:] == one).mean() > 0.9
+    assert (pixels[-len(last) :] == last).mean() > 0.99
+    assert 0 < (pixels[:letter] < 1).mean() < 0.05 and (pixels[letter - 2 : letter] == 1).all()
+
+
+def test_panels_share_one_legend_of_what_they_explain_alike() -> None:
+    def figure(names: str) -> Any:
+        histogram = HISTOGRAM._replace(options={"metric": names})
+        return figures_of_papers.figure_of([histogram], Path("two.jsonl"), 3)
+
+    two = [{**one, "metrics": {"acc": 0.5, "fgsm.8": 0.2, "pgd20.8": 0.1}} for one in NINE]
+    Path("two.jsonl").write_text(lines(*two))
+    first, other, last = figure("acc,fgsm.8"), figure("pgd20.8,fgsm.8"), figure("pgd20.8,acc")
+    alone = figure("acc,fgsm.8").get_figheight()
+    whole = figures_of_papers.joined([("a", first), ("b", figure("acc,fgsm.8")), ("c", last)], 2, 6.0)
+    (legend,) = whole.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["clean", "FGSM, ε = 8/255"]
+    # acc has another colour in c, which keeps its legend; the others are lower by the height of theirs.
+    assert not first.legends and len(last.legends) == 1
+    assert first.bbox_inches.height == pytest.approx(alone)
+    assert whole.get_figheight() < alone + last.get_figheight() + 2 * figures_of_papers.GAP + 0.1
+    assert len(figures_of_papers.joined([("a", other)], 1, 3.0).legends) == 0
