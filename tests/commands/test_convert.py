@@ -32,34 +32,9 @@ def test_standard_input_is_read_where_no_file_is_named(board: str) -> None:
     assert run("prbench", text).stdout == run("prbench -", text).stdout == expected != ""
 
 
-def test_records_become_a_file_and_the_file_the_records(board: str) -> None:
-    result = run("prbench --write again.json", run(f"prbench {board}").stdout)
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
-    assert json.loads(Path("again.json").read_text()) == json.loads(Path(board).read_text())
-
-
 def test_a_dash_writes_to_standard_output() -> None:
     result = run("prbench --write -", [RECORD])
     assert json.loads(result.stdout) == [ROW]
-
-
-def test_what_is_not_expressed_is_listed_once_for_each_kind() -> None:
-    more = {**RECORD, "mine": 1, "metrics": {**METRICS, "wci": 3.0}}
-    result = run("prbench --write out.json", [more, {**more, "train": {"method": "mart"}}])
-    assert result.exit_code == 0
-    assert result.stderr.splitlines() == [
-        "rb-convert: not expressed in prbench, metrics (and how often): wci (2).",
-        "rb-convert: not expressed in prbench, fields (and how often): mine (2).",
-    ]
-
-
-def test_a_file_that_is_cut_off_leaves_the_others_and_says_where_it_ends(board: str) -> None:
-    Path("cut.json").write_text(Path(board).read_text()[:-2])
-    result = run(f"prbench cut.json {board}")
-    assert result.exit_code == 1 and "Expected what rb-convert prbench --help" in result.stderr
-    broken, *rest = records(result)
-    assert broken["error"]["message"].startswith("cut.json is no complete JSON: Expecting ")
-    assert len(rest) == 2
 
 
 def test_a_row_that_is_none_becomes_an_error_record_between_the_others() -> None:
@@ -88,6 +63,7 @@ def test_strict_stops_at_the_first_bad_row() -> None:
         ("prbench --scale half", "Invalid value for '--scale'"),
         ("", "No format is named. Choose one of: prbench"),
         ("csv --write nowhere/table.csv", "Cannot write nowhere/table.csv: nowhere does not exist."),
+        ("per-image --write table.txt", "table.txt ends in neither .csv nor .parquet"),
         ("robustbench folder", "The folder folder holds no .json files. Expected those of RobustBench's"),
     ],
 )
@@ -121,16 +97,6 @@ def test_no_records_write_no_file() -> None:
         "rb-convert: 1 failed record left out.",
     ]
     assert not Path("out.json").exists()
-
-
-def test_an_empty_file_is_no_json() -> None:
-    Path("empty.json").write_text("\n")
-    result = run("prbench empty.json")
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "rb-convert: error: empty.json is no complete JSON: Expecting value: line 2 column 1 (char 1)."
-        " Expected what rb-convert prbench --help describes.\n"
-    )
 
 
 def test_failed_records_and_bad_lines_are_left_out_and_the_rest_is_written() -> None:

@@ -49,16 +49,6 @@ def test_a_row_says_what_the_model_did_on_an_image(attacked: Record) -> None:
     assert {row["metric"] for row in rows} == {"acc", "fgsm.4", "corrupt.fog.2"}
 
 
-def test_results_of_the_store_come_with_the_same_answers(
-    attacked: Record, trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(datasets, "load", lambda *_, **__: pytest.fail("the images were read"))
-    words = "fgsm --eps 4 --detail --n 30 --device cpu --threads 1"
-    found = one(runner.run("attack", words, [trained["erm"]]))
-    assert found["evals"] == attacked["evals"][: len(found["evals"])]
-    assert found["examples"] == attacked["examples"]
-
-
 def test_more_images_than_a_record_holds_have_no_answers(
     trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,14 +58,6 @@ def test_more_images_than_a_record_holds_have_no_answers(
         record = one(runner.run("attack", words, [trained["erm"]]))
         assert [answers.FIELD in e for e in record["evals"] if "n" in e] == [n == 29] * 2
         assert (answers.LABELS in record) is (n == 29)
-
-
-def test_tables_of_records_have_no_columns_of_answers(attacked: Record) -> None:
-    as_csv = runner.run("convert", "csv --write -", [attacked])
-    ranked = runner.run("rank", "--by acc --format csv", [attacked])
-    for result in (as_csv, ranked):
-        header = result.stdout.splitlines()[0]
-        assert "fgsm.4" in header and not any(word in header for word in ("examples", "answers", "bits"))
 
 
 def test_parquet_has_the_same_rows(attacked: Record) -> None:
@@ -103,12 +85,3 @@ def test_damaged_bits_cost_the_rows_of_their_entry_only(attacked: Record) -> Non
     assert result.stderr.count("\n") == 1 and "The answers of fgsm.4 are damaged" in result.stderr
     rows = list(csv.DictReader(Path("table.csv").read_text().splitlines()))
     assert {row["metric"] for row in rows} == {"acc", "corrupt.fog.2"}
-
-
-def test_a_target_that_is_no_table_is_refused() -> None:
-    for target, said in (
-        ("table.txt", "table.txt ends in neither .csv nor .parquet"),
-        ("nowhere/table.csv", "nowhere does not exist"),
-    ):
-        result = runner.run("convert", f"per-image --write {target}", "{}\n")
-        assert result.exit_code == 2 and said in result.stderr
