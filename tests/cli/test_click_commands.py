@@ -50,20 +50,6 @@ def test_a_docstring_becomes_help_without_python() -> None:
     )
 
 
-def test_a_list_of_commands_shows_whole_sentences() -> None:
-    shown = " ".join(run("attack", "--help").stdout.split())
-    assert "fgsm Fast gradient sign method (Goodfellow et al. 2015, arXiv:1412.6572), L-infinity. " in shown
-
-
-def test_help_of_a_chosen_method_says_what_it_is_and_has_its_options() -> None:
-    shown = run("train", "--method trades --help").stdout
-    assert "--method trades:\n  TRADES (Zhang et al. 2019" in shown and "--lambda X " in shown
-    both = run("train", "--help --method erm,trades").stdout
-    assert "--method erm:" in both and "--method trades:" in both
-    plain = run("train", "--help").stdout
-    assert "TRADES" not in plain and "--lambda" not in plain
-
-
 @pytest.mark.parametrize(
     ("tool", "kept"), [("rank", False), ("plot", False), ("attack", True), ("ge", True), ("train", True)]
 )

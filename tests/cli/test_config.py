@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner import in_a_process, run
 from tests.runner import parsed as in_force
+from tests.runner import run
 
 
 def config(text: str, path: str = "rbtools.yaml") -> None:
@@ -121,23 +121,8 @@ def test_a_file_of_indices_is_a_path_and_their_numbers_are_none() -> None:
     assert in_force("attack", "pgd")["n"] == 9
 
 
-def test_a_subcommand_that_is_none_names_the_near_miss() -> None:
-    config("rb-attack: {pdg: {steps: 3}}\n")
-    assert "rb-attack has no 'pdg'. Did you mean 'pgd'" in run("attack", "pgd").stderr
-
-
 @pytest.mark.parametrize(("name", "problem"), [("nowhere.yaml", "No such file"), (".", "Is a directory")])
 def test_a_file_that_is_named_has_to_be_there(name: str, problem: str) -> None:
     result = run("train", f"--config {name}")
     expected = f"Cannot read {name}: {problem}"
     assert result.exit_code == 2 and expected in result.stderr
-
-
-def test_help_is_there_also_where_the_file_is_wrong() -> None:
-    config("nonsense: [")
-    assert run("train", "--help").exit_code == 0
-    assert run("attack", "pgd --help").exit_code == 0
-
-
-def test_without_a_file_yaml_is_not_even_imported() -> None:
-    assert "yaml" not in in_a_process("rank", "--by acc --allow-empty")[2]

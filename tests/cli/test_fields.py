@@ -65,15 +65,6 @@ def test_a_result_too_large_to_calculate_with_fails_its_record(trained: Any) -> 
     one_fails("ge acc --n 4", [good, claimed, good], 'has the entry "acc" in "evals" with a "value"')
 
 
-def test_an_integer_beyond_64_bits_is_part_of_a_key(trained: Any) -> None:
-    good = trained["erm"]
-    large = put(good, "arch.index", 10**30)
-    result = run("attack fgsm --n 4", [good, large])
-    first, second = runner.records(result)
-    assert result.exit_code == 0 and second["arch"]["index"] == 10**30
-    assert second["metrics"] == first["metrics"]
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     [("dataset", ["digits"]), ("train.method", {"a": 1}), ("train.epochs", [1]), ("arch.space", ["zoo"])],
@@ -130,14 +121,6 @@ def test_a_threat_model_that_is_none_costs_its_record_alone(threat: Any) -> None
     assert [path.parent.name for path in Path("out").rglob("*.json")] == ["Linf"]
 
 
-def test_ranks_and_bands_that_are_none_are_empty_cells_of_the_table() -> None:
-    odd = {"band": {"a": 1}, "rank_ci95": [], "ranking": {"ci95": "x"}, "aggregated": {"records": [2]}}
-    lines = [record("good", metrics={"acc": 0.5}), record("odd", metrics={"acc": 0.4}, **odd)]
-    for words in ("--format table", "--format csv", "--format csv --aggregate-by arch.name"):
-        result = run(f"rank --by acc {words}", lines)
-        assert result.exit_code == 0 and "0.4" in result.stdout, result.stderr
-
-
 def test_a_field_that_is_no_number_is_missing_in_its_record_alone() -> None:
     good = [record(name, metrics={"acc": place / 10}) for place, name in enumerate("abc")]
     odd = put(good[1], "arch.params", "0.5")
@@ -150,16 +133,3 @@ def test_a_field_that_is_no_number_is_missing_in_its_record_alone() -> None:
     words = "plot scatter --x acc --y arch.params -o o.svg"
     assert run(words, [good[0], odd, good[2]]).exit_code == 0
     assert message in run(words, [odd, odd]).stderr
-
-
-def test_a_model_to_attack_that_is_not_trained_is_refused_at_once(trained: Any) -> None:
-    Path("source.jsonl").write_text(runner.lines(record("simplecnn")))
-    result = run("attack transfer --n 4 --from source.jsonl", [trained["erm"]])
-    assert result.exit_code == 2 and "--from: The record has no checkpoint" in result.stderr
-
-
-def test_a_model_to_attack_that_cannot_be_loaded_is_named_in_each_record(trained: Any) -> None:
-    Path("source.jsonl").write_text(runner.lines(put(trained["erm"], "dataset", "nowhere")))
-    result = run("attack transfer --n 4 --from source.jsonl", [trained["erm"]])
-    assert result.exit_code == 1
-    assert "The model of --from cannot be attacked. " in json.loads(result.stdout)["error"]["message"]

@@ -8,7 +8,7 @@ import pytest
 
 from rbtools.cli.sink import Inconsistent
 from tests.records.test_consistency import HONEST, PLANTED
-from tests.runner import Record, entry, model, run
+from tests.runner import Record, entry, run
 
 SINKS = {
     "rank": "--by acc",
@@ -50,13 +50,3 @@ def test_many_are_counted(tool: str) -> None:
     result = run(tool, SINKS[tool], [named(FALSE[-1], number) for number in range(8)])
     assert result.stderr.count("is inconsistent") == 5
     assert "warning: and 3 more inconsistent records; rb-verify --inconsistent names them.\n" in result.stderr
-
-
-def test_metrics_without_an_entry_are_one_line_in_all() -> None:
-    some = [named({**HONEST, "metrics": {**HONEST["metrics"], "mine": 1.0}}, number) for number in range(9)]
-    result = run("rank", "--by acc", some)
-    assert result.stderr == (
-        "rb-rank: warning: 9 records with metrics that have no entry in evals (net0: mine): nothing says how"
-        " they were measured.\n"
-    )
-    assert run("rank", "--by acc", [model("a", metrics={"acc": 0.5})]).stderr == ""

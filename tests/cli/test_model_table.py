@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-
-import torch
 
 from rbtools.cli import tables
-from rbtools.models import build
-from tests.runner import on_a_terminal, one, run
 
 RECORD = {
     "arch": {"name": "resnet18"},
@@ -38,19 +33,3 @@ def test_a_failed_record_shows_its_error_and_what_was_measured() -> None:
     failed = {**RECORD, "error": {"tool": "rb-pr", "message": "The GPU is\x1b[31m gone."}}
     shown = tables.model_table(failed, 80)
     assert "error: The GPU is\ufffd[31m gone." in shown and "pgd20.8" in shown
-
-
-def test_a_record_without_results_is_named() -> None:
-    assert tables.model_table({}, 80).splitlines()[-1].startswith("(a pipe")
-
-
-def test_a_terminal_gets_the_table_and_a_pipe_the_record() -> None:
-    torch.manual_seed(0)
-    network = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
-    torch.save(network.state_dict(), "model.pt")
-    words = "none --n 10 --checkpoint model.pt --arch simplecnn --dataset digits --normalize none -q"
-    assert list(one(run("attack", words))["metrics"]) == ["acc"]
-    found = rows(on_a_terminal(f"rb-attack {words}"))
-    assert ["metric", "value", "n", "split"] in found
-    assert any(row[:1] == ["acc"] and row[-2:] == ["10", "test"] for row in found)
-    assert Path("rb-store").is_dir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -49,26 +48,6 @@ def test_a_dry_run_computes_nothing_and_passes_the_records_on() -> None:
     assert said[1:] == ["rb-train: erm: 1 training to compute.", "rb-train: pgd: 1 training to compute."]
 
 
-def test_what_the_store_has_is_found_and_measures_the_rest(trained: dict[str, dict[str, Any]]) -> None:
-    done = run("attack", "pgd --steps 3 --n 50", [trained["erm"]])
-    before = files_of_store()
-    result = run("attack", "pgd --steps 3 --n 50 --dry-run", [*trained.values()])
-    assert files_of_store() == before
-    assert "of 2 records 1 found in the store, 1 to compute." in result.stderr
-    assert "pgd3: 1 tile to compute." in result.stderr
-    assert records(result)[0]["metrics"] == records(done)[0]["metrics"]
-    assert "pgd3.8" not in records(result)[1]["metrics"]
-
-
-def test_a_pipe_of_dry_runs_says_what_waits_for_a_training() -> None:
-    first = run("train", f"{TRAIN} --dry-run", SMALL)
-    for tool, words in (("attack", "pgd"), ("pr", ""), ("ge", "acc"), ("corrupt", "fog")):
-        result = run(tool, f"{words} --dry-run", first.stdout)
-        assert result.exit_code == 0, result.stderr
-        assert "1 record would first be trained." in result.stderr
-        assert "error" not in records(result)[0]
-
-
 def plan() -> dict[str, Any]:
     """The last event of a dry run for programs, without the fields of every event."""
     (event,) = [event for event in events() if event["event"] == "plan"]
@@ -96,11 +75,6 @@ def test_both_sides_and_all_parts_are_looked_at(trained: dict[str, dict[str, Any
     assert "clean accuracy: 2 tiles to compute." in ge.stderr
     preset = run("attack", "preset prbench --n 20 --dry-run", [trained["erm"]])
     assert all(f"{name}: 1 tile to compute." in preset.stderr for name in ("pgd10", "pgd20", "cw20", "aa"))
-
-
-def test_a_training_again_leaves_the_old_weights_behind(trained: dict[str, dict[str, Any]]) -> None:
-    result = run("train", f"{TRAIN} --method trades --dry-run", [trained["erm"]])
-    assert "checkpoint" not in records(result)[0]
 
 
 def test_a_dry_run_of_the_score_says_what_it_would_be_made_of() -> None:
@@ -131,24 +105,10 @@ def test_a_log_has_an_event_a_line(jobs: str) -> None:
     assert found[-1]["status"] == 1
 
 
-def test_stages_of_a_pipe_share_a_log_and_every_tool_has_one(trained: dict[str, dict[str, Any]]) -> None:
-    for tool, words in (("attack", "fgsm --n 20"), ("rank", "--by acc"), ("score", "")):
-        run(tool, f"{words} --log log.jsonl", [*trained.values()])
-    ends = [event["tool"] for event in events() if event["event"] == "end"]
-    assert ends == ["rb-attack", "rb-rank", "rb-score"]
-
-
 def test_a_log_that_cannot_be_written_is_a_usage_error() -> None:
     result = run("attack", "fgsm --log no/such/folder/log.jsonl", SMALL)
     assert result.exit_code == 2
     assert "Cannot write the log no/such/folder/log.jsonl: No such file" in result.stderr
-
-
-def test_verbose_says_where_the_time_went(trained: dict[str, dict[str, Any]]) -> None:
-    said = run("attack", "fgsm --n 20 -v", [trained["erm"]]).stderr
-    assert re.search(r"^rb-attack: small erm seed 0: [\d.]+ s: .*model [\d.]+ s.*fgsm [\d.]+ s", said, re.M)
-    assert re.search(r"^rb-attack: [\d.]+ s in all: .*fgsm [\d.]+ s", said, re.M)
-    assert " in all" not in run("attack", "fgsm --n 20", [trained["erm"]]).stderr
 
 
 def test_stages_within_stages_count_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,21 +149,6 @@ def test_the_pace_is_of_what_was_done_since_the_start(monkeypatch: pytest.Monkey
     now = 110.0
     assert pace.words(600) == "40 images/s · 0:10 left"
     assert report.clock_time(3723) == "1:02:03"
-
-
-def test_the_status_line_has_pace_and_what_was_found(
-    trained: dict[str, dict[str, Any]], monkeypatch: Any
-) -> None:
-    shown: list[str] = []
-    monkeypatch.setattr(Terminal, "status", lambda self, text: shown.append(text))
-    monkeypatch.setattr("rbtools.evaluation.evaluate.batch_size", lambda device, shape: 128)
-    run("attack", "fgsm --n 300", [trained["erm"]])
-    pace = r"[\d,.]+ images/s · \d+:\d\d left"
-    so_far = rf"fgsm · image 256/300 · {pace} · fgsm\.8 0\.\d{{3}}"
-    assert any(re.fullmatch(so_far, line) for line in shown)
-    assert re.fullmatch(rf"{so_far} · fgsm, 1 of 1 · \d+ of \d+ stand · \d+ passes", shown[-1])
-    run("train", TRAIN, SMALL)
-    assert re.search(rf"^erm seed 0 · epoch 1/1 · batch 12/\d+ · {pace} · loss ", shown[-1])
 
 
 def test_a_name_in_the_status_line_moves_no_cursor(

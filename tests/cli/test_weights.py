@@ -20,7 +20,7 @@ from rbtools import datasets, models
 from rbtools.inputs import published_weights
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import nasbench201
-from tests.runner import Record, in_a_process, model, one, run
+from tests.runner import Record, model, one, run
 
 INDEX, SMALL = 4, {"channels": 2, "cells": 1}
 CELL: Record = {"schema": 1, "arch": nasbench201.arch(INDEX, **SMALL)}
@@ -200,13 +200,6 @@ def test_a_pickle_that_would_run_code_does_not(data: str) -> None:
     assert "has the results of" in said(words) and not Path("it-ran").exists()
     Path("bad/000004.pickle.pbz2").write_bytes(Path("bad/000004.pickle.pbz2").read_bytes()[:40])
     assert "is cut off, damaged or no file of NATS-Bench" in said(words)
-
-
-def test_found_results_need_no_torch(data: str) -> None:
-    words = f"--weights {write_nats()} --member cifar10 --dataset {data}"
-    one(attack(words))
-    _, told, modules = in_a_process("attack", f"fgsm --eps 0 --device cpu {words}", [CELL])
-    assert "torch" not in modules and "1 found in the store" in told
 
 
 def shards(folder: str, ending: str) -> None:

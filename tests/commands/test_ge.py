@@ -53,22 +53,6 @@ def test_the_difference_comes_with_both_sides(
     assert [gap["metric"] for gap in record["evals"][-len(names) :]] == [f"ge.{name}" for name in names]
 
 
-def test_all_images_of_both_splits_are_the_default(trained: dict[str, Record]) -> None:
-    record = one(run("acc --device cpu", trained["erm"]))
-    assert record["evals"][-1]["n"] == [1442, 355]
-
-
-def test_n_counts_the_images_of_either_side(trained: dict[str, Record]) -> None:
-    record = one(run("acc --n 30 --device cpu", trained["erm"]))
-    assert record["evals"][-1]["n"] == [30, 30]
-    assert "[default: that of --n]" in " ".join(run("acc --help").stdout.split())
-
-
-def test_a_difference_can_be_named(trained: dict[str, Record]) -> None:
-    metrics = one(run(f"acc --as gap {SOME}", trained["erm"]))["metrics"]
-    assert metrics["gap"] == pytest.approx(metrics["train.acc"] - metrics["acc"]) and "ge.acc" not in metrics
-
-
 def test_the_gaps_of_robust_loss_and_error_are_test_minus_train(known: dict[str, Record]) -> None:
     record = one(run(f"loss attack pgd --steps 3 --eps 8,32 {SOME}", known["erm"]))
     metrics = record["metrics"]

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import signal
 import subprocess
-import sys
 import time
-import types
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,8 +16,6 @@ from click.testing import Result
 from rbtools.store import Store
 from rbtools.store.checksum import content
 from rbtools.training import METHODS
-from rbtools.training.base import Loss
-from rbtools.training.erm import ERM
 from tests import runner
 from tests.runner import in_a_process, one, records
 
@@ -104,68 +97,6 @@ def test_a_preset_sets_what_single_options_do_not() -> None:
     config = told["config"]
     assert told["preset"] == "rice2020" and config["inner_mode"] == "train" and config["clean_pass"]
     assert config["schedule"] == "constant" and "milestones" not in config and config["val"] == 0.1
-
-
-def test_a_second_run_finds_everything() -> None:
-    first, again = run(f"{FAST} --seed 0,1"), run(f"{FAST} --seed 0,1")
-    assert again.stdout == first.stdout
-    assert again.stderr == "rb-train: 2 records: 0 computed, 2 found in the store.\n"
-    assert run(f"{FAST} --force -q").stderr == ""
-
-
-@pytest.fixture
-def exploding() -> Iterator[str]:
-    """A registered training method whose loss is infinite from the second batch on."""
-
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Exploding(ERM):
-        """Diverges."""
-
-        name = "exploding"
-
-        def __call__(self, model: Any, images: Any, labels: Any, draws: Any) -> Loss:
-            loss = super().__call__(model, images, labels, draws)
-            seen.append(1)
-            return loss if len(seen) == 1 else loss._replace(value=loss.value * float("inf"))
-
-    seen: list[int] = []
-    module = types.ModuleType("exploding")
-    module.Exploding = Exploding  # type: ignore[attr-defined]
-    sys.modules["exploding"] = module
-    METHODS._entries["exploding"] = "exploding:Exploding"
-    yield "exploding"
-    del METHODS._entries["exploding"], sys.modules["exploding"]
-
-
-def test_a_diverging_training_is_an_error_record_and_the_stream_goes_on(exploding: str) -> None:
-    result = run(f"{FAST} --method {exploding},erm", LINE + LINE)
-    assert result.exit_code == 1
-    first, second, *rest = records(result)
-    assert "The training diverged: the loss is inf in epoch 1." in first["error"]["message"]
-    assert first["error"]["tool"] == "rb-train"
-    assert {key: first[key] for key in first if key != "error"} == json.loads(LINE)  # the input, intact
-    assert "error" not in second and second["train"]["method"] == "erm"
-    assert ["error" in record for record in rest] == [True, False]
-    (line, _, summary) = result.stderr.splitlines()
-    assert line.startswith("rb-train: error: line 1 (|none~0|+") and "Lower the learning rate (--lr)" in line
-    assert summary == "rb-train: 4 records: 1 computed, 1 found in the store, 2 failed."
-
-
-def test_the_batch_cannot_be_larger_than_the_data() -> None:
-    for words, told in (
-        ("", "1413 training images (1442 less those that --val 0.02 holds out). Use --batch-size 1413 or"),
-        ("--val 0", "1442 training images. Use --batch-size 1442 or less."),
-    ):
-        result = run(f"--batch-size 2000 {words}")
-        assert result.exit_code == 1 and f"there are only {told}" in result.stderr
-
-
-def test_tracking_goes_into_the_history() -> None:
-    told = one(run(f"{FAST} --track robust --every 3 --track-n 20"))["train"]
-    found = told["history"]
-    gap = found["test_robust_loss"][0] - found["train_robust_loss"][0]
-    assert found["robust_loss_gap"] == [pytest.approx(gap, rel=1e-4, abs=1e-5)]
-    assert told["tracking"]["robust"] == {"n_train": 20, "n": 20}
 
 
 WRONG = {

@@ -13,8 +13,6 @@ from click.testing import Result
 
 import rbtools
 from rbtools.cli.output import RecordWriter
-from rbtools.execution.run import Run
-from rbtools.jobs.evaluate_record import EvaluateJob
 from rbtools.probabilistic import intervals
 from rbtools.records import checksums
 from tests import runner
@@ -208,20 +206,6 @@ def test_a_transfer_is_measured_again_from_the_model_that_its_entry_names(known:
     assert result["verdict"] == "cannot be told" and "--from" in result["reason"]
 
 
-def test_a_transfer_from_several_models_is_measured_again(trained: dict[str, Record]) -> None:
-    how: dict[str, Any] = {"attack": "mi-fgsm", "eps": 32, "steps": 2, "n": 40}
-    record = rbtools.transfer(trained["erm"], [trained["pgd"], trained["erm"]], **how)
-    (entry,) = [one for one in record["evals"] if one["metric"].startswith("transfer")]
-    assert set(entry["source"]) == {trained["pgd"]["checkpoint"], trained["erm"]["checkpoint"]}
-    assert verdicts(run("", record))[entry["metric"]] == "match"
-    old = copy.deepcopy(record)
-    for one in old["evals"]:
-        if "source_model" in one:
-            one["source_model"][one["source"].index(trained["pgd"]["checkpoint"])] = None
-    result = entries(run("", old))[entry["metric"]]
-    assert result["verdict"] == "cannot be told" and "--from" in result["reason"]
-
-
 def test_a_score_is_recomputed_from_its_ranges(measured: Record) -> None:
     other = copy.deepcopy(measured)
     other["checkpoint"] = "sha256:" + "0" * 64
@@ -277,26 +261,3 @@ def test_old_records_are_told_apart(measured: Record) -> None:
     result = run("--inconsistent", record)
     assert result.exit_code == 0 and "results without a checksum" in result.stderr
     assert "acc" in json.loads(result.stdout)["verify"]["without_checksum"]
-
-
-def test_workers_measure_too(trained: dict[str, Record]) -> None:
-    record = rbtools.attack(trained["erm"], "fgsm", n=30)
-    result = run("--jobs 2", record)
-    assert result.exit_code == 0, result.stderr
-    assert verdicts(result)["fgsm.8"] == "match"
-
-
-def test_the_options_of_the_run_go_with_every_measurement(
-    measured: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Run] = []
-    work = EvaluateJob.__call__
-
-    def recording(job: EvaluateJob, record: Record, run: Run) -> Record:
-        asked.append(run)
-        return work(job, record, run)
-
-    monkeypatch.setattr(EvaluateJob, "__call__", recording)
-    assert run("--threads 1 --batch 7 --device cpu", measured).exit_code == 0
-    told = {(one.placement.threads, one.settings.batch, one.placement.device) for one in asked}
-    assert told == {(1, 7, "cpu")}

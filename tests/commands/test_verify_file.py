@@ -60,12 +60,6 @@ def test_another_file_differs(theirs: Record, how: str) -> None:
     assert one["reason"].startswith("another checkpoint: ") and one["claimed"] == theirs["metrics"]["pgd2.16"]
 
 
-def test_the_store_is_asked_by_hash(trained: dict[str, Record]) -> None:
-    record = rbtools.attack(trained["erm"], "fgsm", n=20)
-    result = run("", {**record, "checkpoint_file": "/elsewhere/model.bin"})
-    assert result.exit_code == 0 and verdicts(result)["fgsm.8"]["verdict"] == "match"
-
-
 def test_without_records_the_file_of_images_is_judged_alone(theirs: Record) -> None:
     words = "--checkpoint model.bin --dataset digits"
     assert verdicts(run(f"{words} --adv adv"))["pgd2.16"]["verdict"] == "match"
