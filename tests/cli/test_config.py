@@ -71,15 +71,11 @@ def test_method_and_preset_may_stand_in_a_file() -> None:
 
 WRONG = {
     "rb-train: {epoch: 3}": "rbtools.yaml: rb-train has no 'epoch'. Did you mean 'epochs'",
-    "rb-train: {batch_size: 3}": "Did you mean 'batch-size'",
     "rb-tran: {epochs: 3}": "Unknown section in rbtools.yaml: 'rb-tran'. Did you mean 'rb-train'",
     "all: {epochs: 3}": "rbtools.yaml: all has no 'epochs'.",
-    "all: {devise: cpu}": "all has no 'devise'. Did you mean 'device'",
     "rb-train: {lr: many}": "Invalid value for '--lr': 'many' is no number.",
     "rb-train: {epochs: true}": "epochs in the configuration is True. Expected a value.",
-    "rb-train: {epochs: }": "epochs in the configuration is None. Expected a value.",
     "rb-train: {deterministic: 1}": "deterministic in the configuration is 1. Expected true or false.",
-    "rb-train: {schedule: steps}": "'steps' is not one of",
     "rb-train: 3": "rbtools.yaml: expected a section per tool",
     "[1, 2]": "rbtools.yaml: expected a section per tool",
     "rb-train: {epochs: 3": "expected ',' or '}'",
@@ -90,11 +86,9 @@ WRONG = {
     "rb-train: {config: x.yaml}": "config cannot be set by a file.",
     "rb-train: {store: ../elsewhere}": "store in the configuration is '../elsewhere', which lies outside",
     "rb-train: {store: /elsewhere}": "A file cannot name that; the command line and the environment can.",
-    "rb-train: {store: link}": "store in the configuration is 'link', which lies outside",
     "all: {data-dir: link/data}": "data-dir in the configuration is 'link/data', which lies outside",
     "rb-train: {dataset: 'imagefolder:../photos'}": "in the configuration is 'imagefolder:../photos'",
     "rb-train: {class-map: /y}": "class-map in the configuration is '/y', which lies outside",
-    "rb-train: {init-file: ~/x}": "init-file in the configuration is '~/x', which lies outside",
     "rb-train: {tensorboard: ../x}": "tensorboard in the configuration is '../x', which lies outside",
 }
 

@@ -53,11 +53,9 @@ def test_a_preset_sets_what_is_not_typed() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("nkt", "Unknown measure 'nkt'. Did you mean 'ntk'"),
         ("ntk --preset jung", "Unknown preset 'jung'. Did you mean 'jung2023'"),
         ("ntk --attack square", "--attack is 'square'. Images are perturbed by one of: fgsm, pgd."),
         ("ntk --kernel robust --beta 2", "beta of measure 'ntk' is 2. It must be from 0 to 1."),
-        ("ntk --eps many", "--eps"),
         ("ntk --on init --init-seed -1", "--init-seed"),
     ],
 )
