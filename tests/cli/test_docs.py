@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import click
 import pytest
 
 from rbtools.cli import docs, tools
-from rbtools.cli.docs import manual
 from tests.runner import one, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,19 +73,3 @@ def test_no_line_of_text_is_taken_for_a_request() -> None:
     for line in (line for path in MAN_PAGES for line in generated()[path].splitlines()):
         assert known.match(line) or line[:1] not in (".", "'"), line
         assert line.isascii()
-
-
-@pytest.mark.skipif(not shutil.which("groff"), reason="needs groff")
-def test_marks_that_roff_knows_come_out_as_they_went_in() -> None:
-    odd = [".start", "'start", "a\\b", "x - y", "--eps", "`q` 'r' ^ ~", "λ · ε ≤ 1"]
-    source = "".join(f".PP\n{manual._escape(text)}\n" for text in odd)
-    done = subprocess.run(
-        ["groff", "-Tutf8", "-man", "-Kutf8", "-ww"],
-        input=".TH X 1\n.SH A\n" + source,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.stderr == ""
-    plain = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout)
-    assert [line.strip() for line in plain.splitlines() if line.strip()][2:-1] == odd

@@ -111,16 +111,6 @@ def test_a_bad_line_is_named_carried_along_and_status_1(tool: str) -> None:
 
 
 @pytest.mark.parametrize("tool", READERS)
-def test_a_record_over_several_lines_is_told_once(tool: str) -> None:
-    text = json.dumps({"arch": {"name": "a"}, "metrics": {"acc": 0.5}}, indent=2)
-    result = run(tool, READERS[tool], text + "\n")
-    assert result.exit_code == 1
-    assert sum("error: line" in line for line in result.stderr.splitlines()) == 1
-    assert "Expected one JSON object per line, as jq -c . FILE writes it." in result.stderr
-    assert len(records(result)) == (len(text.splitlines()) if tool in FILTERS else 0)
-
-
-@pytest.mark.parametrize("tool", READERS)
 def test_a_file_of_another_kind_is_not_told_line_by_line(tool: str) -> None:
     result = run(tool, READERS[tool], "hello\n" * 100)
     assert result.exit_code == 1

@@ -3,6 +3,7 @@ processed."""
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from rbtools.cli.sink import Inconsistent
 from tests import runner
-from tests.runner import Record
+from tests.records.test_consistency import HONEST, PLANTED
+from tests.runner import Record, entry
 
 GOOD: Record = {
     "arch": {"space": "nasbench201", "index": 4},
@@ -133,3 +136,41 @@ def test_a_field_that_is_no_number_is_missing_in_its_record_alone() -> None:
     words = "plot scatter --x acc --y arch.params -o o.svg"
     assert run(words, [good[0], odd, good[2]]).exit_code == 0
     assert message in run(words, [odd, odd]).stderr
+
+
+# --- records that contradict themselves -----------------------------------------------------------
+
+
+SINKS = {
+    "rank": "--by acc",
+    "score": "--metric acc",
+    "plot": "scatter --x acc --y pgd20.8 -o figure.svg",
+}
+
+
+def stale(record: Record) -> Record:
+    """The record with a value and its interval changed by hand, which only the checksum shows."""
+    record = copy.deepcopy(record)
+    entry(record, "wci")["value"] = record["metrics"]["wci"] = 13.5
+    return record
+
+
+FALSE = [*(record for record, _ in PLANTED), stale(HONEST)]
+
+
+def named(record: Record, number: int) -> Record:
+    return {**record, "arch": {"name": f"net{number}"}}
+
+
+@pytest.mark.parametrize("tool", SINKS)
+def test_each_inconsistent_record_is_a_line_and_honest_ones_are_none(
+    tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Inconsistent, "LINES", 100)
+    given = [named(HONEST, 99), *(named(record, number) for number, record in enumerate(FALSE))]
+    result = run(f"{tool} {SINKS[tool]}", given)
+    assert result.exit_code == 0, result.stderr
+    lines = [line for line in result.stderr.splitlines() if "inconsistent" in line]
+    assert [line.split()[2] for line in lines] == [f"net{number}" for number in range(len(FALSE))]
+    assert "checksum is of another" in lines[-1] and "net99" not in result.stderr
+    assert "no entry" not in result.stderr

@@ -11,9 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
-from PIL import Image
-from torch import nn
 
 from rbtools import api
 from rbtools.attacks import ATTACKS, presets
@@ -23,19 +20,15 @@ from rbtools.evaluation.distances import local_optimality
 from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.device import environment
 from rbtools.execution.run import Run
-from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import screened_attack, stored_results
 from rbtools.jobs.screened_attack import Screened
 from rbtools.records import answers, consistency, metric_name
 from rbtools.store import Store
 from tests import runner
-from tests.networks import nearest
 from tests.runner import Record, in_a_process, one, records
 
-
-def run(words: str, *given: Record) -> Result:
-    return runner.run("attack", f"{words} --device cpu", given)
+run = runner.command("attack", "--device cpu")
 
 
 def without_results(record: Record) -> Record:
@@ -145,31 +138,6 @@ def test_a_full_disk_loses_no_result(trained: dict[str, Record], monkeypatch: py
     warning, *others = [line for line in result.stderr.splitlines() if "warning" in line]
     assert "No space left on device" in warning and "not kept" in warning
     assert not others  # once is enough, however many records there are
-
-
-# --- one checkpoint -------------------------------------------------------------------------------
-
-
-def test_a_class_map_says_which_folder_is_which_class(
-    trained: dict[str, Record], photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The network predicts the class of the nearest of the 20 training photographs."""
-    files = sorted((photos / "train").rglob("*.png"))
-    pixels = torch.tensor(np.array([np.array(Image.open(file)) for file in files])).permute(0, 3, 1, 2)
-    layers = (nn.Unflatten(1, (10, 2)), nn.AdaptiveMaxPool1d(1), nn.Flatten())
-    model = nn.Sequential(*nearest(pixels.flatten(1).double() / 255), *layers)
-    monkeypatch.setattr(resolve, "load_model", lambda *_: model.eval())
-    record = {**trained["erm"], "dataset": f"imagefolder:{photos}"}
-    folders = sorted(folder.name for folder in (photos / "train").iterdir())
-    Path("map.json").write_text(json.dumps({name: 9 - index for index, name in enumerate(folders)}))
-    asked = "fgsm --eps 0 --split train"
-    assert one(run(asked, record))["metrics"]["train.acc"] == 1
-    mapped = one(run(f"{asked} --class-map map.json", record))
-    assert mapped["metrics"]["train.acc"] == 0
-    # The next stage of a pipe has no class map option, and must not use the alphabetical order.
-    assert mapped["class_map"] == folders[::-1]
-    again = one(run(f"{asked} --force", mapped))
-    assert again["metrics"]["train.acc"] == 0
 
 
 # --- shards, and what is wrong --------------------------------------------------------------------
@@ -413,6 +381,7 @@ def test_two_phases_on_all_survivors_are_exact(
     both = (margins >= 0) & (stands == 1)
     assert 0 < both.sum() < (margins >= 0).sum() < 120
     assert entry["value"] == both.sum() / 120 and entry["n"] == 120
+    assert entry["seed"] == 0 and entry["draws"] and entry["passes"]["forward"] > 1
     about = entry["two_phase"]
     assert about["interval"] == [entry["value"]] * 2
     assert about["sampled"] == about["survivors"] == (margins >= 0).sum()
@@ -474,16 +443,6 @@ def test_a_smaller_sample_does_not_replace_a_larger(known: dict[str, Record]) ->
     assert replaced["evals"][-1]["two_phase"]["sampled"] == 20
 
 
-def test_the_entry_has_the_seed_of_its_sample_and_its_cost(
-    known: dict[str, Record], weak_screen: tuple[Any, ...]
-) -> None:
-    asked = "fgsm --eps 32 --n 60 --seed 3"
-    entry = one(run(f"{asked} --two-phase 10 --screen-steps 1", known["erm"]))["evals"][-1]
-    assert entry["seed"] == 3 and entry["draws"] and entry["passes"]["forward"] > 1
-    parts = "aa --attacks fgsm,pgd --eps 32 --n 60 --two-phase all --screen-steps 1"
-    assert one(run(parts, known["erm"]))["evals"][-1]["two_phase"]["broken_by"].keys() == {"fgsm", "pgd"}
-
-
 def test_a_goal_of_precision_enlarges_the_sample_until_it_is_met(known: dict[str, Record]) -> None:
     coarse = two_phase(known["erm"], "--precision-goal .2")["two_phase"]
     fine = two_phase(known["erm"], "--precision-goal .0001")["two_phase"]
@@ -539,29 +498,6 @@ def test_the_curve_has_the_accuracy_at_every_distance_from_one_search(
     other = one(run(f"{asked} --eps 8", known["erm"]))
     assert len(searches) == 1  # other distances are computed from the store
     assert values[0] >= other["metrics"][f"curve{suffix}.8"] >= values[1 if norm == "linf" else -1]
-
-
-def test_the_curve_is_not_above_pgd(known: dict[str, Record]) -> None:
-    asked = "--eps 8,16,24,32 --n 100"
-    curve = one(run(f"curve --queries 200 {asked}", known["erm"]))["metrics"]
-    pgd = one(run(f"pgd --steps 40 {asked}", known["erm"]))["metrics"]
-    for eps in (8, 16, 24, 32):
-        assert pgd[f"pgd40.{eps}"] - 0.1 <= curve[f"curve.{eps}"] <= pgd[f"pgd40.{eps}"] + 0.01
-
-
-def test_several_searches_are_compared_by_their_local_optimality(known: dict[str, Record]) -> None:
-    asked = "curve --norm l2 --queries 60 --n 40 --eps 1"
-    record = one(run(f"{asked} --attacks fmn,ddn,curve", known["erm"]))
-    values = {name: record["metrics"][f"optimality.{name}"] for name in ("fmn.l2", "ddn.l2", "curve.l2")}
-    assert all(0 < value <= 1 for value in values.values())
-    assert record["evals"][-1]["best"] == "fmn,ddn,curve" and record["evals"][-1]["attack"] == "curve"
-    assert {"fmn.l2.1", "ddn.l2.1", "curve.l2.1", "fmn.l2.distance", "ddn.l2.distance"} <= record[
-        "metrics"
-    ].keys()
-    fmn = one(run("fmn --norm l2 --steps 30 --n 40 --eps 1", known["erm"]))
-    assert fmn["metrics"]["fmn.l2.1"] == record["metrics"]["fmn.l2.1"]
-    added = one(run("fmn --norm l2 --steps 30 --n 40 --eps 1", record))
-    assert added["metrics"] == record["metrics"]  # the same protocol, so that one replaces the other
 
 
 def test_local_optimality_by_hand() -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
+from rbtools import datasets
+from rbtools.records import answers
 from tests import runner
-from tests.runner import Record, records
+from tests.runner import Record, one, records
 
 ROW = {"dataset": "CIFAR-10", "model": "ResNet-18", "method": "PGD", "acc": 83.83, "ar": {"AA": 46.34}}
 METRICS = {"acc": 0.8383, "aa.8": 0.4634}
 RECORD = runner.model("resnet18", dataset="cifar10", train={"method": "pgd"}, metrics=METRICS)
 
 
-def run(words: str, given: list[Record] | str = "") -> Result:
-    return runner.run("convert", words, given)
+run = partial(runner.run, "convert")
 
 
 @pytest.fixture
@@ -99,11 +102,78 @@ def test_no_records_write_no_file() -> None:
     assert not Path("out.json").exists()
 
 
-def test_failed_records_and_bad_lines_are_left_out_and_the_rest_is_written() -> None:
-    failed = {"schema": 1, "arch": {"name": "x"}, "error": {"message": "no"}}
-    text = runner.lines(failed) + "hello\n" + runner.lines(RECORD, {"arch": {}})
-    result = run("prbench --write out.json", text)
+# --- a row for each image of each metric ----------------------------------------------------------
+
+
+COLUMNS = ["model", "checkpoint", "example", "class", "metric", "correct"]
+
+
+@pytest.fixture
+def attacked(trained: dict[str, Record]) -> Record:
+    words = "--n 30 --device cpu --threads 1"
+    clean = runner.run("attack", f"fgsm --eps 4 --detail {words}", [trained["erm"]])
+    return one(runner.run("corrupt", f"fog --severity 2 {words}", clean.stdout))
+
+
+def table(*given: Record) -> list[dict[str, str]]:
+    result = runner.run("convert", "per-image --write -", given)
+    assert (result.exit_code, result.stderr) == (0, "")
+    rows = csv.DictReader(io.StringIO(result.stdout))
+    assert rows.fieldnames == COLUMNS
+    return list(rows)
+
+
+def test_a_row_says_what_the_model_did_on_an_image(attacked: Record) -> None:
+    rows = table(attacked)
+    labels = datasets.load("digits", "test").labels
+    in_order = labels[datasets.subset(labels, 30, seed=0)].tolist()
+    assert {row["model"] for row in rows} == {"small erm seed 0"}
+    assert {row["checkpoint"] for row in rows} == {attacked["checkpoint"]}
+    for entry in attacked["evals"]:
+        own = [row for row in rows if row["metric"] == entry["metric"]]
+        bits = answers.of(entry)
+        if bits is None:
+            assert own == []
+            continue
+        assert [row["correct"] for row in own] == [str(int(bit)) for bit in bits.right]
+        assert [int(row["example"]) for row in own] == list(range(30))
+        assert [int(row["class"]) for row in own] == in_order
+    assert {row["metric"] for row in rows} == {"acc", "fgsm.4", "corrupt.fog.2"}
+
+
+def test_more_images_than_a_record_holds_have_no_answers(
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "MOST", 29)
+    for n in (29, 30):
+        words = f"fgsm --eps 2 --n {n} --device cpu --threads 1"
+        record = one(runner.run("attack", words, [trained["erm"]]))
+        assert [answers.FIELD in e for e in record["evals"] if "n" in e] == [n == 29] * 2
+        assert (answers.LABELS in record) is (n == 29)
+
+
+def test_parquet_has_the_same_rows(attacked: Record) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    result = runner.run("convert", "per-image --write table.parquet", [attacked])
+    assert (result.exit_code, result.stderr) == (0, "")
+    read = parquet.read_table("table.parquet")
+    assert read.column_names == COLUMNS
+    for row, text in zip(read.to_pylist(), table(attacked), strict=True):
+        numbers = {name: int(text[name]) for name in ("example", "class", "correct")}
+        assert {**row, "correct": int(row["correct"])} == {**text, **numbers}
+
+
+def test_unknown_classes_are_empty_and_formulas_are_texts(attacked: Record) -> None:
+    del attacked["examples"]
+    attacked["arch"]["name"] = "=1+1"
+    rows = table(attacked)
+    assert {row["class"] for row in rows} == {""} and rows[0]["model"] == "'=1+1 erm seed 0"
+
+
+def test_damaged_bits_cost_the_rows_of_their_entry_only(attacked: Record) -> None:
+    runner.entry(attacked, "fgsm.4")["answers"]["bits"] = "!"
+    result = runner.run("convert", "per-image --write table.csv", [attacked])
     assert result.exit_code == 1
-    assert json.loads(Path("out.json").read_text()) == [ROW]
-    assert "line 2 is not JSON" in result.stderr and "1 failed record left out." in result.stderr
-    assert "line 4 (unnamed): A row of PRBench has a data set" in result.stderr
+    assert result.stderr.count("\n") == 1 and "The answers of fgsm.4 are damaged" in result.stderr
+    rows = list(csv.DictReader(Path("table.csv").read_text().splitlines()))
+    assert {row["metric"] for row in rows} == {"acc", "corrupt.fog.2"}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from tests import runner
 from tests.runner import Record
@@ -25,17 +25,16 @@ def write(name: str, records: list[Record]) -> None:
     Path(name).write_text(runner.lines(*records))
 
 
-def run(words: str, given: list[Record] | None = None) -> Result:
-    return runner.run("corr", words, given or [])
+run = partial(runner.run, "corr")
 
 
-def lines(words: str, given: list[Record] | None = None) -> list[Record]:
+def lines(words: str, given: list[Record] | tuple[()] = ()) -> list[Record]:
     result = run(words, given)
     assert (result.exit_code, result.stderr) == (0, "")
     return runner.records(result)
 
 
-def pairs(words: str, given: list[Record] | None = None) -> dict[tuple[str, str], float | None]:
+def pairs(words: str, given: list[Record] | tuple[()] = ()) -> dict[tuple[str, str], float | None]:
     return {(one["row"], one["col"]): one["value"] for one in lines(words, given)}
 
 

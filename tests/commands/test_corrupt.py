@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
 
 from rbtools import datasets, models
 from rbtools.corruptions import CORRUPTIONS
@@ -23,9 +22,7 @@ from rbtools.store import Store
 from tests import runner
 from tests.runner import Record, entry, one, records
 
-
-def run(words: str, *given: Record) -> Result:
-    return runner.run("corrupt", f"{words} --device cpu", given)
+run = runner.command("corrupt", "--device cpu")
 
 
 @pytest.mark.parametrize("archived", [False, True])

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from click.testing import Result
 
-from rbtools.measures import MEASURES
 from tests.runner import Record, entry, one, run
 
 RECORD: Record = {
@@ -28,16 +25,6 @@ def test_a_list_of_measures_is_measured_at_the_distances_given() -> None:
     assert isinstance(record["metrics"]["params"], int)
     told = entry(record, "ntk.robust.fro.fgsm.3")
     assert told["tool"] == "rb-measure" and told["eps"] == pytest.approx(3 / 255)
-
-
-@pytest.mark.slow
-def test_every_measure_of_a_trained_network_has_a_name_of_its_own(
-    trained: dict[str, dict[str, Any]],
-) -> None:
-    record = one(rb_measure("all --probes 2 --batches 1 --iterations 5", trained["pgd"]))
-    new = [entry["metric"] for entry in record["evals"] if entry["tool"] == "rb-measure"]
-    assert len(new) == len(set(new))
-    assert {name.split(".")[0] for name in new} == set(MEASURES.all)
 
 
 def test_a_preset_sets_what_is_not_typed() -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from click.testing import Result
 
 from rbtools.errors import UsageError
 from rbtools.parse_units import radii, tolerances
 from tests import runner
 from tests.runner import Record, entry, one
 
-
-def run(words: str, *given: Record) -> Result:
-    return runner.run("pr", f"{words} --device cpu", given)
+run = runner.command("pr", "--device cpu")
 
 
 def test_the_defaults_are_those_of_the_benchmark(trained: dict[str, Record]) -> None:

@@ -41,8 +41,7 @@ def bare(name: str) -> Record:
     return runner.model(name, share, dataset="d", train={"method": "pgd", "seed": 0})
 
 
-def run(words: str, *given: Record) -> Result:
-    return runner.run("rank", f"--by pgd20.8 --bootstrap 200 {words}", given)
+run = runner.command("rank", "--by pgd20.8 --bootstrap 200")
 
 
 def changed(gained: int, lost: int, seed: int = 1) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ FGSM = f"fgsm --eps 8 --n 40 {CPU}"
 TRAIN = f"--val 0 --epochs 2 --lr 0.2 {CPU}"  # as the fixture's "erm"
 
 
-def run(words: str) -> Result:
-    return runner.run("store", words)
+run = partial(runner.run, "store")
 
 
 def trained_again(record: Record) -> Result:
