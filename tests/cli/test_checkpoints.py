@@ -114,33 +114,6 @@ def test_mean_and_std_are_two_words_of_one_option() -> None:
 # --- records of files -----------------------------------------------------------------------------
 
 
-REFUSED = {
-    "attack fgsm --checkpoint bare.pt --normalize cifar1": "Unknown normalization 'cifar1'. Did you mean",
-    "attack fgsm --checkpoint bare.pt --normalize 0.5": "Expected a mean and a standard deviation",
-    "attack fgsm --checkpoint bare.pt --normalize 0.5,0.5 0.5": "2 means and 1 standard deviations",
-    "attack fgsm --checkpoint bare.pt --normalize 0.5 0": "can normalise nothing",
-    "attack fgsm --checkpoint bare.pt --normalize 125.3,123,113.9 63,62.1,66.7": "Did you mean"
-    " 0.4914,0.4824,0.4467 0.2471,0.2435,0.2616?",
-    "attack fgsm --member first": "--member is of a file.",
-    "arch --from-checkpoint gone.pt": "gone.pt does not exist. Expected a file.",
-    "arch --from-checkpoint bare.pt --space zoo": "--space chooses architectures of a space",
-    "arch --normalize none": "--normalize is about a file of weights. Add --from-checkpoint",
-    "arch --arch torchvision:resnet5": "Unknown torchvision model 'resnet5'. Did you mean",
-    "arch --arch torchvisio:resnet50": "Unknown space 'torchvisio'. Did you mean 'torchvision'?",
-    "arch --arch timm:": "'timm:' names no network",
-    "arch --arch python:gone:make": "There is no Python module gone",
-    "arch --arch python:lib/gone.py:make": "or installed. Did you mean 'lib.gone'?",
-    "arch --arch python:make": "Expected python:MODULE:FUNCTION",
-}
-
-
-@pytest.mark.parametrize("typed", REFUSED)
-def test_wrong_use_is_a_usage_error(typed: str, bare: str) -> None:
-    tool, words = typed.split(" ", 1)
-    result = run(tool, words)
-    assert result.exit_code == 2 and REFUSED[typed] in result.stderr and not result.stdout
-
-
 def test_a_training_leaves_behind_what_belonged_to_the_file(trained_network: Normalized) -> None:
     cell = {"space": "nasbench201", "str": CELL, "channels": 4, "cells": 1}
     network = models.build(cell, classes=10, shape=(1, 8, 8))

@@ -113,10 +113,3 @@ def test_a_file_of_indices_is_a_path_and_their_numbers_are_none() -> None:
     # options that forbid nothing are allowed
     config("rb-attack: {n: 9, allow-code: false, store: inner/store}\n")
     assert in_force("attack", "pgd")["n"] == 9
-
-
-@pytest.mark.parametrize(("name", "problem"), [("nowhere.yaml", "No such file"), (".", "Is a directory")])
-def test_a_file_that_is_named_has_to_be_there(name: str, problem: str) -> None:
-    result = run("train", f"--config {name}")
-    expected = f"Cannot read {name}: {problem}"
-    assert result.exit_code == 2 and expected in result.stderr

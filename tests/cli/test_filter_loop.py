@@ -17,7 +17,7 @@ from rbtools.errors import RbError
 from rbtools.execution.engine import JobFunction
 from rbtools.execution.run import Run
 from rbtools.records import Line
-from tests.runner import model, records, run
+from tests.runner import records, run
 
 
 class Same(JobFunction):
@@ -47,13 +47,6 @@ def test_an_interruption_between_a_job_and_its_line_loses_no_result(
             RecordSource(files=("in.jsonl",)), [Same()], Terminal("test"), run=Run.of(tool="test")
         )
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [record]
-
-
-def test_a_data_set_that_is_not_there_is_one_error_before_the_first_record() -> None:
-    archs = [model(f"nb201-{number}", space="nasbench201") for number in range(3)]
-    done = run("train", "--dataset cifar10 --epochs 0 --data-dir nowhere", archs)
-    assert done.exit_code == 2 and done.stdout == ""
-    assert done.stderr.count("\n") == 1 and "The data set cifar10 was not found" in done.stderr
 
 
 def test_shards_divide_the_results_of_a_record_and_keep_their_places() -> None:

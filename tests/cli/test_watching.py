@@ -107,12 +107,6 @@ def test_a_log_has_an_event_a_line(jobs: str) -> None:
     assert found[-1]["status"] == 1
 
 
-def test_a_log_that_cannot_be_written_is_a_usage_error() -> None:
-    result = run("attack", "fgsm --log no/such/folder/log.jsonl", SMALL)
-    assert result.exit_code == 2
-    assert "Cannot write the log no/such/folder/log.jsonl: No such file" in result.stderr
-
-
 def test_stages_within_stages_count_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([0.0, 1.0, 4.0, 10.0])
     monkeypatch.setattr("rbtools.report.time.perf_counter", lambda: next(ticks))

@@ -229,9 +229,3 @@ def test_a_checkpoint_in_several_files_is_one(ending: str) -> None:
     assert "1 computed" in changed.stderr and changed.stdout != first.stdout
     Path(f"hub/part-1.{ending}").unlink()
     assert f"part-1.{ending} cannot be read: No such file" in run("attack", words).stderr
-
-
-def test_a_folder_without_weights_says_what_is_wanted() -> None:
-    Path("none").mkdir()
-    result = run("attack", "none --checkpoint none")
-    assert result.exit_code == 2 and "--checkpoint none is a folder without" in result.stderr

@@ -129,33 +129,6 @@ def test_digits_are_one_channel_of_8x8() -> None:
     assert record["arch"]["macs"] == inner // 16 + 9 * 16 * 8 * 8 + 64 * 10
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--index 15625", "no architecture with the index 15625. Indices go from 0 to 15624."),
-        ("--index 1.5", "--index has 1.5. Expected whole numbers, such as 13714 or 0-9,50."),
-        ("--index 7-5", "--index has the range '7-5', which runs backwards. Write '5-7'."),
-        ("--str |nor_conv_3x3~0|+|nor_con~0", "does not parse at character 19: found 'nor_con'"),
-        ("--where kernel_params", "--where: Expression 'kernel_params' is a number, not a condition."),
-        ("--where 'kernl_params == 1'", "field 'kernl_params'. Did you mean 'kernel_params'"),
-        ("--neighbours nb201-99999", "no architecture with the index 99999"),
-        ("--neighbours 1 --index 1", "More than one of --arch, --index, --str"),
-        ("--space zoo --neighbours 0", "has no neighbours: the space zoo is a plain list."),
-        ("--space zoo --cells 1", "have no cells, which those of nasbench201 have: leave it out"),
-        ("--space zoo --str resnet19", "Unknown model 'resnet19'. Did you mean 'resnet18'"),
-        ("--arch resnet18 --width 9", "have no width, which those of fcnn and rescnn have"),
-        ("--space nasbench", "'nasbench' is not one of 'nasbench201'"),
-        ("--sample 0", "0 is less than 1"),
-        ("--dataset imagefolder:nowhere", "The image folder nowhere does not exist."),
-        ("results.jsonl", "so results.jsonl means nothing. Did you mean --from-checkpoint?"),
-    ],
-)
-def test_wrong_use_is_one_line(words: str, message: str) -> None:
-    result = run(words)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert result.stderr.startswith("rb-arch: error: ") and message in result.stderr
-
-
 SPACE = """
 from torch import nn
 

@@ -159,23 +159,6 @@ def test_a_report_of_two_models_is_an_error_after_their_cards(trained: dict[str,
     assert "A report is of one model" in result.stderr and "two.html was not written" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--time 10x", "--time is '10x'. Expected a length of time, such as 90s, 10m, 2h, or none."),
-        ("--time 0", "--time is '0'"),
-        ("--for cleen", "--for is 'cleen'. Did you mean 'clean'? Expected all, l-inf, corruptions, pr, or"),
-        ("--eps 4,8", "A card is at one distance above 0"),
-        ("-o card.pdf", "Expected a file that ends in html"),
-        ("-o no/such/card.md", "no/such"),
-    ],
-)
-def test_wrong_options(words: str, message: str) -> None:
-    result = run(words)
-    assert result.exit_code == 2
-    assert message in result.stderr
-
-
 @pytest.fixture
 def weights(trained: dict[str, Record]) -> Callable[[str], str]:
     """The file of a trained network, by its method."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from click.testing import Result
 
 from rbtools.records import consistency
@@ -42,20 +41,6 @@ def test_an_interrupted_run_and_more_images_go_on_from_the_store(known: dict[str
     assert one(more)["metrics"][name] == one(again)["metrics"][name] == one(found)["metrics"][name]
     spent = [entry(record, name)["draws_spent"] for record in (few, one(more), one(again))]
     assert spent[0] < spent[1] == spent[2] <= 9 * 300
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("--alpha 0.5", "alpha is 0.5. It must be between 0 and 0.5"),
-        ("--sigma 0", "sigma of certifier 'smooth' is 0. It must be above 0"),
-        ("--eps -1", "A distance is 0 or more"),
-        ("--norm linf", "No such option"),
-    ],
-)
-def test_wrong_settings_are_refused_before_the_work(words: str, says: str) -> None:
-    result = run(f"smooth {words}", {"schema": 1, "arch": {"name": "a"}})
-    assert result.exit_code == 2 and says in result.stderr.replace("\n", " ")
 
 
 def test_its_entry_gives_the_command_and_is_verified_by_it(known: dict[str, Record]) -> None:

@@ -57,26 +57,6 @@ def test_strict_stops_at_the_first_bad_row() -> None:
     assert result.exit_code == 1 and len(records(result)) == 1 and "because of --errors stop" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("prbench nowhere.json", "Cannot read nowhere.json: No such file or directory."),
-        ("prbench .", ". is a folder. Expected a file: prbench is one file."),
-        ("prbench a --write a", "a is both read and written. Write elsewhere."),
-        ("prbench --scale half", "Invalid value for '--scale'"),
-        ("", "No format is named. Choose one of: prbench"),
-        ("csv --write nowhere/table.csv", "Cannot write nowhere/table.csv: nowhere does not exist."),
-        ("per-image --write table.txt", "table.txt ends in neither .csv nor .parquet"),
-        ("robustbench folder", "The folder folder holds no .json files. Expected those of RobustBench's"),
-    ],
-)
-def test_wrong_use_is_one_line_and_status_2(words: str, message: str) -> None:
-    Path("folder").mkdir()
-    result = run(words)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert message in result.stderr and not Path("nowhere").exists()
-
-
 def test_a_file_without_results_says_so() -> None:
     Path("empty.json").write_text("[]")
     result = run("prbench empty.json")

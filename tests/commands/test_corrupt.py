@@ -59,29 +59,6 @@ def test_the_accuracy_is_that_of_a_loop_over_images(trained: dict[str, Record]) 
     assert "seed" not in told  # nothing is drawn
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("contrast --severity 0", "--severity is 0. Severities are 1, 2, 3, 4 and 5; write 3 or 1-5."),
-        ("contrst", "Did you mean 'contrast' or 'frost'? Known: gaussian_noise, shot_noise,"),
-        ("--severity 5 contrast", "Options follow it"),
-        ("contrast --from nowhere", "--from: nowhere does not exist. Expected the folder of an archive"),
-        ("contrast --write x --severity 3", "--write makes an archive, which has all five"),
-        ("contrast --write x --from y", "evaluate nothing, but --from is given."),
-        ("contrast --show no/x.png", "Cannot write no/x.png: no does not exist."),
-        ("contrast --reference x", "--reference goes with all."),
-        ("all --reference x", "x does not exist. Expected a file."),
-    ],
-)
-def test_wrong_use_is_a_usage_error(words: str, message: str) -> None:
-    result = run(words)
-    assert result.exit_code == 2 and result.stdout == ""
-    assert message in result.stderr
-
-
-# --- an archive -----------------------------------------------------------------------------------
-
-
 def test_a_written_copy_is_evaluated_as_the_images_made_here(trained: dict[str, Record]) -> None:
     chosen = "gaussian_noise,frost,contrast --n 40"
     wrote = run("gaussian_noise,frost,contrast --write copy --seed 3")
@@ -229,9 +206,6 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
         np.save("CIFAR-10-C/labels.npy", labels)
         wrong = run(f"fog --from CIFAR-10-C --store none {named}")
         assert wrong.exit_code == 1 and "Expected 4 whole numbers or more: the labels" in wrong.stderr
-
-
-# --- sums -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -79,9 +79,6 @@ def test_one_result_that_is_named_or_saved_is_the_adaptive_one(record: Record) -
     assert differs["verify"]["entries"]["pgd3.16"]["verdict"] == "differs"
 
 
-# --- keys, and results of other stages --------------------------------------------------------------------
-
-
 def test_without_stages_the_key_is_as_before(record: Record) -> None:
     plain = inputs_fields(resolve_inputs(record, Run.of()))
     assert {*plain} == {"version", "checkpoint", "arch", "data", "split"}
@@ -101,9 +98,6 @@ def test_results_of_other_stages_do_not_contradict_each_other() -> None:
         ]
         found = consistency.summary(model("a", *entries))["inconsistent"]
         assert sum(" is only " in one["says"] or " but pgd3.8 " in one["says"] for one in found) == count
-
-
-# --- rb-verify, workers -----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -135,9 +129,6 @@ def test_the_numbers_do_not_depend_on_the_batch(record: Record) -> None:
     assert outcome(one(run("attack", f"{defend} --batch 7 --store other", [record]))) == outcome(whole)
 
 
-# --- a stage of the user's own, wrong input ---------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("_own_stage")
 @pytest.mark.parametrize("some", ["", " --backward identity", " --jobs 2"])
 def test_a_stage_of_the_users_own(some: str, record: Record) -> None:
@@ -149,18 +140,3 @@ def test_a_stage_of_the_users_own(some: str, record: Record) -> None:
     assert verified["pgd3.16"]["verdict"] == "match"
     refused = records(run("verify", "--device cpu", [found]))[0]["verify"]["entries"]["pgd3.16"]
     assert refused["verdict"] == "cannot be told" and "add --allow-code" in refused["reason"]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("--defend quantise", "Unknown defence 'quantise'. Did you mean 'quantize'?"),
-        ("--defend jpeg:0", "quality of defence 'jpeg' is 0. It must be from 1 to 100."),
-        ("--defend python:own_stage:Grey", "is a program, which would run. If you trust it, add"),
-        ("--defend jpeg --backward some", "'some' is not one of 'none', 'identity', 'own'"),
-        ("--backward own", "--backward is of stages."),
-    ],
-)
-def test_wrong_stages_are_refused_before_any_record(words: str, says: str, record: Record) -> None:
-    done = run("attack", f"fgsm {words} {SOME}", [record])
-    assert done.exit_code == 2 and says in done.stderr and not done.stdout

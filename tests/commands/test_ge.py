@@ -119,24 +119,6 @@ def test_a_data_set_of_one_split_has_no_generalisation_error(
     assert "has no split 'train'" in message and "give a data set that has train and test" in message
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("acc --split train", "No such option '--split'"),
-        ("attack fgsm --eps -1", "--eps is -1."),
-        ("acc --n-train 0", "Invalid value for '--n-train'"),
-        ("loss attack apgd-ce", "stops at examples that are broken"),
-        ("loss attack pgd --iterate any", "stops at examples that are broken"),
-        ("loss attack pgd --target 1", "stops at examples that are broken"),
-    ],
-)
-def test_wrong_use_is_a_usage_error(words: str, message: str) -> None:
-    result = run(words)
-    assert result.exit_code == 2 and result.stdout == ""
-    assert message in result.stderr and result.stderr.count("\n") == 1
-    assert result.stderr.startswith("rb-ge: error: ")
-
-
 def test_the_gap_of_pr_is_given_over_right_images_and_over_all(trained: dict[str, Record]) -> None:
     question = "pr --gamma 0.3 --rho 0.2 --samples 5"
     record = one(run(f"{question} {SOME}", trained["erm"]))

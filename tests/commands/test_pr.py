@@ -55,30 +55,6 @@ def test_tolerances_are_shares() -> None:
             tolerances(text)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--noise gauss", "noise"),
-        ("--samples 0", "Invalid value for '--samples'"),
-        ("--gamma 0", "--gamma 0 is not in (0, 1]"),
-        ("--as mine --gamma 8", "Did you mean 8/255?"),
-        ("--preset prbenck", "Did you mean 'prbench'"),
-        ("--truncate --no-clip", "in place of clipping"),
-        ("--confidence 95", "0.95 is 95 %. Did you mean 0.95?"),
-        ("--confidence 0.3", "is not in [0.5, 1)"),
-        ("--rho 0.1,0 --passes above", "no PR is above 1"),
-        ("--sampling rare --require-decided", "--require-decided does not go with it"),
-        ("--sampling rare --denominator all", "--denominator all does not go with it"),
-        ("--sampling rare --floor 0", "--floor is 0. Expected a probability in (0, 1)"),
-        ("--sampling rare --gamma 0:0.1:3", "--sampling rare needs a --gamma above 0"),
-    ],
-)
-def test_wrong_use_is_a_usage_error(words: str, message: str) -> None:
-    result = run(words)
-    assert result.exit_code == 2 and result.stdout == ""
-    assert message in result.stderr and result.stderr.count("\n") == 1
-
-
 def test_too_few_samples_get_a_note_and_are_refused_where_certainty_is_asked_for(
     known: dict[str, Record],
 ) -> None:

@@ -54,9 +54,6 @@ def accs(*values: float) -> list[Record]:
     return [record("abcdefgh"[n], metrics={"acc": value}) for n, value in enumerate(values)]
 
 
-# --- order ----------------------------------------------------------------------------------------
-
-
 def test_a_ranked_record_as_it_is_written() -> None:
     assert out("--by acc", [record("a", metrics={"acc": 0.5}, mine={"x": 1})]) == (
         '{"schema":1,"arch":{"name":"a"},"metrics":{"acc":0.5},"mine":{"x":1},"rank":1}\n'
@@ -70,9 +67,6 @@ def test_the_best_comes_first_and_equals_share_a_rank() -> None:
     assert places("--by acc --top 3", some) == [(1, "d"), (2, "b"), (2, "e")]
 
 
-# --- what is left out -----------------------------------------------------------------------------
-
-
 def test_failed_records_and_bad_lines_are_left_out_and_counted() -> None:
     lines = [FAILED, "hello", runner.lines(*accs(0.5)).strip(), "[]", FAILED]
     result = run("--by acc", "".join(f"{line}\n" for line in lines))
@@ -82,9 +76,6 @@ def test_failed_records_and_bad_lines_are_left_out_and_counted() -> None:
     assert said[0].startswith("rb-rank: error: line 2 is not JSON")
     assert said[1].startswith("rb-rank: error: line 4 is a list")
     assert said[2:] == ["rb-rank: 2 failed records left out.", "rb-rank: 2 bad lines left out."]
-
-
-# --- the table on a terminal ----------------------------------------------------------------------
 
 
 def wide(number: int, method: str, robust: float) -> Record:
@@ -310,33 +301,6 @@ def test_a_pivot_table_ranked_and_for_each_group() -> None:
     assert [",".join(line.split(",")[:3]) for line in lines] == [
         *("name,method,records", "a,pgd,2", "a,erm,2", "b,pgd,1")
     ]
-
-
-# --- what goes wrong ------------------------------------------------------------------------------
-
-
-WRONG = {
-    "--by pgd20.9": "There is no metric or field 'pgd20.9'. Did you mean 'pgd20.8'? Metrics: acc, pgd20.8.",
-    '--by "acc -"': "--by: Expression 'acc -' does not parse",
-    "--by arch.name": "Cannot rank by 'nb201-1', which is not a number.",
-    "--top 0": "0 is less than 1",
-    "--format html": "'html' is not one of 'jsonl', 'table', 'csv', 'csv-raw', 'md', 'latex'",
-    "--metric fgsm.* --format md": "--metric: No metric matches 'fgsm.*'.",
-    '--where "acx > 1"': "--where: There is no metric or field 'acx'. Did you mean 'acc'?",
-    "--within datset": "--within: no record has 'datset'. Did you mean 'dataset'?",
-    "--aggregate-by method": "--aggregate-by: no record has 'method'. Did you mean 'train.method'?",
-    "--aggregate seeds": "--aggregate: no record has 'seeds'. Did you mean 'seed'?",
-    '--where "train.method in [pgd]"': "field 'pgd'. A text stands in quotes: 'pgd'. Metrics: ",
-    "--pivot train.method --aggregate-by dataset": "--pivot and --aggregate-by both say what the rows are.",
-    "--pivot train.method --top 1": "--top needs a ranking, but --pivot keeps the order.",
-}
-
-
-@pytest.mark.parametrize("words", WRONG)
-def test_wrong_use_is_one_line(words: str) -> None:
-    result = run(words, TWO)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert result.stderr.startswith("rb-rank: error: ") and WRONG[words] in result.stderr
 
 
 # --- tables for papers ----------------------------------------------------------------------------

@@ -194,18 +194,3 @@ def test_columns_beside_the_metric_and_dashes_where_nothing_was_published(prbenc
     rows = list(csv.DictReader(io.StringIO(run(f"--against {prbench} --format csv", two()).stdout)))
     assert [row["acc published"] for row in rows] == ["0.8", ""]
     assert [row["acc within"] for row in rows] == ["no", ""]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--against robustbenhc", "Did you mean"),
-        ("--against prbench", "needs the published file"),
-        ("--against prbench:", "no file follows the colon"),
-        ("--against prbench:missing.json", "No such file"),
-        ("--against robustbench --aggregate-by dataset", "--against compares models"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(words: str, message: str) -> None:
-    result = run(words, two())
-    assert result.exit_code == 2 and message in result.stderr

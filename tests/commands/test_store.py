@@ -38,9 +38,6 @@ def store() -> Store:
     return Store("rb-store")
 
 
-# --- ls -------------------------------------------------------------------------------------------
-
-
 def test_what_ls_lists_goes_on_in_a_pipe_and_is_found(attacked: dict[str, Record]) -> None:
     listed = run("ls --kind training")
     result = runner.run("attack", FGSM, listed.stdout)
@@ -88,9 +85,6 @@ def test_ls_of_an_empty_store_says_so() -> None:
     assert result.stderr.endswith("rb-store holds no results yet.\n")
 
 
-# --- verify ---------------------------------------------------------------------------------------
-
-
 def test_verify_names_what_is_damaged_and_delete_lets_it_be_had_again(attacked: dict[str, Record]) -> None:
     erm = attacked["erm"]
     weights = store().object(erm["checkpoint"])
@@ -110,9 +104,6 @@ def test_verify_names_what_is_damaged_and_delete_lets_it_be_had_again(attacked: 
     assert not weights.exists() and run("verify").exit_code == 0
     result = trained_again(erm)
     assert one(result)["checkpoint"] == erm["checkpoint"] and "1 computed" in result.stderr
-
-
-# --- gc -------------------------------------------------------------------------------------------
 
 
 def test_a_dry_run_says_the_same_and_does_nothing(attacked: dict[str, Record]) -> None:
@@ -148,8 +139,6 @@ def test_while_somebody_works_checkpoints_stay(attacked: dict[str, Record]) -> N
     assert result.exit_code == 0 and len(list(store().files("objects"))) == 2
     assert "rb-store: warning: 1 piece of work in progress: checkpoints were kept." in result.stderr
 
-
-# --- the store itself -----------------------------------------------------------------------------
 
 ALL = ("ls", "du", "verify", "gc")
 

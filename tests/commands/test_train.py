@@ -17,7 +17,6 @@ from click.testing import Result
 from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.store.checksum import content
-from rbtools.training import METHODS
 from tests import runner
 from tests.runner import in_a_process, lines, one, records
 
@@ -99,55 +98,6 @@ def test_a_preset_sets_what_single_options_do_not() -> None:
     config = told["config"]
     assert told["preset"] == "rice2020" and config["inner_mode"] == "train" and config["clean_pass"]
     assert config["schedule"] == "constant" and "milestones" not in config and config["val"] == 0.1
-
-
-WRONG = {
-    "--method ,": f"--method is empty. Known methods: {', '.join(METHODS)}.",
-    "--seed 1,-2": "--seed has -2. Expected whole numbers from 0 on, such as 0,1,2.",
-    "--schedule step --milestones 7.5": "--milestones has 7.5. Expected whole numbers",
-    "--schedule step": "no milestones. Give the epochs, such as --milestones 75,90.",
-    "--store none": "--store none leaves no place for the checkpoints",
-    "--optimizer sgd --momentum 0.8": "--momentum has no effect with --schedule onecycle",
-    "--schedule cosine --decay 0.5": "--decay has no effect with --schedule cosine, which has no"
-    " milestones. Leave out one, or change the other.",
-    "--augment crop,rotate": "The augmentation is 'rotate'. Choose from: crop, crop-reflect, flip.",
-    "--augment crop,crop-reflect": "--augment has both crop and crop-reflect",
-    "--preset jung2023": "The preset jung2023 trains nothing",
-    "--regularize cutmix": "The regularizer is 'cutmix'. Choose from: cutout, mixup, awp, l2, wci.",
-    "--regularize l2 --weight-decay 1e-4": "--weight-decay has no effect with --regularize l2",
-    "--l2 1e-4": "--l2 has no effect with no --regularize l2.",
-    "--regularize awp --batch-size 20 --micro-batch 10": "and --micro-batch 10 cuts it in pieces.",
-    "--track robust --stop-on wci": "--track has no wci. Add it: --track robust,wci.",
-    "--stop-on ntk": "The measure of --stop-on is 'ntk'. Choose from: wci, sharpness.",
-    "--val 0 --patience 3": "--patience 3 waits for a better validation, but --val 0",
-    "--val 0 --select last --keep selected": "--keep has no effect with --val 0",
-    "--val 0 --select best": "--select best needs a validation, but --val 0",
-    "--output random --ema 0.9": "--output random keeps the weights before a random step, and --ema chooses",
-    "--val 1": "--val is 1. It must be a share from 0 to below 1.",
-    "--filter chen-lee": "--filter chen-lee is for attacks by steps, and --method erm has none.",
-    "--method pgd --filter chen-lee --filter-rule example --inner-mode train": "whose"
-    " BatchNorm would see them with --inner-mode train. Use --inner-mode eval, or --filter-rule batch.",
-    "--filter-rule example": "--filter-rule has no effect with no --filter.",
-    "--method pgd --filter chen-lee --warm-steps 11": "--warm-steps is 11, more than the 10 of",
-    "--every 2": "--every has no effect with no --track.",
-    "--track wci --track-n 9": "--track-n has no effect with no --track robust.",
-    "--warm-steps 1": "--warm-steps has no effect with no --filter.",
-    "--method cvar --tail exact --rounds 2": "--rounds has no effect with --tail exact",
-    "--method corruption --scale unit": "--scale has no effect with --noise uniform",
-    "--method at-pr --plain-step 3": "--plain-step has no effect with --first drawn and",
-    "--method cvar --beta 1.5": "beta of training method 'cvar' is 1.5.",
-    "--init checkpoint --normalize none": "--normalize has no effect with --init checkpoint",
-    "--resample prbench": "--resample has no effect with no --init timm",
-    "--preset nasrobbench201 --lambda 1": "belongs to --method trades and mart and alp and clp and fgsm-pgi,"
-    " but --method is pgd.",
-}
-
-
-@pytest.mark.parametrize("words", WRONG)
-def test_wrong_options_are_usage_errors(words: str) -> None:
-    result = run(words)
-    assert result.exit_code == 2 and result.stdout == ""
-    assert WRONG[words] in result.stderr and result.stderr.count("\n") == 1, result.stderr
 
 
 @pytest.mark.parametrize(
