@@ -282,7 +282,6 @@ def test_variant_and_normalisation_are_told_at_once_or_when_there_are_images(sma
 
 # --- the look before the evaluation ---------------------------------------------------------------
 
-
 QUADRANTS = """
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Behaviour that all tools share: help, version, usage errors, bad lines, unchanged records."""
+"""Behaviour that all tools share: versions, unknown options, no records, bad lines, failed records."""
 
 from __future__ import annotations
 

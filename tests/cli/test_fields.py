@@ -140,7 +140,6 @@ def test_a_field_that_is_no_number_is_missing_in_its_record_alone() -> None:
 
 # --- records that contradict themselves -----------------------------------------------------------
 
-
 SINKS = {
     "rank": "--by acc",
     "score": "--metric acc",

@@ -1,4 +1,4 @@
-"""The loop of all filters: interruptions at critical moments, shards, and how long it will take."""
+"""The loop of all filters: interruptions at critical moments, shards, lines that are read ahead."""
 
 from __future__ import annotations
 

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rbtools import report
 from rbtools.cli import tables
 from rbtools.cli.terminal import Terminal
+from rbtools.models import build
 from rbtools.report import Clock
 from tests.conftest import SMALL_ARCH
-from tests.runner import lines, one, records, run
+from tests.runner import lines, on_a_terminal, one, records, run
 
 TRAIN = "--epochs 1 --lr 0.2"
 SMALL = [{"arch": SMALL_ARCH}]
@@ -160,7 +162,6 @@ def test_a_name_in_the_status_line_moves_no_cursor(
 
 # --- the table that a terminal shows for --checkpoint ---------------------------------------------
 
-
 RECORD = {
     "arch": {"name": "resnet18"},
     "dataset": "cifar10",
@@ -188,3 +189,11 @@ def test_a_failed_record_shows_its_error_and_what_was_measured() -> None:
     failed = {**RECORD, "error": {"tool": "rb-pr", "message": "The GPU is\x1b[31m gone."}}
     shown = tables.model_table(failed, 80)
     assert "error: The GPU is\ufffd[31m gone." in shown and "pgd20.8" in shown
+
+
+def test_a_terminal_gets_tables_of_a_model_and_of_a_store() -> None:
+    network = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
+    torch.save(network.state_dict(), "model.pt")
+    words = "none --n 10 --checkpoint model.pt --arch simplecnn --dataset digits --normalize none -q"
+    assert ["metric", "value", "n", "split"] in rows(on_a_terminal(f"rb-attack {words}"))
+    assert rows(on_a_terminal("rb-store du"))[0][:2] == ["results", "1"]

@@ -1,4 +1,4 @@
-"""rb-arch: the listed architectures, their order, the images of their counts; and errors."""
+"""rb-arch: the listed architectures, their order, the images of their counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests import runner
 from tests.runner import records
 
 BEST = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1|nor_conv_3x3~2|"
-
 
 run = partial(runner.run, "arch")
 

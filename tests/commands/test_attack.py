@@ -288,7 +288,6 @@ def test_detail_and_saved_images_tell_the_same_as_the_number(trained: dict[str, 
 
 # --- a paper's attacks, the checklist ----------------------------------------------------------------
 
-
 CHECK = "check --eps 8 --n 40 --steps 5 --queries 20 --samples 5"
 
 

@@ -26,7 +26,6 @@ from tests.runner import Record, entry, one, records
 
 CHEAP = "clean,corruptions"
 
-
 run = runner.command("card", "--device cpu")
 
 

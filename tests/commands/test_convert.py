@@ -19,7 +19,6 @@ ROW = {"dataset": "CIFAR-10", "model": "ResNet-18", "method": "PGD", "acc": 83.8
 METRICS = {"acc": 0.8383, "aa.8": 0.4634}
 RECORD = runner.model("resnet18", dataset="cifar10", train={"method": "pgd"}, metrics=METRICS)
 
-
 run = partial(runner.run, "convert")
 
 
@@ -83,7 +82,6 @@ def test_no_records_write_no_file() -> None:
 
 
 # --- a row for each image of each metric ----------------------------------------------------------
-
 
 COLUMNS = ["model", "checkpoint", "example", "class", "metric", "correct"]
 

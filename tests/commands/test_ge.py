@@ -18,7 +18,6 @@ from tests.runner import Record, entry, one
 
 SOME = "--n 40 --n-train 60 --device cpu"
 
-
 run = runner.command("ge")
 
 

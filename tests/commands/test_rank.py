@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import runner
-from tests.runner import Record
+from tests.runner import Record, on_a_terminal
 
 FAILED = '{"schema":1,"arch":{"name":"x"},"error":{"tool":"rb-train","message":"no"},"metrics":{"acc":9}}'
 
@@ -30,7 +32,6 @@ def model(name: str, method: str, acc: float, pgd: float) -> Record:
 
 
 TWO = [model("nb201-1", "erm", 0.9, 0.25), model("nb201-1", "trades", 0.8, 0.75)]
-
 
 run = partial(runner.run, "rank")
 
@@ -111,6 +112,18 @@ def test_80_columns_show_whole_cells_and_say_what_is_not_shown(monkeypatch: pyte
         " corrupt.fog.2, corrupt.fog.3, corrupt.fog.4 and 1 more (--metric chooses columns; --format jsonl"
         " has all)"
     )
+
+
+def test_a_terminal_gets_the_same_table_with_colours_unless_they_are_not_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("wide.jsonl").write_text(runner.lines(*WIDE))
+    shown = on_a_terminal("rb-rank wide.jsonl", 80)
+    lines = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*[mK]", "", shown).splitlines()]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "\x1b[" in shown and lines == out("--format table", WIDE).splitlines()
+    colours = re.findall(r"\x1b\[([0-9;]*)m", on_a_terminal("rb-rank wide.jsonl", NO_COLOR="1"))
+    assert set(colours) <= {"", "0", "1"}
 
 
 # --- several keys, conditions, groups -------------------------------------------------------------

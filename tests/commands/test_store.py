@@ -18,7 +18,6 @@ CPU = "--device cpu --threads 1"
 FGSM = f"fgsm --eps 8 --n 40 {CPU}"
 TRAIN = f"--val 0 --epochs 2 --lr 0.2 {CPU}"  # as the fixture's "erm"
 
-
 run = partial(runner.run, "store")
 
 

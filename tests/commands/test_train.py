@@ -1,4 +1,4 @@
-"""rb-train at the command line: several methods and seeds, failures, stored trainings, interruptions."""
+"""rb-train at the command line: several methods and seeds, stored trainings, interruptions, processes."""
 
 from __future__ import annotations
 
@@ -181,7 +181,6 @@ def test_a_run_that_finds_everything_imports_no_torch() -> None:
 
 
 # --- several processes that train as one ----------------------------------------------------------
-
 
 CODE = """
 from torch import nn
