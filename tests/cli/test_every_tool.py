@@ -128,7 +128,7 @@ def test_a_failed_record_passes_unworked_and_uncounted(tool: str) -> None:
 
 
 @pytest.mark.parametrize("tool", ["attack", "corrupt", "pr", "ge", "card", "measure"])
-def test_a_record_without_checkpoint_fails_with_its_input_intact_and_is_retried(tool: str) -> None:
+def test_a_record_without_checkpoint_fails_with_its_input_intact(tool: str) -> None:
     result = run(tool, FILTERS[tool], GOOD + "\n")
     assert result.exit_code == 1
     (record,) = records(result)

@@ -280,7 +280,7 @@ def _files_of_a_user() -> None:
 @pytest.mark.parametrize(
     ("tool", "words"), [(tool, words) for tool, rows in MISTAKES.items() for words in rows]
 )
-def test_a_mistake_is_answered_with_the_remedy_in_one_line(tool: str, words: str) -> None:
+def test_a_common_mistake_is_answered_with_the_remedy_in_one_line(tool: str, words: str) -> None:
     done = run(tool, words)
     lines = [line for line in done.stderr.splitlines() if MISTAKES[tool][words] in line]
     assert lines, done.stderr
