@@ -269,13 +269,13 @@ def test_variant_and_normalisation_are_told_at_once_or_when_there_are_images(sma
     assert (direct["arch"]["stem"], direct["arch"]["normalize"]) == ("cifar", "none")
     assert direct["recognised"]["normalize_from"] == "accuracy"
     name = "torchvision:shufflenet_v2_x0_5"
-    assert f"Tried on 64 images: --arch {name}:stem=cifar --normalize none: 1.0000, --arch" in result.stderr
+    assert f"Accuracy on 64 images: 1.0000 with --arch {name}:stem=cifar --normalize none, 0" in result.stderr
     made = arch("--from-checkpoint small.pt")
-    assert "images decide, with --dataset, or --normalize" in made.stderr
+    assert "to be tried on images of --dataset, or given by --normalize" in made.stderr
     record = one(made)
     assert "stem" not in record["arch"] and record["recognised"]["normalize_from"] == "open"
     evaluated = attack(f"--dataset {small} --n 4", record)
-    assert f"Tried on 64 images: --arch {name}:stem=cifar --normalize none: 1.0000" in evaluated.stderr
+    assert f"Accuracy on 64 images: 1.0000 with --arch {name}:stem=cifar --normalize none" in evaluated.stderr
     piped = one(evaluated)
     assert piped["recognised"] == direct["recognised"] and piped["arch"] == direct["arch"]
 
