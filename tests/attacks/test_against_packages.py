@@ -112,10 +112,6 @@ def test_the_sequence_stands_where_pyautoattack_does(setting):
     assert (mine != reference).sum() <= 1
 
 
-def test_cw_finds_no_less_than_pgd(setting):
-    assert ours("cw", setting, steps=40).sum() <= ours("pgd", setting, steps=40).sum() + 1
-
-
 @pytest.mark.parametrize("name", ["torchattacks", "foolbox"])
 @pytest.mark.slow
 def test_distances_of_cw_l2(name, setting):
@@ -140,22 +136,6 @@ def test_distances_of_cw_l2(name, setting):
     both = fooled & torch.isfinite(told["distance"])
     assert both.float().mean() > 0.4 and torch.isfinite(told["distance"]).sum() >= fooled.sum() - 2
     assert told["distance"][both].mean() < 1.05 * distance[both].mean()
-
-
-@pytest.mark.slow
-def test_stronger_attacks_leave_fewer_standing(setting):
-    stands = {
-        name: int(ours(name, setting, **params).sum())
-        for name, params in [
-            ("noise", {}),
-            ("fgsm", {}),
-            ("pgd", {}),
-            ("apgd-ce", {}),
-            ("apgd-t", {"steps": 40}),
-        ]
-    }
-    assert list(stands.values()) == sorted(stands.values(), reverse=True)
-    assert stands["noise"] > 90 and stands["apgd-t"] < 80
 
 
 class InFloat64(nn.Module):

@@ -142,14 +142,6 @@ def test_nothing_shows_outside_and_nothing_outside_matters(name, params, quick, 
     assert captured.out == "" and ("noise" in captured.err or name != "apgd-ce")
 
 
-@pytest.mark.parametrize("name", ["apgd-ce", "square"])
-def test_seed_of_the_draws_matters(name):
-    model, images = Linear(), images_for(6, SHAPE)
-    labels = model(images).argmax(1)
-    one, two = (build(name, eps=0.3)(model, images, labels, draws_for(6, seed)) for seed in (0, 1))
-    assert not torch.equal(one, two)
-
-
 @pytest.mark.parametrize(("name", "params"), VARIANTS)
 @pytest.mark.slow
 def test_batches_of_none_and_one_and_all_wrong_and_no_distance(name, params, quick):
@@ -204,15 +196,6 @@ def test_constant_model_stays_at_chance(name, params, flat, quick):
     assert torch.equal(model.bias, torch.zeros(5) if flat else torch.arange(5).float().flip(0))
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("name", ["apgd-ce", "square"])
-def test_few_classes_are_no_obstacle_where_the_loss_needs_no_more(name, classes):
-    model, images = Linear(classes), images_for(10, SHAPE)
-    labels = model(images).argmax(1)
-    perturbed = build(name, eps=0.6)(model, images, labels, draws_for(10))
-    assert (model(perturbed).argmax(1) != labels).any()
-
-
 @pytest.mark.parametrize(("version", "classes"), [("standard", 3), ("plus", 2), ("rand", 2)])
 def test_too_few_classes_for_its_losses_are_refused(version, classes):
     model, images = Linear(classes), images_for(2, SHAPE)
@@ -220,17 +203,12 @@ def test_too_few_classes_for_its_losses_are_refused(version, classes):
         build("aa", variant=version, eps=1e-6)(model, images, model(images).argmax(1), draws_for(2))
 
 
-@pytest.mark.parametrize(("classes", "version"), [(4, "standard"), (12, "plus")])
+@pytest.mark.parametrize(("classes", "version"), [(4, "standard"), (12, "plus"), (3, "rand")])
 def test_autoattack_takes_as_many_targets_as_there_are(classes, version, quick, caplog):
     model, images = Linear(classes), images_for(5, SHAPE)
     labels = model(images).argmax(1)
     perturbed = build("aa", variant=version)(model, images, labels, draws_for(5))
     assert perturbed.shape == images.shape and "target" not in caplog.text
-
-
-def test_autoattack_rand_takes_three_classes(quick):
-    model, images = Linear(3), images_for(4, SHAPE)
-    build("aa", variant="rand")(model, images, model(images).argmax(1), draws_for(4))
 
 
 @pytest.mark.parametrize("side", [3, 12])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -142,26 +141,3 @@ def test_the_gradient_is_the_mean_of_the_gradients_of_the_same_draws() -> None:
     assert torch.allclose(found.gradient, total / 5, atol=1e-6)
     again = target.loss_and_gradient(IMAGES, goal, everyone=True)  # the next pass has new draws
     assert not torch.equal(again.gradient, found.gradient)
-
-
-def test_a_point_is_kept_for_its_rate_and_not_for_its_first_failure() -> None:
-    """Of points with known rates the end takes the one that fails most often."""
-    attack = ATTACKS.build("pgd", eps=EPS, eot=16)
-    target = MeanOverDraws(
-        Network(RandomisedModel(MODEL)), attack, IMAGES, LABELS, Draws(0, "a", torch.arange(N))
-    )
-    worst = IMAGES - EPS * (
-        (MODEL.linear.weight[0] - MODEL.linear.weight[1]).sign().view(3, 8, 8)
-        * torch.where(LABELS == 0, 1.0, -1.0).view(-1, 1, 1, 1)
-    )
-    outside = 3 * (worst - IMAGES) + IMAGES
-    for points in (IMAGES, worst, outside):
-        target.logits(points)
-    chosen = target.chosen(IMAGES)
-    hopeful = MODEL.rate(IMAGES, LABELS) < 0.999  # at a rate of 1 all points are equal
-    same = (chosen == worst).flatten(1).all(1)
-    assert float(same[hopeful].float().mean()) > 0.9
-    assert float((chosen - IMAGES).abs().max()) <= EPS + 1e-6
-    assert math.isclose(
-        float(MODEL.rate(chosen, LABELS).mean()), float(MODEL.rate(worst, LABELS).mean()), abs_tol=0.02
-    )

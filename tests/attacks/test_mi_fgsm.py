@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rbtools.attacks import ATTACKS
-from rbtools.attacks.mi_fgsm import MIFGSM, copies, gaussian, shrinking
-from rbtools.attacks.target import Network
+from rbtools.attacks.mi_fgsm import MIFGSM, copies, shrinking
 from rbtools.errors import RbError
 from tests.networks import draws_for, images_for, linear
 
@@ -96,13 +95,6 @@ def test_copies_have_every_size_and_place_and_their_share(side: int, sizes: set[
     assert len(places) == (side - min(sizes) + 1) ** 2 if side > 1 else not places
 
 
-def test_each_step_and_each_example_has_its_own_copy() -> None:
-    images = torch.zeros(30, 1, 32, 32)
-    first, second = (copies(images, draws_for(30), draw, 1.0)[0] for draw in (0, 1))
-    assert len({tuple(one.flatten().tolist()) for one in first}) > 10
-    assert (first != second).flatten(1).any(1).sum() > 20
-
-
 def test_the_gradient_is_that_of_the_logits_of_the_copy() -> None:
     """By torch's own differentiation through interpolation, padding and the network."""
     torch.manual_seed(0)
@@ -122,14 +114,6 @@ def test_the_gradient_is_that_of_the_logits_of_the_copy() -> None:
     wanted = inputs.grad / inputs.grad.flatten(1).norm(dim=1)[:, None, None, None]
     found = attack(layers, images, labels, draws_for(6))
     assert torch.allclose(found, (images + EPS * wanted).clamp(0, 1), atol=1e-5)
-
-
-def test_chunks_of_the_model_change_nothing() -> None:
-    model, images = linear(), images_for(13, (3, 8, 8))
-    labels = labels_of(model, images)
-    attack = MIFGSM(eps=EPS, diversity=0.7, kernel=3)
-    whole = attack(model, images, labels, draws_for(13))
-    assert torch.allclose(attack(Network(model, 4), images, labels, draws_for(13)), whole, atol=1e-6)
 
 
 @pytest.mark.parametrize("kernel", [0, 3, 7])
@@ -155,13 +139,6 @@ def test_it_takes_the_steps_of_torchattacks(kernel: int) -> None:
     found = attack(network, images, labels, draws_for(12))
     assert torch.allclose(found, reference(images, labels), atol=2e-6)
     assert (labels_of(network, found) != labels).sum() > 2
-
-
-def test_the_gaussian_is_that_of_torchattacks() -> None:
-    torchattacks = pytest.importorskip("torchattacks")
-    reference = torchattacks.TIFGSM(nn.Flatten()).gkern(15, 3)
-    line = gaussian(31, 15)[15, 8:23].double()
-    assert torch.outer(line, line).numpy() == pytest.approx(reference, abs=1e-7)
 
 
 def test_steps_and_names() -> None:

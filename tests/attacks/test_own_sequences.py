@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 
@@ -11,7 +9,6 @@ from rbtools.attacks import ATTACKS, active_examples, apgd, square
 from rbtools.attacks.target import Network
 from rbtools.errors import RbError
 from rbtools.evaluation import diagnostics
-from rbtools.evaluation.fast_model import CountingModel
 from tests.networks import draws_for, images_for
 
 
@@ -60,23 +57,6 @@ def test_pixels_are_at_the_border_of_the_ball_and_squares_differ_between_images(
     assert torch.equal(signs, signs[:, :, :1].expand_as(signs))  # the start is striped from top to bottom
     changed = (asked[1] != asked[0]).any(1)
     assert len({tuple(one.flatten().tolist()) for one in changed}) > 1
-
-
-def test_margin_never_rises(monkeypatch):
-    model, images = linear(), images_for(5)
-    batch = active_examples.AttackBatch(images, model(images).argmax(1), draws_for(5))
-    margins, original = [], square._try
-
-    def tried(model, state, *rest):
-        fooled = original(model, state, *rest)
-        margins.append(state.margin.clone())
-        return fooled
-
-    monkeypatch.setattr(square, "_try", tried)
-    ATTACKS.build("square", eps=0.02, queries=60)._search(0, Network(model), batch, False)
-    whole = [margin for margin in margins if len(margin) == len(margins[-1])]
-    assert all((after <= before).all() for before, after in itertools.pairwise(whole))
-    assert (whole[-1] < whole[0]).any()
 
 
 @pytest.mark.parametrize(("norm", "order"), [("l2", 2), ("l1", 1)])
@@ -149,15 +129,6 @@ def run(attack, count=40, model=None, eps=0.06, **params):
     return (made, labels, *made.run(model, images, labels, draws_for(count)))
 
 
-def test_it_says_which_attack_broke_what():
-    model = linear()
-    made, labels, found, told = run("aa", attacks="noise,apgd-ce,apgd-t")
-    by = told["broken_by"]
-    assert [part.name for part in made.parts] == ["noise", "apgd-ce", "apgd-t"]
-    assert (by[:3] == active_examples.CLEAN).all() and set(by[3:].tolist()) >= {-1, 1}
-    assert torch.equal(model(found).argmax(1) == labels, by == active_examples.STILL_CORRECT)
-
-
 def test_each_attack_gets_what_the_ones_before_left(monkeypatch):
     sizes = []
     original = apgd.apgd
@@ -169,7 +140,7 @@ def test_each_attack_gets_what_the_ones_before_left(monkeypatch):
     monkeypatch.setattr(apgd, "apgd", climb)
     _, labels, _, told = run("aa", attacks="apgd-ce,apgd-t")
     by = told["broken_by"]
-    assert sizes[0] == len(labels) - 3
+    assert sizes[0] == len(labels) - 3 and (by[:3] == active_examples.CLEAN).all()
     assert sizes[1] == sizes[0] - int((by == 0).sum()) and len(sizes) == 1 + 3  # three targets
     assert sizes == sorted(sizes, reverse=True)
 
@@ -201,20 +172,6 @@ def test_standard_is_the_standard():
         ("apgd-ce", 20),
         ("apgd-dlr", 20),
     ]
-
-
-def test_rand_averages_a_model_that_is_random():
-    torch.manual_seed(0)
-    steady = linear()
-
-    def noisy(images):
-        return steady(images) + 0.5 * torch.randn(len(images), 4)
-
-    model, images = CountingModel(noisy), images_for(10)
-    labels = steady(images).argmax(1)
-    found = ATTACKS.build("aa", eps=0.3, variant="rand")(model, images, labels, draws_for(10))
-    assert (steady(found).argmax(1) != labels).float().mean() > 0.8
-    assert model.backwards >= 10 * 20 and model.backwards % 20 == 0  # each gradient is a mean of 20
 
 
 @pytest.mark.parametrize(
