@@ -7,12 +7,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from rbtools.attacks import ATTACKS, lattice
-from rbtools.attacks.losses import AttackObjective
-from rbtools.attacks.losses import cross_entropy as loss_of
-from rbtools.attacks.mean_over_draws import MeanOverDraws
 from rbtools.attacks.target import Network
 from rbtools.evaluation.randomised import RandomisedModel
 from rbtools.rng.draws import Draws
@@ -114,30 +110,3 @@ def test_no_point_depends_on_the_batch_or_the_chunk(name: str) -> None:
     whole = points(slice(0, 12), None)
     assert torch.allclose(points(slice(0, 12), 24), whole, atol=1e-6)
     assert torch.allclose(points(slice(5, 10), 3), whole[5:10], atol=1e-6)
-
-
-def test_the_gradient_is_the_mean_of_the_gradients_of_the_same_draws() -> None:
-    attack = ATTACKS.build("fgsm", eps=EPS, eot=5)
-    seen: list[Tensor] = []
-
-    def recorded(images: Tensor) -> Tensor:
-        noisy = images + SIGMA * torch.randn_like(images)
-        seen.append((noisy - images).detach())
-        return functional.linear(noisy.flatten(1), MODEL.linear.weight, MODEL.linear.bias)
-
-    target = MeanOverDraws(Network(recorded), attack, IMAGES, LABELS, Draws(0, "a", torch.arange(N)))
-    goal = AttackObjective(loss_of, LABELS, LABELS)
-    found = target.loss_and_gradient(IMAGES, goal, everyone=True)
-    noise = seen[0].view(N, 5, *IMAGES.shape[1:])
-    total = torch.zeros_like(IMAGES)
-    for draw in range(5):
-        inputs = IMAGES.clone().requires_grad_(True)
-        logits = functional.linear(
-            (inputs + noise[:, draw]).flatten(1), MODEL.linear.weight, MODEL.linear.bias
-        )
-        functional.cross_entropy(logits, LABELS, reduction="sum").backward()
-        assert inputs.grad is not None
-        total += inputs.grad
-    assert torch.allclose(found.gradient, total / 5, atol=1e-6)
-    again = target.loss_and_gradient(IMAGES, goal, everyone=True)  # the next pass has new draws
-    assert not torch.equal(again.gradient, found.gradient)

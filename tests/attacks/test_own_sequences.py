@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from rbtools.attacks import ATTACKS, active_examples, apgd, square
-from rbtools.attacks.target import Network
 from rbtools.errors import RbError
 from rbtools.evaluation import diagnostics
 from tests.networks import draws_for, images_for
@@ -33,42 +32,6 @@ def test_side_of_the_square():
     assert ATTACKS.build("square", norm="l2").side(2001, 32, 32) == 5  # odd, so that it has a centre
     assert ATTACKS.build("square", p=1.0).side(0, 28, 5) == 5
     assert ATTACKS.build("square", p=0.0).side(0, 28, 28) == 1
-
-
-def test_pixels_are_at_the_border_of_the_ball_and_squares_differ_between_images():
-    model, eps = linear(), 0.1
-    images = 0.2 + 0.6 * images_for(6)
-    attack = ATTACKS.build("square", eps=eps, queries=40)
-    batch = active_examples.AttackBatch(images, model(images).argmax(1), draws_for(6))
-    asked = []
-
-    def watched(points):
-        asked.append(points.clone())
-        return 1e-3 * model(points) + torch.nn.functional.one_hot(batch.labels, 4)[: len(points)]
-
-    attack._search(0, Network(watched), batch, False)
-    for points in asked:
-        if len(points) == 6:
-            torch.testing.assert_close(
-                (points - images).abs(), torch.full_like(images, eps), atol=1e-6, rtol=0
-            )
-    assert (asked[0][:, :, 1:] == asked[0][:, :, :1]).float().mean() < 0.1  # not the images' own stripes
-    signs = (asked[0] > images).float()
-    assert torch.equal(signs, signs[:, :, :1].expand_as(signs))  # the start is striped from top to bottom
-    changed = (asked[1] != asked[0]).any(1)
-    assert len({tuple(one.flatten().tolist()) for one in changed}) > 1
-
-
-@pytest.mark.parametrize(("norm", "order"), [("l2", 2), ("l1", 1)])
-@pytest.mark.parametrize("side", [3, 4, 5, 7])
-def test_pattern_is_two_bumps_of_opposite_sign(side, norm, order):
-    pattern = square._eta(side, norm, torch.device("cpu"))
-    half = side // 2
-    assert pattern.norm(p=order) == pytest.approx(1)
-    assert (pattern[:half] > 0).all() and (pattern[half:] < 0).all()
-    assert pattern[:half].norm(p=order) == pytest.approx(pattern[half:].norm(p=order))
-    lower = -pattern[half:]
-    assert lower.argmax() == (side - half) // 2 * side + side // 2  # largest at its centre
 
 
 @pytest.mark.parametrize(("norm", "order"), [("linf", torch.inf), ("l2", 2), ("l1", 1)])
