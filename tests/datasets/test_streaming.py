@@ -80,15 +80,6 @@ def test_batches_that_nobody_takes_do_not_pile_up(ahead):
     assert not on_cpu._read_ahead
 
 
-def test_memory_decides(monkeypatch):
-    monkeypatch.setattr(streaming, "memory_limit", lambda: ALL.nbytes)
-    assert isinstance(streaming.images(ALL.shape, fetch), torch.Tensor)
-    monkeypatch.setattr(streaming, "memory_limit", lambda: ALL.nbytes - 1)
-    found = streaming.images(ALL.shape, fetch)
-    assert isinstance(found, streaming.Streamed)
-    assert found.to("cpu").to(torch.device("cpu"))[0].shape == (3, 4, 5)
-
-
 @pytest.mark.parametrize(
     ("text", "size"),
     [("2K", 2048), ("1.5m", 3 * 2**19), ("8G", 2**33), ("1TB", 2**40), ("1e9", 10**9), ("0", 0)],

@@ -110,8 +110,3 @@ def test_a_wrong_list_is_refused_in_plain_words(text: str, says: str) -> None:
     with pytest.raises(RbError) as error:
         parse(text)
     assert says in str(error.value)
-
-
-def test_a_value_out_of_range_is_refused_in_python_too() -> None:
-    with pytest.raises(RbError, match="bits of Quantize is 0"):
-        Quantize(bits=0)

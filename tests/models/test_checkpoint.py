@@ -80,15 +80,6 @@ def test_nesting_and_prefixes_are_taken_off(network, images, nesting, prefix):
     assert not model.training
 
 
-def test_notes_beside_the_weights_become_metadata(network):
-    notes = {"epoch": 3, "args": {"lr": 0.1}, "best": float("nan"), "optimizer": object, "x": Hostile()}
-    path = saved({**notes, "state_dict": network.state_dict()})
-    read = checkpoint.read(path)
-    assert read.metadata == {"epoch": 3, "args": {"lr": 0.1}}
-    assert read.origin == {"format": "torch", "nesting": ["state_dict"], "prefix": ""}
-    assert not Path("it-ran").exists()
-
-
 def lightning(state, **options):
     """A file of Lightning's trainer, as the weights of NAS-RobBench-201 are, with sine waves for weights."""
     waves = {

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import checkpoint
 from rbtools.spaces import describe, space
 
 
@@ -70,18 +69,3 @@ def test_two_classes_are_one_function_and_the_logistic_loss():
     signed = (2 * labels - 1) * logits.sum(1)
     expected = torch.log1p(torch.exp(-signed)).mean()
     torch.testing.assert_close(F.cross_entropy(logits, labels), expected)
-
-
-def test_checkpoints_come_back(tmp_path):
-    arch = describe({"space": "rescnn", "str": "swish3/tanh1+skip", "width": 3}, 10, (1, 4, 4))
-    model = build(arch)
-    facts = {"arch": arch, "classes": 10, "shape": [1, 4, 4]}
-    (tmp_path / "ours").write_bytes(checkpoint.to_bytes(model, facts))
-    again, told, _ = checkpoint.load(tmp_path / "ours", classes=10, shape=(1, 4, 4))
-    images = torch.rand(2, 1, 4, 4)
-    assert torch.equal(again(images), model(images)) and told["str"] == arch["str"]
-    # Weights of others say the width themselves, where the layers are named.
-    torch.save(model.state_dict(), tmp_path / "plain.pt")
-    named = {"space": "rescnn", "str": "swish3/tanh1+skip"}
-    again, told, _ = checkpoint.load(tmp_path / "plain.pt", named, classes=10, shape=(1, 4, 4))
-    assert torch.equal(again(images), model(images)) and told["width"] == 3

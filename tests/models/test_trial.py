@@ -24,16 +24,6 @@ def load(seen: NormalizationHints, arch: dict[str, Any] | None = None) -> tuple[
     return checkpoint.load("m.pt", arch, shape=(3, SIDE, SIDE), hints=seen)
 
 
-@pytest.mark.parametrize("name", ["none", "half", "per-image", "imagenet"])
-def test_the_normalisation_with_which_more_images_are_correct_is_taken(name: str) -> None:
-    network, labels = made("wrn-10-1", KNOWN[name], 1000 if name == "imagenet" else 10)
-    torch.save(network.state_dict(), "m.pt")
-    model, _, facts = load(hints(labels))
-    assert facts["normalize_from"] == "accuracy" and facts["tried"]["acc"][f"--normalize {name}"] == 1.0
-    assert facts["tried"]["images"] <= COUNT
-    assert model(images()).argmax(1).eq(labels).all()
-
-
 def test_of_near_normalisations_the_likeliest_is_tried_alone() -> None:
     """That of the data set, else that of a data set with as many classes, else the one published most."""
     network, labels = made("wrn-10-1", KNOWN["cifar10"], 100)
@@ -47,21 +37,6 @@ def test_of_near_normalisations_the_likeliest_is_tried_alone() -> None:
         "cifar10",
         "kuangliu",
     ]
-
-
-def test_what_accuracies_do_not_tell_is_asked_for_with_each_accuracy() -> None:
-    network, labels = made("wrn-10-1")
-    torch.save(network.state_dict(), "m.pt")
-    with pytest.raises(
-        RbError, match=r"fit 5 networks or normalisations, .* on 128 images .* do not tell"
-    ) as e:
-        load(hints((labels + 1) % 10))
-    for option in ("none", "half", "per-image", "cifar10", "kuangliu"):
-        assert f"--normalize {option}: 0." in str(e.value)
-    _, _, facts = load(hints(labels), {"normalize": "none"})
-    assert facts["normalize_from"] == "given" and "tried" not in facts
-    _, arch, facts = load(NormalizationHints(KNOWN))  # without images
-    assert (facts["normalize_from"], facts["normalize"]) == ("open", None) and "normalize" not in arch
 
 
 def test_a_network_that_refuses_values_of_a_trial_is_wrong_on_those_images() -> None:

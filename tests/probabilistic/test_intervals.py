@@ -74,12 +74,6 @@ def test_newcombe_s_own_examples(counts: tuple[int, int, int, int], want: tuple[
     assert newcombe(*counts) == pytest.approx(want, abs=6e-5)
 
 
-def test_square_and_add_of_symmetric_intervals_is_the_normal_one() -> None:
-    assert square_and_add(0.5, (0.47, 0.53), 0.3, (0.26, 0.34)) == pytest.approx((0.15, 0.25))
-    low, high = square_and_add(-2.0, (-2.3, -1.6), 1.0, (0.6, 1.0))  # losses: any range, one-sided parts
-    assert (low, high) == pytest.approx((-3.3, -3 + math.hypot(0.4, 0.4)))
-
-
 @given(proportions(), st.sampled_from(CONFIDENCES))
 def test_mean_interval_of_zeros_and_ones_is_the_exact_one(counts: tuple[int, int], confidence: float) -> None:
     successes, trials = counts

@@ -8,14 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools import datasets
-from rbtools.commands.pr import main
 from rbtools.errors import RbError
 from rbtools.evaluation import probabilistic
 from rbtools.evaluation.base import Batch
-from rbtools.inputs import resolve
 from rbtools.probabilistic import NOISES
-from tests.runner import Record, entry, invoke, one
 
 KINDS = [
     *((name, {"norm": norm}) for name in NOISES for norm in ("linf", "l2")),
@@ -50,24 +46,6 @@ def test_copies_are_those_that_the_evaluation_classifies(name: str, options: dic
     assert torch.equal(copies, seen) and torch.equal(images, kept)
     assert torch.equal(noise(images[1:], 0.2, draw=4, seed=5, examples=examples[1:]), seen[4, 1:])
     assert torch.equal(noise(images, 0.2, 2, draw=3, seed=5, examples=examples), seen[3:5])
-
-
-@pytest.mark.parametrize("name", NOISES)
-def test_a_count_of_its_copies_is_the_value_of_the_command(name: str, known: dict[str, Record]) -> None:
-    chosen = ["--noise", name, "--gamma", "0.3", "--rho", "0.1", "--samples", "8", "--n", "40"]
-    record = one(invoke(main, [*chosen, "--seed", "3", "--device", "cpu"], known["erm"]))
-    data = datasets.load("digits", "test")
-    examples = datasets.subset(data.labels, 40, seed=0)
-    images, labels = data.images[examples].float() / 255, data.labels[examples]
-    load_network: Any = resolve.load_model  # of the fixture `known`
-    model = load_network()
-    with torch.no_grad():
-        clean = model(images).argmax(1) == labels
-        copies = NOISES.build(name)(images, 0.3, 8, seed=3, examples=examples)
-        right = model(copies.flatten(0, 1)).argmax(1).view(8, -1) == labels
-    asked = entry(record, f"pr.{name}.0.3")
-    assert 0 < clean.sum() < 40 and asked["n"] == clean.sum()
-    assert asked["value"] == pytest.approx(right[:, clean].double().mean().item(), abs=1e-12)
 
 
 def test_the_first_copy_of_seed_0_and_examples_from_0_on_is_the_default() -> None:

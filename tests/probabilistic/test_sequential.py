@@ -86,11 +86,6 @@ def test_the_bets_are_worth_their_integrals(rho: float) -> None:
         assert draws >= failures and worth(failures, draws, rho, 1) >= 20 > worth(failures, draws + 1, rho, 1)
 
 
-def test_draws_that_are_just_enough_are_enough() -> None:
-    assert [sequential.needed(0.5, 1 - 0.5**count) for count in (1, 3, 10)] == [1, 3, 10]
-    assert sequential.needed(0) is None
-
-
 def test_clear_images_are_decided_soon_and_right() -> None:
     rng, rule = np.random.default_rng(0), sequential.anytime(10_000, 0.01)
     for rate, want, at_most in ((0.0, 1, 299), (0.001, 1, 800), (0.1, 0, 100), (0.5, 0, 10)):

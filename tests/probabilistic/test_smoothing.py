@@ -95,15 +95,6 @@ def test_all_draws_certify_nearly_what_the_fixed_form_does(place: int) -> None:
     assert fixed - last < 0.5 * math.sqrt(draws * rate * (1 - rate))  # the deviation of the count
 
 
-def test_no_failure_is_decided_early_and_hopeless_ones_too() -> None:
-    plan = smoothing.stopping_plan(100_000, RADII, 0.25, 0.001)
-    first = [int(looks[0]) for looks in (plan.looks[row >= 0] for row in plan.certify)]
-    assert first == [128, 128, 384, 5888]
-    for row, stop in zip(plan.certify, plan.give_up, strict=True):
-        assert (stop > row).all()
-    assert plan.give_up[3, 0] == 2 and plan.give_up[0, 0] == 76
-
-
 def test_a_radius_out_of_reach_is_given_up_without_draws() -> None:
     plan = smoothing.stopping_plan(1000, (0.0, 1.0), 0.25, 0.001)
     assert (plan.certify[1] == -1).all() and (plan.give_up[1] == 0).all()
