@@ -87,25 +87,3 @@ def test_restarts_keep_what_an_earlier_one_broke(iterate):
 def test_restarts_from_the_same_start_are_refused():
     with pytest.raises(RbError, match=r"3 restarts but starts at the image.*start 'uniform', or restarts 1"):
         ATTACKS.build("pgd", restarts=3, start="zero")
-
-
-def test_only_a_random_start_depends_on_the_draws():
-    model, images, labels = linear(SHAPE, 4), images_for(4, SHAPE), torch.zeros(4).long()
-    for name, params in (("fgsm", {}), ("pgd", {"start": "zero"}), ("pgd", {}), ("pgd", {"norm": "l2"})):
-        attack = ATTACKS.build(name, eps=0.1, **params)
-        one, two = (attack(model, images, labels, draws_for(4, seed)) for seed in (0, 1))
-        assert torch.equal(one, two) != attack.random
-
-
-def test_default_step_and_stem():
-    def build(**params):
-        return ATTACKS.build("pgd", **params)
-
-    assert build(eps=8 / 255).effective_step_size == pytest.approx(1 / 255)  # 2.5 * 8 / 20
-    assert build(eps=8 / 255, steps=10).effective_step_size == pytest.approx(2 / 255)
-    assert build(eps=32 / 255).effective_step_size == pytest.approx(4 / 255)
-    assert build(eps=0.5, norm="l2").effective_step_size == pytest.approx(0.0625)
-    assert build(eps=8 / 255, step_size=0.003).effective_step_size == 0.003
-    assert build(steps=7).stem == "pgd7"
-    assert build(norm="l2").stem == "pgd20.l2"
-    assert ATTACKS.build("fgsm").stem == "fgsm"

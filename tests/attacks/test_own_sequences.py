@@ -59,31 +59,6 @@ def test_a_square_in_l1_moves_what_two_windows_had_into_one():
     assert float(change[:3, :3].sum()) == pytest.approx(0.5, abs=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 6)])
-@pytest.mark.slow
-def test_a_square_that_was_rejected_is_not_tried_again(shape, monkeypatch):
-    images = images_for(20, shape)
-    asked = []
-
-    def network(points):
-        asked.append(len(points))
-        return linear(size=images[0].numel())(points)
-
-    labels = network(images).argmax(1)
-    attack = ATTACKS.build("square", eps=0.02, queries=1200)
-
-    def search():
-        asked.clear()
-        points, _ = attack.run(network, images, labels, draws_for(20))
-        return points, sum(asked)
-
-    points, few = search()
-    monkeypatch.setattr(square, "_MOST_SQUARES", 0)
-    same_points, many = search()
-    assert torch.equal(points, same_points)
-    assert few < many
-
-
 def run(attack, count=40, model=None, eps=0.06, **params):
     model, images = model or linear(), images_for(count)
     labels = model(images).argmax(1)

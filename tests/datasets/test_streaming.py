@@ -93,21 +93,6 @@ def test_limit_may_be_set(monkeypatch, text, size):
             streaming.memory_limit()
 
 
-def test_a_device_that_is_too_small_gets_images_as_they_are_asked_for(monkeypatch):
-    whole = torch.from_numpy(ALL)
-    assert streaming.placed(whole, torch.device("cpu")) is whole
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * ALL.nbytes - 1, 0))
-    moved, empty = [], torch.empty
-    monkeypatch.setattr(streaming.torch, "empty", lambda shape, dtype, pin_memory: empty(shape, dtype=dtype))
-    monkeypatch.setattr(streaming, "_copy", lambda pixels, device: (moved.append(device) or pixels, None))
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
-    found = streaming.placed(whole, torch.device("cuda"))
-    assert isinstance(found, streaming.Streamed) and moved == []
-    assert torch.equal(found[torch.tensor([5, 0])], whole[[5, 0]]) and moved == [torch.device("cuda")]
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * ALL.nbytes, 0))
-    assert streaming.placed(whole, torch.device("cuda")) is whole
-
-
 @pytest.fixture
 def folder(tmp_path):
     for number in range(70):

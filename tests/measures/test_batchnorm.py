@@ -16,16 +16,10 @@ from rbtools.measures import MEASURES, batchnorm, kernel
 from rbtools.measures.base import MeasureBatch, measured
 from rbtools.rng.draws import Draws
 from rbtools.store import Store
+from tests.conftest import SMALL_ARCH
 from tests.runner import measure
 
-ARCH = {
-    "space": "nasbench201",
-    "name": "small",
-    "str": "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|",
-    "channels": 4,
-    "cells": 1,
-}
-FRESH = {"schema": 1, "arch": ARCH, "dataset": "digits"}
+FRESH = {"schema": 1, "arch": SMALL_ARCH, "dataset": "digits"}
 OF_BATCHES = ("ntk", "naswot", "nasi", "snip", "grad_norm")
 
 

@@ -202,21 +202,3 @@ def test_wci_2_is_the_divergence_of_normal_distributions():
     assert bounds.wci2([*norms, 7.0], [*variances, math.inf], 8.0).value == found.value
     third = bounds.wci3([2.0, 0.5, -1.0], [*variances, math.inf])
     assert third.value == pytest.approx(2 * 0.25 + 0.5 * 4) and third.vacuous
-
-
-def test_variances_of_wci_minimise_what_theorem_4_says():
-    norms, traces, temperature = [4.0, 0.3, 2.0], [9.0, 0.01, -1.0], 50.0
-    variances = bounds.wci_variances(norms, traces, temperature)
-    assert variances[2] == math.inf
-    index = sum(math.sqrt(a * b) for a, b in zip(norms[:2], traces[:2], strict=True))
-
-    def objective(scale):
-        return sum(
-            a / (2 * temperature * scale * v) + scale * v * b
-            for a, b, v in zip(norms[:2], traces[:2], variances[:2], strict=True)
-        )
-
-    assert objective(1.0) == pytest.approx(bounds.wci4(index, temperature).value)
-    assert objective(1.0) < min(objective(0.99), objective(1.01))
-    divergence = bounds.wci2(norms, variances, temperature).value
-    assert divergence == pytest.approx(math.sqrt(temperature / 2) * index)

@@ -184,12 +184,6 @@ def test_the_kernel_of_two_classes_can_be_that_of_the_logits_difference() -> Non
         named("ntk", cells(), batch, kernel="clean", logits="difference")
 
 
-def test_attention_has_second_derivatives() -> None:
-    found = named("hessian", tokens(), batch_of(), wrt="both", probes=2)
-    assert all(value.value is not None and math.isfinite(value.value) for value in found.values())
-    assert found["weight.lmax"].value != 0
-
-
 def test_a_singular_kernel_has_no_condition_and_says_why() -> None:
     batch = batch_of(2)
     same = MeasureBatch(batch.images[:1].repeat(2, 1, 1, 1), batch.labels, batch.draws, batch.probes)

@@ -116,11 +116,6 @@ def test_a_file_of_lightning_is_a_cell_with_its_weights(cell):
     assert read.metadata["pytorch-lightning_version"] == "1.9.4"
     loaded = model.state_dict()
     assert all(any(torch.equal(wave, value) for value in loaded.values()) for wave in waves.values())
-    if cell == WITH_SKIP:  # sine waves have variances below 0, so that statistics do not decide
-        path = saved(lightning(network.state_dict())[1], "last.ckpt")
-        with pytest.raises(RbError, match="3 architectures fit"):
-            checkpoint.load(path)
-        assert checkpoint.load(path, {"space": "nasbench201", "str": cell})[1]["str"] == cell
 
 
 NORMALISERS = {

@@ -77,17 +77,6 @@ def test_logits_whose_memory_was_overwritten_are_differentiated_anew(graphs: lis
         torch.testing.assert_close(one[k], wanted)
 
 
-def test_logits_without_a_gradient_are_replayed(graphs: list[PretendGraph]) -> None:
-    class Detached(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            return images.detach().flatten(1)[:, :5] * 2
-
-    graphed = GraphedNetwork(Detached(), 3, refuse)
-    logits = graphed(images(3).requires_grad_(True))
-    assert not logits.requires_grad and torch.equal(logits, images(3).flatten(1)[:, :5] * 2)
-    assert len(graphs) == 1 and graphs[0].replays == 3
-
-
 def test_a_batch_of_another_size_is_not_captured(graphs: list[PretendGraph]) -> None:
     model, graphed = frozen()
     assert torch.equal(graphed(images(3).requires_grad_(True)), model(images(3)))

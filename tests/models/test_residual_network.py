@@ -59,13 +59,3 @@ def test_the_weights_have_variance_one_by_width_and_count_as_the_record_says(nam
         sigma = parameter.numel() ** -0.5
         assert abs(float(parameter.square().mean()) * arch["width"] - 1) < 6 * sigma
         assert abs(float(parameter.mean())) * arch["width"] ** 0.5 < 5 * sigma
-
-
-def test_two_classes_are_one_function_and_the_logistic_loss():
-    model = build({"space": "fcnn", "str": "relu/relu"}, classes=2)
-    images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 1, 0, 1, 0])
-    logits = model(images)
-    assert logits.shape == (6, 2) and not logits[:, 0].any()
-    signed = (2 * labels - 1) * logits.sum(1)
-    expected = torch.log1p(torch.exp(-signed)).mean()
-    torch.testing.assert_close(F.cross_entropy(logits, labels), expected)

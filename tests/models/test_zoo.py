@@ -14,17 +14,10 @@ from rbtools import models
 from rbtools.errors import RbError
 from rbtools.inputs.checkpoints import named_arch
 from rbtools.models import checkpoint, torchvision_import, torchvision_operators, variants
-from rbtools.models.meta import meta_init
 from rbtools.models.normalize import Normalized
 from rbtools.models.resnet import ResNet
 from rbtools.models.tensor_names import translation
 from rbtools.models.torchvision_import import torchvision
-
-
-def built(name, classes=10, shape=(3, 32, 32)):
-    with meta_init():
-        network = models.build({"space": "zoo", "name": name}, classes=classes, shape=shape)
-    return network.to("meta").eval()
 
 
 def filled(network):
@@ -58,10 +51,15 @@ def test_vgg_computes_torchvisions_features():
         torch.testing.assert_close(ours(images), ours.classifier(theirs(images).mean((2, 3))))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_the_imagenet_form_of_resnet_is_torchvisions(name):
-    theirs = filled(torchvision.models.get_model(name, num_classes=5))
-    ours = load(zoo_network(name, stem="imagenet"), theirs.state_dict())
+@pytest.mark.parametrize(
+    ("name", "stem"), [("resnet18", "imagenet"), ("resnet50", "imagenet"), ("resnet34", "cifar")]
+)
+def test_resnets_are_torchvisions(name, stem):
+    theirs = torchvision.models.get_model(name, num_classes=5)
+    if stem == "cifar":
+        theirs.conv1, theirs.maxpool = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False), torch.nn.Identity()
+    filled(theirs)
+    ours = load(zoo_network(name, stem=stem), theirs.state_dict())
     images = torch.rand(1, 3, 72, 64)
     torch.testing.assert_close(ours(images), theirs(images), rtol=1e-4, atol=1e-4)
 
@@ -215,9 +213,13 @@ def test_torchvision_imports_and_what_is_declared_is_what_was_missing():
     [
         "import sys, rbtools.models; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)",
         "import rbtools.torchvision_hook, torchvision; torchvision.models.resnet18()",
+        # Help and look-ups in the store build every attack and training method.
+        "import sys; from rbtools.attacks import ATTACKS; from rbtools.training import METHODS\n"
+        "for registry in (ATTACKS, METHODS): [registry.build(name) for name in registry]\n"
+        "sys.exit(bool({'torch', 'numpy', 'pyautoattack'} & set(sys.modules)))",
     ],
 )
 def test_imports_of_a_script(script: str) -> None:
-    """The registry is there without torch, and torchvision after the hook."""
+    """The registries are there without torch, and torchvision after the hook."""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
