@@ -335,6 +335,9 @@ def test_targets_of_pgd():
 
 
 def test_step_rules():
+    assert ATTACKS.build("pgd", eps=8 / 255).effective_step_size == pytest.approx(1 / 255)  # 2.5 * 8 / 20
+    assert ATTACKS.build("pgd", eps=0.5, norm="l2").effective_step_size == pytest.approx(0.0625)
+    assert ATTACKS.build("pgd", step_size=0.003).effective_step_size == 0.003
     attack = ATTACKS.build("pgd", eps=0.3, steps=4, relative_step=0.1)
     assert [attack.step_at(step) for step in range(4)] == pytest.approx([0.03] * 4)
     attack = ATTACKS.build("pgd", eps=0.3, steps=4, step_size=0.1, decay="linear")
