@@ -269,20 +269,6 @@ def test_verdicts_in_l1_are_those_of_the_exact_distances_with_the_box(name, para
     assert missed.sum() <= (4 if name == "apgd-ce" else 0)
 
 
-def test_passes_are_counted_for_each_image():
-    images = images_for(6)
-    labels = Linear(4)(images).argmax(1)
-    model = CountingModel(Linear(4))
-    build("pgd", 1e-6, iterate="last")(model, images, labels, draws_for(6))
-    assert (model.forwards, model.backwards) == (6 * 5, 6 * 5)
-    model = CountingModel(Linear(4))
-    build("apgd-ce", 1e-6)(model, images, labels, draws_for(6))
-    assert (model.forwards, model.backwards) == (6 * 10, 6 * 8)  # clean, start, 8 steps; none for the last
-    model = CountingModel(Linear(4))
-    build("square", 1e-6, p=0.0)(model, images, labels, draws_for(6))
-    assert 6 * 10 < model.forwards < 6 * 22 and model.backwards == 0  # some pixels would not change
-
-
 def tilted(logits):
     return logits - 0.4 * torch.eye(1, logits.shape[1]).to(logits)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rbtools.attacks import ATTACKS, active_examples, apgd, square
+from rbtools.attacks import ATTACKS, square
 from rbtools.errors import RbError
 from rbtools.evaluation import diagnostics
 from tests.networks import draws_for, images_for
@@ -65,22 +65,6 @@ def run(attack, count=40, model=None, eps=0.06, **params):
     labels[:3] = (labels[:3] + 1) % 4
     made = ATTACKS.build(attack, eps=eps, **params)
     return (made, labels, *made.run(model, images, labels, draws_for(count)))
-
-
-def test_each_attack_gets_what_the_ones_before_left(monkeypatch):
-    sizes = []
-    original = apgd.apgd
-
-    def climb(model, batch, *args, **kwargs):
-        sizes.append(len(batch))
-        return original(model, batch, *args, **kwargs)
-
-    monkeypatch.setattr(apgd, "apgd", climb)
-    _, labels, _, told = run("aa", attacks="apgd-ce,apgd-t")
-    by = told["broken_by"]
-    assert sizes[0] == len(labels) - 3 and (by[:3] == active_examples.CLEAN).all()
-    assert sizes[1] == sizes[0] - int((by == 0).sum()) and len(sizes) == 1 + 3  # three targets
-    assert sizes == sorted(sizes, reverse=True)
 
 
 def test_standard_is_the_standard():

@@ -1,4 +1,4 @@
-"""Corruptions against the statistics of CIFAR-10-C's generator, against OpenCV, and by hand."""
+"""Corruptions against the statistics of CIFAR-10-C's generator and OpenCV, whatever the batch."""
 
 from __future__ import annotations
 

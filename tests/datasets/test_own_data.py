@@ -52,10 +52,6 @@ class Uneven(ArrayDataset):
     def arrays(self, split):
         return np.zeros((2, 1, 8, 8 if split == "test" else 4), np.uint8), np.zeros(2, int)
 
-@dataclass(frozen=True, kw_only=True)
-class Unnamed(Flat):
-    classes = ("one", "two")
-
 class Plain:
     pass
 '''
@@ -122,7 +118,6 @@ def test_rb_arch_sizes_networks_for_it() -> None:
         ("Reals", "its images are float64 (2, 1, 8, 8)"),
         ("Short", "its labels are int64 (3,) for 2 images"),
         ("Uneven", "its splits have images of different shapes"),
-        ("Unnamed", "gives image 2 the label 2, and has 2 classes"),
         ("Plain", "keyword-only dataclass that inherits rbtools.datasets.base.DatasetSource"),
         ("Gone", "The module own_flat has no Gone"),
     ],

@@ -1,12 +1,17 @@
-"""Uniform noise: its range, its symmetry, its radius, and what it does to a linear classifier."""
+"""Noise: its distribution, the copies that rb-pr classifies, and what a call refuses."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from scipy import stats
+from torch import Tensor, nn
 
 from rbtools.errors import RbError
+from rbtools.evaluation import probabilistic
+from rbtools.evaluation.base import Batch
 from rbtools.probabilistic import NOISES
 from rbtools.rng.draws import Draws
 
@@ -58,3 +63,67 @@ def test_truncated_noise_is_uniform_in_the_part_of_the_ball_that_is_in_range() -
 def test_truncated_noise_goes_with_neither_the_l2_ball_nor_no_clipping(params: dict[str, object]) -> None:
     with pytest.raises(RbError, match="in place of clipping"):
         NOISES.build("uniform", truncate=True, **params)
+
+
+KINDS = [
+    *((name, {"norm": norm}) for name in NOISES for norm in ("linf", "l2")),
+    *((name, {"clip": False}) for name in NOISES),
+    ("uniform", {"truncate": True}),
+]
+
+
+class Recorder(nn.Module):
+    """A network that keeps the images that it sees, and finds all of them in class 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen.append(images.clone())
+        return torch.tensor([[1.0, 0.0]]).repeat(len(images), 1)
+
+
+@pytest.mark.parametrize(("name", "options"), KINDS)
+def test_copies_are_those_that_the_evaluation_classifies(name: str, options: dict[str, Any]) -> None:
+    noise, model = NOISES.build(name, **options), Recorder()
+    images = torch.rand(3, 2, 5, 4, generator=torch.Generator().manual_seed(0))
+    kept, examples = images.clone(), torch.tensor([7, 2, 40])
+    batch = Batch(model, images, torch.zeros(3, dtype=torch.int64), examples, seed=5, chunk_size=1000)
+    assert batch.clean.all()
+    model.seen.clear()
+    probabilistic.sample_copies(batch, noise, [0.2], 6)
+    seen = torch.cat(model.seen).view(6, 3, 2, 5, 4)
+    copies = noise(images, 0.2, 6, seed=5, examples=examples)
+    assert torch.equal(copies, seen) and torch.equal(images, kept)
+    assert torch.equal(noise(images[1:], 0.2, draw=4, seed=5, examples=examples[1:]), seen[4, 1:])
+    assert torch.equal(noise(images, 0.2, 2, draw=3, seed=5, examples=examples), seen[3:5])
+
+
+def test_the_first_copy_of_seed_0_and_examples_from_0_on_is_the_default() -> None:
+    noise, images = NOISES.build("gaussian"), torch.full((3, 1, 4, 4), 0.5)
+    first = noise(images, 0.1, 2, seed=0, examples=torch.arange(3))[0]
+    assert torch.equal(noise(images, 0.1), first)
+    assert not torch.equal(noise(images, 0.1, seed=1), first)
+    assert torch.equal(noise(images, 0.0), images)
+
+
+IMAGES = torch.full((2, 3, 16, 16), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "message"),
+    [
+        (IMAGES, {"gamma": -0.1}, r"gamma is -0\.1\. Expected a radius of 0 or more"),
+        (IMAGES, {"gamma": float("nan")}, r"gamma is nan"),
+        (IMAGES * 255, {}, r"values from 127\.5 to 127\.5\. Expected \[0, 1\]"),
+        (IMAGES, {"samples": 0}, r"0 copies from number 0 are asked for"),
+        (IMAGES, {"draw": -1}, r"1 copies from number -1"),
+        (IMAGES, {"samples": 2, "draw": 2**32 - 1}, r"2 copies from number 4294967295"),
+        (IMAGES, {"examples": torch.arange(3)}, r"Expected 2 whole numbers"),
+        (IMAGES, {"seed": -1}, r"The seed is -1"),
+    ],
+)
+def test_wrong_input_is_one_sentence(images: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RbError, match=message):
+        NOISES.build("uniform")(images, **{"gamma": 0.1, **options})

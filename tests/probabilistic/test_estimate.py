@@ -32,14 +32,6 @@ def test_pr_d_by_hand() -> None:
     assert half < 0.9 - found.interval[0] < 2 * half and half < found.interval[1] - 0.9 < 1.2 * half
 
 
-def test_only_images_that_are_correct_without_noise_count() -> None:
-    found = pr_d([10, -1, 5], 10)
-    assert (found.value, found.n) == (0.75, 2)
-    assert pr_d([10, 0, 5], 10).value == 0.5
-    passing = prob_acc([10, -1, 5], 10, 0.1)
-    assert (passing.value, passing.n) == (0.5, 2)
-
-
 def test_images_and_not_draws_are_the_sampling_unit() -> None:
     # Half of the images always correct, half never: ten thousand draws per image give no further information.
     few, many = pr_d([0, 100] * 50, 100), pr_d([0, 10_000] * 50, 10_000)
