@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -22,8 +21,6 @@ from rbtools.models.tensor_names import translation
 from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import zoo
 from rbtools.zoo import by_digest, external, make_torchvision_table
-
-with_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
 
 # A network with the function of one of the zoo gets the zoo's name.
 IN_ZOO = {
@@ -161,13 +158,6 @@ def test_other_names_for_the_same_network(name, renamed):
     assert (found.arch["name"], found.classes) == (name, 7)
     new = translation(renamed(state), state)
     assert {new[key]: value for key, value in renamed(state).items() if key in new} == state
-
-
-@with_timm
-def test_timms_own_names():
-    with meta_init():  # with squeeze and excitation, so no plain ResNet
-        network = models.build({"space": "timm", "name": "seresnet50"}, classes=6, shape=(3, 32, 32))
-    assert infer(dict(network.state_dict())) == Inferred({"space": "timm", "name": "seresnet50"}, 6, 3)
 
 
 def test_timm_is_asked_for_by_name_where_it_is_missing(monkeypatch):

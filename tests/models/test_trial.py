@@ -53,29 +53,6 @@ def test_a_network_that_refuses_values_of_a_trial_is_wrong_on_those_images() -> 
     assert (best, facts["acc"]) == ("none", {"none": 1.0, "half": 0.0})
 
 
-def test_a_candidate_that_is_beaten_sees_no_more_images() -> None:
-    right = trial.tried({"a": nn.Identity(), "b": Reversed(), "c": nn.Identity()}, scores)
-    assert {name: len(correct) for name, correct in right.items()} == {"a": 96, "b": 32, "c": 96}
-    assert trial.unbeaten(right) == ["a", "c"]
-    assert trial.decided(Path("m.pt"), {"a": nn.Identity(), "c": nn.Identity()}, scores, ["c"])[0] == "c"
-    assert len(trial.tried({"a": nn.Identity(), "b": Reversed()}, scores)["a"]) == 32
-    # Of n images on which two differ, the gain has the standard deviation sqrt(n) by chance.
-    nine, ten = (torch.arange(100) < count for count in (9, 10))
-    none = torch.zeros(100, dtype=torch.bool)
-    assert not trial.beats(nine, none) and trial.beats(ten, none) and trial.beats(nine, none, deviations=2)
-
-
-class Reversed(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return -x
-
-
-def scores() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Three batches of 32 logits, and the labels that they give."""
-    each = torch.eye(4).repeat(24, 1).split(32)
-    return [(logits, logits.argmax(1)) for logits in each]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", [SKIP, POOL])
 def test_a_cell_and_the_normalisation_are_told_together(cell: str) -> None:
