@@ -112,24 +112,18 @@ def test_the_sequence_stands_where_pyautoattack_does(setting):
     assert (mine != reference).sum() <= 1
 
 
-@pytest.mark.parametrize("name", ["torchattacks", "foolbox"])
 @pytest.mark.slow
-def test_distances_of_cw_l2(name, setting):
+def test_distances_of_cw_l2(setting):
     model, images, labels = (part[:30] if isinstance(part, torch.Tensor) else part for part in setting)
-    if name == "torchattacks":
-        torchattacks = pytest.importorskip("torchattacks")
-        perturbed = torchattacks.CW(model, c=10, kappa=0, steps=60, lr=0.03)(images, labels)
-        params = {"c": 10.0, "searches": 1, "steps": 60, "lr": 0.03}
-    else:
-        foolbox = pytest.importorskip("foolbox")
-        attack = foolbox.attacks.L2CarliniWagnerAttack(
-            binary_search_steps=4, steps=50, initial_const=1, stepsize=0.03, abort_early=False
-        )
-        bounded = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            perturbed = attack(bounded, images, labels, epsilons=None)[1]
-        params = {"c": 1.0, "searches": 4, "steps": 50, "lr": 0.03}
+    foolbox = pytest.importorskip("foolbox")
+    attack = foolbox.attacks.L2CarliniWagnerAttack(
+        binary_search_steps=4, steps=50, initial_const=1, stepsize=0.03, abort_early=False
+    )
+    bounded = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        perturbed = attack(bounded, images, labels, epsilons=None)[1]
+    params = {"c": 1.0, "searches": 4, "steps": 50, "lr": 0.03}
     fooled = model(perturbed).argmax(1) != labels
     distance = (perturbed - images).flatten(1).norm(dim=1)
     _, told = ATTACKS.build("cw-l2", **params).run(model, images, labels, Draws(0, "test", torch.arange(30)))

@@ -21,12 +21,6 @@ def run(tool, *arguments, records=()):
     return runner.run(tool, [str(argument) for argument in arguments], records)
 
 
-def only(result, status=0):
-    assert result.exit_code == status, result.stderr
-    (record,) = runner.records(result)
-    return record
-
-
 @pytest.fixture(scope="module")
 def colour(tmp_path_factory):
     """A record of an untrained network for 32x32 colour images of ten classes, and its store."""
@@ -44,13 +38,13 @@ def test_indices_choose_examples_and_nothing_else_changes(trained, tmp_path):
     (tmp_path / "parts.json").write_text(json.dumps({name: list(part) for name, part in parts.items()}))
     right = {}
     for name, part in parts.items():
-        result = only(run("attack", *options, "--indices", f"parts.json:{name}", records=[record]))
+        result = runner.one(run("attack", *options, "--indices", f"parts.json:{name}", records=[record]))
         entries = {entry["metric"]: entry for entry in result["evals"]}
         entry = entries["pgd2.16"]
         assert entry["n"] == len(part) and entry["indices"].startswith("sha256:")
         assert entries["acc"]["indices"] == entry["indices"]
         right[name] = round(entry["value"] * entry["n"])
-    whole = only(run("attack", *options, records=[record]))
+    whole = runner.one(run("attack", *options, records=[record]))
     (entry,) = [entry for entry in whole["evals"] if entry["metric"] == "pgd2.16"]
     assert entry["n"] == 355 and "indices" not in entry
     assert round(entry["value"] * 355) == sum(right.values()) and 0 < sum(right.values()) < 355
@@ -105,10 +99,10 @@ def test_download_brings_what_is_missing_and_only_when_asked(trained, tmp_path, 
         result = run("attack", *asked, records=[line])
         assert result.exit_code == 2 and "The data set mnist was not found" in result.stderr
         assert server.asked == [] and not (tmp_path / "sets").exists()
-        found = only(run("attack", *asked, "--download", records=[line]))
+        found = runner.one(run("attack", *asked, "--download", records=[line]))
         entry = found["evals"][-1]
         assert entry["dataset"] == "mnist" and entry["n"] == 12 and len(server.asked) == 2
-        only(run("attack", *asked, "--download", records=[line]))
+        runner.one(run("attack", *asked, "--download", records=[line]))
         assert len(server.asked) == 2
     finally:
         server.http.shutdown()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import integrate
 
 from rbtools.probabilistic import sequential
 
@@ -60,27 +59,3 @@ def test_the_sequential_test_errs_no_more_often_than_stated(rho: float, confiden
             stopped += alive[:-1][at].sum()
             alive[:-1][at] = 0
         assert 0.2 * (1 - confidence) < stopped <= 1 - confidence
-
-
-@pytest.mark.parametrize("rho", [0.05, 0.2])
-def test_the_bets_are_worth_their_integrals(rho: float) -> None:
-    """The wealth of the bets, by quadrature: sufficient where the rule stops, but not one draw earlier."""
-
-    def worth(failures: int, draws: int, low: float, high: float) -> float:
-        def odds(rate: float) -> float:
-            right = draws - failures
-            return float((rate / rho) ** failures * ((1 - rate) / (1 - rho)) ** right)
-
-        return float(integrate.quad(odds, low, high, points=[rho])[0]) / (high - low)
-
-    def passing(failures: int, draws: int) -> float:
-        on_zero = (1 - rho) ** -draws if failures == 0 else 0.0
-        return sequential.ON_ZERO * on_zero + (1 - sequential.ON_ZERO) * worth(failures, draws, 0, rho)
-
-    rule = sequential.anytime(2000, rho, 0.95)
-    for failures in range(4):
-        draws = int(rule.passes[failures])
-        assert passing(failures, draws) >= 20 > passing(failures, draws - 1)
-    for failures in range(3, 9):
-        draws = int(rule.fails[failures])  # the most draws at which so many failures are too many
-        assert draws >= failures and worth(failures, draws, rho, 1) >= 20 > worth(failures, draws + 1, rho, 1)
