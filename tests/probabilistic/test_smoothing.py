@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from rbtools.probabilistic import smoothing
 
@@ -81,3 +82,10 @@ def test_the_error_of_a_whole_list_is_below_alpha_wherever_the_truth_lies() -> N
         certified = crossed.cumprod(1).astype(bool)
         wrong = certified[:, rates <= true + 1e-15].any(1).mean()
         assert wrong <= alpha + 4 * math.sqrt(alpha * (1 - alpha) / runs), true
+
+
+def test_a_radius_out_of_reach_is_given_up_without_draws() -> None:
+    plan = smoothing.stopping_plan(1000, (0.0, 1.0), 0.25, 0.001)
+    assert (plan.certify[1] == -1).all() and (plan.give_up[1] == 0).all()
+    few = smoothing.stopping_plan(100, (0.0, 0.25), 0.25, 0.001)
+    assert few.looks.tolist() == [100] and few.certify[0, 0] == stats.binom.ppf(0.001, 100, 0.5) - 1
