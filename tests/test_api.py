@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -81,23 +79,6 @@ def test_each_function_gives_the_record_of_its_tool() -> None:
         assert typed(line, trained)["metrics"] == moved["metrics"]
 
 
-def test_a_recipe_is_written_as_it_is_typed() -> None:
-    line = "train --epochs 0 --schedule step --milestones 3,5-6 --regularize none --normalize none"
-    how: dict[str, Any] = {"schedule": "step", "milestones": "3,5-6", "epochs": 0}
-    how |= {"regularize": "none", "normalize": "none"}
-    for augment in ("none", "auto", "flip"):
-        wanted = typed(f"{line} --augment {augment}", {"arch": ARCH})
-        trained = rbtools.train({"arch": ARCH}, augment=augment, **how)
-        assert timeless(trained) == timeless(wanted)
-    assert timeless(rbtools.train({"arch": ARCH}, augment=["flip"], **how)) == timeless(wanted)
-
-
-def test_a_loaded_model_takes_pixels() -> None:
-    model = rbtools.load(rbtools.train({"arch": ARCH}, epochs=0))
-    assert not model.training
-    assert model(torch.rand(3, 1, 8, 8)).shape == (3, 10)
-
-
 def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
     arch = {"space": "nasbench201", "str": EVERY_EDGE, "channels": 2, "cells": 1}
     network = models.build(arch, classes=7, shape=(3, 16, 16))
@@ -154,20 +135,6 @@ def test_what_a_command_refuses_its_function_refuses_with_the_same_sentence(
     assert re.sub(r" Try '[^']* --help'\.$", "", sentence) == str(refused.value)
 
 
-def test_a_name_that_is_no_function_is_refused() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'atack'"):
-        rbtools.atack  # noqa: B018 - reading it is the test
-    assert {*rbtools._API} <= {*dir(rbtools)}
-
-
-def test_the_rooms_that_help_names_need_no_import_of_their_own() -> None:
-    code = "import rbtools as r, sys; assert 'rbtools.datasets' not in sys.modules; r.datasets.load"
-    code += "; r.models.build; r.records.read; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert all(f"`rbtools.{room}`" in str(rbtools.__doc__) for room in rbtools._ROOMS)
-    assert {*rbtools._ROOMS} <= {*dir(rbtools)}
-
-
 # Options that a call from Python does not have: streams, messages and several processes.
 NOT_IN_PYTHON = {"errors", "allow_empty", "shard", "in_place", "form", "shown", "help", "version"}
 NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "dry_run"}
@@ -218,27 +185,9 @@ GIVEN = {
 }
 
 
-def test_presets_are_those_of_the_commands() -> None:
-    trained = rbtools.train({"arch": ARCH}, preset="nasbench201", epochs=0, store="one")
-    same(trained, "train --preset nasbench201 --epochs 0", {"arch": ARCH})
-    attacked = rbtools.attack(trained, preset="rice2020", n=4, eps=4, store="one")
-    same(attacked, "attack --preset rice2020 --n 4 --eps 4", trained)
-    measured = rbtools.measure(trained, "naswot", preset="rice2020", batch_size=6, store="one")
-    same(measured, "measure naswot --preset rice2020 --batch-size 6", trained)
-
-
 def test_a_file_in_the_folder_sets_no_defaults_of_a_function() -> None:
     Path("rbtools.yaml").write_text("rb-arch: {cells: 7}\n", "utf-8")
     assert rbtools.arch(13714)[0]["arch"]["cells"] == 5
-
-
-def test_published_files_are_read_and_written() -> None:
-    record = {"arch": {"space": "zoo", "name": "resnet18"}, "dataset": "cifar10", "train": {"method": "pgd"}}
-    kept = rbtools.convert("prbench", "board.json", [{**record, "metrics": {"acc": 0.875}}])
-    assert kept == rbtools.convert("prbench", "board.json")
-    assert kept[0]["metrics"] == {"acc": 0.875}
-    with pytest.raises(RbError, match="No such option '--scales'"):
-        rbtools.convert("prbench", "board.json", scales="fraction")
 
 
 # --- conclusions ----------------------------------------------------------------------------------
@@ -274,6 +223,8 @@ def test_score_rank_and_corr_give_what_their_tools_write() -> None:
     (pair,) = rbtools.corr(sets, rows="ours:acc", cols="theirs:pgd*", on="arch.index")
     assert (pair["row"], pair["col"], pair["n"]) == ("ours:acc", "theirs:pgd20.8", 4)
     assert rbtools.score([]) == rbtools.rank([]) == []
+    with pytest.raises(RbError, match="Several result sets are joined by fields"):
+        rbtools.corr(sets)
 
 
 def test_arch_gives_what_its_tool_writes() -> None:
@@ -302,20 +253,12 @@ def test_search_gives_what_its_tool_writes() -> None:
     assert found == written("search", f"evolution --objective acc --sample 3 {line}", some)
     found = api.search(some, "nsga2", ["acc", "f:lower"], each=True, **how)
     assert found == written("search", f"nsga2 --objective acc,f:lower --each {line}", some)
+    assert "sample: " in (inspect.getdoc(api.search) or "") and {"search", "read"} <= {*dir(rbtools)}
     assert api.search([], "random", "acc") == []
     with pytest.raises(RbError, match="takes one objective"):
         api.search(some, "local", "acc,f")
     with pytest.raises(RbError, match="'--budget': 0 is less than 1"):
         api.search(some, "random", "acc", budget=0)
-
-
-def test_what_conclusions_refuse() -> None:
-    with pytest.raises(RbError, match="--kind is 'pearson'"):
-        rbtools.corr(results(), kind="pearson")
-    with pytest.raises(RbError, match="Several result sets are joined by fields"):
-        rbtools.corr({"a": results(), "b": results()})
-    with pytest.raises(RbError, match="There is no metric or field 'fgsm'"):
-        rbtools.rank(results(), "fgsm")
 
 
 @pytest.mark.parametrize("name", ["attack", "corrupt", "pr", "ge", "measure", "train", "load"])
@@ -345,14 +288,6 @@ def test_records_become_figures_tables_and_lists_from_python() -> None:
     assert Path("box.svg").read_text("utf-8").startswith("<?xml")
     frame = rbtools.frame(kept)
     assert list(frame["arch.name"]) == ["m0", "m1", "m2"] and list(frame["acc"]) == [0, 0.25, 0.5]
-
-
-def test_a_function_explains_its_options_and_dir_has_public_names_alone() -> None:
-    said = inspect.getdoc(rbtools.attack) or ""
-    assert "seed: Seed of all random numbers" in said
-    assert not [name for name in dir(rbtools) if name.startswith("_") and name != "__version__"]
-    assert {"read", "frame", "evaluate"} <= set(dir(rbtools))
-    assert all(hasattr(rbtools, name) for name in dir(rbtools))
 
 
 def test_progress_is_shown_as_text_by_a_function_or_by_tqdm(capsys: pytest.CaptureFixture[str]) -> None:

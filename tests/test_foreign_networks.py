@@ -15,7 +15,6 @@ from torch import Tensor, nn
 import rbtools
 from rbtools.attacks.pgd import PGD
 from rbtools.errors import RbError
-from rbtools.evaluation import randomised
 from tests.runner import run
 
 CODE = """
@@ -153,22 +152,6 @@ def test_the_images_of_the_caller_stay(code: dict[str, Any], name: str, norm: bo
     assert not bad._forward_pre_hooks
 
 
-@pytest.mark.parametrize("network", [nn.Linear(64, 10), nn.Sequential(nn.ReLU(), nn.Linear(64, 10))])
-def test_other_networks_get_the_images_themselves(network: nn.Module) -> None:
-    seen: list[Tensor] = []
-
-    class Seeing(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            seen.append(images)
-            return network(images.flatten(1))  # type: ignore[no-any-return]
-
-    images, _ = digits(4)
-    model, classes = rbtools.check_input.look(Seeing(), images)
-    model(images)
-    assert classes == 10
-    assert seen[-1] is images
-
-
 @pytest.mark.filterwarnings("ignore:The model. its forward pass changes")
 def test_a_measure_of_a_network_whose_first_layer_is_in_place() -> None:
     torch.manual_seed(0)
@@ -239,17 +222,6 @@ def test_a_network_that_refuses_values_is_evaluated(code: dict[str, Any], networ
     torch.manual_seed(0)
     torch.save(code[network]().eval().state_dict(), "m.pt")
     assert set(attacked(network, "m.pt")["metrics"]) == {"acc", "pgd2.8"}
-
-
-def test_a_look_that_fails_ends_nothing() -> None:
-    class Even(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            if len(images) % 2:
-                raise ValueError("odd")
-            return images.flatten(1)[:, :10]
-
-    assert not randomised.look(Even(), digits()[0]).batch
-    assert rbtools.evaluate(Even(), digits(), "acc").n == 60
 
 
 @pytest.mark.parametrize(

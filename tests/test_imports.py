@@ -397,28 +397,6 @@ def test_a_class_name_and_a_module_name_stand_once() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-def typed_any(tree: ast.AST) -> list[str]:
-    """The parameters that are typed plain `Any`, each as "function: parameter"."""
-    parameters = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            given += filter(None, (node.args.vararg, node.args.kwarg))
-            plain = [one.arg for one in given if one.annotation and ast.unparse(one.annotation) == "Any"]
-            parameters += [f"{node.name}: {name}" for name in plain]
-    return parameters
-
-
-@pytest.mark.parametrize("module", [name for name in MODULES if room_of(name) in ("cli", "commands")])
-def test_no_parameter_of_the_command_line_is_typed_any(module: str) -> None:
-    assert typed_any(tree_of(module)) == []
-
-
-def test_a_parameter_typed_any_is_seen() -> None:
-    source = "class A:\n    async def f(self, a: Any, *b: int, **c: Any) -> Any: ...\n"
-    assert typed_any(ast.parse(source)) == ["f: a", "f: c"]
-
-
 # --- the test itself ------------------------------------------------------------------------------
 
 

@@ -12,12 +12,8 @@ import torch
 from click.testing import Result
 
 from rbtools.attacks import ATTACKS
-from rbtools.attacks.base import Attack
-from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.models import build
-from rbtools.registry import Registry
-from rbtools.training import METHODS
 from tests import runner
 from tests.runner import one
 
@@ -130,31 +126,6 @@ def test_an_entry_point_has_a_short_name_and_needs_no_allow_code(monkeypatch: py
     assert one(done)["evals"][-1]["metric"] == "darker.8"
     with pytest.raises(RbError, match="Did you mean 'darker'"):
         ATTACKS.load("drker")
-
-
-@pytest.mark.parametrize(
-    ("tool", "registry"), [("attack", ATTACKS), ("train", METHODS), ("corrupt", CORRUPTIONS)]
-)
-def test_help_names_what_installed_packages_have(
-    tool: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their names alone: their modules are not imported for it."""
-    assert "From installed packages" not in runner.run(tool, "--help").stdout
-    monkeypatch.setitem(vars(registry), "plugins", {"darker": "own:Darker", "lighter": "gone:Lighter"})
-    shown = runner.run(tool, "--help")
-    assert shown.stdout.endswith("From installed packages:\n  darker, lighter\n"), shown.stdout
-
-
-def test_a_class_outside_the_package_has_a_name_and_a_version() -> None:
-    class FarAway(Attack):
-        pass
-
-    class Numbered(Attack):
-        name = "own"
-        version = 3
-
-    assert FarAway.name == "far-away" and isinstance(FarAway.version, str)
-    assert (Numbered.name, Numbered.version) == ("own", 3)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from rbtools import datasets, plain_files
 from rbtools.cli import config
 from rbtools.commands import convert, rank, score
-from rbtools.datasets import base, content_hash, imagefolder, indices, npy
+from rbtools.datasets import content_hash, imagefolder, indices, npy
 from rbtools.errors import RbError, UsageError
 from rbtools.jobs import evidence
 from rbtools.models import published, read_checkpoint
@@ -82,12 +82,6 @@ def test_what_is_no_plain_file_is_refused(reader: str, kind: str) -> None:
         READERS[reader](path)
     if kind != "folder":
         assert "plain file" in str(wrong.value) or "parquet" in reader
-
-
-def test_the_error_for_a_damaged_file_does_not_read_a_device_either() -> None:
-    os.mkfifo("x")
-    with guarded():
-        assert "plain file" in str(base.damaged("x", "a file", ValueError("y")))
 
 
 def test_a_folder_of_results_with_a_pipe_in_it() -> None:
@@ -262,20 +256,3 @@ def test_every_file_is_opened_by_plain_files() -> None:
     for places in MAY.values():
         expected.update(places)
     assert found == expected
-
-
-@pytest.mark.parametrize(
-    ("source", "count"),
-    [
-        ("open(path, 'rb')", 1),
-        ("np.memmap(path)", 1),
-        ("path.open('rb')", 1),
-        ("zipfile.ZipFile(plain(path))", 0),
-        ("Path(path).read_text()", 1),
-        ("read_text(path)", 1),
-        ("from rbtools.plain_files import read_text\nread_text(path)", 0),
-        ("opened(path)", 0),
-    ],
-)
-def test_other_ways_are_seen(source: str, count: int) -> None:
-    assert opened_otherwise(source) == count
