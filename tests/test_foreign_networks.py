@@ -53,13 +53,6 @@ class InTrainMode(Linear):
         return x.sub_(0.3).div_(0.4) if self.training else (x - 0.3) / 0.4
 
 
-class Range(Linear):
-    def before(self, x):
-        if x.min() < 0 or x.max() > 1:
-            raise ValueError("not in [0, 1]")
-        return (x - 0.3) / 0.4
-
-
 class Squeezed(Linear):
     def forward(self, x):
         return super().forward(x).squeeze()
@@ -90,10 +83,6 @@ def norm():
 
 def in_place_norm():
     return InPlace(True)
-
-
-def range_norm():
-    return Range(True)
 """
 
 
@@ -190,38 +179,6 @@ def test_a_file_of_a_network_in_place(code: dict[str, Any], norm: str) -> None:
     assert records[0]["metrics"] == records[1]["metrics"]
     assert [record["said"].count("changes its input") for record in records] == [0, 1]
     assert "randomised" not in records[1]
-
-
-class OfBatch(nn.Module):
-    """Its logits depend on the batch from image `first` on."""
-
-    def __init__(self, kind: str, first: int) -> None:
-        super().__init__()
-        self.kind, self.first, self.linear = kind, first, nn.Linear(64, 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = images.flatten(1).clone()
-        if self.kind == "noise":
-            noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
-            x[self.first :] += noise[self.first :]
-        elif len(x) > self.first:
-            x = x - x[self.first :].mean(0)
-        return self.linear(x)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("kind", ["noise", "mean"])
-@pytest.mark.parametrize("first", [0, 20])
-def test_what_depends_on_the_place_in_the_batch_is_refused(kind: str, first: int) -> None:
-    model = OfBatch(kind, first).eval()
-    with pytest.raises(RbError, match="depends on the others of its batch"):
-        rbtools.evaluate(model, digits(), "acc")
-
-
-@pytest.mark.parametrize("network", ["Range", "range_norm"])
-def test_a_network_that_refuses_values_is_evaluated(code: dict[str, Any], network: str) -> None:
-    torch.manual_seed(0)
-    torch.save(code[network]().eval().state_dict(), "m.pt")
-    assert set(attacked(network, "m.pt")["metrics"]) == {"acc", "pgd2.8"}
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,7 @@ def test_an_entry_point_has_a_short_name_and_needs_no_allow_code(monkeypatch: py
     monkeypatch.setitem(vars(ATTACKS), "plugins", {"darker": "own:Darker"})
     done = run("darker")
     assert one(done)["evals"][-1]["metric"] == "darker.8"
+    assert runner.run("attack", "--help").stdout.endswith("From installed packages:\n  darker\n")
     with pytest.raises(RbError, match="Did you mean 'darker'"):
         ATTACKS.load("drker")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rbtools.cli.tools import TOOLS
+from tests.runner import run
 
 FAILED = '{"schema":1,"arch":{"name":"x"},"error":{"message":"no"}}\n'
 
@@ -121,6 +122,12 @@ def test_signals_end_quickly_with_their_status(
 def test_a_closed_end_and_a_full_disk_are_said(line: str, status: int, said: str) -> None:
     done = shell(line)
     assert done.returncode == status and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_an_error_that_nobody_expected_is_said_to_be_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("rbtools.commands.rank.write")
+    result = run("rank", "--by acc", '{"arch":{"name":"a"},"metrics":{"acc":1}}\n')
+    assert result.exit_code == 1 and "NameError" in result.stderr and "a bug in rbtools" in result.stderr
 
 
 def test_reading_and_writing_one_file_is_refused_and_in_place_does_it() -> None:

@@ -6,11 +6,9 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
-import torch
 
 from rbtools.errors import RbError
 from rbtools.trainer import distributed, division, loop
-from rbtools.trainer.optim import batches
 
 
 @pytest.mark.parametrize(
@@ -29,13 +27,6 @@ def test_batches_of_which_a_gpu_would_wait_in_vain_are_refused(
 ) -> None:
     with pytest.raises(RbError, match=told) if told else nullcontext():
         division.check_pieces(sizes, micro_batch, processes)
-
-
-def test_pieces_are_counted_as_they_are_made() -> None:
-    for share in range(1, 12):
-        for micro_batch in range(1, 6):
-            made = len(batches(torch.arange(share), micro_batch))
-            assert division._pieces(share, micro_batch) == made, (share, micro_batch)
 
 
 def test_a_training_is_refused_before_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:

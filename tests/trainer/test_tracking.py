@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from rbtools.measures.wci import WCI
 from rbtools.models import checkpoint
 from rbtools.rng.draws import Draws
 from rbtools.store import Store, listing
-from rbtools.trainer import loop, tracking, validation
+from rbtools.trainer import tracking, validation
 from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.train_model import train
 from rbtools.training import METHODS
@@ -96,19 +95,6 @@ def test_weights_and_history_are_those_of_a_training_without(arch: Any, changes:
     assert "wci" in history(tracked)
     assert {name: history(tracked)[name] for name in history(plain)} == history(plain)
     assert tracked["train"]["passes"] == plain["train"]["passes"]
-
-
-def test_measuring_is_not_in_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-
-    def slow(self: Any, model: Any) -> dict[str, float | None]:
-        clock[0] += 100.0
-        return {"wci": 1.0}
-
-    monkeypatch.setattr(loop, "time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
-    monkeypatch.setattr(tracking.Tracker, "measure", slow)
-    record = go(dataclasses.replace(TRACKED, every=1))
-    assert clock == [300.0] and record["train"]["history"]["seconds"] == [0.0] * 3
 
 
 @pytest.mark.slow

@@ -83,17 +83,6 @@ def test_a_training_interrupted_in_an_epoch_ends_with_the_same_weights(
     assert losses["loss"] == whole["train"]["history"]["loss"] and len(losses["seconds"]) == 4
 
 
-def test_a_finished_training_is_found_and_leaves_no_state(run: Run, batches: list[list[int]]) -> None:
-    how = dataclasses.replace(FAST, epochs=2)
-    first = train(RECORD, METHODS.build("erm"), how, run)
-    assert (run.store.computed, run.store.found) == (1, 0)
-    count = len(batches)
-    assert train(RECORD, METHODS.build("erm"), how, run) == first
-    assert (run.store.computed, run.store.found) == (1, 1)
-    assert len(batches) == count
-    assert not [path for path in Path("rb-store/state").glob("*/*") if path.is_file()]
-
-
 def test_seed_and_architecture_make_another_training_and_other_fields_none() -> None:
     first = train(RECORD, METHODS.build("erm"), FAST, run_in())
     wider = {**RECORD, "arch": {**ARCH, "channels": 3}}
@@ -229,15 +218,6 @@ def test_no_epochs_give_the_initial_network_of_the_seed(run: Run) -> None:
     assert 0.1 < state["stem.0.weight"].abs().max() <= 1 / 3
     assert "seconds_per_epoch" not in first["train"] and not first.get("metrics")
     assert run_task(first, accuracy.clean(), run)["metrics"]["acc"] < 0.5
-
-
-def test_photographs_are_cropped_and_flipped_and_need_no_normalisation(run: Run, photos: Path) -> None:
-    run = run.changed(dataset=f"imagefolder:{photos}")
-    record = train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, batch_size=10), run)
-    assert record["train"]["config"]["augment"] == ["crop", "flip"]
-    assert record["train"]["config"]["normalize"] is None
-    assert record["dataset"] == f"imagefolder:{photos}"
-    assert run_task(record, accuracy.clean(), run)["evals"][-1]["n"] == 30  # `val` serves as test
 
 
 def test_training_anew_drops_what_belongs_to_former_weights(run: Run) -> None:
@@ -449,39 +429,6 @@ def test_a_network_is_at_chance_where_it_is_no_better_than_a_guess() -> None:
     assert ended(10) == pytest.approx(0.1) and ended(0) == 0
     assert ended(20) is None and ended(100) is None  # .1 + 2 * .03
     assert validation.ended_at_chance(_Always([0] * 200), images, labels, ids, 10) == pytest.approx(0.1)
-
-
-@pytest.mark.slow
-def test_a_training_that_ends_at_chance_is_said_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    accuracies = iter([0.0992, None])
-    monkeypatch.setattr(validation, "LEARNING", 3)
-    monkeypatch.setattr(validation, "ended_at_chance", lambda *arguments: next(accuracies))
-    lines: list[str] = []
-    run = run_in("rb-store", notify=lines.append)
-    recipe = dataclasses.replace(FAST, epochs=validation.LEARNING)
-    stuck = train(RECORD, METHODS.build("pgd", eps=16 / 255), recipe, run)["train"]
-    assert stuck["at_chance"] == 0.0992
-    (line,) = [line for line in lines if "chance" in line]
-    assert "pgd: the training ended at chance. The clean accuracy on training images is 0.0992;" in line
-    assert "10 classes gives 0.1. Train with more --epochs, a smaller --eps, or" in line
-    lines.clear()
-    learnt = train(RECORD, METHODS.build("erm"), recipe, run)["train"]
-    assert "at_chance" not in learnt and not any("chance" in line for line in lines)
-    train(RECORD, METHODS.build("erm"), TWICE, run)  # the training is too short for that test
-
-
-def test_training_with_one_step_is_attacked_on_some_of_its_images(run: Run) -> None:
-    once = train(RECORD, METHODS.build("n-fgsm"), FAST, run)["train"]
-    assert len(once["history"]["pgd_acc"]) == 1
-    assert "catastrophic_overfitting" not in once
-    several = train(RECORD, METHODS.build("pgd", attack_steps=2), FAST, run)["train"]
-    assert "pgd_acc" not in several["history"]
-    validated = dataclasses.replace(FAST, val=0.02)
-    held = train(RECORD, METHODS.build("n-fgsm"), validated, run)["train"]["history"]
-    assert held["pgd_acc"] == held["val_robust_acc"], "the held-out images serve where there are some"
-    ids = torch.arange(0, 1000, 2)
-    chosen = validation.few(torch.arange(1000) % 10, ids)
-    assert len(chosen) == 32 and set(chosen.tolist()) <= set(ids.tolist())
 
 
 @pytest.mark.slow

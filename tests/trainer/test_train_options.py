@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from rbtools.trainer import (
     validation,
 )
 from rbtools.trainer.recipe import Recipe
-from rbtools.training import METHODS, chen_lee
+from rbtools.training import METHODS
 from tests.trainings import FAST, RECORD, Pulled, Record, history, run_in, weights
 
 TWICE = dataclasses.replace(FAST, epochs=2)
@@ -104,30 +102,6 @@ def test_each_option_makes_another_training_and_stands_in_the_record(change: dic
     for key, value in change.items():
         told = other["train"]["config"][key]
         assert told == (None if value == "none" else list(value) if isinstance(value, tuple) else value)
-
-
-@pytest.mark.parametrize("raised", [False, True])
-@pytest.mark.slow
-def test_the_filter_trains_a_batch_of_no_use_as_erm_does(
-    raised: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = chen_lee.cross_entropy
-    losses = itertools.cycle([1.0, 0.0] if raised else [0.0, 1.0])  # at x', then at x
-
-    def judged(logits: Tensor, labels: Tensor) -> Tensor:
-        return (
-            real(logits, labels) if torch.is_grad_enabled() else torch.full_like(logits[:, 0], next(losses))
-        )
-
-    monkeypatch.setattr(chen_lee, "cross_entropy", judged)
-    attack = METHODS.build("pgd", attack_steps=3)
-    found = go(changed(filter="chen-lee", warm_steps=1), attack)
-    assert found["checkpoint"] == go(TWICE, attack if raised else None)["checkpoint"]
-    # Clean images, the warm step, the decision; then the other steps and x', or x alone.
-    wanted = {"forward": 6, "backward": 4} if raised else {"forward": 4, "backward": 2}
-    assert found["train"]["passes"] == wanted
-    told = found["train"]["config"]
-    assert (told["filter"], told["filter_rule"], told["warm_steps"]) == ("chen-lee", "batch", 1)
 
 
 def test_cutout_blacks_out_one_square_inside_at_a_place_of_the_examples_own() -> None:
@@ -596,16 +570,6 @@ def test_fine_tuning_goes_on_from_the_records_checkpoint() -> None:
     assert more["train"]["history"]["loss"][0] < first["train"]["history"]["loss"][0]
     fresh = go(changed(epochs=1, lr=0.01), record=first)
     assert fresh["checkpoint"] != more["checkpoint"] and "init" not in fresh["train"]
-
-
-@pytest.mark.slow
-def test_bfloat16_keeps_weights_and_losses_in_float32() -> None:
-    plain, half = go(TWICE, PGD), go(TWICE, PGD, precision="bf16")
-    assert (plain["train"]["precision"], half["train"]["precision"]) == ("fp32", "bf16")
-    assert half["checkpoint"] != plain["checkpoint"]
-    assert all(value.dtype in (torch.float32, torch.int64) for value in weights(half).values())
-    losses = (half["train"]["history"]["loss"][-1], plain["train"]["history"]["loss"][-1])
-    assert math.isclose(*losses, rel_tol=0.1)
 
 
 def test_deterministic_algorithms_are_asked_for_and_given_back() -> None:

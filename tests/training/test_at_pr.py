@@ -63,14 +63,6 @@ def test_the_walk_along_the_gradient_has_its_length():
     assert steps == 3 and depth.item() == pytest.approx(0.9 - place, rel=1e-9)
 
 
-def test_a_walk_ends_after_its_steps_and_at_the_box():
-    depth, _, _ = method(walk_steps=3).walked(Plane(), point(0.9, 0.2), ZERO, sizes())
-    assert depth.item() == pytest.approx(3 * STEP)
-    # Signs of the gradient lead down both axes; x1 stops at 0, below which three steps would be enough.
-    depth, _, _ = method().walked(Plane(slope=0.1), point(0.5321, 0.005), ZERO, sizes())
-    assert depth.item() == pytest.approx(4 * STEP)
-
-
 class Given:
     """AT-PR with its candidates given: what it chooses."""
 
@@ -101,29 +93,6 @@ FIRST = {"walk_size": "plain", "plain_step": STEP, "fallback": "first"}
 def test_one_candidate_is_chosen(monkeypatch, candidates, chosen, params):
     found = Given(monkeypatch, *(point(*one) for one in candidates)).choice(Plane(), **params)
     assert torch.equal(found, point(*chosen))
-
-
-def test_a_wrong_candidate_beats_a_right_one_of_higher_loss(monkeypatch):
-    class Odd(Plane):
-        """Three classes: where x1 > 1/2 the loss is high but the label still wins."""
-
-        def forward(self, images):
-            x = images.flatten(1)
-            right = torch.where(x[:, 1] > 0.5, 0.1, 0.5 - x[:, 0])
-            rest = torch.where(x[:, 1] > 0.5, 0.09, -9.0)
-            return torch.stack([right, x[:, 0] * 0, rest, rest], dim=1) + 0 * self.line.sum()
-
-    net, deep, high = Odd(), point(0.505, 0.2), point(0.3, 0.8)
-    _, losses, _ = method().walked(net, torch.cat([deep, high]), torch.zeros(2, dtype=torch.int64), sizes(2))
-    assert losses[1] > losses[0]
-    for order in ((deep, high), (high, deep)):
-        assert torch.equal(Given(monkeypatch, *order).choice(net), deep)
-
-
-def test_each_image_has_a_choice_of_its_own(monkeypatch):
-    first, second = point(0.52, 0.1, 0.41, 0.1), point(0.51, 0.3, 0.56, 0.3)
-    found = Given(monkeypatch, first, second).choice(Plane(), count=2)
-    assert torch.equal(found, torch.cat([first[:1], second[1:]]))
 
 
 def test_an_attack_ends_where_the_written_out_loop_does():

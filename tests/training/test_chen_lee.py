@@ -59,27 +59,12 @@ def test_a_batch_whose_loss_the_attack_raises_is_attacked_to_the_end():
     assert all(net.modes) and not chosen.solves_in_eval  # it is judged in the mode of the attack
 
 
-def test_a_batch_whose_loss_the_attack_lowers_is_left_alone():
-    net, (images, labels, draws), chosen = Line(), batch(LOWERED), ChenLee(method(), 2)
-    trained, stay, reached = chosen.inner_attack(net, images, labels, draws)
-    assert not stay.any() and torch.equal(trained, images)
-    assert net.sizes == [4] * 4  # clean, two steps, the look
-    chosen.loss(net, images, labels, (trained, stay, reached))
-    assert net.sizes == [4] * 5  # it goes through once
-
-
 def test_examples_are_judged_each_for_itself_by_the_rule_example():
     net = Line()
     trained, stay, _ = ChenLee(method(), 2, "example").inner_attack(net, *batch(LOWERED))
     assert stay.tolist() == [True, True, False, False]
     assert trained.flatten().tolist() == pytest.approx([0.7, 0.57, 0.43, 0.2])
     assert net.sizes == [4, 4, 4, 4, 2, 2, 2]
-
-
-@pytest.mark.parametrize("rule", ["batch", "example"])
-def test_no_warm_steps_look_at_the_start(rule):
-    _, stay, _ = ChenLee(method(), 0, rule).inner_attack(Line(), *batch(LOWERED))
-    assert stay.tolist() == [rule == "example"] * 2 + [False] * 2
 
 
 @pytest.mark.parametrize("rule", ["batch", "example"])
@@ -125,22 +110,3 @@ def test_who_left_has_the_clean_cross_entropy_and_the_others_the_methods(rule, l
     # The logits of filtered examples are those at the point where their attack stopped.
     reached = torch.where(torch.tensor(stay) > 0, at + 0.1, at + 0.041)
     assert loss.adversarial_logits.argmax(1).tolist() == (reached > 0.5).tolist()
-
-
-@pytest.mark.parametrize("name", ["pgd", "alp", "mixed"])
-def test_a_method_without_a_clean_pass_gets_the_clean_cross_entropy_of_who_left(name, monkeypatch):
-    monkeypatch.setattr(
-        "rbtools.training.base.Adversarial.climb", lambda self, m, images, start, o, n: start + 0.04
-    )  # an attack that lowers the loss of class 1
-    net, (images, labels, draws) = Line(), batch((0, 0, 0, 1))
-    loss = ChenLee(method(name, attack_steps=2), 2, "example")(net, images, labels, draws)
-    scale, at = torch.tensor(10.0, dtype=torch.float64), images.flatten()
-    other = at + 0.081
-    values = ce(scale, other, labels)
-    if name == "mixed":
-        values = (values + ce(scale, at, labels)) / 2
-    if name == "alp":
-        p, q = torch.sigmoid(20 * (at - 0.5)), torch.sigmoid(20 * (other - 0.5))
-        values += 2 * (p - q) ** 2
-    values[3] = ce(scale, at, labels)[3]
-    assert loss.value.item() == pytest.approx(values.mean().item(), rel=1e-9)

@@ -12,7 +12,6 @@ from torch import nn
 from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 from rbtools.training.base import noisy
-from rbtools.training.cvar import quantile
 from rbtools.training.evar import best_exponent
 
 COUNT, SAMPLES = 5, 6
@@ -140,11 +139,6 @@ def test_the_exact_tail_differentiates_the_part_of_a_loss_that_lies_in_it(beta):
     agree(method(net, images, labels, draws).value, net, worst.mean(), other)
 
 
-def test_the_quantile_is_one_of_the_losses_and_has_no_more_than_the_tail_above():
-    losses = torch.tensor([[5.0], [1.0], [4.0], [2.0], [3.0]])
-    assert [quantile(losses, beta).item() for beta in (0.1, 0.2, 0.39, 0.4, 1.0)] == [5, 4, 4, 3, 1]
-
-
 def evar(values, a, q):
     top = max(values)
     return top + (math.log(sum(math.exp(a * (v - top)) for v in values) / (len(values) * q))) / a
@@ -202,26 +196,6 @@ def test_noise_is_clamped_to_the_ball_and_has_the_published_spread(noise, std):
     assert (unit.abs() < 0.5).float().mean().item() == pytest.approx(below, abs=0.01)
 
 
-def test_noise_of_either_scale_is_one_draw():
-    images, draws = torch.full((4, 1, 3, 3), 0.5, dtype=torch.float64), Draws(0, "test", torch.arange(4))
-    wide, unit = (noisy(images, draws, "gaussian", 0.4, "n", scale) - 0.5 for scale in ("eps", "unit"))
-    small = wide.abs() < 0.4 * 0.3
-    assert small.any() and torch.allclose(unit[small], wide[small] / 0.4)
-    images = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 1, 8, 8)  # at the ends of the box
-    found = noisy(images, Draws(0, "test", torch.arange(2)), "uniform", 0.2, "n")
-    assert found.min() == 0 and found.max() == 1 and 0.1 < found[0].max() <= 0.2
-
-
-@pytest.mark.parametrize("noise", ["uniform", "gaussian", "laplace"])
-def test_corruption_training_is_the_cross_entropy_of_one_noisy_image_each(noise):
-    images, labels, draws = batch()
-    net, other = network(), network()
-    method = METHODS.build("corruption", eps=0.3, noise=noise)
-    logits = other(noisy(images, draws, noise, 0.3, "noise"))
-    rows = [z.exp().sum().log() - z[y] for z, y in zip(logits, labels, strict=True)]
-    agree(method(net, images, labels, draws).value, net, sum(rows) / COUNT, other)
-
-
 def test_gaussian_augmentation_is_neither_clamped_nor_clipped():
     images, labels, draws = batch()
     net, other = network(), network()
@@ -242,12 +216,3 @@ def test_erm_dataaug_is_the_mean_cross_entropy_of_the_points():
     expected = losses_of(other, images, labels, draws, 0).mean()
     method = METHODS.build("erm-dataaug", eps=0.3, samples=SAMPLES)
     agree(method(net, images, labels, draws).value, net, expected, other)
-
-
-def test_what_is_told_of_a_sampled_image_is_its_worst_point():
-    images, labels, draws = batch()
-    net = network()
-    loss = losses_of(net, images, labels, draws, 0)
-    told = METHODS.build("evar", eps=0.3, samples=SAMPLES)(net, images, labels, draws).adversarial_logits
-    worst = [z.exp().sum().log() - z[y] for z, y in zip(told, labels, strict=True)]
-    assert torch.allclose(torch.stack(worst), loss.amax(0))

@@ -137,14 +137,6 @@ def test_a_repository_of_the_hub_is_its_network_normalisation_and_preprocessing(
 
 
 @pytest.mark.slow
-def test_a_revision_is_the_one_that_was_named_and_options_count_more_than_the_repository(hub: Path) -> None:
-    made = one(fgsm(f"hf:me/small@{COMMIT}", "--normalize", "none"))
-    assert made["recognised"]["weights"] == f"hf:me/small@{COMMIT}"
-    assert made["arch"]["normalize"] == "none"
-    assert "config.json of hf:me/small is not in the cache" in refusal("hf:me/small@v2")
-
-
-@pytest.mark.slow
 def test_timm_s_own_weights_are_found_by_the_name_of_the_network(
     hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
