@@ -545,40 +545,10 @@ def test_a_search_that_diverges_on_the_device_ends(grouped_by_device: None) -> N
 
 # --- what one batch more waits for -------------------------------------------------------------------
 
-# The most waits. What grows with a network's own numbers (levels, steps of Lanczos, neurons) has room
-# for those of another processor, and so have batches of which an attack breaks other examples.
-MEASURE_WAITS: dict[str, int] = {
-    "ntk": 6,
-    "jacobian": 5,
-    "hessian": 60,
-    "wci": 8,  # traces, norms, and which layers are piecewise linear
-    "naswot": 8,
-    "nasi": 5,
-    "synflow": 0,
-    "snip": 5,
-    "grad_norm": 5,
-    "params": 0,
-    "macs": 0,
-    "margin": 7,
-    "sharpness": 7,
-    "nu": 5,
-    "bound": 15,
-}
-EVALUATION_WAITS: dict[str, int] = {
-    "Clean": 0,
-    "Attacked": 8,
-    "Corrupted": 0,
-    "Archived": 0,
-    "Noisy": 8,
-    "Decided": 8,
-    "RareFailure": 60,
-    "RobustLoss": 8,
-    "Nearest": 8,
-    "Attacked checklist": 8,
-    "Transferred": 8,
-    "Smoothed": 8,
-    "Screened": 8,
-}
+# The most waits of one batch more, otherwise 8. What grows with a network's own numbers (levels, steps of
+# Lanczos, neurons) has room for those of another processor, as have batches of which other examples break.
+MOST_WAITS = {"hessian": 60, "bound": 15, "RareFailure": 60}
+MOST_WAITS |= dict.fromkeys(("synflow", "params", "macs", "Clean", "Corrupted", "Archived"), 0)
 
 
 def waits_of_a_batch(run: Callable[[Run], Any], size: int, monkeypatch: Any) -> Counter[Any]:
@@ -613,7 +583,7 @@ def test_a_batch_more_of_a_measure_waits_no_more_than_its_budget(
         measure(record, request, run.changed(n=None, batch=None))
 
     waits = waits_of_a_batch(measured, 4, monkeypatch)
-    assert waits.total() <= MEASURE_WAITS[name], waits
+    assert waits.total() <= MOST_WAITS.get(name, 8), waits
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)
@@ -626,7 +596,7 @@ def test_a_batch_more_of_an_evaluation_waits_no_more_than_its_budget(
         EVALUATIONS[name](record)
 
     waits = waits_of_a_batch(evaluated, 2, monkeypatch)
-    assert waits.total() <= EVALUATION_WAITS[name], waits
+    assert waits.total() <= MOST_WAITS.get(name, 8), waits
 
 
 @pytest.mark.parametrize("place", ["cpu", "cuda"])

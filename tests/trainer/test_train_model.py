@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ from rbtools.training.base import Loss
 from rbtools.training.erm import ERM
 from tests import pretend_graphs
 from tests.runner import run_task
-from tests.trainings import ARCH, FAST, RECORD, Pulled, Record, run_in, weights
+from tests.trainings import ARCH, FAST, RECORD, Pulled, Record, history, run_in, weights
 
 TRAIN_IMAGES = 1442
 TWICE = dataclasses.replace(FAST, epochs=2)
@@ -36,6 +37,20 @@ TWICE = dataclasses.replace(FAST, epochs=2)
 @pytest.fixture
 def run() -> Run:
     return run_in("rb-store")
+
+
+EVERYTHING: dict[str, Any] = {
+    "regularize": ("cutout", "mixup", "awp", "l2"),
+    "filter": "chen-lee",
+    "warm_steps": 1,
+    "label_smoothing": 0.1,
+    "ema": 0.9,
+    "val": 0.1,
+    "batch_size": 649,
+    "clean_pass": True,
+    "schedule": "piecewise",
+    "milestones": (2,),
+}
 
 
 class Watched(ERM):
@@ -56,8 +71,9 @@ class Watched(ERM):
         (METHODS.build("trades", attack_steps=1), {"schedule": "cosine"}),
         (METHODS.build("erm"), {"output": "random"}),  # the learning rate of step 3
         (METHODS.build("fgsm-pgi", eps=16 / 255), {}),
+        (METHODS.build("trades", attack_steps=2), EVERYTHING),
     ],
-    ids=["erm", "pgd", "trades", "drawn", "fgsm-pgi"],
+    ids=["erm", "pgd", "trades", "drawn", "fgsm-pgi", "everything"],
 )
 @pytest.mark.slow
 def test_a_training_interrupted_in_an_epoch_ends_with_the_same_weights(
@@ -79,8 +95,10 @@ def test_a_training_interrupted_in_an_epoch_ends_with_the_same_weights(
     again = train(RECORD, method, how, run_in("rb-store"))
     assert batches == undisturbed[4:]  # the stored state has two epochs of two batches
     assert again["checkpoint"] == whole["checkpoint"]
-    losses = again["train"]["history"]
-    assert losses["loss"] == whole["train"]["history"]["loss"] and len(losses["seconds"]) == 4
+    assert again["train"].get("checkpoints") == whole["train"].get("checkpoints")
+    assert history(again) == history(whole) and len(again["train"]["history"]["seconds"]) == 4
+    assert again["train"]["passes"] == whole["train"]["passes"]
+    assert json.loads(json.dumps(again, allow_nan=False)) == again
 
 
 def test_seed_and_architecture_make_another_training_and_other_fields_none() -> None:
@@ -183,23 +201,14 @@ def test_schedules_follow_their_formulas(run: Run) -> None:
 def test_the_record_says_how_the_training_went(run: Run) -> None:
     method = METHODS.build("trades", attack_steps=1, lambda_=3.0)
     record = train(RECORD, method, dataclasses.replace(FAST, epochs=3), run)
-    found = checkpoint.read(run.store.object(record["checkpoint"]))
-    assert found.mean is not None and found.std is not None
-    assert found.mean.tolist() == pytest.approx([0.3052]) and found.std.tolist() == pytest.approx([0.3760])
-    told = record["train"]
-    assert told["config"]["normalize"] == [[0.3052], [0.376]]
+    told, curves = record["train"], record["train"]["history"]
+    assert told["config"]["normalize"] == [[0.3052], [0.376]] and told["config"]["augment"] == []
     assert (told["method"], told["seed"], told["epochs"], told["threads"]) == ("trades", 0, 3, 1)
-    assert told["config"]["lambda"] == 3.0 and told["config"]["attack_steps"] == 1
     assert told["config"]["momentum"] == [0.95, 0.85, 0.95]  # the parameters that onecycle uses
-    assert told["config"]["augment"] == []  # digits are not mirrored
-    history = told["history"]
-    assert set(history) == {"loss", "acc", "robust_acc", "lr", "seconds"}
-    assert history["loss"][-1] < history["loss"][0] and history["acc"][-1] > history["acc"][0]
-    assert all(0 < share < 1 for share in history["robust_acc"])
-    steady = sum(history["seconds"][1:]) / 2
+    assert curves["loss"][-1] < curves["loss"][0] and curves["acc"][-1] > curves["acc"][0]
+    steady = sum(curves["seconds"][1:]) / 2
     assert record["metrics"]["seconds_per_epoch"] == pytest.approx(steady, abs=1e-4)
-    assert record["dataset"] == "digits" and record["mine"] == {"kept": True}
-    assert record["arch"]["params"] > 0
+    assert record["mine"] == {"kept": True}
 
 
 def test_no_epochs_give_the_initial_network_of_the_seed(run: Run) -> None:
@@ -213,11 +222,9 @@ def test_no_epochs_give_the_initial_network_of_the_seed(run: Run) -> None:
     assert initial(0, "trades")["checkpoint"] == first["checkpoint"] != initial(1, "erm")["checkpoint"]
     state = weights(first)
     # PyTorch's initialisation is unchanged: BatchNorm is the identity, convolutions are within their bound.
-    assert torch.equal(state["stem.1.running_mean"], torch.zeros(2))
     assert torch.equal(state["stem.1.weight"], torch.ones(2))
     assert 0.1 < state["stem.0.weight"].abs().max() <= 1 / 3
     assert "seconds_per_epoch" not in first["train"] and not first.get("metrics")
-    assert run_task(first, accuracy.clean(), run)["metrics"]["acc"] < 0.5
 
 
 def test_training_anew_drops_what_belongs_to_former_weights(run: Run) -> None:
@@ -250,34 +257,29 @@ def test_a_lost_checkpoint_is_trained_again(harm: str, run: Run) -> None:
     assert run_task(again, accuracy.clean(), run_in("rb-store"))["metrics"]["acc"] > 0
 
 
-@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", None])
-def test_a_damaged_state_is_not_resumed_from(damage: bytes | None, batches: list[list[int]]) -> None:
+@pytest.mark.parametrize("spoil", ["empty", "cut off", "places", "model", "all"])
+def test_a_state_that_is_damaged_or_does_not_fit_is_not_resumed_from(
+    spoil: str, batches: list[list[int]]
+) -> None:
     pull_after_an_epoch(batches)
-    (state,) = Path("rb-store/state").glob("*/*")
-    state.write_bytes(state.read_bytes()[:-9] if damage is None else damage)
-    run = run_in("rb-store")
-    again = train(RECORD, METHODS.build("erm"), TWICE, run)
-    assert len(batches) == 4 and run.store.damaged == [state.absolute()]
-    assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), TWICE, run_in("other"))["checkpoint"]
-
-
-@pytest.mark.parametrize("spoil", ["places", "model", "all"])
-def test_a_whole_state_that_does_not_fit_is_not_resumed_from(spoil: str, batches: list[list[int]]) -> None:
-    pull_after_an_epoch(batches)
-    store = Store("rb-store")
+    store, said = Store("rb-store"), list[str]()
     (path,) = store.files("state")
-    state = torch.load(io.BytesIO(store.state(path.name) or b""), weights_only=True)
-    if spoil == "model":
-        state["optimizer"] = {}  # found when the model is loaded already
+    if spoil in ("empty", "cut off"):
+        path.write_bytes(path.read_bytes()[:-9] if spoil == "cut off" else b"")
+    elif spoil == "all":
+        store.keep_state(path.name, b"damaged")
     else:
-        state.pop(spoil, None)
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    store.keep_state(path.name, b"damaged" if spoil == "all" else buffer.getvalue())
-    said: list[str] = []
-    again = train(RECORD, METHODS.build("erm"), TWICE, run_in("rb-store", notify=said.append))
+        state = torch.load(io.BytesIO(store.state(path.name) or b""), weights_only=True)
+        state["optimizer"] = {}  # found when the model is loaded already
+        if spoil == "places":
+            del state["places"]
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        store.keep_state(path.name, buffer.getvalue())
+    run = run_in("rb-store", notify=said.append)
+    again = train(RECORD, METHODS.build("erm"), TWICE, run)
+    assert len(batches) == 4 and len(run.store.damaged) + sum("starts again" in line for line in said) == 1
     assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), TWICE, run_in("other"))["checkpoint"]
-    assert len(said) == 1 and "its training starts again" in said[0]
 
 
 def test_a_training_that_went_on_elsewhere_says_where_it_was(batches: list[list[int]]) -> None:

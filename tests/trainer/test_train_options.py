@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from rbtools.trainer import (
 )
 from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS
-from tests.trainings import FAST, RECORD, Pulled, Record, history, run_in, weights
+from tests.trainings import FAST, RECORD, Record, run_in, weights
 
 TWICE = dataclasses.replace(FAST, epochs=2)
 PGD = METHODS.build("pgd", attack_steps=1)
@@ -45,39 +44,6 @@ def go(how: Recipe, method: Any = None, record: Record = RECORD, **options: Any)
 
 def changed(**changes: Any) -> Recipe:
     return dataclasses.replace(TWICE, **changes)
-
-
-EVERYTHING = changed(
-    epochs=3,
-    regularize=("cutout", "mixup", "awp", "l2"),
-    filter="chen-lee",
-    warm_steps=1,
-    label_smoothing=0.1,
-    ema=0.9,
-    val=0.1,
-    clean_pass=True,
-    schedule="piecewise",
-    milestones=(2,),
-)
-
-
-@pytest.mark.slow
-def test_a_training_with_everything_resumes_with_the_same_bytes() -> None:
-    method = METHODS.build("trades", attack_steps=2)
-    whole = go(EVERYTHING, method, folder="whole")
-    check_cancelled = iter(range(2))
-
-    def pull() -> None:
-        if next(check_cancelled, None) is None:
-            raise Pulled
-
-    with pytest.raises(Pulled):
-        train_model.train(RECORD, method, EVERYTHING, run_in(check_cancelled=pull))
-    again = go(EVERYTHING, method)
-    assert again["train"]["checkpoints"] == whole["train"]["checkpoints"]
-    assert history(again) == history(whole) and len(history(again)["val_acc"]) == 3
-    assert again["train"]["passes"] == whole["train"]["passes"]
-    assert json.loads(json.dumps(again, allow_nan=False)) == again
 
 
 @pytest.mark.parametrize(
@@ -130,39 +96,22 @@ def test_reflecting_crops_are_windows_of_the_reflected_image() -> None:
 
 
 def test_mixup_mixes_images_and_targets_alike() -> None:
-    images, targets = torch.rand(6, 1, 2, 2), regularize.distribution(torch.arange(6) % 3, 3, 0.0)
-    mixed, soft = regularize.mixup(images, targets, 1.4, seed=5)
-    again = regularize.mixup(images, targets, 1.4, seed=5)
-    assert torch.equal(mixed, again[0]) and torch.equal(soft, again[1])
-    assert torch.allclose(soft.sum(1), torch.ones(6))
-    joint = torch.cat([images.flatten(1), targets], 1)
-    share = None
-    for i in range(6):
-        found = torch.cat([mixed[i].flatten(), soft[i]])
-        fits = []
-        for j in range(6):
-            way = joint[j] - joint[i]
-            t = float(((found - joint[i]) @ way) / (way @ way)) if j != i else 0.0
-            fits.append((float((joint[i] + t * way - found).abs().max()), t, j))
-        error, t, j = min(fits)
-        assert error < 1e-6
-        if t > 1e-6:  # else it was mixed with itself
-            share = t if share is None else share
-            assert t == pytest.approx(share, abs=1e-5)  # one lambda a batch
-    assert share is not None and 0 < share < 1
+    """One lambda a batch, and a permutation for the others: told by images of one pixel each."""
+    ones = torch.eye(6)
+    mixed, soft = regularize.mixup(ones.view(6, 1, 2, 3), ones, 1.4, seed=5)
+    torch.testing.assert_close(mixed.flatten(1), soft)
+    torch.testing.assert_close(soft.sum(0), torch.ones(6))
+    torch.testing.assert_close(soft.sum(1), torch.ones(6))
+    shares = {round(float(share), 5) for share in soft.diagonal()} - {1.0}  # else it is mixed with itself
+    assert len(shares) == 1 and torch.equal(soft, regularize.mixup(ones.view(6, 1, 2, 3), ones, 1.4, 5)[1])
     pair = torch.tensor([[0.0], [1.0]]).view(2, 1, 1, 1)
-    shares = [float(regularize.mixup(pair, targets[:2], 1.4, seed)[0].max()) for seed in range(40)]
-    assert 0.5 < sum(shares) / 40 < 0.95
+    shares_of_seeds = [float(regularize.mixup(pair, ones[:2], 1.4, seed)[0].max()) for seed in range(40)]
+    assert 0.5 < sum(shares_of_seeds) / 40 < 0.95
 
 
 def test_smoothed_labels_are_those_of_the_formula() -> None:
     found = regularize.distribution(torch.tensor([2]), 4, 0.2)
     assert found[0].tolist() == pytest.approx([0.05, 0.05, 0.85, 0.05])
-    images, draws = torch.rand(1, 1, 2, 2), Draws(0, "t", torch.arange(1))
-    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 4))
-    value = METHODS.build("erm")(net, images, found, draws).value.item()
-    expected = nn.functional.cross_entropy(net(images), torch.tensor([2]), label_smoothing=0.2).item()
-    assert value == pytest.approx(expected, rel=1e-6)
 
 
 def test_awp_steps_at_perturbed_weights_and_takes_the_perturbation_back() -> None:

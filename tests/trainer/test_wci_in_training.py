@@ -19,7 +19,7 @@ from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.train_model import train
 from rbtools.training import METHODS
 from tests.networks import images_for
-from tests.trainings import ARCH, Record, history, run_in
+from tests.trainings import ARCH, Record, run_in
 
 LABELS = torch.arange(12) % 3
 
@@ -137,27 +137,6 @@ def test_a_training_stops_after_so_many_measurements_that_rise() -> None:
     seldom = go(dataclasses.replace(STOPS, every=2, stop_patience=1))["train"]
     assert seldom["stopped_after"] == 6  # 6.0, 4.5, 4.6
     assert "stopped_after" not in go(dataclasses.replace(STOPS, epochs=8, stop_patience=4))["train"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("curve")
-def test_a_killed_training_stops_at_the_same_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = go(STOPS, "whole")
-    after, kill = tracking.Tracker.after, 0
-
-    def killed(self: Any, state: Any, *, last: bool) -> None:
-        if state.epoch == kill:
-            raise KeyboardInterrupt
-        after(self, state, last=last)
-
-    monkeypatch.setattr(tracking.Tracker, "after", killed)
-    for kill in (4, 7):  # noqa: B007 - read by `killed`
-        with pytest.raises(KeyboardInterrupt):
-            go(STOPS)
-    kill = 0
-    again = go(STOPS)
-    assert again["checkpoint"] == whole["checkpoint"] and history(again) == history(whole)
-    assert again["train"]["stopped_after"] == 7
 
 
 @pytest.mark.slow

@@ -144,22 +144,6 @@ def test_the_walks_of_a_batch_end_together_when_few_are_left_wrong():
     assert depth.tolist() == pytest.approx([0.03, 0.03, 0.06])
 
 
-def test_the_kept_gradient_is_that_of_the_last_step_of_the_last_walk(monkeypatch):
-    net = Plane()
-    found = Given(monkeypatch, point(0.525, 0.2), point(0.515, 0.9), point(0.4, 0.1))
-    chosen, last = found.choice(net, walk_gradient="keep")
-    assert torch.equal(chosen, point(0.525, 0.2))
-    assert last.flatten().tolist() == pytest.approx([0.505, 0.9])
-    keep = method(walk_gradient="keep")
-    loss = keep.loss(net, chosen, ZERO, (chosen, last)).mean().value
-    loss.backward()
-    other = Plane()
-    plain = method().loss(other, chosen, ZERO, chosen).mean().value
-    (plain + method().loss(other, last, ZERO, last).mean().value).backward()
-    assert loss.item() == plain.item()
-    assert torch.allclose(net.line.grad, other.line.grad, rtol=1e-12)
-
-
 @pytest.mark.parametrize(
     "settings", [{"walk_rest": 0.2}, {"walk_size": "plain", "walk": "grad"}, {"walk": "margin"}]
 )

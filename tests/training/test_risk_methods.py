@@ -12,7 +12,6 @@ from torch import nn
 from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 from rbtools.training.base import noisy
-from rbtools.training.evar import best_exponent
 
 COUNT, SAMPLES = 5, 6
 
@@ -166,20 +165,6 @@ def test_evar_is_the_numeric_minimum_with_the_gradient_at_it(q):
     ((weights * loss).sum(0).mean()).backward()
     for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
         assert torch.allclose(mine.grad, theirs.grad, atol=1e-4)
-
-
-def test_evar_lies_between_cvar_and_the_largest_loss_which_a_tail_of_one_sample_reaches():
-    losses = torch.rand(20, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
-    a = best_exponent(losses, 0.5)
-    bound = ((a * losses).logsumexp(0) - math.log(20 * 0.5)) / a
-    cvar = losses.sort(dim=0).values[10:].mean(0)
-    assert (cvar <= bound + 1e-9).all() and (bound <= losses.amax(0) + 1e-9).all()
-    assert torch.isfinite(best_exponent(torch.full((4, 2), 2.3), 0.5)).all()  # all losses are equal
-    losses = torch.tensor([[0.1, 3.0], [0.7, 2.0], [0.4, 1.0], [0.2, 2.5]], dtype=torch.float64)
-    a = best_exponent(losses, 0.2)
-    assert torch.allclose(a.log(), torch.full((2,), 7.0, dtype=torch.float64))
-    bound = ((a * losses).logsumexp(0) - math.log(4 * 0.2)) / a
-    assert torch.allclose(bound, losses.amax(0), atol=1e-3)
 
 
 @pytest.mark.parametrize(("noise", "std"), [("uniform", 0.5774), ("gaussian", 0.718), ("laplace", 0.727)])
