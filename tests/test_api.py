@@ -213,42 +213,13 @@ def test_score_rank_and_corr_give_what_their_tools_write() -> None:
     (pair,) = rbtools.corr(sets, rows="ours:acc", cols="theirs:pgd*", on="arch.index")
     assert (pair["row"], pair["col"], pair["n"]) == ("ours:acc", "theirs:pgd20.8", 4)
     assert rbtools.score([]) == rbtools.rank([]) == []
+    cells = [{**cell, "metrics": {"acc": n}} for n, cell in enumerate(rbtools.arch(unique=True, sample=9))]
+    searched = written("search", "random --objective acc --budget 5", cells)
+    assert api.search(cells, "random", "acc", budget=5) == searched
+    Path("some.jsonl").write_text(lines(*some))
+    assert type(rbtools.plot("box", rbtools.read("some.jsonl"))) is type(rbtools.plot(some, "box"))
     with pytest.raises(RbError, match="Several result sets are joined by fields"):
         rbtools.corr(sets)
-
-
-def test_arch_gives_what_its_tool_writes() -> None:
-    words = "--unique --where 'none == 1' --sample 3 --seed 5 --cells 1"
-    found = rbtools.arch(unique=True, where="none == 1", sample=3, seed=5, cells=1)
-    assert len(found) == 3 and found == written("arch", words, [])
-    words = "--index 13714,7 --dataset digits --channels 4"
-    assert rbtools.arch([13714, 7], dataset="digits", channels=4) == written("arch", words, [])
-    words = "--space fcnn --depth 3 --width 8 --sample 2"
-    assert rbtools.arch(space="fcnn", depth=3, width=8, sample=2) == written("arch", words, [])
-    assert rbtools.arch("resnet18", "zoo") == written("arch", "--arch resnet18", [])
-    with pytest.raises(RbError, match="No such option '--cell'"):
-        rbtools.arch(13714, cell=1)
-    with pytest.warns(UserWarning, match="asks for more than there are"):
-        assert len(rbtools.arch([1, 2], sample=3)) == 2
-
-
-def test_search_gives_what_its_tool_writes() -> None:
-    some = [
-        {**record, "metrics": {"acc": record["arch"]["kernel_params"] / 54, "f": number / 40}}
-        for number, record in enumerate(rbtools.arch(unique=True, sample=40))
-    ]
-    line = "--budget 9 --runs 3 --seed 2"
-    how: dict[str, Any] = {"budget": 9, "runs": 3, "seed": 2}
-    found = api.search(some, "evolution", "acc", sample=3, **how)
-    assert found == written("search", f"evolution --objective acc --sample 3 {line}", some)
-    found = api.search(some, "nsga2", ["acc", "f:lower"], each=True, **how)
-    assert found == written("search", f"nsga2 --objective acc,f:lower --each {line}", some)
-    assert "seed: " in (inspect.getdoc(rbtools.attack) or "") and {"attack", "read"} <= {*dir(rbtools)}
-    assert api.search([], "random", "acc") == []
-    with pytest.raises(RbError, match="takes one objective"):
-        api.search(some, "local", "acc,f")
-    with pytest.raises(RbError, match="'--budget': 0 is less than 1"):
-        api.search(some, "random", "acc", budget=0)
 
 
 @pytest.mark.parametrize("name", ["attack", "corrupt", "pr", "ge", "measure", "train", "load"])
@@ -266,18 +237,6 @@ def test_what_is_no_record_is_told_what_one_is(name: str, given: Any, words: str
     method = {"attack": ["fgsm"], "corrupt": ["fog"], "ge": ["acc"], "measure": ["params"]}.get(name, [])
     with pytest.raises(RbError, match=re.escape(words)):
         getattr(rbtools, name)(given, *method)
-
-
-def test_records_become_figures_tables_and_lists_from_python() -> None:
-    some = [{"schema": 1, "arch": {"name": f"m{i}"}, "metrics": {"acc": i / 4}} for i in range(3)]
-    Path("some.jsonl").write_bytes(b"\n".join([*map(rbtools.records.dumps, some), b""]))
-    kept = rbtools.read("some.jsonl")
-    assert [one["arch"]["name"] for one in kept] == ["m0", "m1", "m2"]
-    drawn = rbtools.plot("box", kept, output="box.svg")
-    assert type(drawn) is type(rbtools.plot(kept, "box"))
-    assert Path("box.svg").read_text("utf-8").startswith("<?xml")
-    frame = rbtools.frame(kept)
-    assert list(frame["arch.name"]) == ["m0", "m1", "m2"] and list(frame["acc"]) == [0, 0.25, 0.5]
 
 
 def test_progress_is_shown_as_text_by_a_function_or_by_tqdm(capsys: pytest.CaptureFixture[str]) -> None:

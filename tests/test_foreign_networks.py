@@ -141,19 +141,6 @@ def test_the_images_of_the_caller_stay(code: dict[str, Any], name: str, norm: bo
     assert not bad._forward_pre_hooks
 
 
-@pytest.mark.filterwarnings("ignore:The model. its forward pass changes")
-def test_a_measure_of_a_network_whose_first_layer_is_in_place() -> None:
-    torch.manual_seed(0)
-    layers = nn.Flatten(), nn.Linear(64, 10)
-    images = digits()
-    plain, in_place = (nn.Sequential(nn.ReLU(kind), *layers).eval() for kind in (False, True))
-    values = [
-        rbtools.measure(model, "jacobian", data=images, batches=1, batch_size=20)["metrics"]
-        for model in (plain, in_place)
-    ]
-    assert values[0] == values[1]
-
-
 @pytest.mark.parametrize("method", ["erm", "pgd"])
 @pytest.mark.parametrize("name", ["InPlace", "InTrainMode"])
 def test_a_training_of_a_network_in_place(code: dict[str, Any], name: str, method: str) -> None:

@@ -507,22 +507,6 @@ def of_supernet(name: str, device: str, **options: Any) -> Record:
 
 
 @pytest.mark.parametrize("name", SUPERNETS)
-@pytest.mark.parametrize("fits", [True, False])
-@pytest.mark.slow
-def test_a_step_of_a_supernet_does_not_wait(
-    name: str, fits: bool, grouped_by_device: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Losses are read every 32 steps, and at the end of an epoch."""
-    monkeypatch.setattr(streaming, "fits", lambda size, device: fits)
-    totals = []
-    for number in (1, 2, 4):  # the first fills caches
-        with PretendDevice() as device:
-            of_supernet(name, "cuda", steps=number)
-        totals.append(Counter(device.waits))
-    assert totals[1].total() == totals[2].total(), totals[2] - totals[1]
-
-
-@pytest.mark.parametrize("name", SUPERNETS)
 @pytest.mark.slow
 def test_a_search_on_the_device_finds_what_it_finds_on_the_cpu(
     name: str, grouped_by_device: None, monkeypatch: pytest.MonkeyPatch

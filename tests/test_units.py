@@ -56,13 +56,8 @@ def test_lists_and_ranges(text: str | float, values: list[float]) -> None:
     [
         ("5-1", "has the range '5-1', which runs backwards. Write '1-5'."),
         ("0:1:x", "has the count 'x'. Write start:stop:count, such as 0:0.15:31."),
-        ("0:1:0", "has the count '0'"),
-        ("0:1:-3", "has the count '-3'"),
         ("", "is empty. Expected numbers such as 1,2,8 or 1-5 or 0:0.15:31."),
-        (",", "is empty"),
-        ("1,two", "is 'two'. Expected a number"),
         ("0:1", "is '0:1'. Expected a number"),
-        ("1-", "is '1-'. Expected a number"),
     ],
 )
 def test_what_is_no_list_is_named(text: str, message: str) -> None:

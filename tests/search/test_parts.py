@@ -15,6 +15,7 @@ from rbtools.search import front, predictor
 from rbtools.search.bananas import Bananas
 from rbtools.search.objective import objectives
 from rbtools.search.predictor import WIDTH, FittedPredictor, features
+from rbtools.spaces import nasbench201
 from tests import runner
 from tests.search.landscapes import record
 
@@ -98,6 +99,15 @@ def test_objectives_are_cut_at_commas_outside_of_brackets() -> None:
     ]
     with pytest.raises(UsageError, match="does not parse"):
         objectives(["mean(acc"])
+
+
+def test_a_cell_that_is_not_there_is_replaced_by_the_nearest_one() -> None:
+    some = range(17, nasbench201.SIZE, 211)
+    field = CellSpace(set(some), share=False)
+    for index in range(0, nasbench201.SIZE, 499):
+        cell = nasbench201.ops_of({"index": index})
+        apart = [nasbench201.edit_distance(field.ops(other), cell) for other in some]
+        assert field.nearest(cell) == some[apart.index(min(apart))]
 
 
 def test_nsga2_without_pymoo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

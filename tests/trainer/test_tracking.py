@@ -126,12 +126,12 @@ def test_what_cannot_be_tracked_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(tracking.Tracker, "_robust", lambda *_: {"train_robust_loss": float("nan")})
     record = go(dataclasses.replace(TRACKED, track=("robust",), epochs=1))
     assert record["train"]["history"]["train_robust_loss"] == [None]  # no finite number
-    with pytest.raises(RbError, match=r"The measure to track is 'wcy'\. Choose from: robust, .*wci"):
-        go(dataclasses.replace(TRACKED, track=("wcy",)))
-    with pytest.raises(RbError, match="--every is 0"):
-        go(dataclasses.replace(TRACKED, every=0))
     images = np.zeros((40, 4, 4, 1), np.uint8)
     np.savez(tmp_path / "one.npz", x_train=images, y_train=np.arange(40) % 2)
-    how = dataclasses.replace(TRACKED, batch_size=20)
-    with pytest.raises(RbError, match="has no split 'test'"):
-        go(how, dataset=f"npz:{tmp_path / 'one.npz'}")
+    for change, data, message in (
+        ({"track": ("wcy",)}, "digits", r"The measure to track is 'wcy'\. Choose from: robust, .*wci"),
+        ({"every": 0}, "digits", "--every is 0"),
+        ({"batch_size": 20}, f"npz:{tmp_path / 'one.npz'}", "has no split 'test'"),
+    ):
+        with pytest.raises(RbError, match=message):
+            go(dataclasses.replace(TRACKED, **change), dataset=data)

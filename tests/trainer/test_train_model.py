@@ -408,29 +408,18 @@ def test_catastrophic_overfitting_is_noticed_and_recorded(name: str, monkeypatch
     assert "in epoch 2. Under PGD-10 the accuracy fell from 0.6 to 0.1;" in line
 
 
-class _Always(nn.Module):
-    """Predicts the class that a list has for the number in an image's first pixel."""
-
-    def __init__(self, classes: list[int]) -> None:
-        super().__init__()
-        self.classes = torch.tensor(classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return nn.functional.one_hot(self.classes[images[:, 0, 0, 0].mul(255).round().long()], 10).float()
-
-
 def test_a_network_is_at_chance_where_it_is_no_better_than_a_guess() -> None:
-    labels = torch.arange(200) % 10
-    images = torch.arange(200, dtype=torch.uint8).view(-1, 1, 1, 1)
-    ids = torch.arange(100)
+    """The images have the predicted class as their white channel."""
+    labels, ids = torch.arange(200) % 10, torch.arange(100)
 
-    def ended(right: int) -> float | None:
-        model = _Always([int(label if n < right else (label + 1) % 10) for n, label in enumerate(labels)])
-        return validation.ended_at_chance(model, images, labels, ids, 10)
+    def ended(predicted: Tensor) -> float | None:
+        images = nn.functional.one_hot(predicted, 10).mul(255).view(200, 10, 1, 1).to(torch.uint8)
+        return validation.ended_at_chance(nn.Flatten(), images, labels, ids, 10)
 
-    assert ended(10) == pytest.approx(0.1) and ended(0) == 0
-    assert ended(20) is None and ended(100) is None  # .1 + 2 * .03
-    assert validation.ended_at_chance(_Always([0] * 200), images, labels, ids, 10) == pytest.approx(0.1)
+    right = {count: torch.where(torch.arange(200) < count, labels, (labels + 1) % 10) for count in range(101)}
+    assert ended(right[10]) == pytest.approx(0.1) and ended(right[0]) == 0
+    assert ended(right[20]) is None and ended(right[100]) is None  # .1 + 2 * .03
+    assert ended(0 * labels) == pytest.approx(0.1)
 
 
 @pytest.mark.slow
