@@ -15,6 +15,7 @@ from rbtools.search import front, predictor
 from rbtools.search.bananas import Bananas
 from rbtools.search.objective import objectives
 from rbtools.search.predictor import WIDTH, FittedPredictor, features
+from rbtools.search.search_space import CellSpace
 from rbtools.spaces import nasbench201
 from tests import runner
 from tests.search.landscapes import record

@@ -14,11 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools import datasets, models
+from rbtools import models
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
 from rbtools.execution.run import Run
-from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.trainer import loop, validation
 from rbtools.trainer.recipe import Recipe
@@ -113,36 +112,6 @@ def test_seed_and_architecture_make_another_training_and_other_fields_none() -> 
     run = run_in()
     assert train(renamed, METHODS.build("erm"), FAST, run)["arch"]["note"] == "mine"
     assert run.store.found == 1
-
-
-def test_one_step_on_all_images_is_that_of_a_plain_loop(run: Run) -> None:
-    """Two steps of SGD on the whole training set, written out: order and draws do not matter then."""
-    how = Recipe(epochs=2, batch_size=TRAIN_IMAGES, lr=0.05, schedule="constant", momentum=0.8)
-    how = dataclasses.replace(how, weight_decay=0.01, nesterov=True)
-    trained = train(RECORD, METHODS.build("erm"), how, run)
-    initial = train(RECORD, METHODS.build("erm"), dataclasses.replace(how, epochs=0), run)
-    model, _, _ = checkpoint.load(run.store.object(initial["checkpoint"]), classes=10, shape=(1, 8, 8))
-    data = datasets.load("digits", "train")
-    images = data.images.float() / 255
-    model.train()
-    speed = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
-    losses = []
-    for _ in range(2):
-        loss = nn.functional.cross_entropy(model(images), data.labels)
-        model.zero_grad()
-        loss.backward()
-        losses.append(loss.item())
-        with torch.no_grad():
-            for name, value in model.named_parameters():
-                assert value.grad is not None
-                slope = value.grad + 0.01 * value
-                speed[name] = 0.8 * speed[name] + slope
-                value -= 0.05 * (slope + 0.8 * speed[name])
-    expected = model.network.state_dict()  # type: ignore[union-attr,operator]
-    found = weights(trained)
-    assert trained["train"]["history"]["loss"] == pytest.approx(losses, rel=1e-4)
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-5)
 
 
 def test_every_epoch_meets_every_image_once_in_an_order_of_its_own(

@@ -114,42 +114,14 @@ def test_smoothed_labels_are_those_of_the_formula() -> None:
     assert found[0].tolist() == pytest.approx([0.05, 0.05, 0.85, 0.05])
 
 
-def test_awp_steps_at_perturbed_weights_and_takes_the_perturbation_back() -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double().train()
-    inputs, labels = torch.rand(5, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1, 1])
-    other, before = copy.deepcopy(net), copy.deepcopy(net)
-
-    def loss_of(model: nn.Module) -> Tensor:
-        value: Tensor = nn.functional.cross_entropy(model(inputs), labels)
-        return value
-
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with regularize.perturbed_weights(net, lambda: loss_of(net), regularize.AWPAscent(0.02)):
-        assert torch.equal(net[1].running_mean, before[1].running_mean)  # type: ignore[arg-type]
-        for mine, theirs in zip(net.parameters(), before.parameters(), strict=True):
-            moved = float((mine - theirs).norm().detach() / theirs.norm().detach().clamp_min(1e-9))
-            assert moved == pytest.approx(0.02 if mine.ndim > 1 else 0.0, abs=1e-9)
-        optimizer.zero_grad()
-        loss_of(net).backward()
-        optimizer.step()
-    # The same written out: the gradient at w + v, taken from w.
-    loss_of(other).backward()
-    added = []
-    with torch.no_grad():
-        for value in other.parameters():
-            assert value.grad is not None
-            step = 0.02 * value.norm() / value.grad.norm() * value.grad if value.ndim > 1 else 0 * value
-            value += step
-            added.append(step)
-    other.zero_grad()
-    loss_of(other).backward()
-    with torch.no_grad():
-        for value, step in zip(other.parameters(), added, strict=True):
-            assert value.grad is not None
-            value -= 0.1 * value.grad + step
-    for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(mine, theirs, atol=1e-12)
+def test_the_ascent_of_awp_leaves_the_statistics_of_batchnorm_alone() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).train()
+    before, images = copy.deepcopy(net.state_dict()), torch.rand(5, 3)
+    with regularize.perturbed_weights(
+        net, lambda: net(images)[:, 0].square().sum(), regularize.AWPAscent(0.02)
+    ):
+        assert torch.equal(net[1].running_mean, before["1.running_mean"])  # type: ignore[arg-type]
+        assert not torch.equal(net[0].weight, before["0.weight"])
 
 
 def test_awp_sets_in_after_its_warm_up_and_its_size_is_the_methods() -> None:

@@ -131,19 +131,6 @@ def test_settings_are_drawn_for_each_image_or_once_a_batch_and_the_first_may_be_
         assert chosen.of_whole_batches is (settings == "batch")
 
 
-def test_the_walks_of_a_batch_end_together_when_few_are_left_wrong():
-    # 1, 2 and 5 steps beyond the line: with a third left wrong, the third stops where the second arrives.
-    places = point(0.505, 0.2, 0.515, 0.2, 0.545, 0.2)
-    zeros = torch.zeros(3, dtype=torch.int64)
-    depth, _, last = method(walk_rest=1 / 3).walked(Plane(), places, zeros, sizes(3))
-    assert depth.tolist() == pytest.approx([0.01, 0.02, 0.02]) and last is None
-    depth, _, last = method(walk_gradient="keep").walked(Plane(), places, zeros, sizes(3))
-    assert depth.tolist() == pytest.approx([0.01, 0.02, 0.05])
-    assert last.flatten(1)[:, 0].tolist() == pytest.approx([0.495, 0.495, 0.505])
-    depth, *_ = method(walk_size="plain", plain_step=0.03).walked(Plane(), places, zeros, sizes(3))
-    assert depth.tolist() == pytest.approx([0.03, 0.03, 0.06])
-
-
 @pytest.mark.parametrize(
     "settings", [{"walk_rest": 0.2}, {"walk_size": "plain", "walk": "grad"}, {"walk": "margin"}]
 )
