@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad
 
 import rbtools
 from rbtools import datasets, evaluation
@@ -24,9 +23,6 @@ from rbtools.attacks import ATTACKS, active_examples
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import streaming
-from rbtools.defences import DEFENCES
-from rbtools.defences.defended import Defended
-from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
 from rbtools.evaluation.attacking import run_attack
 from rbtools.evaluation.base import Batch
@@ -48,13 +44,11 @@ from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.rng.draws import Draws
-from rbtools.search import SEARCHES
 from rbtools.store import Store
-from rbtools.trainer import supernet_search
 from rbtools.training import METHODS
 from tests.pretend_device import PretendDevice, on_device
 from tests.pretend_graphs import PretendGraph
-from tests.pretend_training import counts_of_steps, data_of, small_method, trained_for
+from tests.pretend_training import counts_of_steps, small_method, trained_for
 from tests.runner import measure, run_task
 
 Record = dict[str, Any]
@@ -406,22 +400,6 @@ def test_a_corruption_runs_on_the_device(name: str) -> None:
         torch.testing.assert_close(corrupted.cpu(), wanted, rtol=0, atol=1.01 / 255)
 
 
-@pytest.mark.parametrize("name", DEFENCES)
-def test_a_defence_and_its_gradient_are_computed_on_the_device(name: str) -> None:
-    stage = DEFENCES.build(name)
-    model, images = Defended(nn.Flatten(), [stage]), images_of(2)
-    with PretendDevice() as device:
-        points = images.to("cuda").requires_grad_(True)
-        device.reset()
-        (gradient,) = torch.autograd.grad(model(points).sum(), points)
-        assert on_device(gradient) and device.launches
-        assert name == "jpeg" or not device.waits  # Pillow codes on the CPU
-    if name in ("jpeg", "quantize", "median"):
-        points = images.clone().requires_grad_(True)
-        (wanted,) = torch.autograd.grad(model(points).sum(), points)
-        torch.testing.assert_close(gradient.cpu(), wanted)
-
-
 @pytest.mark.parametrize("name", NOISES)
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_a_noise_is_drawn_on_the_device_without_a_wait(name: str, norm: str) -> None:
@@ -456,7 +434,7 @@ def test_nor_does_one_whose_images_do_not_fit_the_device(
     assert not counts_of_steps(METHODS.build("erm"), regularize=regularize).waits
 
 
-# --- a filter, a prior on the host, and supernets ----------------------------------------------------
+# --- a filter, and a prior on the host ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", ["batch", "example"])
@@ -480,51 +458,6 @@ def test_a_prior_on_the_host_gives_the_numbers_of_one_on_the_device(monkeypatch:
             losses.append(record["train"]["history"]["loss"])
     losses.append(trained_for(3, METHODS.build("fgsm-pgi"), "cpu", epochs=2)["train"]["history"]["loss"])
     assert losses[0] == losses[2] == losses[4] and losses[1] == losses[3]
-
-
-SUPERNETS: dict[str, dict[str, Any]] = {
-    "darts": {"epochs": 1},
-    "advrush": {"epochs": 1, "warmup": 0},
-    "nasi": {},
-}
-
-
-@pytest.fixture
-def grouped_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's clipping of gradients asks in C++ where they lie, where the pretend device is not seen."""
-    grouped = clip_grad._group_tensors_by_device_and_dtype
-
-    def by_device(tensors: Any) -> Any:
-        return {(tensors[0][0].device, dtype): of_both for (_, dtype), of_both in grouped(tensors).items()}
-
-    monkeypatch.setattr(clip_grad, "_group_tensors_by_device_and_dtype", by_device)
-
-
-def of_supernet(name: str, device: str, **options: Any) -> Record:
-    search = SEARCHES.build(name, batch_size=4, **{**SUPERNETS[name], **options})
-    run = Run.of(tool="rb-search", store=Store(None), device=device, threads=1, dataset=data_of(Path(), 20))
-    return supernet_search.search(search, run, 2, 1)
-
-
-@pytest.mark.parametrize("name", SUPERNETS)
-@pytest.mark.slow
-def test_a_search_on_the_device_finds_what_it_finds_on_the_cpu(
-    name: str, grouped_by_device: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supernet_search, "READ_EVERY", 2)
-    wanted = of_supernet(name, "cpu", steps=5)
-    with PretendDevice():
-        found = of_supernet(name, "cuda", steps=5)
-    assert found["ops"] == wanted["ops"]
-    torch.testing.assert_close(torch.tensor(found["alphas"]), torch.tensor(wanted["alphas"]))
-    for key, values in wanted["history"].items():
-        assert found["history"][key] == pytest.approx(values, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_a_search_that_diverges_on_the_device_ends(grouped_by_device: None) -> None:
-    with PretendDevice(), pytest.raises(RbError, match="diverged in epoch 1"):
-        of_supernet("darts", "cuda", steps=4, lr=1e30)
 
 
 # --- what one batch more waits for -------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,15 +80,6 @@ def test_records_of_several_seeds_are_averaged_and_that_is_said() -> None:
     assert one["search"]["values"]["acc"] == pytest.approx(0.6) and "evals" not in one
 
 
-def test_isomorphic_records_are_one_architecture_unless_told_apart() -> None:
-    same = [record(309, acc=0.5), record(1832, acc=0.7)]  # one graph
-    words = "random --objective acc --budget 2 --runs 1"
-    (one,) = found(words, same)
-    assert one["search"]["architectures"] == 1 and one["search"]["values"]["acc"] == pytest.approx(0.6)
-    (two,) = found(f"{words} --no-share", same)
-    assert two["search"]["architectures"] == 2 and two["search"]["values"]["acc"] == 0.7
-
-
 def test_results_of_several_kinds_are_not_mixed_and_all_that_differs_is_named() -> None:
     some = [
         one | {"dataset": name, "train": {"method": how}} for one in FEW for name in "ab" for how in "xyy"
@@ -104,17 +94,6 @@ def test_results_of_several_kinds_are_not_mixed_and_all_that_differs_is_named() 
     assert found(["random", "--objective", "acc", "--where", where], some)[0]["dataset"] == "a"
 
 
-def test_an_expression_may_be_the_objective_and_less_may_be_better() -> None:
-    every = "random --budget 40 --runs 1 --objective"
-    (one,) = found(f"{every} '2 * acc - cost'")
-    assert one["search"]["objective"]["mean"] == max(
-        2 * entry["metrics"]["acc"] - entry["metrics"]["cost"] for entry in FEW
-    )
-    (low,) = found(f"{every} acc:lower")
-    assert low["search"]["objective"]["mean"] == min(entry["metrics"]["acc"] for entry in FEW)
-    assert run(f"{every} acc:lower").stdout == runner.lines(low)
-
-
 def test_several_objectives_give_the_pareto_front_as_records() -> None:
     words = "random --objective acc,cost:lower --budget 40 --runs 2"
     front = found(words, FEW, "3 architectures on the front of all runs")
@@ -124,18 +103,6 @@ def test_several_objectives_give_the_pareto_front_as_records() -> None:
     for one in front:
         assert one["search"]["optimal"] and one["search"]["in_fronts_of_runs"] == 2
         assert one["search"]["hypervolume"]["mean"] == pytest.approx(1)
-
-
-def test_what_was_found_is_looked_up_in_another_table(tmp_path: Path) -> None:
-    other = tmp_path / "other.jsonl"
-    rows = [
-        record(entry["arch"]["index"], dataset="cifar100", acc=entry["metrics"]["acc"] / 2) for entry in FEW
-    ]
-    other.write_text(runner.lines(*rows[:-1]))
-    (one,) = found(f"random --objective acc --budget 40 --runs 4 --report-table {other}")
-    report = one["search"]["looked_up"][str(other)]
-    assert report["metrics"]["acc"]["mean"] == one["search"]["objective"]["mean"] / 2
-    assert report["optima"]["acc"] == max(entry["metrics"]["acc"] for entry in FEW) / 2
 
 
 def test_records_without_the_objective_are_left_out_and_counted() -> None:

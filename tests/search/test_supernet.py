@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from click.testing import Result
 from torch import nn
 
+from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.models.cell_network import NASBench201Network
 from rbtools.models.supernet import MixedOp, SearchCell, Supernet
@@ -128,6 +129,11 @@ def test_a_search_is_repeatable_and_found_in_the_store(name: str, tmp_path: Path
     assert searched(name, store=store) == first == searched(name)
     assert (store.computed, store.found) == (1, 1)
     assert searched(name, seed=1, store=store)["alphas"] != first["alphas"]
+
+
+def test_a_search_that_diverges_ends() -> None:
+    with pytest.raises(RbError, match="diverged in epoch 1"):
+        searched("darts", lr=1e30)
 
 
 def run(words: str) -> Result:
