@@ -99,11 +99,9 @@ def test_results_of_changed_code_are_measured_anew() -> None:
     ("name", "message"),
     [
         ("python:own", "names no class. Expected python:MODULE:CLASS"),
-        ("python:own:Lighter", "The module own has no Lighter"),
         ("python:gone:Darker", "There is no module gone"),
         ("python:own:Plain", "keyword-only dataclass that inherits rbtools.attacks.base.Attack"),
         ("python:own:Loose", "expected a frozen, keyword-only dataclass"),
-        ("python:own:dataclass", "expected a frozen, keyword-only dataclass"),
         ("python:own:PGD", "has the name 'pgd', which is taken"),
     ],
 )
@@ -112,12 +110,9 @@ def test_what_is_no_attack_is_refused(name: str, message: str) -> None:
     assert refused.exit_code == 2 and message in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("line", "error"), [("1 / 0", "ZeroDivisionError"), ("[].nothing", "AttributeError")]
-)
-def test_a_module_that_stops_is_named_with_its_error(line: str, error: str) -> None:
-    Path("own.py").write_text(line)
-    assert f"The module own stopped with {error}" in run("python:own:Darker --allow-code").stderr
+def test_a_module_that_stops_is_named_with_its_error() -> None:
+    Path("own.py").write_text("1 / 0")
+    assert "The module own stopped with ZeroDivisionError" in run("python:own:Darker --allow-code").stderr
 
 
 def test_an_entry_point_has_a_short_name_and_needs_no_allow_code(monkeypatch: pytest.MonkeyPatch) -> None:
