@@ -276,26 +276,6 @@ def test_every_registered_module_exists() -> None:
     assert [name for name in registered() if name not in MODULES] == []
 
 
-def reached() -> dict[str, set[str]]:
-    """Module -> the modules that it imports, itself or through others; imports for types alone aside."""
-    edges = {}
-    for name, path in MODULES.items():
-        items = imports(path.read_text("utf-8"), name, path.name == "__init__.py")
-        targets = {item.target for item in items if not item.for_types}
-        named = {one if one in MODULES else one.rpartition(".")[0] for one in targets}
-        edges[name] = (named & MODULES.keys()) - {name, "rbtools"}
-    for middle in edges:  # Warshall's algorithm
-        for targets in edges.values():
-            if middle in targets:
-                targets |= edges[middle]
-    return edges
-
-
-@pytest.mark.slow
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    assert {name for name, targets in reached().items() if name in targets} == set()
-
-
 # --- names and types -----------------------------------------------------------------------------
 
 

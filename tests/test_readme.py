@@ -30,7 +30,6 @@ from rbtools.cli.docs import pages as prose
 from rbtools.datasets import NORMALIZATIONS, digits
 from rbtools.inputs import data
 from rbtools.models import build
-from rbtools.records import schema
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -357,10 +356,6 @@ def test_the_site_is_built_without_a_warning_and_needs_no_network() -> None:
         flags = [one.split()[0].rstrip(",") for one in manual._records(tools.tool(name))]
         lacking = [flag for flag in flags if flag not in text]
         assert not lacking, f"rb-{name}.html lacks {', '.join(lacking)}"
-    for page, fields in (("record", schema.RECORD), ("record", schema.TRAIN), ("entry", schema.EVALS)):
-        assert all(f"<code>{field.name}</code>" in pages[f"rb-{page}.html"] for field in fields)
-    assert "<code>cert.smooth.0.25.0.5</code>" in pages["metric-names.html"]
-    assert "141" in pages["rbtools.html"]
     config = (ROOT / "mkdocs.yml").read_text("utf-8")
     for old, new in re.findall(r"^    ([a-z-]+): ([a-z-]+\.html\S*)$", config, re.M):  # pages that moved
         page, _, place = new.partition("#")

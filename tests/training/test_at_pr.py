@@ -63,21 +63,6 @@ def test_the_walk_along_the_gradient_has_its_length():
     assert steps == 3 and depth.item() == pytest.approx(0.9 - place, rel=1e-9)
 
 
-class Given:
-    """AT-PR with its candidates given: what it chooses."""
-
-    def __init__(self, monkeypatch, *candidates):
-        made = iter(candidates)
-        monkeypatch.setattr("rbtools.training.at_pr.ATPR.attacked", lambda *_: next(made))
-        self.count = len(candidates)
-
-    def choice(self, net, count=1, **params):
-        images = point(*[0.45, 0.2] * count)
-        draws = Draws(0, "test", torch.arange(count))
-        chosen = method(candidates=self.count, **params)
-        return chosen.inner_attack(net, images, torch.zeros(count, dtype=torch.int64), draws)
-
-
 FIRST = {"walk_size": "plain", "plain_step": STEP, "fallback": "first"}
 
 
@@ -91,7 +76,10 @@ FIRST = {"walk_size": "plain", "plain_step": STEP, "fallback": "first"}
     ],
 )
 def test_one_candidate_is_chosen(monkeypatch, candidates, chosen, params):
-    found = Given(monkeypatch, *(point(*one) for one in candidates)).choice(Plane(), **params)
+    made = (point(*one) for one in candidates)
+    monkeypatch.setattr("rbtools.training.at_pr.ATPR.attacked", lambda *_: next(made))
+    at_pr = method(candidates=len(candidates), **params)
+    found = at_pr.inner_attack(Plane(), point(0.45, 0.2), ZERO, Draws(0, "test", torch.arange(1)))
     assert torch.equal(found, point(*chosen))
 
 
