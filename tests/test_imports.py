@@ -305,23 +305,3 @@ def test_a_class_name_and_a_module_name_stand_once() -> None:
         if path.stem not in SHARED_NAMES | {"__init__"}:
             places.setdefault(path.stem, []).append(module)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
-
-
-# --- the test itself ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("module", "source", "found"),
-    [
-        ("rbtools.attacks.x", "from .. import evaluation as e", "may import rng"),
-        ("rbtools.attacks.x", "import importlib\nimportlib.import_module('rbtools.store')", "may import"),
-        ("rbtools.trainer.x", "import rbtools.cli.shared", "only api and commands import cli"),
-        ("rbtools.cli.x", "from rbtools.zoo import hub_weights", "nothing inside imports"),
-        ("rbtools.spaces.x", "def f():\n    import torch.nn", "spaces never imports torch"),
-        ("rbtools.store.x", "from rbtools.lazy import nn, np", "store never imports torch"),
-        ("rbtools.datasets.x", "from torchvision import datasets", "torchvision comes through"),
-    ],
-)
-def test_forbidden_import_is_found(module: str, source: str, found: str) -> None:
-    complaints = violations(source, module)
-    assert len(complaints) == 1 and found in complaints[0]

@@ -111,7 +111,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "cw-l2": {"steps": 8, "searches": 2},
     "fgsm": {},
 }
-# than a read from the device
+# With so many steps some examples break late.
 LONGER: dict[str, dict[str, Any]] = {"pgd": {"steps": 10}, "apgd-ce": {"steps": 10}}
 
 

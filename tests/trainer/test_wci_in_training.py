@@ -114,8 +114,6 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("values", "count", "risen"),
     [
-        ((), 1, False),
-        ((1.0,), 1, False),
         ((1.0, 2.0), 1, True),
         ((1.0, 1.0), 1, False),
         ((2.0, 1.0, 2.0), 2, False),
