@@ -45,6 +45,8 @@ if OTHER_MACHINE:
 
 from hypothesis import HealthCheck, settings  # noqa: E402  (numpy, if it is there, comes with it)
 
+TIMES_LONGER = 20
+
 # The same examples in every run: a failure must be there again when it is looked for. The isolating fixture
 # below is made once for all examples of a test, which is intended.
 settings.register_profile(
@@ -53,6 +55,14 @@ settings.register_profile(
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+# Other examples in every run and twenty times as many: --hypothesis-profile=long, by hand.
+settings.register_profile(
+    "long",
+    settings.get_profile("repeatable"),
+    derandomize=False,
+    print_blob=True,
+    max_examples=TIMES_LONGER * settings.get_profile("repeatable").max_examples,
 )
 settings.load_profile("repeatable")
 
@@ -264,6 +274,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tests for one.
     """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    _prolong(items)
     if config.getoption("loadgroup", False):
         _name_groups(items)
     for item in items:
@@ -343,3 +354,15 @@ def _starters(file: Path) -> frozenset[str]:
     while more := {name for name, used in uses.items() if name not in starters and used & starters}:
         starters |= more
     return frozenset(starters)
+
+
+def _prolong(items: list[pytest.Item]) -> None:
+    """In the long profile, tests that say how many examples they want get more of them, too."""
+    if settings.default != settings.get_profile("long"):
+        return
+    tests = {id(test): test for test in (getattr(item, "obj", None) for item in items)}
+    for test in tests.values():
+        own = getattr(test, "_hypothesis_internal_use_settings", None)
+        if own is not None and own.max_examples < settings.default.max_examples:
+            more = settings(own, max_examples=TIMES_LONGER * own.max_examples)
+            test._hypothesis_internal_use_settings = more
