@@ -321,7 +321,7 @@ def test_what_no_method_can_do_is_said(name, given, message):
 
 
 RHO = 0.3
-STEP = {"batch_size": 12, "epochs": 1, "schedule": "constant", "momentum": 0.0, "augment": (), "val": 0.0}
+ONE_STEP = {"batch_size": 12, "epochs": 1, "schedule": "constant", "momentum": 0.0, "augment": (), "val": 0.0}
 
 
 @pytest.mark.parametrize("ascent", [regularize.SAMAscent(RHO), regularize.AWPAscent(RHO)])
@@ -370,7 +370,7 @@ def test_a_training_step_is_that_of_a_softmax_regression_written_out() -> None:
     there = softmax_gradient(*moved, images, labels)
     # The weight decay is that of the weights before the perturbation.
     wanted = [v - 0.5 * (g + 0.1 * v) for v, g in zip((weight, bias), there, strict=True)]
-    done = rbtools.fit(net, (images, labels), "sam", rho=RHO, lr=0.5, weight_decay=0.1, **STEP)
+    done = rbtools.fit(net, (images, labels), "sam", rho=RHO, lr=0.5, weight_decay=0.1, **ONE_STEP)
     for value, by_hand in zip(net.parameters(), wanted, strict=True):
         assert torch.allclose(value.double(), by_hand, atol=1e-6)
     assert done.passes == {"forward": 2.0, "backward": 2.0}
