@@ -158,9 +158,6 @@ def test_averaged_weights_follow_and_are_the_ones_that_are_kept() -> None:
 
 @pytest.mark.slow
 def test_passes_are_counted_in_the_record() -> None:
-    for name, wanted in (("pgd", (4, 4)), ("trades", (7, 5)), ("mart", (5, 5))):
-        told = go(TWICE, METHODS.build(name, attack_steps=3))["train"]["passes"]
-        assert (told["forward"], told["backward"]) == wanted
     told = go(changed(epochs=1, regularize=("awp",)), METHODS.build("pgd", attack_steps=3))["train"]["passes"]
     assert (told["forward"], told["backward"]) == (5, 5)
     plain, other = go(changed(epochs=1)), go(changed(epochs=1, clean_pass=True))

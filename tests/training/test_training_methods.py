@@ -172,11 +172,6 @@ def test_divergence_has_the_closed_form_gradient_on_both_sides():
     each.sum().backward()
     assert torch.allclose(other.grad, q - p, atol=1e-12)
     assert torch.allclose(clean.grad, p * (ratio - expected[:, None]), atol=1e-12)
-    clean.grad = None
-    same = clean.detach().clone().requires_grad_(True)
-    each = divergence(clean, same)
-    each.sum().backward()
-    assert each.abs().max() < 1e-6 and same.grad.abs().max() < 1e-6 and clean.grad.abs().max() < 1e-6
     half = divergence(torch.randn(2, 3).bfloat16(), torch.randn(2, 3).bfloat16())
     assert half.dtype == torch.float32
     clean = torch.tensor([[300.0, 0.0, -300.0]], requires_grad=True)  # probabilities underflow
