@@ -107,3 +107,15 @@ def test_a_range_has_two_readings_if_all_of_it_has() -> None:
 )
 def test_what_may_be_meant_is_no_slip(text: str, norm: str) -> None:
     assert units.eps_slip(text, norm) is None
+
+
+def test_an_l2_distance_is_on_the_unit_scale() -> None:
+    assert units.eps_to_pixels("0.5", "l2") == 0.5
+    assert units.eps_to_pixels("128/255", "l2") == 128 / 255
+    assert units.eps_to_pixels("3", "l2") == 3.0  # may be longer than a pixel's range
+
+
+def test_a_spaced_range_has_the_numbers_that_people_would_write() -> None:
+    values = units.number_list("0:0.15:31", "--x")
+    assert [f"{value!r}" for value in values[:4]] == ["0.0", "0.005", "0.01", "0.015"]
+    assert len(values) == 31 and values[-1] == 0.15

@@ -15,6 +15,7 @@ from rbtools.search import front, predictor
 from rbtools.search.bananas import Bananas
 from rbtools.search.objective import objectives
 from rbtools.search.predictor import WIDTH, FittedPredictor, features
+from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import CellSpace
 from rbtools.spaces import nasbench201
 from tests import runner
@@ -118,3 +119,13 @@ def test_nsga2_without_pymoo_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     assert result.exit_code == 2 and result.stdout == ""
     assert "rb-search nsga2 needs the package pymoo" in result.stderr
     assert "pip install 'rbtools[search]'" in result.stderr
+
+
+def test_draws_are_uniform_normal_and_permutations() -> None:
+    draws = RunDraws(0, 0)
+    counts = np.bincount([draws.below(6) for _ in range(6000)])
+    assert len(counts) == 6 and counts.min() > 880 and counts.max() < 1120
+    normal = np.array([draws.normal() for _ in range(4000)])
+    assert abs(normal.mean()) < 0.06 and abs(normal.std() - 1) < 0.05
+    firsts = np.bincount([draws.shuffled(range(4))[0] for _ in range(4000)])
+    assert firsts.min() > 900 and sorted(draws.shuffled(range(9))) == list(range(9))

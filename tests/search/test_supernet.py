@@ -165,3 +165,16 @@ def test_a_derived_cell_without_a_table_is_a_record_that_can_be_trained() -> Non
     one = runner.one(run("darts --epochs 1 --steps 1 --batch-size 8"))
     assert one["arch"]["channels"] == 2 and one["arch"]["name"] == one["search"]["found"]
     assert "objective" not in one["search"]
+
+
+def test_advrush_adds_its_penalty_after_the_warm_up_alone() -> None:
+    torch.manual_seed(0)
+    net, images, labels = Supernet(channels=2, cells=1), torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    net(images)
+    advrush, darts = SEARCHES.build("advrush", warmup=1), SEARCHES.build("darts")
+    before = [float(one.architecture_loss(net, images, labels, 0).detach()) for one in (advrush, darts)]
+    assert before[0] == before[1]
+    after = advrush.architecture_loss(net, images, labels, 1)
+    assert float(after.detach()) > before[1]
+    (slopes,) = torch.autograd.grad(after, [net.alphas])
+    assert bool(slopes.isfinite().all()) and float(slopes.norm()) > 0

@@ -200,3 +200,10 @@ def test_what_does_not_fit_is_refused_in_a_sentence(
         monkeypatch.setenv("WORLD_SIZE", world)
     with pytest.raises(RbError, match=message):
         rbtools.fit(given.pop("model"), given.pop("data"), given.pop("method"), **given)
+
+
+def test_images_between_the_levels_of_bytes_are_trained_on_as_they_are() -> None:
+    images, labels = some()
+    pixels = (images.float() / 255 * 0.999).clamp(0, 1)
+    exact, rounded = (rbtools.fit(plain(), (x, labels), **SHORT) for x in (pixels, images))
+    assert exact.history["loss"] != rounded.history["loss"]

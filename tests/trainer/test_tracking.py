@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rbtools.measures.wci import WCI
 from rbtools.models import checkpoint
 from rbtools.rng.draws import Draws
 from rbtools.store import Store, listing
-from rbtools.trainer import tracking, validation
+from rbtools.trainer import loop, tracking, validation
 from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.train_model import train
 from rbtools.training import METHODS
@@ -135,3 +136,16 @@ def test_what_cannot_be_tracked_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     ):
         with pytest.raises(RbError, match=message):
             go(dataclasses.replace(TRACKED, **change), dataset=data)
+
+
+def test_measuring_is_not_in_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def slow(self: Any, model: Any) -> dict[str, float | None]:
+        clock[0] += 100.0
+        return {"wci": 1.0}
+
+    monkeypatch.setattr(loop, "time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(tracking.Tracker, "measure", slow)
+    record = go(dataclasses.replace(TRACKED, every=1))
+    assert clock == [300.0] and record["train"]["history"]["seconds"] == [0.0] * 3

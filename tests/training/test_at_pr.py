@@ -136,3 +136,11 @@ def test_a_gpu_finds_the_same_candidates_without_a_look(settings):
         found = at_pr.inner_attack(*there, draws)
         assert not device.waits
     torch.testing.assert_close(found, want, rtol=0, atol=1e-12)
+
+
+def test_a_walk_ends_after_its_steps_and_at_the_box():
+    depth, _, _ = method(walk_steps=3).walked(Plane(), point(0.9, 0.2), ZERO, sizes())
+    assert depth.item() == pytest.approx(3 * STEP)
+    # Signs of the gradient lead down both axes; x1 stops at 0, below which three steps would be enough.
+    depth, _, _ = method().walked(Plane(slope=0.1), point(0.5321, 0.005), ZERO, sizes())
+    assert depth.item() == pytest.approx(4 * STEP)

@@ -201,3 +201,12 @@ def test_erm_dataaug_is_the_mean_cross_entropy_of_the_points():
     expected = losses_of(other, images, labels, draws, 0).mean()
     method = METHODS.build("erm-dataaug", eps=0.3, samples=SAMPLES)
     agree(method(net, images, labels, draws).value, net, expected, other)
+
+
+def test_what_is_told_of_a_sampled_image_is_its_worst_point():
+    images, labels, draws = batch()
+    net = network()
+    loss = losses_of(net, images, labels, draws, 0)
+    told = METHODS.build("evar", eps=0.3, samples=SAMPLES)(net, images, labels, draws).adversarial_logits
+    worst = [z.exp().sum().log() - z[y] for z, y in zip(told, labels, strict=True)]
+    assert torch.allclose(torch.stack(worst), loss.amax(0))

@@ -158,6 +158,11 @@ def test_value_and_gradient_are_those_of_the_formula(name, params):
     assert loss.value.item() == pytest.approx(expected.item(), rel=1e-10)
     for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
         assert torch.allclose(mine.grad, theirs.grad, atol=1e-10)
+    for logits, points in (
+        (loss.clean_logits, images),
+        (loss.adversarial_logits, perturbed),
+    ):  # for the history
+        assert logits is None or torch.allclose(logits, network()(points))
 
 
 def test_divergence_has_the_closed_form_gradient_on_both_sides():
@@ -380,3 +385,36 @@ def test_a_training_step_is_that_of_a_softmax_regression_written_out() -> None:
 def test_it_refuses_pieces_of_a_batch_and_another_perturbation(change: dict[str, object], named: str) -> None:
     with pytest.raises(RbError, match=f"--method sam perturbs .* and .*{named}"):
         check_method(Recipe(**change), METHODS.build("sam"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("inner_mode", ["eval", "train"])
+def test_frozen_batchnorm_stays_frozen_also_after_an_error(inner_mode):
+    net, (images, labels, draws) = network(), batch()
+    net[1].eval()
+    method = build("trades", inner_mode=inner_mode)
+    method(net, images, labels, draws)
+    assert not net[1].training and net[0].training and net.training
+    with pytest.raises(RuntimeError):
+        method(net, images[:, :1], labels, draws)  # one channel where the network takes two
+    assert not net[1].training and net[0].training and net.training
+
+
+@pytest.mark.parametrize(
+    "name", ["pgd", "trades", "mart", "clp", "mixed", "corruption", "cvar", "evar", "at-pr"]
+)
+def test_a_distribution_that_is_sure_is_a_label(name):
+    """Label smoothing and mixup hand over distributions: (N, K) instead of (N,)."""
+    images, labels, draws = batch()
+    sure = torch.eye(3, dtype=torch.float64)[labels]
+    plain, other = (build(name)(network(), images, target, draws).value for target in (labels, sure))
+    assert other.item() == pytest.approx(plain.item(), rel=1e-9)
+
+
+def test_statistics_of_batchnorm_are_those_of_the_first_pass() -> None:
+    _, images, labels = start()
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3))
+    once = copy.deepcopy(net).train()
+    once(images)
+    rbtools.fit(net, (images, labels), "sam", rho=5.0, lr=0.5, **ONE_STEP)
+    for (name, mine), theirs in zip(net.named_buffers(), once.buffers(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-6), name

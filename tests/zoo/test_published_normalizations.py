@@ -50,3 +50,8 @@ def test_torchvisions_weights_have_one_normalisation() -> None:
     arch = {"space": "torchvision", "name": "vgg11"}
     assert choices_of(arch).preferred == ("imagenet",)
     assert choices_of(arch, classes=10).preferred == ()  # trained by somebody else
+
+
+def test_a_network_of_ones_own_code_takes_pixels_as_they_are() -> None:
+    found = choices_of({"space": "python", "name": "mine:make"})
+    assert found == Choices({"none": {"normalize": "none"}}, "guess: none for python:")
