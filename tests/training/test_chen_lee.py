@@ -102,3 +102,22 @@ def test_who_left_has_the_clean_cross_entropy_and_the_others_the_methods(rule, l
     # The logits of filtered examples are those at the point where their attack stopped.
     reached = torch.where(torch.tensor(stay) > 0, at + 0.1, at + 0.041)
     assert loss.adversarial_logits.argmax(1).tolist() == (reached > 0.5).tolist()
+
+
+@pytest.mark.parametrize("name", ["pgd", "alp", "mixed"])
+def test_a_method_without_a_clean_pass_gets_the_clean_cross_entropy_of_who_left(name, monkeypatch):
+    monkeypatch.setattr(
+        "rbtools.training.base.Adversarial.climb", lambda self, m, images, start, o, n: start + 0.04
+    )  # an attack that lowers the loss of class 1
+    net, (images, labels, draws) = Line(), batch((0, 0, 0, 1))
+    loss = ChenLee(method(name, attack_steps=2), 2, "example")(net, images, labels, draws)
+    scale, at = torch.tensor(10.0, dtype=torch.float64), images.flatten()
+    other = at + 0.081
+    values = ce(scale, other, labels)
+    if name == "mixed":
+        values = (values + ce(scale, at, labels)) / 2
+    if name == "alp":
+        p, q = torch.sigmoid(20 * (at - 0.5)), torch.sigmoid(20 * (other - 0.5))
+        values += 2 * (p - q) ** 2
+    values[3] = ce(scale, at, labels)[3]
+    assert loss.value.item() == pytest.approx(values.mean().item(), rel=1e-9)
