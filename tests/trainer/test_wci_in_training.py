@@ -148,3 +148,15 @@ def test_a_training_that_may_stop_is_another_one_in_the_store() -> None:
     without = dataclasses.replace(once, stop_on=None)
     changes: Iterator[Recipe] = iter((once, without, dataclasses.replace(once, every=2), copy.copy(once)))
     assert [trainings(how) for how in changes] == [1, 1, 1, 0]
+
+
+def test_the_term_is_there_where_the_filter_leaves_all_images_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered = itertools.cycle([0.0, 1.0])  # at x', then at x
+
+    def judged(logits: Tensor, labels: Tensor) -> Tensor:
+        plain = nn.functional.cross_entropy(logits, labels, reduction="none")
+        return plain if logits.requires_grad else torch.full_like(plain, next(lowered))
+
+    monkeypatch.setattr("rbtools.training.chen_lee.cross_entropy", judged)
+    options = {"filter": "chen-lee", "attack_steps": 2}
+    assert index_after("pgd", regularize=("wci",), wci_weight=1.0, **options) < index_after("pgd", **options)
