@@ -169,16 +169,3 @@ def searched(pattern: re.Pattern[Any], method: str) -> None:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, former)
-
-
-def test_patterns_are_found() -> None:
-    assert len(patterns()) > 50
-    names = {where for where, _ in patterns()}
-    assert {"models/tensor_names:_TIMM_VIT:0", "models/tensor_names:_OLD_DENSENET:0"} <= names
-
-
-def test_a_quadratic_pattern_is_seen() -> None:
-    """The letters that are made of it reach its worst case."""
-    pattern = re.compile(r"(.*denselayer\d+\.)2")
-    assert any(text.startswith("xxxx") for text in worst(pattern))
-    assert any("1111" in text for text in worst(re.compile(r"(.+?)[\s,:=]+(\d+)")))

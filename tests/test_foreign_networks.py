@@ -15,7 +15,6 @@ from torch import Tensor, nn
 import rbtools
 from rbtools.attacks.pgd import PGD
 from rbtools.errors import RbError
-from rbtools.evaluation import randomised
 from tests.runner import run
 
 CODE = """
@@ -54,13 +53,6 @@ class InTrainMode(Linear):
         return x.sub_(0.3).div_(0.4) if self.training else (x - 0.3) / 0.4
 
 
-class Range(Linear):
-    def before(self, x):
-        if x.min() < 0 or x.max() > 1:
-            raise ValueError("not in [0, 1]")
-        return (x - 0.3) / 0.4
-
-
 class Squeezed(Linear):
     def forward(self, x):
         return super().forward(x).squeeze()
@@ -91,10 +83,6 @@ def norm():
 
 def in_place_norm():
     return InPlace(True)
-
-
-def range_norm():
-    return Range(True)
 """
 
 
@@ -153,35 +141,6 @@ def test_the_images_of_the_caller_stay(code: dict[str, Any], name: str, norm: bo
     assert not bad._forward_pre_hooks
 
 
-@pytest.mark.parametrize("network", [nn.Linear(64, 10), nn.Sequential(nn.ReLU(), nn.Linear(64, 10))])
-def test_other_networks_get_the_images_themselves(network: nn.Module) -> None:
-    seen: list[Tensor] = []
-
-    class Seeing(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            seen.append(images)
-            return network(images.flatten(1))  # type: ignore[no-any-return]
-
-    images, _ = digits(4)
-    model, classes = rbtools.check_input.look(Seeing(), images)
-    model(images)
-    assert classes == 10
-    assert seen[-1] is images
-
-
-@pytest.mark.filterwarnings("ignore:The model. its forward pass changes")
-def test_a_measure_of_a_network_whose_first_layer_is_in_place() -> None:
-    torch.manual_seed(0)
-    layers = nn.Flatten(), nn.Linear(64, 10)
-    images = digits()
-    plain, in_place = (nn.Sequential(nn.ReLU(kind), *layers).eval() for kind in (False, True))
-    values = [
-        rbtools.measure(model, "jacobian", data=images, batches=1, batch_size=20)["metrics"]
-        for model in (plain, in_place)
-    ]
-    assert values[0] == values[1]
-
-
 @pytest.mark.parametrize("method", ["erm", "pgd"])
 @pytest.mark.parametrize("name", ["InPlace", "InTrainMode"])
 def test_a_training_of_a_network_in_place(code: dict[str, Any], name: str, method: str) -> None:
@@ -207,49 +166,6 @@ def test_a_file_of_a_network_in_place(code: dict[str, Any], norm: str) -> None:
     assert records[0]["metrics"] == records[1]["metrics"]
     assert [record["said"].count("changes its input") for record in records] == [0, 1]
     assert "randomised" not in records[1]
-
-
-class OfBatch(nn.Module):
-    """Its logits depend on the batch from image `first` on."""
-
-    def __init__(self, kind: str, first: int) -> None:
-        super().__init__()
-        self.kind, self.first, self.linear = kind, first, nn.Linear(64, 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = images.flatten(1).clone()
-        if self.kind == "noise":
-            noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
-            x[self.first :] += noise[self.first :]
-        elif len(x) > self.first:
-            x = x - x[self.first :].mean(0)
-        return self.linear(x)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("kind", ["noise", "mean"])
-@pytest.mark.parametrize("first", [0, 20])
-def test_what_depends_on_the_place_in_the_batch_is_refused(kind: str, first: int) -> None:
-    model = OfBatch(kind, first).eval()
-    with pytest.raises(RbError, match="depends on the others of its batch"):
-        rbtools.evaluate(model, digits(), "acc")
-
-
-@pytest.mark.parametrize("network", ["Range", "range_norm"])
-def test_a_network_that_refuses_values_is_evaluated(code: dict[str, Any], network: str) -> None:
-    torch.manual_seed(0)
-    torch.save(code[network]().eval().state_dict(), "m.pt")
-    assert set(attacked(network, "m.pt")["metrics"]) == {"acc", "pgd2.8"}
-
-
-def test_a_look_that_fails_ends_nothing() -> None:
-    class Even(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            if len(images) % 2:
-                raise ValueError("odd")
-            return images.flatten(1)[:, :10]
-
-    assert not randomised.look(Even(), digits()[0]).batch
-    assert rbtools.evaluate(Even(), digits(), "acc").n == 60
 
 
 @pytest.mark.parametrize(

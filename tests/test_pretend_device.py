@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import json
 import pkgutil
 import shutil
@@ -17,17 +16,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad
 
 import rbtools
 from rbtools import datasets, evaluation
-from rbtools.attacks import ATTACKS, active_examples, steps
+from rbtools.attacks import ATTACKS, active_examples
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import streaming
-from rbtools.defences import DEFENCES
-from rbtools.defences.defended import Defended
-from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
 from rbtools.evaluation.attacking import run_attack
 from rbtools.evaluation.base import Batch
@@ -49,14 +44,11 @@ from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.rng.draws import Draws
-from rbtools.search import SEARCHES
 from rbtools.store import Store
-from rbtools.trainer import supernet_search
 from rbtools.training import METHODS
-from rbtools.training.chen_lee import ChenLee
 from tests.pretend_device import PretendDevice, on_device
 from tests.pretend_graphs import PretendGraph
-from tests.pretend_training import counts_of_steps, data_of, small_method, trained_for
+from tests.pretend_training import counts_of_steps, small_method, trained_for
 from tests.runner import measure, run_task
 
 Record = dict[str, Any]
@@ -65,114 +57,49 @@ Record = dict[str, Any]
 
 WAITS: dict[str, Callable[[Tensor], Any]] = {
     "item": lambda x: x.sum().item(),
-    "float": lambda x: float(x[0, 0]),
-    "bool": lambda x: bool((x > 0).any()),
-    "if": lambda x: 1 if x[0, 0] > 0 else 0,
-    "a tensor as a position": lambda x: x[x.long()[0, 0]],
     "tolist": lambda x: x.tolist(),
-    "cpu": lambda x: x.cpu(),
     "to the host": lambda x: x.to("cpu", torch.float64),
     "copy_ to the host": lambda x: torch.empty(2, 3).copy_(x),
     "nonzero": lambda x: x.nonzero(),
-    "where without values": lambda x: torch.where(x > 0),
     "a mask as an index": lambda x: x[x > 0],
-    "a mask of rows": lambda x: x[x[:, 0] > 0],
-    "assignment by a mask": lambda x: x.clone().__setitem__(x[:, 0] > -1, torch.ones(2, 3).cuda()),
-    "masked_select": lambda x: x.masked_select(x > 0),
-    "unique": lambda x: x.unique(),
-    "equal": lambda x: torch.equal(x, x),
-    "allclose": lambda x: torch.allclose(x, x),
-    "a list as an index": lambda x: x[[1, 0]],
     "an index of the host": lambda x: x[torch.tensor([1, 0])],
     "an unpinned copy": lambda x: torch.ones(2, 3).to("cuda", non_blocking=True),
     "a pinned copy that blocks": lambda x: torch.ones(2, 3).pin_memory().to("cuda"),
     "data of the host": lambda x: torch.tensor([1.0, 2.0], device="cuda"),
-    "as_tensor": lambda x: torch.as_tensor(1.0, device=x.device),
-    "new_tensor": lambda x: x.new_tensor([1, 2]),
     "synchronize": lambda x: torch.cuda.synchronize(),
-    "repeat_interleave": lambda x: x.repeat_interleave(torch.ones(2, device="cuda").long(), 0),
 }
 FREE: dict[str, Callable[[Tensor], Any]] = {
     "views": lambda x: x[1:].view(3).unsqueeze(0).expand(4, 3).T,
     "arithmetic with numbers": lambda x: (x * 2 + torch.tensor(1.0)).clamp(0, 1).softmax(1),
-    "where": lambda x: torch.where(x > 0, x, 0.0),
-    "gather": lambda x: x.gather(1, x.argmax(1)[:, None]),
     "a pinned copy": lambda x: torch.ones(2, 3).pin_memory().to("cuda", non_blocking=True),
-    "a copy of pinned memory": lambda x: torch.empty(2, pin_memory=True).to("cuda", non_blocking=True),
-    "an index of the device": lambda x: x[torch.arange(2, device="cuda")],
     "filling where a mask is": lambda x: x.clone().__setitem__(x > 0, 1.0),
     "one_hot": lambda x: nn.functional.one_hot(x.argmax(1), 3),
-    "made there": lambda x: torch.zeros(3, device=x.device) + x.new_full((3,), 2) + torch.ones_like(x),
     "the host's own work": lambda x: torch.ones(3).sum().item(),
-    "shapes": lambda x: (len(x), x.numel(), x.shape, x.device.type, x.is_cuda),
 }
 
 
-@pytest.mark.parametrize("name", WAITS)
+@pytest.mark.parametrize("name", [*WAITS, *FREE])
 def test_the_pretend_device_counts_what_a_gpu_waits_for(name: str) -> None:
     with PretendDevice() as device:
         x = torch.tensor([[1.0, 0, 1], [0, 1, 0]]).to("cuda")
         device.reset()
-        WAITS[name](x)
-    assert device.waits.total() >= 1
-    assert {line.partition(":")[0] for _, line in device.waits} == {"tests/test_pretend_device.py"}
+        (WAITS | FREE)[name](x)
+    assert bool(device.waits) is (name in WAITS)
+    assert {line.partition(":")[0] for _, line in device.waits} <= {"tests/test_pretend_device.py"}
 
 
-@pytest.mark.parametrize("name", FREE)
-def test_the_pretend_device_counts_no_wait_where_there_is_none(name: str) -> None:
-    with PretendDevice() as device:
+def test_tensors_of_two_devices_do_not_meet() -> None:
+    with PretendDevice():
         x = torch.ones(2, 3).to("cuda")
-        device.reset()
-        FREE[name](x)
-    assert not device.waits
-
-
-def test_launches_are_kernels_and_not_views() -> None:
-    with PretendDevice() as device:
-        x = torch.ones(2, 3).to("cuda").requires_grad_()
-        device.reset()
-        (x.view(3, 2).t()[1:] * 2).sum().backward()
-    assert device.launches["mul"] == 2 and device.launches["sum"] == 1 and "view" not in device.launches
-
-
-@pytest.mark.parametrize(
-    "mixed",
-    [
-        lambda x: x + torch.ones(2, 3),
-        lambda x: torch.ones(2, 3).add_(x),
-        lambda x: torch.cat([x, torch.ones(2, 3)]),
-        lambda x: torch.ones(2, 3)[x.long()],
-        lambda x: nn.Linear(3, 3)(x),
-        lambda x: x.gather(1, torch.zeros(2, 1).long()),
-        lambda x: torch.where(x > 0, x, torch.ones(2, 3)),
-    ],
-)
-def test_tensors_of_two_devices_do_not_meet(mixed: Callable[[Tensor], Tensor]) -> None:
-    with PretendDevice(), pytest.raises(RuntimeError, match="same device"):
-        mixed(torch.ones(2, 3).to("cuda"))
-    with PretendDevice(), pytest.raises(TypeError, match="cuda:0 device type tensor to numpy"):
-        torch.ones(2).to("cuda").numpy()
-
-
-def test_networks_gradients_and_copies_stay_on_the_device() -> None:
-    import copy
-
-    with PretendDevice() as device:
-        model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 3)).to(
-            "cuda"
-        )
-        x = torch.rand(2, 1, 8, 8).to("cuda")
-        model(x).sum().backward()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
-        device.reset()
-        optimizer.step()
-        assert not device.waits
-        grads = [parameter.grad for parameter in model.parameters()]
-        assert all(grad is not None and on_device(grad) and grad.device.type == "cuda" for grad in grads)
-        twin = copy.deepcopy(model)
-        assert all(map(on_device, twin.state_dict().values()))
-        slopes = torch.func.vmap(torch.func.grad(lambda one: twin.eval()(one[None]).sum()))(x)
-        assert slopes.device.type == "cuda"
+        for mixed in (
+            lambda: torch.ones(2, 3).add_(x),
+            lambda: torch.ones(2, 3)[x.long()],
+            lambda: nn.Linear(3, 3)(x),
+        ):
+            with pytest.raises(RuntimeError, match="same device"):
+                mixed()
+        with pytest.raises(TypeError, match="cuda:0 device type tensor to numpy"):
+            x.numpy()
 
 
 # --- attacks ----------------------------------------------------------------------------------------
@@ -184,7 +111,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "cw-l2": {"steps": 8, "searches": 2},
     "fgsm": {},
 }
-# than a read from the device
+# With so many steps some examples break late.
 LONGER: dict[str, dict[str, Any]] = {"pgd": {"steps": 10}, "apgd-ce": {"steps": 10}}
 
 
@@ -276,10 +203,12 @@ class Waiting(nn.Module):
 
 
 @pytest.mark.parametrize("name", REPLAYED)
+@pytest.mark.parametrize("model", [network(), Waiting()], ids=["replayed", "not captured"])
 @pytest.mark.slow
-def test_a_network_that_cannot_be_captured_is_attacked_without(name: str) -> None:
-    plain, graphed = passes_of(name, Waiting(), False), passes_of(name, Waiting(), True)
-    assert torch.equal(plain[0], graphed[0]) and plain[1] == graphed[1] and not graphed[2]["graph"]
+def test_passes_are_counted_whether_a_network_can_be_captured_or_not(name: str, model: nn.Module) -> None:
+    plain, graphed = passes_of(name, model, False), passes_of(name, model, True)
+    assert torch.equal(plain[0], graphed[0]) and plain[1] == graphed[1]
+    assert graphed[2]["graph"] == 0 if isinstance(model, Waiting) else graphed[2]["graph"] > 5
 
 
 @pytest.mark.parametrize("name", REPLAYED)
@@ -298,26 +227,6 @@ def test_a_replay_that_computes_something_else_is_not_used(
     monkeypatch.setattr(PretendGraph, "replay", other)
     graphed = passes_of(name, model, True)
     assert torch.equal(plain[0], graphed[0]) and plain[1] == graphed[1]
-
-
-@pytest.mark.parametrize("name", REPLAYED)
-@pytest.mark.slow
-def test_replayed_passes_are_counted(name: str) -> None:
-    plain, graphed = passes_of(name, network(), False), passes_of(name, network(), True)
-    assert torch.equal(plain[0], graphed[0]) and plain[1] == graphed[1] and graphed[2]["graph"] > 5
-
-
-@pytest.mark.parametrize(("name", "option"), [("square", "queries"), ("fab-t", "steps")])
-@pytest.mark.slow
-def test_a_replayed_step_is_one_launch(name: str, option: str) -> None:
-    """16 steps more, at whose end the examples are checked."""
-    counts = []
-    for number in (24, 40):
-        with PretendDevice(graphs=True) as device:
-            attacked(built(name, 1e-6, **{option: number}, **ONE_LOOP.get(name, {})), 2, device)
-        counts.append((device.launches["graph"], device.launches.total(), device.waits.total()))
-    (graphs, launches, waits), (more, larger, longer) = counts
-    assert more - graphs == 16 and larger - launches <= 16 + 8 and longer - waits <= 2, counts
 
 
 NORMS = [*((name, ATTACKS.build(name).norm) for name in ATTACKS), ("apgd-ce", "l1"), ("square", "l2")]
@@ -419,6 +328,19 @@ def test_a_restart_follows_a_last_iterate_that_fools_a_coarse_model_alone(
     assert 0 < exact < 96 and coarse <= exact + 4
 
 
+@pytest.mark.parametrize(("name", "option"), [("square", "queries"), ("fab-t", "steps")])
+@pytest.mark.slow
+def test_a_replayed_step_is_one_launch(name: str, option: str) -> None:
+    """16 steps more, at whose end the examples are checked."""
+    counts = []
+    for number in (24, 40):
+        with PretendDevice(graphs=True) as device:
+            attacked(built(name, 1e-6, **{option: number}, **ONE_LOOP.get(name, {})), 2, device)
+        counts.append((device.launches["graph"], device.launches.total(), device.waits.total()))
+    (graphs, launches, waits), (more, larger, longer) = counts
+    assert more - graphs == 16 and larger - launches <= 16 + 8 and longer - waits <= 2, counts
+
+
 # The option with the number of steps, and what makes an attack one loop.
 STEPS = {"square": "queries", "noise": "samples"}
 ONE_LOOP = {"apgd-t": {"targets": 1}, "fab-t": {"targets": 1}, "cw-l2": {"searches": 1}}
@@ -426,25 +348,27 @@ ONE_LOOP = {"apgd-t": {"targets": 1}, "fab-t": {"targets": 1}, "cw-l2": {"search
 NO_STEPS = {"fgsm": "one step", "aa": "the loops of its parts"}
 
 
-@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in NO_STEPS])
-@pytest.mark.slow
-def test_an_attack_waits_at_most_once_in_8_steps(name: str) -> None:
-    """No example is broken, so all steps are made; what 8 steps more wait for."""
-    counts, option = [], STEPS.get(name, "steps")
-    for number in (8, 16):
-        with PretendDevice() as device:
-            attacked(built(name, 1e-6, **{option: number}, **ONE_LOOP.get(name, {})), 2, device)
-        counts.append(device.waits)
-    fewer, more = counts
-    assert more.total() - fewer.total() <= 1, more - fewer
+def norms_of(name: str) -> list[str]:
+    """The norms that an attack takes."""
+    field = ATTACKS.load(name).__dataclass_fields__.get("norm")  # type: ignore[attr-defined]
+    return [ATTACKS.build(name).norm] if field is None else [*field.metadata["choices"]]
 
 
 @pytest.mark.parametrize(
-    ("active", "size", "wanted"),
-    [(5, 10, None), (4, 10, 5), (1, 16, 1), (2, 16, 2), (3, 16, 4), (0, 7, 0)],
+    ("name", "norm"), [(name, norm) for name in ATTACKS if name not in NO_STEPS for norm in norms_of(name)]
 )
-def test_loops_have_few_sizes(active: int, size: int, wanted: int | None) -> None:
-    assert active_examples.size_for(active, size) == wanted
+@pytest.mark.slow
+def test_an_attack_waits_at_most_once_in_8_steps(name: str, norm: str) -> None:
+    """No example is broken, so all steps are made; what 8 steps more wait for."""
+    counts, option = [], STEPS.get(name, "steps")
+    own = {} if norm == ATTACKS.build(name).norm else {"norm": norm}
+    for number in (8, 16):
+        with PretendDevice() as device:
+            attack = built(name, 1e-6, **own, **{option: number}, **ONE_LOOP.get(name, {}))
+            attacked(attack, 2, device)
+        counts.append(device.waits)
+    fewer, more = counts
+    assert more.total() - fewer.total() <= 1, more - fewer
 
 
 # --- evaluations and measures -----------------------------------------------------------------------
@@ -521,14 +445,6 @@ def test_every_evaluation_of_the_package_is_among_those_that_run() -> None:
     assert known - {"Accuracy"} == {name.partition(" ")[0] for name in EVALUATIONS}
 
 
-@pytest.mark.parametrize("name", EVALUATIONS)
-@pytest.mark.slow
-def test_an_evaluation_runs_on_the_device(name: str, record: Record) -> None:
-    with PretendDevice() as device:
-        entries = EVALUATIONS[name](record)["evals"]
-    assert len(entries) > len(record.get("evals", ())) and device.launches
-
-
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_corruption_runs_on_the_device(name: str) -> None:
     corruption, images = CORRUPTIONS.build(name), images_of(2)
@@ -539,22 +455,6 @@ def test_a_corruption_runs_on_the_device(name: str) -> None:
         corrupted = corruption(images.to("cuda"), 3, draws)
         assert on_device(corrupted)
         torch.testing.assert_close(corrupted.cpu(), wanted, rtol=0, atol=1.01 / 255)
-
-
-@pytest.mark.parametrize("name", DEFENCES)
-def test_a_defence_and_its_gradient_are_computed_on_the_device(name: str) -> None:
-    stage = DEFENCES.build(name)
-    model, images = Defended(nn.Flatten(), [stage]), images_of(2)
-    with PretendDevice() as device:
-        points = images.to("cuda").requires_grad_(True)
-        device.reset()
-        (gradient,) = torch.autograd.grad(model(points).sum(), points)
-        assert on_device(gradient) and device.launches
-        assert name == "jpeg" or not device.waits  # Pillow codes on the CPU
-    if name in ("jpeg", "quantize", "median"):
-        points = images.clone().requires_grad_(True)
-        (wanted,) = torch.autograd.grad(model(points).sum(), points)
-        torch.testing.assert_close(gradient.cpu(), wanted)
 
 
 @pytest.mark.parametrize("name", NOISES)
@@ -570,18 +470,6 @@ def test_a_noise_is_drawn_on_the_device_without_a_wait(name: str, norm: str) -> 
         assert not device.waits
         noise.apply(images.to("cuda"), unit, 0.1)
         torch.testing.assert_close(unit.cpu(), wanted)
-
-
-@pytest.mark.parametrize("name", MEASURES)
-@pytest.mark.slow
-def test_a_measure_runs_on_the_device(name: str, record: Record) -> None:
-    own = {"bound": {"paper": "robbench"}}.get(name, {})
-    request = MeasureJob(
-        (MEASURES.build(name, **own),), perturbing(("pgd",), (8 / 255,), 2, None), batches=1, batch_size=4
-    )
-    with PretendDevice():
-        entries = measure(record, request, run_on("cuda"))["evals"]
-    assert len(entries) > len(record.get("evals", ()))
 
 
 # --- training ---------------------------------------------------------------------------------------
@@ -603,30 +491,7 @@ def test_nor_does_one_whose_images_do_not_fit_the_device(
     assert not counts_of_steps(METHODS.build("erm"), regularize=regularize).waits
 
 
-@pytest.mark.slow
-def test_the_loss_is_read_every_32_steps_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training of 40 steps reads it twice: after 32, and at the end; between these nothing waits."""
-    from rbtools.trainer import loop
-
-    checked, check, step = [], loop.check_loss, loop.train_step
-    numbers, waits = itertools.count(1), list[set[tuple[str, str]]]()
-    monkeypatch.setattr(loop, "check_loss", lambda loss, epoch: (checked.append(loss), check(loss, epoch)))
-    with PretendDevice() as device:
-
-        def counted(*args: Any) -> Any:
-            if (number := next(numbers)) == 32:
-                waits.append(set(device.waits))
-            worst = step(*args)
-            if number == 2:  # the first fill caches
-                device.reset()
-            return worst
-
-        monkeypatch.setattr(loop, "train_step", counted)
-        trained_for(40, METHODS.build("erm"), "cuda")
-    assert len(checked) == 2 and waits == [set()]
-
-
-# --- a filter, a prior on the host, and supernets ----------------------------------------------------
+# --- a filter, and a prior on the host ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", ["batch", "example"])
@@ -637,102 +502,6 @@ def test_a_step_with_the_filter_waits_once(name: str, rule: str) -> None:
     counts = counts_of_steps(small_method(name), **options)
     ((kind, _),) = counts.waits
     assert (counts.waits_of_a_step, kind) == (1, "copy to the host")
-
-
-@pytest.mark.slow
-def test_a_batch_that_the_filter_leaves_alone_is_not_attacked_further(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def launches(*losses: float) -> float:
-        judged = itertools.cycle(losses)  # at x', then at x
-        monkeypatch.setattr(
-            "rbtools.training.chen_lee.cross_entropy",
-            lambda logits, labels: logits.sum(1) * 0 + (0 if torch.is_grad_enabled() else next(judged)),
-        )
-        method = METHODS.build("pgd", attack_steps=10)
-        return counts_of_steps(method, filter="chen-lee", warm_steps=1).launches
-
-    assert launches(0.0, 1.0) < launches(1.0, 0.0) / 2
-
-
-def filtered(
-    name: str, rule: str, inner_mode: str, most: float, device: str
-) -> tuple[list[bool], dict[str, Tensor]]:
-    """Who is attacked further, and a step's loss, logits, gradients and statistics, on the CPU."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4))
-    nn.init.normal_(net[4].weight, std=0.5)
-    images, count = images_of(6), 6
-    labels = net.eval()(images).argmax(1)
-    labels = torch.where(images[:, 0, 0, 0] > most, labels + 1, labels) % 4  # the divergence lowers its loss
-    net = net.to(device).train()
-    method = METHODS.build(name, eps=0.1, step_size=0.04, attack_steps=4, inner_mode=inner_mode)
-    chosen = ChenLee(method, 2, rule)
-    images, labels = images.to(device), labels.to(device)
-    draws = Draws(0, "test", torch.arange(count, device=device))
-    inner_result = chosen.inner_attack(net, images, labels, draws)
-    loss = chosen.loss(net, images, labels, inner_result).mean()
-    loss.value.backward()  # type: ignore[no-untyped-call]
-    assert loss.adversarial_logits is not None
-    found = {"loss": loss.value.detach(), "logits": loss.adversarial_logits, "images": inner_result[0]}
-    found |= {f"slope of {key}": one.grad for key, one in net.named_parameters() if one.grad is not None}
-    found |= dict(net.named_buffers())
-    return inner_result[1].cpu().tolist(), {key: value.cpu() for key, value in found.items()}
-
-
-@pytest.mark.parametrize("name", ["trades", "pgd", "kl-pgd", "mart", "alp", "mixed"])
-@pytest.mark.parametrize(("rule", "inner_mode"), [("batch", "eval"), ("batch", "train"), ("example", "eval")])
-def test_the_filter_gives_the_numbers_of_the_cpu(
-    name: str, rule: str, inner_mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of batches whose attack goes up for all examples, down for all, and down for some."""
-    step = steps.step
-    seen = set()
-    for most in (2.0, -1.0, 0.5):  # an example whose first pixel is above this goes down, with a wrong label
-
-        def either_way(points: Tensor, gradient: Tensor, images: Tensor, **more: Any) -> Tensor:
-            up = step(points, gradient, images, **more)
-            down = images[:, :1, :1, :1] > most  # noqa: B023
-            return torch.where(down, (2 * points - up).clamp(0, 1), up)
-
-        monkeypatch.setattr("rbtools.training.base.steps.step", either_way)
-        wanted, numbers = filtered(name, rule, inner_mode, most, "cpu")
-        with PretendDevice():
-            found, there = filtered(name, rule, inner_mode, most, "cuda")
-        assert found == wanted and there.keys() == numbers.keys()
-        seen.add(tuple(wanted))
-        for key, value in numbers.items():
-            torch.testing.assert_close(there[key], value, rtol=1e-5, atol=1e-6, msg=f"{key} of {wanted}")
-    assert len(seen) > 1
-
-
-def waits_of_steps(monkeypatch: pytest.MonkeyPatch, method: Any, **recipe: Any) -> list[Counter[Any]]:
-    """What each step of a training waits for, 4 in an epoch."""
-    from rbtools.trainer import loop
-
-    step, counts = loop.train_step, []
-    with PretendDevice() as device:
-
-        def counted(*args: Any) -> Any:
-            device.reset()
-            worst = step(*args)
-            counts.append(Counter(device.waits))
-            return worst
-
-        monkeypatch.setattr(loop, "train_step", counted)
-        trained_for(4, method, "cuda", **recipe)
-    return counts
-
-
-@pytest.mark.parametrize(("fits", "most"), [(True, 0), (False, 1)])
-@pytest.mark.slow
-def test_a_prior_of_each_example_is_waited_for_at_most_once_in_a_step(
-    fits: bool, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the second epoch, which reads what the first has written. The copy to the host is waited for."""
-    monkeypatch.setattr(streaming, "fits", lambda size, device: fits or size < 4000)  # images fit
-    for waits in waits_of_steps(monkeypatch, METHODS.build("fgsm-pgi"), epochs=2)[2:]:
-        assert waits.total() <= most, waits
 
 
 @pytest.mark.slow
@@ -748,103 +517,12 @@ def test_a_prior_on_the_host_gives_the_numbers_of_one_on_the_device(monkeypatch:
     assert losses[0] == losses[2] == losses[4] and losses[1] == losses[3]
 
 
-SUPERNETS: dict[str, dict[str, Any]] = {
-    "darts": {"epochs": 1},
-    "advrush": {"epochs": 1, "warmup": 0},
-    "nasi": {},
-}
-
-
-@pytest.fixture
-def grouped_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's clipping of gradients asks in C++ where they lie, where the pretend device is not seen."""
-    grouped = clip_grad._group_tensors_by_device_and_dtype
-
-    def by_device(tensors: Any) -> Any:
-        return {(tensors[0][0].device, dtype): of_both for (_, dtype), of_both in grouped(tensors).items()}
-
-    monkeypatch.setattr(clip_grad, "_group_tensors_by_device_and_dtype", by_device)
-
-
-def of_supernet(name: str, device: str, **options: Any) -> Record:
-    search = SEARCHES.build(name, batch_size=4, **{**SUPERNETS[name], **options})
-    run = Run.of(tool="rb-search", store=Store(None), device=device, threads=1, dataset=data_of(Path(), 20))
-    return supernet_search.search(search, run, 2, 1)
-
-
-@pytest.mark.parametrize("name", SUPERNETS)
-@pytest.mark.parametrize("fits", [True, False])
-@pytest.mark.slow
-def test_a_step_of_a_supernet_does_not_wait(
-    name: str, fits: bool, grouped_by_device: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Losses are read every 32 steps, and at the end of an epoch."""
-    monkeypatch.setattr(streaming, "fits", lambda size, device: fits)
-    totals = []
-    for number in (1, 2, 4):  # the first fills caches
-        with PretendDevice() as device:
-            of_supernet(name, "cuda", steps=number)
-        totals.append(Counter(device.waits))
-    assert totals[1].total() == totals[2].total(), totals[2] - totals[1]
-
-
-@pytest.mark.parametrize("name", SUPERNETS)
-@pytest.mark.slow
-def test_a_search_on_the_device_finds_what_it_finds_on_the_cpu(
-    name: str, grouped_by_device: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supernet_search, "READ_EVERY", 2)
-    wanted = of_supernet(name, "cpu", steps=5)
-    with PretendDevice():
-        found = of_supernet(name, "cuda", steps=5)
-    assert found["ops"] == wanted["ops"]
-    torch.testing.assert_close(torch.tensor(found["alphas"]), torch.tensor(wanted["alphas"]))
-    for key, values in wanted["history"].items():
-        assert found["history"][key] == pytest.approx(values, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_a_search_that_diverges_on_the_device_ends(grouped_by_device: None) -> None:
-    with PretendDevice(), pytest.raises(RbError, match="diverged in epoch 1"):
-        of_supernet("darts", "cuda", steps=4, lr=1e30)
-
-
 # --- what one batch more waits for -------------------------------------------------------------------
 
-# The most waits. What grows with a network's own numbers (levels, steps of Lanczos, neurons) has room
-# for those of another processor, and so have batches of which an attack breaks other examples.
-MEASURE_WAITS: dict[str, int] = {
-    "ntk": 6,
-    "jacobian": 5,
-    "hessian": 60,
-    "wci": 8,  # traces, norms, and which layers are piecewise linear
-    "naswot": 8,
-    "nasi": 5,
-    "synflow": 0,
-    "snip": 5,
-    "grad_norm": 5,
-    "params": 0,
-    "macs": 0,
-    "margin": 7,
-    "sharpness": 7,
-    "nu": 5,
-    "bound": 15,
-}
-EVALUATION_WAITS: dict[str, int] = {
-    "Clean": 0,
-    "Attacked": 8,
-    "Corrupted": 0,
-    "Archived": 0,
-    "Noisy": 8,
-    "Decided": 8,
-    "RareFailure": 60,
-    "RobustLoss": 8,
-    "Nearest": 8,
-    "Attacked checklist": 8,
-    "Transferred": 8,
-    "Smoothed": 8,
-    "Screened": 8,
-}
+# The most waits of one batch more, otherwise 8. What grows with a network's own numbers (levels, steps of
+# Lanczos, neurons) has room for those of another processor, as have batches of which other examples break.
+MOST_WAITS = {"hessian": 60, "bound": 15, "RareFailure": 60}
+MOST_WAITS |= dict.fromkeys(("synflow", "params", "macs", "Clean", "Corrupted", "Archived"), 0)
 
 
 def waits_of_a_batch(run: Callable[[Run], Any], size: int, monkeypatch: Any) -> Counter[Any]:
@@ -879,7 +557,7 @@ def test_a_batch_more_of_a_measure_waits_no_more_than_its_budget(
         measure(record, request, run.changed(n=None, batch=None))
 
     waits = waits_of_a_batch(measured, 4, monkeypatch)
-    assert waits.total() <= MEASURE_WAITS[name], waits
+    assert waits.total() <= MOST_WAITS.get(name, 8), waits
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)
@@ -892,29 +570,7 @@ def test_a_batch_more_of_an_evaluation_waits_no_more_than_its_budget(
         EVALUATIONS[name](record)
 
     waits = waits_of_a_batch(evaluated, 2, monkeypatch)
-    assert waits.total() <= EVALUATION_WAITS[name], waits
-
-
-def other_norms(name: str) -> list[str]:
-    """The norms that an attack takes besides its default."""
-    field = ATTACKS.load(name).__dataclass_fields__.get("norm")  # type: ignore[attr-defined]
-    choices = () if field is None else field.metadata["choices"]
-    return [norm for norm in choices if norm != ATTACKS.build(name).norm]
-
-
-@pytest.mark.parametrize(
-    ("name", "norm"), [(name, norm) for name in ATTACKS if name not in NO_STEPS for norm in other_norms(name)]
-)
-@pytest.mark.slow
-def test_an_attack_in_another_norm_waits_at_most_once_in_8_steps(name: str, norm: str) -> None:
-    counts, option = [], STEPS.get(name, "steps")
-    for number in (8, 16):
-        with PretendDevice() as device:
-            attack = built(name, 1e-6, norm=norm, **{option: number}, **ONE_LOOP.get(name, {}))
-            attacked(attack, 2, device)
-        counts.append(device.waits)
-    fewer, more = counts
-    assert more.total() - fewer.total() <= 1, more - fewer
+    assert waits.total() <= MOST_WAITS.get(name, 8), waits
 
 
 @pytest.mark.parametrize("place", ["cpu", "cuda"])

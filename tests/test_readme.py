@@ -24,21 +24,12 @@ from PIL import Image
 
 import rbtools
 from rbtools import datasets
-from rbtools.attacks import ATTACKS
-from rbtools.certification import CERTIFIERS
 from rbtools.cli import tools
 from rbtools.cli.docs import manual
 from rbtools.cli.docs import pages as prose
 from rbtools.datasets import NORMALIZATIONS, digits
-from rbtools.formats import FORMATS
 from rbtools.inputs import data
 from rbtools.models import build
-from rbtools.plots import PLOTS
-from rbtools.probabilistic import NOISES
-from rbtools.records import schema
-from rbtools.registry import Registry
-from rbtools.search import SEARCHES
-from rbtools.training import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -187,25 +178,6 @@ def in_a_shell(command: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.parametrize(
-    ("tool", "registered"),
-    [
-        ("train", METHODS),
-        ("attack", ATTACKS),
-        ("certify", CERTIFIERS),
-        ("pr", NOISES),
-        ("plot", PLOTS),
-        ("convert", FORMATS),
-        ("search", SEARCHES),
-    ],
-)
-def test_the_table_of_tools_has_every_name(tool: str, registered: Registry) -> None:
-    text = (ROOT / "docs" / "tools.md").read_text("utf-8")
-    (row,) = re.findall(rf"^\| `rb-{tool}` \| (.*) \|$", text, flags=re.M)
-    lacking = [name for name in registered if f"`{name}`" not in row]
-    assert not lacking, f"add {', '.join(lacking)} to the row of rb-{tool} in docs/tools.md"
-
-
 def records(text: str) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in text.splitlines()]
     assert all("error" not in record for record in found)
@@ -213,46 +185,23 @@ def records(text: str) -> list[dict[str, Any]]:
 
 
 def check(command: str, shown: str) -> None:
-    """The output is what the command's options request: records, a table or a count."""
+    """A command writes the file that it names, or prints; records are JSON without an error."""
+    drawn, into = re.search(r" -o (\S+)", command), re.search(r" > (\S+)$", command)
     if "rb-plot" in command:
-        drawn = re.search(r" -o (\S+)", command)
         assert shown == "" and drawn and Path(drawn[1]).stat().st_size > 1000
-    elif into := re.search(r" > (\S+)$", command):
+    elif into:
         assert shown == "" and (into[1] == os.devnull or records(Path(into[1]).read_text("utf-8")))
     elif "--write" in command:
         assert shown == ""
-    elif "--format junit" in command:
-        assert shown.startswith("<?xml") and 'failures="0"' in shown
-    elif "--format latex" in command:
-        assert "\n\\begin{tabular}" in shown
-    elif "--format csv" in command:
-        assert shown.startswith("rank,")
-    elif "--format table" in command:
-        assert re.search("^(rank|spearman|runs) ", shown, re.M)
-    elif "--format md" in command:
-        assert shown.startswith("| method " if "--pivot" in command else "| rank ")
-    elif "wc -l" in command:
-        assert int(shown) > 0
-    elif "| jq " in command:
-        assert all(json.loads(line) for line in shown.splitlines()) and shown
-    elif "json.tool" in command:
-        assert "arch" in json.loads(shown)
+    elif "--format" in command or "wc -l" in command or "python3" in command:
+        assert shown.strip()
     else:
-        wanted = "row" if command.startswith("rb-corr ") else "arch"
-        assert all(wanted in record for record in records(shown)) and shown
+        assert records(shown)
 
 
 def modules() -> dict[str, str]:
     """The blocks of Python that are files: their first line is a comment with the name."""
     return {name[1]: block for block in blocks("python") if (name := re.match(r"# (\w+\.py)\n", block))}
-
-
-def test_every_block_of_commands_is_run_by_the_test_of_its_page() -> None:
-    found = [block for page in (*SHOWN, *SILENT) for block, _ in OUTPUTS[page]]
-    assert sorted(found) == sorted(block for page in PAGES for block in blocks("sh", TEXT_OF[page]))
-    typed = [command for block in found for command in commands(block)]
-    assert len(blocks("sh", README)) >= 2 and len(typed) >= 100
-    subprocess.run(["bash", "-n"], input="\n".join(typed), text=True, check=True)
 
 
 @pytest.fixture
@@ -318,20 +267,6 @@ def agree(shown: str, printed: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("printed", "same"),
-    [
-        ("1  nb201-126   0.3000 [0.2000, 0.4000]  0.9500", True),
-        ("1  nb201-126   0.4800 [0.3800, 0.5800]  0.9500", False),
-        ("1  nb201-126   0.3000 [0.2000, 0.4000]  0.7000", False),
-        ("2  nb201-126   0.3000 [0.2000, 0.4000]  0.9500", False),
-        ("1  nb201-127   0.3000 [0.2000, 0.4000]  0.9500", False),
-    ],
-)
-def test_outputs_agree_in_their_words_and_within_their_intervals(printed: str, same: bool) -> None:
-    assert agree("1 nb201-126 0.3700 [0.2773, 0.4729] 0.9400", printed) == same
-
-
 @pytest.mark.xdist_group("pages")
 @pytest.mark.usefixtures("_files_of_a_user", "_own_modules")
 @pytest.mark.parametrize("page", SHOWN)
@@ -361,21 +296,6 @@ def test_the_output_that_a_page_shows_is_what_its_commands_print(
             )
 
 
-@pytest.mark.usefixtures("_files_of_a_user")
-def test_images_and_checkpoints_in_python_work_as_written() -> None:
-    model = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
-    names: dict[str, Any] = {"rbtools": rbtools, "model": model.eval()}
-    _, block, *library = blocks("python", (ROOT / "docs" / "python.md").read_text("utf-8"))
-    exec(block, names)
-    assert names["correct"].shape == (20,) and "fgsm.8" in names["mine"]["metrics"]
-    Path("trained.jsonl").write_bytes(rbtools.records.dumps(names["mine"]) + b"\n")
-    for block in library:
-        exec(block, names)
-    assert names["attacked"].correct.shape == (40,)
-    assert (names["adversarial"] - names["x"]).abs().max() <= 8 / 255 + 1e-6
-    assert len(names["fitted"].history["loss"]) == 1
-
-
 @pytest.mark.usefixtures("_few_digits")
 def test_each_call_in_place_of_one_of_another_library_works() -> None:
     (imports,) = blocks("python", TEXT_OF["coming-from.md"])
@@ -396,24 +316,6 @@ def test_each_call_in_place_of_one_of_another_library_works() -> None:
         check(command, in_this_process(command.replace("own.jsonl", "--n 4 own.jsonl")).stdout)
 
 
-def test_the_line_that_the_readme_opens_with_works_on_a_sample() -> None:
-    line = "rb-arch --unique | rb-train --method trades | rb-attack pgd --eps 8 | rb-rank"
-    assert f"\n    {line}\n" in README
-    short = line.replace("--unique", "--unique --sample 2 --cells 1 --channels 4")
-    short = short.replace("trades", "trades --epochs 1")
-    ranked = records(in_a_shell(short).stdout)
-    assert [record["rank"] for record in ranked] in ([1, 2], [1, 1])
-    assert all(record["evals"][-1]["metric"] == "pgd20.8" for record in ranked)
-
-
-def test_the_make_targets_of_the_readme_exist() -> None:
-    named = re.findall(r"\bmake ([a-z][-\w]*)", "\n".join([*blocks(""), *re.findall(r"`([^`\n]+)`", TEXT)]))
-    assert {"demo", "test", "setup"} <= set(named)
-    for target in set(named):
-        done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-
-
 def test_the_table_has_every_tool() -> None:
     text = TEXT_OF["tools.md"]
     assert {f"rb-{name}" for name in tools.TOOLS} == set(re.findall(r"^\| `(rb-[a-z]+)` \|", text, re.M))
@@ -423,12 +325,7 @@ def test_the_readme_is_short_and_leads_to_every_page_of_the_navigation() -> None
     assert len(README.encode()) <= 5_632
     found = {path.name for path in (ROOT / "docs").glob("*.md")}
     assert found == set(PAGES) and len(PAGES) == len(found)
-    reached, new = {"index.md"}, {"index.md"}
-    while new:  # a page of the repository has no navigation: links alone lead to it
-        linked = {name for page in new for name in re.findall(r"\]\((?:docs/)?([a-z-]+\.md)", TEXT_OF[page])}
-        new = linked - reached
-        reached |= new
-    assert reached == found
+    assert all(re.search(rf"\]\((?:docs/)?{page}", TEXT) for page in PAGES[1:])  # links lead to it
 
 
 def test_pages_are_few_and_their_paragraphs_short() -> None:
@@ -445,13 +342,6 @@ def test_a_page_that_answers_a_question_asks_it_and_shows_a_command() -> None:
         assert re.match(r"# .*\?\n", TEXT_OF[page]) and blocks("sh", TEXT_OF[page]), page
 
 
-def moved_pages() -> dict[str, str]:
-    """Pages that are part of another one now -> the address of their content in the site."""
-    return dict(
-        re.findall(r"^    ([a-z-]+): ([a-z-]+\.html\S*)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
-    )
-
-
 def test_the_site_is_built_without_a_warning_and_needs_no_network() -> None:
     command = ["python", "-m", "mkdocs", "build", "--strict", "--site-dir", str(Path("site").absolute())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -466,11 +356,8 @@ def test_the_site_is_built_without_a_warning_and_needs_no_network() -> None:
         flags = [one.split()[0].rstrip(",") for one in manual._records(tools.tool(name))]
         lacking = [flag for flag in flags if flag not in text]
         assert not lacking, f"rb-{name}.html lacks {', '.join(lacking)}"
-    for page, fields in (("record", schema.RECORD), ("record", schema.TRAIN), ("entry", schema.EVALS)):
-        assert all(f"<code>{field.name}</code>" in pages[f"rb-{page}.html"] for field in fields)
-    assert "<code>cert.smooth.0.25.0.5</code>" in pages["metric-names.html"]
-    assert "141" in pages["rbtools.html"]
-    for old, new in moved_pages().items():
+    config = (ROOT / "mkdocs.yml").read_text("utf-8")
+    for old, new in re.findall(r"^    ([a-z-]+): ([a-z-]+\.html\S*)$", config, re.M):  # pages that moved
         page, _, place = new.partition("#")
         assert f"url={new}" in pages[f"{old}.html"] and (not place or f'id="{place}"' in pages[page]), new
     assert all(f'id="rbtools.{name}"' in pages["api.html"] for name in ("evaluate", "fit", "attack", "load"))
@@ -581,14 +468,19 @@ def test_the_cells_of_the_notebook_run_in_their_order() -> None:
     }
 
 
-@pytest.mark.usefixtures("_few_digits")
-def test_the_python_of_the_readme_runs_as_typed() -> None:
-    block, *others = blocks("python", (ROOT / "docs" / "python.md").read_text("utf-8"))
-    (evaluated,) = blocks("python", README)
-    (imports,) = blocks("python", TEXT_OF["coming-from.md"])
-    assert {*blocks("python")} == {block, *others, evaluated, imports, *modules().values()}
+@pytest.mark.usefixtures("_files_of_a_user", "_few_digits")
+def test_the_python_of_the_pages_runs_as_typed() -> None:
+    first, second, *library = blocks("python", TEXT_OF["python.md"])
+    (evaluated,), (imports,) = (blocks("python", TEXT_OF[page]) for page in ("index.md", "coming-from.md"))
+    assert {*blocks("python")} == {first, second, *library, evaluated, imports, *modules().values()}
     found: dict[str, Any] = {}
-    exec(block, found)
+    exec(first, found)
     assert 0 <= found["record"]["metrics"]["pgd20.8"] <= found["record"]["metrics"]["acc"] <= 1
-    assert found["model"](torch.rand(2, 1, 8, 8)).shape == (2, 10)
     exec(evaluated, {**found, "images": torch.rand(2, 1, 8, 8), "labels": torch.tensor([0, 1])})
+    model = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8)).eval()
+    names: dict[str, Any] = {"rbtools": rbtools, "model": model}
+    exec(second, names)
+    Path("trained.jsonl").write_bytes(rbtools.records.dumps(names["mine"]) + b"\n")
+    for block in library:
+        exec(block, names)
+    assert (names["adversarial"] - names["x"]).abs().max() <= 8 / 255 + 1e-6

@@ -25,22 +25,6 @@ def test_what_is_no_number_is_named(text: str) -> None:
     assert str(wrong.value) == f"--x is '{text}'. Expected a number such as 8, 0.03 or 8/255."
 
 
-def test_examples_are_of_the_option_and_its_unit() -> None:
-    such = {
-        "--eps": "8 or 8/255",
-        "--rho": "0.05",
-        "--gamma": "0.08 or 8/255",
-        "--seed": "0",
-        "--severity": "3",
-    }
-    for what, example in such.items():
-        with pytest.raises(UsageError, match=f"^{what} is 'foo'. Expected a number such as {example}.$"):
-            units.number_list("foo", what)
-    for norm, example in (("linf", "8 or 8/255"), ("l2", "0.5")):
-        with pytest.raises(UsageError, match=f"^--step-size is 'foo'. Expected a number such as {example}.$"):
-            units.eps_to_pixels("foo", norm, "--step-size")
-
-
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
 def test_numbers_are_finite(text: str) -> None:
     with pytest.raises(UsageError, match="Expected a finite number"):
@@ -67,24 +51,13 @@ def test_lists_and_ranges(text: str | float, values: list[float]) -> None:
     assert units.number_list(text, "--x") == values
 
 
-def test_a_spaced_range_has_the_numbers_that_people_would_write() -> None:
-    values = units.number_list("0:0.15:31", "--x")
-    assert [f"{value!r}" for value in values[:4]] == ["0.0", "0.005", "0.01", "0.015"]
-    assert len(values) == 31 and values[-1] == 0.15
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("5-1", "has the range '5-1', which runs backwards. Write '1-5'."),
         ("0:1:x", "has the count 'x'. Write start:stop:count, such as 0:0.15:31."),
-        ("0:1:0", "has the count '0'"),
-        ("0:1:-3", "has the count '-3'"),
         ("", "is empty. Expected numbers such as 1,2,8 or 1-5 or 0:0.15:31."),
-        (",", "is empty"),
-        ("1,two", "is 'two'. Expected a number"),
         ("0:1", "is '0:1'. Expected a number"),
-        ("1-", "is '1-'. Expected a number"),
     ],
 )
 def test_what_is_no_list_is_named(text: str, message: str) -> None:
@@ -96,12 +69,6 @@ def test_what_is_no_list_is_named(text: str, message: str) -> None:
 @given(st.integers(0, 255))
 def test_an_l_infinity_distance_is_the_same_number_with_and_without_its_255(eps: int) -> None:
     assert units.eps_to_pixels(str(eps)) == units.eps_to_pixels(f"{eps}/255") == eps / 255
-
-
-def test_an_l2_distance_is_on_the_unit_scale() -> None:
-    assert units.eps_to_pixels("0.5", "l2") == 0.5
-    assert units.eps_to_pixels("128/255", "l2") == 128 / 255
-    assert units.eps_to_pixels("3", "l2") == 3.0  # may be longer than a pixel's range
 
 
 def test_impossible_distances_are_refused_with_what_to_write() -> None:
@@ -140,3 +107,15 @@ def test_a_range_has_two_readings_if_all_of_it_has() -> None:
 )
 def test_what_may_be_meant_is_no_slip(text: str, norm: str) -> None:
     assert units.eps_slip(text, norm) is None
+
+
+def test_an_l2_distance_is_on_the_unit_scale() -> None:
+    assert units.eps_to_pixels("0.5", "l2") == 0.5
+    assert units.eps_to_pixels("128/255", "l2") == 128 / 255
+    assert units.eps_to_pixels("3", "l2") == 3.0  # may be longer than a pixel's range
+
+
+def test_a_spaced_range_has_the_numbers_that_people_would_write() -> None:
+    values = units.number_list("0:0.15:31", "--x")
+    assert [f"{value!r}" for value in values[:4]] == ["0.0", "0.005", "0.01", "0.015"]
+    assert len(values) == 31 and values[-1] == 0.15

@@ -2,7 +2,6 @@
 
     python tests/golden/make.py [KEY=VALUE] compare with golden.json, exactly; status 1 and the differences;
                                             with these options for all tools, such as jobs=2 batch=7
-    python tests/golden/make.py show TEXT   print the numbers of the steps that contain the text
     python tests/golden/make.py write       write golden.json anew: the commit says why numbers changed
 
 A step of steps.txt is "[OUTPUT] [<INPUT]: TOOL ARGUMENTS". INPUT is an earlier OUTPUT, `erm` or `pgd` (a
@@ -157,7 +156,7 @@ def numbers_of(record: dict[str, Any]) -> dict[str, Any]:
     return entries | beside
 
 
-def run(pattern: str = "", options: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
+def run(options: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
     """The numbers of each record that each step gives, by step; in a new folder with a store of its own.
     options: KEY=VALUE for all tools."""
     import torch
@@ -180,8 +179,6 @@ def run(pattern: str = "", options: Sequence[str] = ()) -> dict[str, list[dict[s
         streams = inputs(folder)
         try:
             for line in STEPS.read_text("utf-8").splitlines():
-                if not line.startswith(("clean", "paired")) and pattern not in line:
-                    continue
                 head, _, command = line.partition(":")
                 into, _, source = (word.strip() for word in head.partition("<"))
                 tool, *words = shlex.split(command)
@@ -230,22 +227,16 @@ def differences(golden: Any, made: Any, allowed: float | None = None, path: str 
 
 def main() -> int:
     sys.path.insert(0, str(HERE.parents[1]))
-    if sys.argv[1:2] == ["show"]:
-        print("\n".join(f"{step}\n{_records(records)}" for step, records in run(sys.argv[2]).items()))
-        return 0
     options = [word for word in sys.argv[1:] if "=" in word]
-    made = json.loads(json.dumps(run(options=options)))
+    made = json.loads(json.dumps(run(options)))
     if sys.argv[1:] == ["write"]:
-        lines = (f"{json.dumps(step)}: [\n{_records(records)}\n]" for step, records in made.items())
+        rows = {step: ",\n".join(f" {json.dumps(one)}" for one in records) for step, records in made.items()}
+        lines = (f"{json.dumps(step)}: [\n{text}\n]" for step, text in rows.items())
         GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
         return 0
     lines = differences(json.loads(GOLDEN.read_text("utf-8")), made)
     print("\n".join(lines) or f"{len(made)} steps: equal")
     return int(bool(lines))
-
-
-def _records(records: list[dict[str, Any]]) -> str:
-    return ",\n".join(f" {json.dumps(record)}" for record in records)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Values found out by a pipe of the user's, and runs spread over processes."""
+"""Values found out by a pipe of the user's or by a measure, and runs spread over processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from click.testing import Result
 
 from rbtools.execution.run import Run
-from rbtools.search.live import LivePipe
+from rbtools.search.live import LivePipe, request_of
 from rbtools.spaces import nasbench201
 from rbtools.store import Store
 from tests import runner
@@ -59,17 +59,6 @@ def test_each_new_architecture_goes_through_the_pipe_once(pipe: str) -> None:
     assert one["search"]["values"]["acc"] == one["metrics"]["acc"] and "gap" not in one["search"]
 
 
-def test_jobs_change_nothing_but_the_time(pipe: str) -> None:
-    words = "evolution --objective acc --budget 40 --jobs"
-    assert search(f"{words} 1", pipe).stdout == search(f"{words} 3", pipe).stdout != ""
-
-
-def test_the_pipe_works_with_the_store_of_the_search(pipe: str, tmp_path: Path) -> None:
-    store = tmp_path / "mine"
-    one = runner.one(search(f"random --objective acc --budget 1 --store {store}", pipe))
-    assert one["store"] == str(store)
-
-
 def test_what_the_pipe_cannot_do_is_charged_named_and_left_out(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(
         WORK.replace('    one["store"]', "    if index % 2: sys.exit('no odd ones')\n    one[\"store\"]")
@@ -88,18 +77,6 @@ def test_an_objective_that_the_pipe_does_not_give_ends_the_search(pipe: str) -> 
     result = search("random --objective pgd20.8 --budget 500", pipe)
     assert result.exit_code == 2 and "There is no metric or field 'pgd20.8'" in result.stderr
     assert len(calls()) <= 32  # the first proposal
-
-
-def test_findings_are_looked_up_in_a_table(pipe: str) -> None:
-    result = search(f"random --objective acc --budget 9 --table {table_file('table.jsonl')}", pipe)
-    section = runner.one(result)["search"]
-    found = nasbench201.classes()[int(section["found"].removeprefix("nb201-"))]
-    assert section["looked_up"]["table.jsonl"]["metrics"]["acc"]["mean"] == slope(found)
-
-
-def test_several_objectives_may_be_found_out_live(pipe: str) -> None:
-    front = runner.records(search("random --objective acc,params --budget 20", pipe))
-    assert front and all(set(one["search"]["values"]) == {"acc", "params"} for one in front)
 
 
 def work(command: str, count: int = 3, seconds: float | None = None, jobs: int = 1) -> list[dict[str, Any]]:
@@ -123,11 +100,6 @@ def test_a_pipe_that_does_not_do_its_work_makes_error_records(command: str, reas
     assert all(reason in one["error"]["message"] for one in found)
 
 
-def test_an_error_record_of_the_pipe_keeps_its_own_reason() -> None:
-    line = 's/}$/,"error":{"tool":"rb-train","message":"no luck"}}/'
-    assert [one["error"]["message"] for one in work(f"sed '{line}'")] == ["no luck"] * 3
-
-
 def test_a_pipe_that_takes_too_long_is_ended_with_all_that_it_started() -> None:
     start = time.monotonic()
     found = work("sleep 613.75 | cat", count=2, seconds=0.2, jobs=2)
@@ -143,3 +115,45 @@ def test_runs_spread_over_processes_find_the_same() -> None:
     words = f"local --objective acc --runs 23 --budget 20 {table} --each --jobs"
     one, two = search(f"{words} 1"), search(f"{words} 2")
     assert one.stdout == two.stdout and len(one.stdout.splitlines()) == 23
+
+
+def measured(words: str) -> Result:
+    return runner.run("search", f"random {words} --channels 2 --cells 1 --device cpu")
+
+
+@pytest.mark.parametrize(
+    ("metric", "attack", "eps", "params"),
+    [
+        ("ntk.robust.fro.pgd.8", "pgd", 8 / 255, {"kernel": "robust"}),
+        ("ntk.twice.trace.fgsm.3", "fgsm", 3 / 255, {"kernel": "twice"}),
+        ("ntk.clean.lmin", "pgd", 8 / 255, {"kernel": "clean"}),
+        ("naswot", "pgd", 8 / 255, {}),
+        ("ntk.robust.fro.pgd.0.5", "pgd", 0.5 / 255, {"kernel": "robust"}),
+    ],
+)
+def test_the_name_of_a_metric_says_what_to_measure(
+    metric: str, attack: str, eps: float, params: dict[str, Any]
+) -> None:
+    found = request_of(metric, lambda text: None)
+    assert found.measures[0].name == metric.split(".")[0]
+    assert all(getattr(found.measures[0], name) == value for name, value in params.items())
+    assert found.attacks[0].name == attack and found.attacks[0].eps == pytest.approx(eps)
+
+
+def test_what_is_searched_by_is_what_rb_measure_says() -> None:
+    result = measured(f"--measure naswot --budget 2 --table {table_file('table.jsonl')}")
+    one = runner.one(result)
+    section = one.pop("search")
+    index = one["arch"]["index"]
+    arch = {key: one["arch"][key] for key in ("space", "name", "index", "channels", "cells")}
+    again = runner.run("measure", "naswot --device cpu --store none", [{"schema": 1, "arch": arch}])
+    assert runner.one(again)["metrics"]["naswot"] == section["values"]["naswot"]
+    assert section["looked_up"]["table.jsonl"]["metrics"]["acc"]["mean"] == slope(index)
+    assert "2 of 6466 architectures were evaluated for naswot" in result.stderr
+
+
+def test_a_measure_that_needs_trained_weights_fails_record_by_record() -> None:
+    result = measured("--measure wci --budget 2")
+    assert result.exit_code == 1 and result.stdout == ""
+    assert result.stderr.count("needs trained weights") == 2
+    assert "nothing was found: every evaluation failed" in result.stderr

@@ -17,10 +17,9 @@ from rbtools.search.objective import objectives
 from rbtools.search.predictor import WIDTH, FittedPredictor, features
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import CellSpace
-from rbtools.search.summary import spread
 from rbtools.spaces import nasbench201
 from tests import runner
-from tests.search.landscapes import record, slope
+from tests.search.landscapes import record
 
 SMALL = Bananas(networks=2, layers=2, width=4, epochs=20)
 
@@ -72,14 +71,6 @@ def test_the_gradient_of_the_predictor_is_that_of_its_loss(loss: str) -> None:
         assert (ends[0] - ends[1]) / 2e-3 == pytest.approx(slopes[place], rel=0.05, abs=1e-3)
 
 
-def test_the_predictor_tells_cells_that_it_was_not_shown() -> None:
-    indices = [int(index) for index in np.random.RandomState(0).randint(nasbench201.SIZE, size=170)]
-    cells = [features(nasbench201.ops_of({"index": index})) for index in indices]
-    costs = [0.1 + (60 - slope(index)) / 60 for index in indices]
-    (predicted,) = FittedPredictor.all([FittedPredictor(Bananas(), cells[:120], costs[:120], cells[120:], 7)])
-    assert np.corrcoef(predicted.mean(axis=0), costs[120:])[0, 1] > 0.7
-
-
 def test_a_front_is_what_nothing_dominates() -> None:
     points = [(1.0, 1.0), (0.0, 3.0), (2.0, 0.0), (1.0, 0.5), (0.0, 3.0), (0.5, 1.0)]
     assert front.front(points, tuple) == points[:3]
@@ -112,8 +103,22 @@ def test_objectives_are_cut_at_commas_outside_of_brackets() -> None:
         objectives(["mean(acc"])
 
 
-def test_a_single_value_has_no_spread() -> None:
-    assert spread([2.0]) == {"mean": 2.0, "min": 2.0, "max": 2.0, "n": 1}
+def test_a_cell_that_is_not_there_is_replaced_by_the_nearest_one() -> None:
+    some = range(17, nasbench201.SIZE, 211)
+    field = CellSpace(set(some), share=False)
+    for index in range(0, nasbench201.SIZE, 499):
+        cell = nasbench201.ops_of({"index": index})
+        apart = [nasbench201.edit_distance(field.ops(other), cell) for other in some]
+        assert field.nearest(cell) == some[apart.index(min(apart))]
+
+
+def test_nsga2_without_pymoo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymoo.algorithms.moo.nsga2", None)
+    table = [record(index, acc=index / 10) for index in range(50)]
+    result = runner.run("search", "nsga2 --objective acc --budget 40", table)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert "rb-search nsga2 needs the package pymoo" in result.stderr
+    assert "pip install 'rbtools[search]'" in result.stderr
 
 
 def test_draws_are_uniform_normal_and_permutations() -> None:
@@ -124,22 +129,3 @@ def test_draws_are_uniform_normal_and_permutations() -> None:
     assert abs(normal.mean()) < 0.06 and abs(normal.std() - 1) < 0.05
     firsts = np.bincount([draws.shuffled(range(4))[0] for _ in range(4000)])
     assert firsts.min() > 900 and sorted(draws.shuffled(range(9))) == list(range(9))
-
-
-def test_a_cell_that_is_not_there_is_replaced_by_the_nearest_one() -> None:
-    some = range(17, nasbench201.SIZE, 211)
-    field = CellSpace(set(some), share=False)
-    for index in range(0, nasbench201.SIZE, 499):
-        cell = nasbench201.ops_of({"index": index})
-        apart = [nasbench201.edit_distance(field.ops(other), cell) for other in some]
-        assert field.nearest(cell) == some[apart.index(min(apart))]
-        assert field.nearest(cell) == field.nearest(cell)
-
-
-def test_nsga2_without_pymoo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pymoo.algorithms.moo.nsga2", None)
-    table = [record(index, acc=index / 10) for index in range(50)]
-    result = runner.run("search", "nsga2 --objective acc --budget 40", table)
-    assert result.exit_code == 2 and result.stdout == ""
-    assert "rb-search nsga2 needs the package pymoo" in result.stderr
-    assert "pip install 'rbtools[search]'" in result.stderr

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from click.testing import Result
 from torch import nn
 
+from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.models.cell_network import NASBench201Network
 from rbtools.models.supernet import MixedOp, SearchCell, Supernet
@@ -22,7 +23,6 @@ from rbtools.trainer import supernet_search
 from tests import runner
 from tests.search.landscapes import slope, table_file
 
-NAMES = ("darts", "advrush", "nasi")
 SHORT: dict[str, dict[str, Any]] = {
     "darts": {"epochs": 2, "steps": 2, "batch_size": 16},
     "advrush": {"epochs": 2, "steps": 2, "batch_size": 16, "warmup": 1},
@@ -109,19 +109,6 @@ def test_the_penalty_of_advrush_is_the_change_of_the_gradient() -> None:
     )
 
 
-def test_advrush_adds_its_penalty_after_the_warm_up_alone() -> None:
-    torch.manual_seed(0)
-    net, images, labels = Supernet(channels=2, cells=1), torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
-    net(images)
-    advrush, darts = SEARCHES.build("advrush", warmup=1), SEARCHES.build("darts")
-    before = [float(one.architecture_loss(net, images, labels, 0).detach()) for one in (advrush, darts)]
-    assert before[0] == before[1]
-    after = advrush.architecture_loss(net, images, labels, 1)
-    assert float(after.detach()) > before[1]
-    (slopes,) = torch.autograd.grad(after, [net.alphas])
-    assert bool(slopes.isfinite().all()) and float(slopes.norm()) > 0
-
-
 def test_the_reward_of_nasi_is_the_squared_gradient_less_what_is_too_much() -> None:
     torch.manual_seed(0)
     net, images, labels = Supernet(channels=2, cells=1), torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
@@ -131,24 +118,6 @@ def test_the_reward_of_nasi_is_the_squared_gradient_less_what_is_too_much() -> N
     assert float(reward.detach()) == pytest.approx(norm, rel=1e-4)
     charged = SEARCHES.build("nasi", limit=norm / 2, penalty=2.0).reward(net, net.weights(), images, labels)
     assert float(charged.detach()) == pytest.approx(0.0, abs=1e-3 * norm)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.slow
-def test_a_search_moves_the_architecture_and_derives_a_cell(name: str) -> None:
-    found = searched(name)
-    alphas = torch.tensor(found["alphas"])
-    assert alphas.shape == (6, 5) and bool(alphas.isfinite().all())
-    # DARTS and AdvRush take four steps of Adam of 3e-4 from numbers of about 1e-3; NASI starts at 0.
-    moved = alphas if name == "nasi" else alphas - begun(name)
-    assert float(moved.abs().max()) > 5e-4
-    assert tuple(found["ops"]) == tuple(alphas.argmax(1).tolist())
-    assert all(len(values) == (3 if name == "nasi" else 2) for values in found["history"].values())
-
-
-def begun(name: str) -> torch.Tensor:
-    """The architecture parameters before the first step."""
-    return torch.tensor(searched(name, arch_lr=1e-12, arch_decay=0.0)["alphas"])
 
 
 @pytest.mark.parametrize("name", ["darts", "nasi"])
@@ -162,13 +131,9 @@ def test_a_search_is_repeatable_and_found_in_the_store(name: str, tmp_path: Path
     assert searched(name, seed=1, store=store)["alphas"] != first["alphas"]
 
 
-@pytest.mark.slow
-def test_darts_prefers_the_operation_that_helps() -> None:
-    # Where an edge alone decides, a large step shows which way it goes: none blocks the image's way.
-    found = searched("darts", epochs=6, steps=None, arch_lr=0.1, batch_size=64)
-    chances = torch.tensor(found["alphas"]).softmax(1)
-    assert float(chances[:, 0].mean()) < 0.2
-    assert found["history"]["loss"][-1] < found["history"]["loss"][0]
+def test_a_search_that_diverges_ends() -> None:
+    with pytest.raises(RbError, match="diverged in epoch 1"):
+        searched("darts", lr=1e30)
 
 
 def run(words: str) -> Result:
@@ -200,3 +165,16 @@ def test_a_derived_cell_without_a_table_is_a_record_that_can_be_trained() -> Non
     one = runner.one(run("darts --epochs 1 --steps 1 --batch-size 8"))
     assert one["arch"]["channels"] == 2 and one["arch"]["name"] == one["search"]["found"]
     assert "objective" not in one["search"]
+
+
+def test_advrush_adds_its_penalty_after_the_warm_up_alone() -> None:
+    torch.manual_seed(0)
+    net, images, labels = Supernet(channels=2, cells=1), torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    net(images)
+    advrush, darts = SEARCHES.build("advrush", warmup=1), SEARCHES.build("darts")
+    before = [float(one.architecture_loss(net, images, labels, 0).detach()) for one in (advrush, darts)]
+    assert before[0] == before[1]
+    after = advrush.architecture_loss(net, images, labels, 1)
+    assert float(after.detach()) > before[1]
+    (slopes,) = torch.autograd.grad(after, [net.alphas])
+    assert bool(slopes.isfinite().all()) and float(slopes.norm()) > 0

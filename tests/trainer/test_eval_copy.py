@@ -11,7 +11,6 @@ from torch import nn
 from rbtools import models, spaces
 from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
-from rbtools.rng.draws import Draws
 from rbtools.store import Store
 from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.step_networks import eval_copy
@@ -68,34 +67,6 @@ def test_in_bfloat16_the_logits_are_near_and_float32() -> None:
     wanted = model.eval()(images)
     assert float((found - wanted).abs().max().detach()) < 0.05 * float(wanted.abs().max().detach())
     assert all(p.dtype == torch.bfloat16 for p in made.parameters())
-
-
-def test_a_network_that_cannot_be_traced_says_why() -> None:
-    class Branching(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3 * 16 * 16, 10)
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            flat = images.flatten(1)
-            return self.layer(flat) if flat.sum() > 0 else self.layer(-flat)
-
-    with pytest.raises(Exception, match="control flow"):
-        eval_copy(Branching(), SHAPE, bf16=False)
-
-
-def test_an_attack_on_the_copy_is_that_on_the_network() -> None:
-    model = network()
-    moved(model)
-    made = eval_copy(model, SHAPE, bf16=False)
-    assert made is not None
-    made.update()
-    images, labels, draws = torch.rand(6, *SHAPE), torch.arange(6), Draws(0, "t", torch.arange(6))
-    for name in ("pgd", "trades"):
-        method = METHODS.build(name, attack_steps=2)
-        found, wanted = (method.inner_attack(one, images, labels, draws) for one in (made, model))
-        # Signs of gradients near zero may differ.
-        assert float(((found - wanted).abs() > 1e-6).float().mean()) < 0.02
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import rbtools
 from rbtools import datasets, spaces
-from rbtools.errors import RbError, as_arguments
+from rbtools.errors import RbError
 from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.trainer import init
@@ -111,13 +110,6 @@ def test_every_form_of_the_images_gives_the_same_weights() -> None:
     assert not torch.equal(found[0], torch.cat([v.flatten() for v in plain().state_dict().values()]))
 
 
-def test_images_between_the_levels_of_bytes_are_trained_on_as_they_are() -> None:
-    images, labels = some()
-    pixels = (images.float() / 255 * 0.999).clamp(0, 1)
-    exact, rounded = (rbtools.fit(plain(), (x, labels), **SHORT) for x in (pixels, images))
-    assert exact.history["loss"] != rounded.history["loss"]
-
-
 def test_the_module_is_trained_in_place_and_otherwise_as_it_was() -> None:
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 10))
     frozen = model[3].requires_grad_(False)
@@ -140,17 +132,6 @@ def test_the_module_is_trained_in_place_and_otherwise_as_it_was() -> None:
     assert changed[0] and not any(changed[-2:]) and frozen is model[3]
 
 
-def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    for name in ("HOME", "XDG_CACHE_HOME", "TMPDIR", "RB_STORE"):
-        monkeypatch.setenv(name, str(home))
-    said: list[str] = []
-    rbtools.fit(plain(), some(), "trades", attack_steps=1, progress=said.append, **SHORT)
-    assert [*tmp_path.rglob("*")] == [home]
-    assert said and "trades seed 0 · epoch 1/1 · batch 1/2" in said[0]
-
-
 def test_an_object_and_a_name_of_a_method_are_the_same() -> None:
     named = rbtools.fit(plain(), some(), "trades", **{"lambda": 2.0}, attack_steps=1, **SHORT)
     made = rbtools.fit(plain(), some(), TRADES(lambda_=2.0, attack_steps=1), **SHORT)
@@ -166,30 +147,18 @@ def test_a_preset_of_a_paper_sets_what_is_not_given() -> None:
     assert (done.method.attack_steps, done.method.inner_mode) == (1, "train")
 
 
-def test_a_module_that_diverges_says_so_and_keeps_its_mode() -> None:
-    model = plain().eval()
-    with pytest.raises(RbError, match="diverged"):
-        rbtools.fit(model, some(), lr=1e30, schedule="constant", **{**SHORT, "epochs": 3})
-    assert not model.training and all(one.grad is None for one in model.parameters())
-
-
 IMAGES, LABELS = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
 BAD_DATA: list[tuple[Any, str]] = [
     ((IMAGES * 2 - 1, LABELS), r"values from -\d.* to .*\. Expected \[0, 1\]\. Undo the normalisation"),
     ((IMAGES * torch.nan, LABELS), "values that are no numbers \\(NaN\\)"),
     ((IMAGES[:, 0], LABELS), r"have the shape \(40, 8, 8\)"),
-    ((IMAGES.long(), LABELS), "of type torch.int64"),
     ((IMAGES, LABELS + 1), r"from 1 to 10\. Expected 0 to 9"),
-    ((IMAGES, LABELS - 1), "from -1 to 8"),
     ((IMAGES, LABELS[:9]), r"shape \(9,\)\. Expected \(40,\)"),
     ((IMAGES, LABELS.float()), r"labels\.long\(\)"),
     ((IMAGES, LABELS * 0), "of one class"),
     (IMAGES, "type Tensor of length 40"),
-    (3, "type int"),
-    (DataLoader(TensorDataset(IMAGES, LABELS, LABELS)), "type DataLoader of length 40"),
     ([(IMAGES[0], 1), (IMAGES[1, :, :5], 0), (IMAGES[0], 1)], "list do not have one size"),
     ((["a", "b"], LABELS), "str|<U1"),
-    ("digitz", "Did you mean 'digits'"),
 ]
 
 
@@ -213,17 +182,11 @@ def test_the_batch_size_of_a_loader_is_taken() -> None:
         ({"model": nn.Linear(9, 10)}, r"raises RuntimeError: .* float32 images \(2, 1, 8, 8\)"),
         ({"model": nn.Sequential(nn.Conv2d(1, 10, 3))}, r"gives \(2, 10, 6, 6\) for 2 images"),
         ({"model": nn.Flatten()}, "no parameters to train"),
-        ({"model": "resnet18"}, "The model is a str"),
-        ({"method": "tradez"}, "Did you mean 'trades'"),
         ({"method": nn.Linear}, "The method is a type"),
         ({"method": TRADES(), "attack_steps": 3}, "Unknown option of rbtools.fit 'attack_steps'"),
-        ({"batchsize": 3}, "Did you mean 'batch_size'"),
         ({"method": "trades", "eps": 8}, r"8/255 is eps=8 / 255"),
         ({"normalize": "cifar10"}, "takes no normalize: the normalisation belongs into the model"),
-        ({"track": "wci"}, "takes no track"),
         ({"batch_size": 50}, "there are only 40 training images"),
-        ({"schedule": "cosine", "milestones": (3,)}, "milestones has no effect"),
-        ({"lr": -1.0}, "learning rate is -1"),
         ({"device": "cuda:99"}, "device 'cuda:99' cannot be used"),
         ({"world": "2"}, "torchrun started 2 processes"),
     ],
@@ -239,14 +202,8 @@ def test_what_does_not_fit_is_refused_in_a_sentence(
         rbtools.fit(given.pop("model"), given.pop("data"), given.pop("method"), **given)
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("--patience 3 waits, but --val 0 holds none.", "patience=3 waits, but val=0 holds none."),
-        ("Use --batch-size 98 or less.", "Use batch_size=98 or less."),
-        ("with --micro-batch M, or a smaller --lr.", "with micro_batch=M, or a smaller lr."),
-        ("such as --milestones 75,90", "such as milestones='75,90'"),
-    ],
-)
-def test_messages_speak_of_arguments(typed: str, said: str) -> None:
-    assert as_arguments(typed) == said
+def test_images_between_the_levels_of_bytes_are_trained_on_as_they_are() -> None:
+    images, labels = some()
+    pixels = (images.float() / 255 * 0.999).clamp(0, 1)
+    exact, rounded = (rbtools.fit(plain(), (x, labels), **SHORT) for x in (pixels, images))
+    assert exact.history["loss"] != rounded.history["loss"]

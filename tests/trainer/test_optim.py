@@ -56,21 +56,15 @@ def test_a_recipe_sets_what_its_optimiser_takes():
     assert config["optimizer"] == "adam" and "nesterov" not in config
 
 
-def test_no_training_step_attack_or_randomised_model_imports_the_compiler():
+def test_no_optimiser_imports_the_compiler():
     code = """
 import sys, torch
-from rbtools.attacks import target
-from rbtools.rng.foreign import ExampleNumbers
 from rbtools.trainer import optim
 model = torch.nn.Linear(4, 2)
 optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-images = torch.rand(3, 4, requires_grad=True)
-target.differentiate(target.Network(model), images, model(images), lambda logits: logits.square().sum(1))
-model(images).sum().backward()
+model(torch.rand(3, 4)).sum().backward()
 optimizer.step()
 optimizer.load_state_dict(optimizer.state_dict())
-with ExampleNumbers(0, "test", torch.arange(3), 0):
-    torch.rand_like(images)
 print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

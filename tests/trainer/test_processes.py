@@ -1,4 +1,7 @@
-"""Two processes of torchrun train as one: every method, AWP, micro-batches, shares without an image."""
+"""Two processes of torchrun train as one: every method, AWP, micro-batches, shares without an image.
+
+Divisions of a batch with which synchronised BatchNorm would wait forever are refused.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,10 @@ import numpy as np
 import pytest
 import torch
 
+from rbtools.errors import RbError
 from rbtools.models import checkpoint
 from rbtools.store import Store
+from rbtools.trainer import distributed, division, loop
 
 # Each process of torchrun, and the test itself, runs this with its own store. The network has no BatchNorm,
 # and a weight that no gradient reaches.
@@ -114,3 +120,34 @@ def test_two_processes_train_every_method_as_one() -> None:
     assert not alone["said"]["said"]
     (line,) = together["said"]["said"]
     assert line.startswith("cvar with these options depends on the images in a process's share of a batch: 2")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "micro_batch", "processes", "told"),
+    [
+        ([128, 128, 4], None, 4, None),
+        ([128, 6], 2, 2, None),
+        ([9], 8, 2, None),
+        ([128, 128, 3], None, 4, r"of 3 images, of which a GPU of 4 has 0\..* last batch of 4 images"),
+        ([1], 1, 2, r"has 0\."),
+        ([11], 2, 2, r"of 11 images, of which a GPU of 2 has 5 or 6: 2 or 3 pieces of micro=2\."),
+    ],
+)
+def test_batches_of_which_a_gpu_would_wait_in_vain_are_refused(
+    sizes: list[int], micro_batch: int | None, processes: int, told: str | None
+) -> None:
+    with pytest.raises(RbError, match=told) if told else nullcontext():
+        division.check_pieces(sizes, micro_batch, processes)
+
+
+def test_a_training_is_refused_before_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the pretend device, with four simulated processes that never communicate."""
+    from rbtools.training import METHODS
+    from tests.pretend_device import PretendDevice
+    from tests.pretend_training import trained_for
+
+    for name, answer in (("count", 4), ("rank", 0), ("broadcast", None)):
+        monkeypatch.setattr(distributed, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(loop, "train_epoch", lambda *_: pytest.fail("it began to train"))
+    with PretendDevice(), pytest.raises(RbError, match="a batch of 2 images, of which a GPU of 4 has 0"):
+        trained_for(10, METHODS.build("erm"), "cuda", batch_size=38)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from rbtools.trainer import loop, optim, regularize
+from rbtools.trainer import optim, regularize
 from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.state import TrainState, threads
 
@@ -93,29 +92,3 @@ def test_every_field_is_saved() -> None:
 def test_threads_of_no_state_are_unknown() -> None:
     assert threads(None) is None and threads(b"damaged") is None
     assert threads(state(0).to_bytes()) == torch.get_num_threads()
-
-
-def test_a_state_that_takes_long_to_write_is_written_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, written = [0.0], []
-    recipe = SimpleNamespace(epochs=40, batch_size=2, deterministic=False, patience=None)
-    report = SimpleNamespace(check_cancelled=lambda: None)
-    setup = SimpleNamespace(recipe=recipe, batches=1, report=report)
-    state = SimpleNamespace(epoch=0, stopped=False, best=None)
-
-    def epoch(setup: Any, state: Any, pace: Any) -> None:
-        state.epoch += 1
-        now[0] += 1.0
-
-    def keep(state: Any) -> None:
-        written.append(state.epoch)
-        now[0] += seconds
-
-    monkeypatch.setattr(loop, "train_epoch", epoch)
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    seconds = 0.01
-    loop.train(setup, state, keep)  # type: ignore[arg-type]
-    assert written == list(range(1, 40))
-    seconds, state.epoch = 1.5, 0
-    written.clear()
-    loop.train(setup, state, keep)  # type: ignore[arg-type]
-    assert written == [1, 16, 31]

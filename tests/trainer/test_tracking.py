@@ -98,19 +98,6 @@ def test_weights_and_history_are_those_of_a_training_without(arch: Any, changes:
     assert tracked["train"]["passes"] == plain["train"]["passes"]
 
 
-def test_measuring_is_not_in_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-
-    def slow(self: Any, model: Any) -> dict[str, float | None]:
-        clock[0] += 100.0
-        return {"wci": 1.0}
-
-    monkeypatch.setattr(loop, "time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
-    monkeypatch.setattr(tracking.Tracker, "measure", slow)
-    record = go(dataclasses.replace(TRACKED, every=1))
-    assert clock == [300.0] and record["train"]["history"]["seconds"] == [0.0] * 3
-
-
 @pytest.mark.slow
 def test_what_is_found_in_the_store() -> None:
     def computed(how: Recipe) -> tuple[int, Record]:
@@ -140,12 +127,25 @@ def test_what_cannot_be_tracked_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(tracking.Tracker, "_robust", lambda *_: {"train_robust_loss": float("nan")})
     record = go(dataclasses.replace(TRACKED, track=("robust",), epochs=1))
     assert record["train"]["history"]["train_robust_loss"] == [None]  # no finite number
-    with pytest.raises(RbError, match=r"The measure to track is 'wcy'\. Choose from: robust, .*wci"):
-        go(dataclasses.replace(TRACKED, track=("wcy",)))
-    with pytest.raises(RbError, match="--every is 0"):
-        go(dataclasses.replace(TRACKED, every=0))
     images = np.zeros((40, 4, 4, 1), np.uint8)
     np.savez(tmp_path / "one.npz", x_train=images, y_train=np.arange(40) % 2)
-    how = dataclasses.replace(TRACKED, batch_size=20)
-    with pytest.raises(RbError, match="has no split 'test'"):
-        go(how, dataset=f"npz:{tmp_path / 'one.npz'}")
+    for change, data, message in (
+        ({"track": ("wcy",)}, "digits", r"The measure to track is 'wcy'\. Choose from: robust, .*wci"),
+        ({"every": 0}, "digits", "--every is 0"),
+        ({"batch_size": 20}, f"npz:{tmp_path / 'one.npz'}", "has no split 'test'"),
+    ):
+        with pytest.raises(RbError, match=message):
+            go(dataclasses.replace(TRACKED, **change), dataset=data)
+
+
+def test_measuring_is_not_in_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def slow(self: Any, model: Any) -> dict[str, float | None]:
+        clock[0] += 100.0
+        return {"wci": 1.0}
+
+    monkeypatch.setattr(loop, "time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(tracking.Tracker, "measure", slow)
+    record = go(dataclasses.replace(TRACKED, every=1))
+    assert clock == [300.0] and record["train"]["history"]["seconds"] == [0.0] * 3

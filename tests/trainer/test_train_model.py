@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools import datasets, models
+from rbtools import models
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
 from rbtools.execution.run import Run
-from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.trainer import loop, validation
 from rbtools.trainer.recipe import Recipe
@@ -27,7 +27,7 @@ from rbtools.training.base import Loss
 from rbtools.training.erm import ERM
 from tests import pretend_graphs
 from tests.runner import run_task
-from tests.trainings import ARCH, FAST, RECORD, Pulled, Record, run_in, weights
+from tests.trainings import ARCH, FAST, RECORD, Pulled, Record, history, run_in, weights
 
 TRAIN_IMAGES = 1442
 TWICE = dataclasses.replace(FAST, epochs=2)
@@ -36,6 +36,20 @@ TWICE = dataclasses.replace(FAST, epochs=2)
 @pytest.fixture
 def run() -> Run:
     return run_in("rb-store")
+
+
+EVERYTHING: dict[str, Any] = {
+    "regularize": ("cutout", "mixup", "awp", "l2"),
+    "filter": "chen-lee",
+    "warm_steps": 1,
+    "label_smoothing": 0.1,
+    "ema": 0.9,
+    "val": 0.1,
+    "batch_size": 649,
+    "clean_pass": True,
+    "schedule": "piecewise",
+    "milestones": (2,),
+}
 
 
 class Watched(ERM):
@@ -56,8 +70,9 @@ class Watched(ERM):
         (METHODS.build("trades", attack_steps=1), {"schedule": "cosine"}),
         (METHODS.build("erm"), {"output": "random"}),  # the learning rate of step 3
         (METHODS.build("fgsm-pgi", eps=16 / 255), {}),
+        (METHODS.build("trades", attack_steps=2), EVERYTHING),
     ],
-    ids=["erm", "pgd", "trades", "drawn", "fgsm-pgi"],
+    ids=["erm", "pgd", "trades", "drawn", "fgsm-pgi", "everything"],
 )
 @pytest.mark.slow
 def test_a_training_interrupted_in_an_epoch_ends_with_the_same_weights(
@@ -79,19 +94,10 @@ def test_a_training_interrupted_in_an_epoch_ends_with_the_same_weights(
     again = train(RECORD, method, how, run_in("rb-store"))
     assert batches == undisturbed[4:]  # the stored state has two epochs of two batches
     assert again["checkpoint"] == whole["checkpoint"]
-    losses = again["train"]["history"]
-    assert losses["loss"] == whole["train"]["history"]["loss"] and len(losses["seconds"]) == 4
-
-
-def test_a_finished_training_is_found_and_leaves_no_state(run: Run, batches: list[list[int]]) -> None:
-    how = dataclasses.replace(FAST, epochs=2)
-    first = train(RECORD, METHODS.build("erm"), how, run)
-    assert (run.store.computed, run.store.found) == (1, 0)
-    count = len(batches)
-    assert train(RECORD, METHODS.build("erm"), how, run) == first
-    assert (run.store.computed, run.store.found) == (1, 1)
-    assert len(batches) == count
-    assert not [path for path in Path("rb-store/state").glob("*/*") if path.is_file()]
+    assert again["train"].get("checkpoints") == whole["train"].get("checkpoints")
+    assert history(again) == history(whole) and len(again["train"]["history"]["seconds"]) == 4
+    assert again["train"]["passes"] == whole["train"]["passes"]
+    assert json.loads(json.dumps(again, allow_nan=False)) == again
 
 
 def test_seed_and_architecture_make_another_training_and_other_fields_none() -> None:
@@ -106,36 +112,6 @@ def test_seed_and_architecture_make_another_training_and_other_fields_none() -> 
     run = run_in()
     assert train(renamed, METHODS.build("erm"), FAST, run)["arch"]["note"] == "mine"
     assert run.store.found == 1
-
-
-def test_one_step_on_all_images_is_that_of_a_plain_loop(run: Run) -> None:
-    """Two steps of SGD on the whole training set, written out: order and draws do not matter then."""
-    how = Recipe(epochs=2, batch_size=TRAIN_IMAGES, lr=0.05, schedule="constant", momentum=0.8)
-    how = dataclasses.replace(how, weight_decay=0.01, nesterov=True)
-    trained = train(RECORD, METHODS.build("erm"), how, run)
-    initial = train(RECORD, METHODS.build("erm"), dataclasses.replace(how, epochs=0), run)
-    model, _, _ = checkpoint.load(run.store.object(initial["checkpoint"]), classes=10, shape=(1, 8, 8))
-    data = datasets.load("digits", "train")
-    images = data.images.float() / 255
-    model.train()
-    speed = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
-    losses = []
-    for _ in range(2):
-        loss = nn.functional.cross_entropy(model(images), data.labels)
-        model.zero_grad()
-        loss.backward()
-        losses.append(loss.item())
-        with torch.no_grad():
-            for name, value in model.named_parameters():
-                assert value.grad is not None
-                slope = value.grad + 0.01 * value
-                speed[name] = 0.8 * speed[name] + slope
-                value -= 0.05 * (slope + 0.8 * speed[name])
-    expected = model.network.state_dict()  # type: ignore[union-attr,operator]
-    found = weights(trained)
-    assert trained["train"]["history"]["loss"] == pytest.approx(losses, rel=1e-4)
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-5)
 
 
 def test_every_epoch_meets_every_image_once_in_an_order_of_its_own(
@@ -194,23 +170,14 @@ def test_schedules_follow_their_formulas(run: Run) -> None:
 def test_the_record_says_how_the_training_went(run: Run) -> None:
     method = METHODS.build("trades", attack_steps=1, lambda_=3.0)
     record = train(RECORD, method, dataclasses.replace(FAST, epochs=3), run)
-    found = checkpoint.read(run.store.object(record["checkpoint"]))
-    assert found.mean is not None and found.std is not None
-    assert found.mean.tolist() == pytest.approx([0.3052]) and found.std.tolist() == pytest.approx([0.3760])
-    told = record["train"]
-    assert told["config"]["normalize"] == [[0.3052], [0.376]]
+    told, curves = record["train"], record["train"]["history"]
+    assert told["config"]["normalize"] == [[0.3052], [0.376]] and told["config"]["augment"] == []
     assert (told["method"], told["seed"], told["epochs"], told["threads"]) == ("trades", 0, 3, 1)
-    assert told["config"]["lambda"] == 3.0 and told["config"]["attack_steps"] == 1
     assert told["config"]["momentum"] == [0.95, 0.85, 0.95]  # the parameters that onecycle uses
-    assert told["config"]["augment"] == []  # digits are not mirrored
-    history = told["history"]
-    assert set(history) == {"loss", "acc", "robust_acc", "lr", "seconds"}
-    assert history["loss"][-1] < history["loss"][0] and history["acc"][-1] > history["acc"][0]
-    assert all(0 < share < 1 for share in history["robust_acc"])
-    steady = sum(history["seconds"][1:]) / 2
+    assert curves["loss"][-1] < curves["loss"][0] and curves["acc"][-1] > curves["acc"][0]
+    steady = sum(curves["seconds"][1:]) / 2
     assert record["metrics"]["seconds_per_epoch"] == pytest.approx(steady, abs=1e-4)
-    assert record["dataset"] == "digits" and record["mine"] == {"kept": True}
-    assert record["arch"]["params"] > 0
+    assert record["mine"] == {"kept": True}
 
 
 def test_no_epochs_give_the_initial_network_of_the_seed(run: Run) -> None:
@@ -224,20 +191,9 @@ def test_no_epochs_give_the_initial_network_of_the_seed(run: Run) -> None:
     assert initial(0, "trades")["checkpoint"] == first["checkpoint"] != initial(1, "erm")["checkpoint"]
     state = weights(first)
     # PyTorch's initialisation is unchanged: BatchNorm is the identity, convolutions are within their bound.
-    assert torch.equal(state["stem.1.running_mean"], torch.zeros(2))
     assert torch.equal(state["stem.1.weight"], torch.ones(2))
     assert 0.1 < state["stem.0.weight"].abs().max() <= 1 / 3
     assert "seconds_per_epoch" not in first["train"] and not first.get("metrics")
-    assert run_task(first, accuracy.clean(), run)["metrics"]["acc"] < 0.5
-
-
-def test_photographs_are_cropped_and_flipped_and_need_no_normalisation(run: Run, photos: Path) -> None:
-    run = run.changed(dataset=f"imagefolder:{photos}")
-    record = train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, batch_size=10), run)
-    assert record["train"]["config"]["augment"] == ["crop", "flip"]
-    assert record["train"]["config"]["normalize"] is None
-    assert record["dataset"] == f"imagefolder:{photos}"
-    assert run_task(record, accuracy.clean(), run)["evals"][-1]["n"] == 30  # `val` serves as test
 
 
 def test_training_anew_drops_what_belongs_to_former_weights(run: Run) -> None:
@@ -270,34 +226,29 @@ def test_a_lost_checkpoint_is_trained_again(harm: str, run: Run) -> None:
     assert run_task(again, accuracy.clean(), run_in("rb-store"))["metrics"]["acc"] > 0
 
 
-@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", None])
-def test_a_damaged_state_is_not_resumed_from(damage: bytes | None, batches: list[list[int]]) -> None:
+@pytest.mark.parametrize("spoil", ["empty", "cut off", "places", "model", "all"])
+def test_a_state_that_is_damaged_or_does_not_fit_is_not_resumed_from(
+    spoil: str, batches: list[list[int]]
+) -> None:
     pull_after_an_epoch(batches)
-    (state,) = Path("rb-store/state").glob("*/*")
-    state.write_bytes(state.read_bytes()[:-9] if damage is None else damage)
-    run = run_in("rb-store")
-    again = train(RECORD, METHODS.build("erm"), TWICE, run)
-    assert len(batches) == 4 and run.store.damaged == [state.absolute()]
-    assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), TWICE, run_in("other"))["checkpoint"]
-
-
-@pytest.mark.parametrize("spoil", ["places", "model", "all"])
-def test_a_whole_state_that_does_not_fit_is_not_resumed_from(spoil: str, batches: list[list[int]]) -> None:
-    pull_after_an_epoch(batches)
-    store = Store("rb-store")
+    store, said = Store("rb-store"), list[str]()
     (path,) = store.files("state")
-    state = torch.load(io.BytesIO(store.state(path.name) or b""), weights_only=True)
-    if spoil == "model":
-        state["optimizer"] = {}  # found when the model is loaded already
+    if spoil in ("empty", "cut off"):
+        path.write_bytes(path.read_bytes()[:-9] if spoil == "cut off" else b"")
+    elif spoil == "all":
+        store.keep_state(path.name, b"damaged")
     else:
-        state.pop(spoil, None)
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    store.keep_state(path.name, b"damaged" if spoil == "all" else buffer.getvalue())
-    said: list[str] = []
-    again = train(RECORD, METHODS.build("erm"), TWICE, run_in("rb-store", notify=said.append))
+        state = torch.load(io.BytesIO(store.state(path.name) or b""), weights_only=True)
+        state["optimizer"] = {}  # found when the model is loaded already
+        if spoil == "places":
+            del state["places"]
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        store.keep_state(path.name, buffer.getvalue())
+    run = run_in("rb-store", notify=said.append)
+    again = train(RECORD, METHODS.build("erm"), TWICE, run)
+    assert len(batches) == 4 and len(run.store.damaged) + sum("starts again" in line for line in said) == 1
     assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), TWICE, run_in("other"))["checkpoint"]
-    assert len(said) == 1 and "its training starts again" in said[0]
 
 
 def test_a_training_that_went_on_elsewhere_says_where_it_was(batches: list[list[int]]) -> None:
@@ -397,8 +348,7 @@ def test_a_recipe_that_cannot_work_is_refused(change: dict[str, Any], message: s
     ("under_pgd", "own", "epoch"),
     [
         ([0.3, 0.4, 0.05], [0.4, 0.5, 0.9], 3),
-        ([0.3, 0.4, 0.05, 0.04], [0.4, 0.5, 0.9, 0.9], 3),
-        ([0.3, 0.4, 0.19], [0.4, 0.5, 0.9], 3),
+        ([0.3, 0.4, 0.19, 0.04], [0.4, 0.5, 0.9, 0.9], 3),
         ([0.3, 0.4, 0.21], [0.4, 0.5, 0.9], None),  # more than half of the highest
         ([0.3, 0.4, 0.05], [0.4, 0.5, 0.2], None),  # the single step fails as well
         ([0.05, 0.19, 0.0], [0.4, 0.5, 0.9], None),  # it was never robust
@@ -426,62 +376,18 @@ def test_catastrophic_overfitting_is_noticed_and_recorded(name: str, monkeypatch
     assert "in epoch 2. Under PGD-10 the accuracy fell from 0.6 to 0.1;" in line
 
 
-class _Always(nn.Module):
-    """Predicts the class that a list has for the number in an image's first pixel."""
-
-    def __init__(self, classes: list[int]) -> None:
-        super().__init__()
-        self.classes = torch.tensor(classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return nn.functional.one_hot(self.classes[images[:, 0, 0, 0].mul(255).round().long()], 10).float()
-
-
 def test_a_network_is_at_chance_where_it_is_no_better_than_a_guess() -> None:
-    labels = torch.arange(200) % 10
-    images = torch.arange(200, dtype=torch.uint8).view(-1, 1, 1, 1)
-    ids = torch.arange(100)
+    """The images have the predicted class as their white channel."""
+    labels, ids = torch.arange(200) % 10, torch.arange(100)
 
-    def ended(right: int) -> float | None:
-        model = _Always([int(label if n < right else (label + 1) % 10) for n, label in enumerate(labels)])
-        return validation.ended_at_chance(model, images, labels, ids, 10)
+    def ended(predicted: Tensor) -> float | None:
+        images = nn.functional.one_hot(predicted, 10).mul(255).view(200, 10, 1, 1).to(torch.uint8)
+        return validation.ended_at_chance(nn.Flatten(), images, labels, ids, 10)
 
-    assert ended(10) == pytest.approx(0.1) and ended(0) == 0
-    assert ended(20) is None and ended(100) is None  # .1 + 2 * .03
-    assert validation.ended_at_chance(_Always([0] * 200), images, labels, ids, 10) == pytest.approx(0.1)
-
-
-@pytest.mark.slow
-def test_a_training_that_ends_at_chance_is_said_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    accuracies = iter([0.0992, None])
-    monkeypatch.setattr(validation, "LEARNING", 3)
-    monkeypatch.setattr(validation, "ended_at_chance", lambda *arguments: next(accuracies))
-    lines: list[str] = []
-    run = run_in("rb-store", notify=lines.append)
-    recipe = dataclasses.replace(FAST, epochs=validation.LEARNING)
-    stuck = train(RECORD, METHODS.build("pgd", eps=16 / 255), recipe, run)["train"]
-    assert stuck["at_chance"] == 0.0992
-    (line,) = [line for line in lines if "chance" in line]
-    assert "pgd: the training ended at chance. The clean accuracy on training images is 0.0992;" in line
-    assert "10 classes gives 0.1. Train with more --epochs, a smaller --eps, or" in line
-    lines.clear()
-    learnt = train(RECORD, METHODS.build("erm"), recipe, run)["train"]
-    assert "at_chance" not in learnt and not any("chance" in line for line in lines)
-    train(RECORD, METHODS.build("erm"), TWICE, run)  # the training is too short for that test
-
-
-def test_training_with_one_step_is_attacked_on_some_of_its_images(run: Run) -> None:
-    once = train(RECORD, METHODS.build("n-fgsm"), FAST, run)["train"]
-    assert len(once["history"]["pgd_acc"]) == 1
-    assert "catastrophic_overfitting" not in once
-    several = train(RECORD, METHODS.build("pgd", attack_steps=2), FAST, run)["train"]
-    assert "pgd_acc" not in several["history"]
-    validated = dataclasses.replace(FAST, val=0.02)
-    held = train(RECORD, METHODS.build("n-fgsm"), validated, run)["train"]["history"]
-    assert held["pgd_acc"] == held["val_robust_acc"], "the held-out images serve where there are some"
-    ids = torch.arange(0, 1000, 2)
-    chosen = validation.few(torch.arange(1000) % 10, ids)
-    assert len(chosen) == 32 and set(chosen.tolist()) <= set(ids.tolist())
+    right = {count: torch.where(torch.arange(200) < count, labels, (labels + 1) % 10) for count in range(101)}
+    assert ended(right[10]) == pytest.approx(0.1) and ended(right[0]) == 0
+    assert ended(right[20]) is None and ended(right[100]) is None  # .1 + 2 * .03
+    assert ended(0 * labels) == pytest.approx(0.1)
 
 
 @pytest.mark.slow

@@ -63,29 +63,6 @@ def test_the_walk_along_the_gradient_has_its_length():
     assert steps == 3 and depth.item() == pytest.approx(0.9 - place, rel=1e-9)
 
 
-def test_a_walk_ends_after_its_steps_and_at_the_box():
-    depth, _, _ = method(walk_steps=3).walked(Plane(), point(0.9, 0.2), ZERO, sizes())
-    assert depth.item() == pytest.approx(3 * STEP)
-    # Signs of the gradient lead down both axes; x1 stops at 0, below which three steps would be enough.
-    depth, _, _ = method().walked(Plane(slope=0.1), point(0.5321, 0.005), ZERO, sizes())
-    assert depth.item() == pytest.approx(4 * STEP)
-
-
-class Given:
-    """AT-PR with its candidates given: what it chooses."""
-
-    def __init__(self, monkeypatch, *candidates):
-        made = iter(candidates)
-        monkeypatch.setattr("rbtools.training.at_pr.ATPR.attacked", lambda *_: next(made))
-        self.count = len(candidates)
-
-    def choice(self, net, count=1, **params):
-        images = point(*[0.45, 0.2] * count)
-        draws = Draws(0, "test", torch.arange(count))
-        chosen = method(candidates=self.count, **params)
-        return chosen.inner_attack(net, images, torch.zeros(count, dtype=torch.int64), draws)
-
-
 FIRST = {"walk_size": "plain", "plain_step": STEP, "fallback": "first"}
 
 
@@ -99,31 +76,11 @@ FIRST = {"walk_size": "plain", "plain_step": STEP, "fallback": "first"}
     ],
 )
 def test_one_candidate_is_chosen(monkeypatch, candidates, chosen, params):
-    found = Given(monkeypatch, *(point(*one) for one in candidates)).choice(Plane(), **params)
+    made = (point(*one) for one in candidates)
+    monkeypatch.setattr("rbtools.training.at_pr.ATPR.attacked", lambda *_: next(made))
+    at_pr = method(candidates=len(candidates), **params)
+    found = at_pr.inner_attack(Plane(), point(0.45, 0.2), ZERO, Draws(0, "test", torch.arange(1)))
     assert torch.equal(found, point(*chosen))
-
-
-def test_a_wrong_candidate_beats_a_right_one_of_higher_loss(monkeypatch):
-    class Odd(Plane):
-        """Three classes: where x1 > 1/2 the loss is high but the label still wins."""
-
-        def forward(self, images):
-            x = images.flatten(1)
-            right = torch.where(x[:, 1] > 0.5, 0.1, 0.5 - x[:, 0])
-            rest = torch.where(x[:, 1] > 0.5, 0.09, -9.0)
-            return torch.stack([right, x[:, 0] * 0, rest, rest], dim=1) + 0 * self.line.sum()
-
-    net, deep, high = Odd(), point(0.505, 0.2), point(0.3, 0.8)
-    _, losses, _ = method().walked(net, torch.cat([deep, high]), torch.zeros(2, dtype=torch.int64), sizes(2))
-    assert losses[1] > losses[0]
-    for order in ((deep, high), (high, deep)):
-        assert torch.equal(Given(monkeypatch, *order).choice(net), deep)
-
-
-def test_each_image_has_a_choice_of_its_own(monkeypatch):
-    first, second = point(0.52, 0.1, 0.41, 0.1), point(0.51, 0.3, 0.56, 0.3)
-    found = Given(monkeypatch, first, second).choice(Plane(), count=2)
-    assert torch.equal(found, torch.cat([first[:1], second[1:]]))
 
 
 def test_an_attack_ends_where_the_written_out_loop_does():
@@ -162,35 +119,6 @@ def test_settings_are_drawn_for_each_image_or_once_a_batch_and_the_first_may_be_
         assert chosen.of_whole_batches is (settings == "batch")
 
 
-def test_the_walks_of_a_batch_end_together_when_few_are_left_wrong():
-    # 1, 2 and 5 steps beyond the line: with a third left wrong, the third stops where the second arrives.
-    places = point(0.505, 0.2, 0.515, 0.2, 0.545, 0.2)
-    zeros = torch.zeros(3, dtype=torch.int64)
-    depth, _, last = method(walk_rest=1 / 3).walked(Plane(), places, zeros, sizes(3))
-    assert depth.tolist() == pytest.approx([0.01, 0.02, 0.02]) and last is None
-    depth, _, last = method(walk_gradient="keep").walked(Plane(), places, zeros, sizes(3))
-    assert depth.tolist() == pytest.approx([0.01, 0.02, 0.05])
-    assert last.flatten(1)[:, 0].tolist() == pytest.approx([0.495, 0.495, 0.505])
-    depth, *_ = method(walk_size="plain", plain_step=0.03).walked(Plane(), places, zeros, sizes(3))
-    assert depth.tolist() == pytest.approx([0.03, 0.03, 0.06])
-
-
-def test_the_kept_gradient_is_that_of_the_last_step_of_the_last_walk(monkeypatch):
-    net = Plane()
-    found = Given(monkeypatch, point(0.525, 0.2), point(0.515, 0.9), point(0.4, 0.1))
-    chosen, last = found.choice(net, walk_gradient="keep")
-    assert torch.equal(chosen, point(0.525, 0.2))
-    assert last.flatten().tolist() == pytest.approx([0.505, 0.9])
-    keep = method(walk_gradient="keep")
-    loss = keep.loss(net, chosen, ZERO, (chosen, last)).mean().value
-    loss.backward()
-    other = Plane()
-    plain = method().loss(other, chosen, ZERO, chosen).mean().value
-    (plain + method().loss(other, last, ZERO, last).mean().value).backward()
-    assert loss.item() == plain.item()
-    assert torch.allclose(net.line.grad, other.line.grad, rtol=1e-12)
-
-
 @pytest.mark.parametrize(
     "settings", [{"walk_rest": 0.2}, {"walk_size": "plain", "walk": "grad"}, {"walk": "margin"}]
 )
@@ -208,3 +136,11 @@ def test_a_gpu_finds_the_same_candidates_without_a_look(settings):
         found = at_pr.inner_attack(*there, draws)
         assert not device.waits
     torch.testing.assert_close(found, want, rtol=0, atol=1e-12)
+
+
+def test_a_walk_ends_after_its_steps_and_at_the_box():
+    depth, _, _ = method(walk_steps=3).walked(Plane(), point(0.9, 0.2), ZERO, sizes())
+    assert depth.item() == pytest.approx(3 * STEP)
+    # Signs of the gradient lead down both axes; x1 stops at 0, below which three steps would be enough.
+    depth, _, _ = method().walked(Plane(slope=0.1), point(0.5321, 0.005), ZERO, sizes())
+    assert depth.item() == pytest.approx(4 * STEP)

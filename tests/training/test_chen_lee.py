@@ -59,29 +59,6 @@ def test_a_batch_whose_loss_the_attack_raises_is_attacked_to_the_end():
     assert all(net.modes) and not chosen.solves_in_eval  # it is judged in the mode of the attack
 
 
-def test_a_batch_whose_loss_the_attack_lowers_is_left_alone():
-    net, (images, labels, draws), chosen = Line(), batch(LOWERED), ChenLee(method(), 2)
-    trained, stay, reached = chosen.inner_attack(net, images, labels, draws)
-    assert not stay.any() and torch.equal(trained, images)
-    assert net.sizes == [4] * 4  # clean, two steps, the look
-    chosen.loss(net, images, labels, (trained, stay, reached))
-    assert net.sizes == [4] * 5  # it goes through once
-
-
-def test_examples_are_judged_each_for_itself_by_the_rule_example():
-    net = Line()
-    trained, stay, _ = ChenLee(method(), 2, "example").inner_attack(net, *batch(LOWERED))
-    assert stay.tolist() == [True, True, False, False]
-    assert trained.flatten().tolist() == pytest.approx([0.7, 0.57, 0.43, 0.2])
-    assert net.sizes == [4, 4, 4, 4, 2, 2, 2]
-
-
-@pytest.mark.parametrize("rule", ["batch", "example"])
-def test_no_warm_steps_look_at_the_start(rule):
-    _, stay, _ = ChenLee(method(), 0, rule).inner_attack(Line(), *batch(LOWERED))
-    assert stay.tolist() == [rule == "example"] * 2 + [False] * 2
-
-
 @pytest.mark.parametrize("rule", ["batch", "example"])
 @pytest.mark.parametrize("name", ["pgd", "trades"])
 def test_every_true_adversarial_example_stays(name, rule):

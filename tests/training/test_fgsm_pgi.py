@@ -104,14 +104,6 @@ def test_what_is_kept_belongs_to_the_example() -> None:
         torch.testing.assert_close(parts[name], values)
 
 
-def test_without_decay_the_next_start_is_the_adversarial_image() -> None:
-    """FGSM-EP of the paper."""
-    method, state = carrying(prior_decay=0.0)
-    for epoch in range(3):
-        perturbed = attack(method, network(), epoch, torch.arange(COUNT))
-        torch.testing.assert_close(state["delta"], perturbed - examples()[0])
-
-
 @pytest.mark.parametrize("weight", [0.0, 10.0])
 def test_loss_and_gradient_are_those_of_the_formula(weight: float) -> None:
     net, (images, labels) = network(), examples()

@@ -280,10 +280,3 @@ def test_the_step_of_fgsm_leaves_from_the_image_where_the_gradient_is_zero_too()
     found = method(case).inner_attack(net, *batch(case, kind))
     assert torch.equal(found[:, 1], images[:, 1])
     assert torch.allclose(found, (images + eps * gradient.sign()).clamp(0, 1), atol=1e-7)
-
-
-def test_only_a_single_step_of_the_preset_leaves_from_the_image():
-    preset, cls = presets.named("prbench-code"), METHODS.load("pgd")
-    assert presets.params(preset, cls, {"attack_steps": 1})["origin"] == "image"
-    assert "origin" not in presets.params(preset, cls, {})
-    assert "origin" not in presets.params(presets.named("prbench"), cls, {"attack_steps": 1})

@@ -12,8 +12,6 @@ from torch import nn
 from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 from rbtools.training.base import noisy
-from rbtools.training.cvar import quantile
-from rbtools.training.evar import best_exponent
 
 COUNT, SAMPLES = 5, 6
 
@@ -140,11 +138,6 @@ def test_the_exact_tail_differentiates_the_part_of_a_loss_that_lies_in_it(beta):
     agree(method(net, images, labels, draws).value, net, worst.mean(), other)
 
 
-def test_the_quantile_is_one_of_the_losses_and_has_no_more_than_the_tail_above():
-    losses = torch.tensor([[5.0], [1.0], [4.0], [2.0], [3.0]])
-    assert [quantile(losses, beta).item() for beta in (0.1, 0.2, 0.39, 0.4, 1.0)] == [5, 4, 4, 3, 1]
-
-
 def evar(values, a, q):
     top = max(values)
     return top + (math.log(sum(math.exp(a * (v - top)) for v in values) / (len(values) * q))) / a
@@ -174,20 +167,6 @@ def test_evar_is_the_numeric_minimum_with_the_gradient_at_it(q):
         assert torch.allclose(mine.grad, theirs.grad, atol=1e-4)
 
 
-def test_evar_lies_between_cvar_and_the_largest_loss_which_a_tail_of_one_sample_reaches():
-    losses = torch.rand(20, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
-    a = best_exponent(losses, 0.5)
-    bound = ((a * losses).logsumexp(0) - math.log(20 * 0.5)) / a
-    cvar = losses.sort(dim=0).values[10:].mean(0)
-    assert (cvar <= bound + 1e-9).all() and (bound <= losses.amax(0) + 1e-9).all()
-    assert torch.isfinite(best_exponent(torch.full((4, 2), 2.3), 0.5)).all()  # all losses are equal
-    losses = torch.tensor([[0.1, 3.0], [0.7, 2.0], [0.4, 1.0], [0.2, 2.5]], dtype=torch.float64)
-    a = best_exponent(losses, 0.2)
-    assert torch.allclose(a.log(), torch.full((2,), 7.0, dtype=torch.float64))
-    bound = ((a * losses).logsumexp(0) - math.log(4 * 0.2)) / a
-    assert torch.allclose(bound, losses.amax(0), atol=1e-3)
-
-
 @pytest.mark.parametrize(("noise", "std"), [("uniform", 0.5774), ("gaussian", 0.718), ("laplace", 0.727)])
 def test_noise_is_clamped_to_the_ball_and_has_the_published_spread(noise, std):
     images = torch.full((100, 3, 10, 10), 0.5)
@@ -200,26 +179,6 @@ def test_noise_is_clamped_to_the_ball_and_has_the_published_spread(noise, std):
     assert at_border == pytest.approx(2 * law.cdf(-1), abs=0.01)
     below = law.cdf(0.5) - law.cdf(-0.5)
     assert (unit.abs() < 0.5).float().mean().item() == pytest.approx(below, abs=0.01)
-
-
-def test_noise_of_either_scale_is_one_draw():
-    images, draws = torch.full((4, 1, 3, 3), 0.5, dtype=torch.float64), Draws(0, "test", torch.arange(4))
-    wide, unit = (noisy(images, draws, "gaussian", 0.4, "n", scale) - 0.5 for scale in ("eps", "unit"))
-    small = wide.abs() < 0.4 * 0.3
-    assert small.any() and torch.allclose(unit[small], wide[small] / 0.4)
-    images = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 1, 8, 8)  # at the ends of the box
-    found = noisy(images, Draws(0, "test", torch.arange(2)), "uniform", 0.2, "n")
-    assert found.min() == 0 and found.max() == 1 and 0.1 < found[0].max() <= 0.2
-
-
-@pytest.mark.parametrize("noise", ["uniform", "gaussian", "laplace"])
-def test_corruption_training_is_the_cross_entropy_of_one_noisy_image_each(noise):
-    images, labels, draws = batch()
-    net, other = network(), network()
-    method = METHODS.build("corruption", eps=0.3, noise=noise)
-    logits = other(noisy(images, draws, noise, 0.3, "noise"))
-    rows = [z.exp().sum().log() - z[y] for z, y in zip(logits, labels, strict=True)]
-    agree(method(net, images, labels, draws).value, net, sum(rows) / COUNT, other)
 
 
 def test_gaussian_augmentation_is_neither_clamped_nor_clipped():

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 from torch import nn
 
 from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
@@ -20,7 +18,6 @@ KNOWN: dict[str, Any] = {
     **{name: pair for name, pair in NORMALIZATIONS.items() if name != "mnist"},
 }
 HALF = ((0.5,) * 3, (0.5,) * 3)
-with_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
 
 
 class Published(nn.Linear):
@@ -58,9 +55,3 @@ def test_torchvisions_weights_have_one_normalisation() -> None:
 def test_a_network_of_ones_own_code_takes_pixels_as_they_are() -> None:
     found = choices_of({"space": "python", "name": "mine:make"})
     assert found == Choices({"none": {"normalize": "none"}}, "guess: none for python:")
-
-
-@with_timm
-def test_what_timm_publishes_for_all_weights_of_a_network_is_preferred() -> None:
-    assert choices_of({"space": "timm", "name": "convnext_tiny"}).preferred == ("imagenet",)
-    assert choices_of({"space": "timm", "name": "mixer_b16_224"}).preferred == ()

@@ -17,7 +17,7 @@ from rbtools.models.meta import meta_init
 from rbtools.models.normalize import Known
 from rbtools.models.recognise import infer
 from rbtools.zoo import repositories
-from tests.calibrated import COUNT, KNOWN, SIDE, hints, made, waves
+from tests.calibrated import SIDE, hints, made, waves
 
 # The first four logits of the first image and the first two of the second, with weights by formula, as the
 # authors' code gives them. The networks are smaller than the published ones where the family has sizes.
@@ -109,23 +109,3 @@ def test_the_activation_is_told_by_accuracy(name: str) -> None:
         labels = saved(f"{name}:activation={activation}")
         _, arch, _ = load(hints(labels, {"none": None}))
         assert (arch["name"], arch["activation"], arch["normalize"]) == (name, activation, "none")
-
-
-def test_the_authors_normalisation_is_taken_among_those_that_do_as_well() -> None:
-    """On constant labels that no network gives, all do."""
-    pair = ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
-    saved("deepmind/wrn-10-1", pair)
-    named = named_arch("repo:deepmind/wrn-10-1:activation=silu")
-    seen = hints(torch.zeros(COUNT, dtype=torch.long) - 1, {"dataset": KNOWN["cifar10"], **KNOWN})
-    _, arch, _ = checkpoint.load("m.pt", named, shape=(3, SIDE, SIDE), hints=seen)
-    assert arch["normalize"] == [list(values) for values in pair]
-
-
-@pytest.mark.slow
-def test_the_scores_of_edge_popup_are_left_out() -> None:
-    network = network_of("card/wide-preactresnet18-x2", 5)
-    state = dict(network.state_dict())
-    state |= {key.replace("weight", "scores"): v for key, v in state.items() if key.endswith("conv1.weight")}
-    torch.save(state, "m.pt")
-    model, _, _ = checkpoint.load("m.pt", shape=(3, 32, 32))
-    torch.testing.assert_close(model(waves()), network.eval()(waves()))

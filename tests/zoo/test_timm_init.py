@@ -19,7 +19,7 @@ from rbtools.execution.run import Run
 from rbtools.models import checkpoint
 from rbtools.models.meta import meta_init
 from rbtools.store import Store
-from rbtools.trainer import presets, train_model
+from rbtools.trainer import train_model
 from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS
 from rbtools.zoo import libraries, timm_2020, timm_init
@@ -204,8 +204,3 @@ def test_where_the_weights_of_the_vit_s_of_2020_are_is_told() -> None:
     arch = {"space": "timm", "name": timm_2020.NAME, "side": 8, "patch": 4}
     with pytest.raises(RbError, match=r"vit_small_p16_224-15ec54c9\.pth.*--init timm --init-file FILE"):
         trained(RECIPE, arch)
-
-
-def test_prbenchs_code_fits_weights_its_own_way() -> None:
-    recipe = presets.recipe({"preset": "prbench-code", "init": "timm"}, frozenset(), {"init"})
-    assert recipe.resample == "prbench" and recipe.normalize == "none"

@@ -181,23 +181,3 @@ def test_a_network_computes_what_transformers_computes(name: str) -> None:
         rtol=0,
         atol=2e-5 * float(logits.abs().max()),
     )
-
-
-@pytest.mark.slow
-def test_a_network_with_constants_has_them_after_its_weights_were_loaded(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
-    from rbtools.models import checkpoint
-
-    file = tmp_path / "model.safetensors"
-    save_file(filled(swin()), file)
-    model, arch, _ = checkpoint.load(file, shape=(3, 224, 224))
-    assert arch["name"] == "microsoft/swin-t"
-    assert not any(buffer.is_meta for buffer in model.buffers())
-
-
-def test_tensors_that_are_not_all_of_a_table_keep_their_names() -> None:
-    state = {"vit.embeddings.cls_token": torch.zeros(1), "other": torch.zeros(1)}
-    assert renamed(state) == state
-    half = {"vit.encoder.layer.0.attention.attention.query.weight": torch.zeros(2, 2)}
-    assert list(renamed(half)) == ["blocks.0.attn.query.weight"]
