@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,12 +67,6 @@ def test_head_ends_a_source_quietly_with_141() -> None:
 
 
 @pytest.fixture
-def begun() -> float:
-    """When the test began."""
-    return time.monotonic()
-
-
-@pytest.fixture
 def waiting() -> Iterator[subprocess.Popen[str]]:
     """A filter that has passed one record on and waits for the next."""
     with subprocess.Popen(
@@ -95,13 +88,11 @@ def test_a_record_is_out_while_standard_input_is_open(waiting: subprocess.Popen[
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_quickly_with_their_status(
-    number: int, status: int, begun: float, waiting: subprocess.Popen[str]
+def test_signals_end_a_waiting_tool_with_their_status(
+    number: int, status: int, waiting: subprocess.Popen[str]
 ) -> None:
-    start = time.monotonic()
     waiting.send_signal(number)
     assert waiting.wait(300) == status
-    assert time.monotonic() - start < max(2, start - begun)  # a busy machine takes longer for both
     assert waiting.stderr and "Traceback" not in waiting.stderr.read()
 
 
