@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.records import parse
 from rbtools.store import Store, digest, listing
 from rbtools.store.checksum import sealed
 
@@ -74,23 +71,6 @@ def test_stored_says_what_and_where_it_is(filled: Any) -> None:
     assert sizes[gone] == 0 < sizes[kept]
 
 
-def test_a_result_of_a_kind_to_come_is_shown_as_it_is() -> None:
-    store = Store("rb-store")
-    what = {"kind": "measure", "arch": {"space": "zoo", "name": "resnet18"}, "kernel": "ntk"}
-    store.keep_result(digest(what), what, {"trace": 1.5})
-    (record,) = listed(store)
-    assert record["what"] == what and record["value"] == {"trace": 1.5}
-    assert record["stored"]["kind"] == "measure"
-    assert parse(orjson.dumps(record)) == record  # a record, for the tools
-
-
-def test_records_come_in_the_order_of_their_keys(filled: Any) -> None:
-    for number in range(1000, 1040):
-        filled.train(number)
-    keys = [record["stored"]["key"] for record in listed(filled.store)]
-    assert len(keys) == 46 and keys == sorted(keys)
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -113,15 +93,6 @@ def test_the_beginning_of_a_key_finds_its_result(filled: Any) -> None:
         assert found.path == path
     keys = [path.name for path in filled.files("results")]
     assert len(list(listing.records(filled.store, [*keys, *keys]))) == len(keys)
-
-
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [("abc", "4 or more hex"), ("../x", "is no key"), ("0" * 64, "has no result with the key")],
-)
-def test_a_key_that_names_nothing_is_said(key: str, said: str, filled: Any) -> None:
-    with pytest.raises(RbError, match=re.escape(said)):
-        list(listing.records(filled.store, [key]))
 
 
 def test_what_is_no_store_is_said_and_not_made() -> None:

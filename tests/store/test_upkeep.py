@@ -142,12 +142,6 @@ def aged(path: Path, seconds: float) -> Path:
     return path
 
 
-def test_nothing_that_is_needed_goes(busy: Any) -> None:
-    before = sorted(path for path in busy.store.folder.rglob("*") if path.is_file())
-    assert cleared(busy.store) == {}
-    assert sorted(path for path in busy.store.folder.rglob("*") if path.is_file()) == before
-
-
 def test_keeping_metrics_leaves_results_and_outcomes_alone(busy: Any) -> None:
     held = [busy.files(kind) for kind in ("results", "outcomes")]
     busy.store.put("imagefolder:abc", "a fingerprint")
