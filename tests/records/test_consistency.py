@@ -142,30 +142,12 @@ def test_edits_show_by_checksums() -> None:
     assert rules(record) == {("aa.8", "no metric")}
 
 
-def test_a_tool_that_adds_an_entry_does_not_hide_the_edit_of_another() -> None:
-    record = results.add(edit("pgd20.8", value=0.51), entry("later", 5))
-    assert ("pgd20.8", "edited") in rules(record)
-    again = results.add(record, attack("pgd", 8, 510, steps=20))
-    assert ("pgd20.8", "edited") not in rules(again)
-
-
-def test_a_record_without_checksums_is_told_apart() -> None:
-    record = {name: value for name, value in HONEST.items() if name != "checksums"}
-    assert consistency.findings(record) == []
-    assert consistency.without_checksum(record) == [one["metric"] for one in HONEST["evals"]]
-
-
 def test_a_checksum_is_of_the_values_and_not_of_their_spelling() -> None:
     one = {"metric": "acc", "value": 1.0, "ci95": [0.5, 1.0], "nested": {"b": 2, "a": (1, 2.0)}}
     other = json.loads('{"nested":{"a":[1,2],"b":2},"ci95":[0.5,1],"value":1,"metric":"acc"}')
     assert checksums.of(one) == checksums.of(other)
     assert checksums.of({"metric": "x", "value": 2**70}) != checksums.of({"metric": "x", "value": 2**70 + 1})
     assert checksums.of({**other, "value": 0.9999999}) != checksums.of(one)
-
-
-def test_a_cost_is_in_no_checksum() -> None:
-    entry = {"metric": "pr.uniform.0.1", "value": 0.9, "confirmed": 0.25}
-    assert checksums.of(entry) == checksums.of({**entry, "confirmed": 0.5})
 
 
 def test_published_numbers_are_judged_up_to_their_rounding() -> None:
