@@ -52,16 +52,6 @@ def test_values_are_scipys(kind: str, n: int, ties: bool, gaps: bool) -> None:
     np.testing.assert_array_equal(part.value, found.value[1:2, [3, 0]])
 
 
-def test_a_known_answer_with_ties() -> None:
-    # x = 1 2 2 3, y = 1 3 2 2: 3 concordant, 1 discordant, one pair tied in each: 2 / sqrt(5 * 5).
-    numbers = np.array([[1, 1], [2, 3], [2, 2], [3, 2]], float)
-    found = correlate.matrix("kendall", ["x", "y"], numbers, ["x"], ["y"])
-    assert found.value[0, 0] == pytest.approx(2 / 5)
-    # Ranks 1 2.5 2.5 4 and 1 4 2.5 2.5: covariance 2.25 of 4.5.
-    found = correlate.matrix("spearman", ["x", "y"], numbers, ["x"], ["y"])
-    assert found.value[0, 0] == pytest.approx(2.25 / 4.5)
-
-
 @pytest.mark.parametrize("kind", correlate.KINDS)
 def test_no_correlation_has_a_reason(kind: str) -> None:
     nan = np.nan

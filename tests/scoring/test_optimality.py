@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.records import expr
 from rbtools.scoring.optimality import optimality
 
 EPS = (2, 4, 6, 8)
@@ -59,9 +58,3 @@ def test_only_attacks_in_this_norm_on_these_images_are_compared() -> None:
         optimality(curves, "pgd")
     with pytest.raises(RbError, match="clean accuracy"):
         optimality(record(0.0, fmn=[0.0, 0.0], pgd20=[0.0, 0.0]), "fmn")
-
-
-def test_it_is_a_function_of_expressions() -> None:
-    curves = record(fmn=[0.6, 0.4, 0.2, 0.1], pgd20=[0.7, 0.5, 0.3, 0.2])
-    assert expr.compile("optimality('fmn')").number(curves) == pytest.approx(1)
-    assert 0 < expr.compile("optimality('pgd20')").number(curves) < 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from typing import Any
 
@@ -15,7 +14,7 @@ from rbtools.proportions import wilson
 from rbtools.records import answers, consistency, expr, results
 from rbtools.scoring import union
 from rbtools.scoring.derived import derived, explained
-from tests.runner import model, run
+from tests.runner import model
 
 NAMES = ("acc", "pgd20.8", "aa.8", "aa.l2.0.5", "corrupt.fog.3", "corrupt.snow.3")
 
@@ -141,23 +140,3 @@ def test_edited_unions_and_answers_are_named() -> None:
     ):
         findings = consistency.findings({**added, "evals": [*record["evals"], edited]})
         assert re.search(said, {one.rule: one.says for one in findings}[rule])
-
-
-def test_commands_take_unions_where_expressions_stand() -> None:
-    (first, _), (second, _) = made(7), made(8)
-    second = {**second, "arch": {"space": "zoo", "name": "b"}}
-    ranked = run("rank", "--by 'union(aa.8,corrupt.*)' --format csv", [first, second])
-    assert ranked.exit_code == 0 and '"union(aa.8,corrupt.*)"' in ranked.stdout, ranked.stderr
-    refused = run("rank", "--by acc --assert 'union(aa.8,corrupt.*) >= .99'", [first, second])
-    assert refused.exit_code == 1 and "the lower end of the interval counts" in refused.stderr
-    told = run("score", "--explain 'union(aa.8,corrupt.*)'", [first])
-    assert told.exit_code == 0 and "The fewest parts that break the same images:" in told.stderr
-    seeds = [{**made(seed)[0], "train": {"method": "pgd", "seed": seed}} for seed in (7, 9)]
-    mean = json.loads(run("rank", "--by 'union(aa.8,acc)' --aggregate seed", seeds).stdout)["metrics"]
-    alone = [made(seed)[1][[0, 2]].all(0).mean() for seed in (7, 9)]
-    assert mean["union(aa.8,acc)"] == pytest.approx(np.mean(alone))
-    apart = [{**first, "metrics": {e["metric"]: e["value"]}, "evals": [e]} for e in first["evals"]]
-    joined = run(
-        "score", "--add 'worst=union(aa.8,aa.l2.0.5)'", [{**one, "checkpoint": "c"} for one in apart]
-    )
-    assert '"worst":' in joined.stdout, joined.stderr
