@@ -10,7 +10,6 @@ import pytest
 
 import rbtools
 from rbtools.cli.image_answers import ImageAnswers
-from tests import runner
 
 ARCH = {"space": "nasbench201", "index": 13714, "channels": 2, "cells": 1}
 
@@ -52,17 +51,3 @@ def test_which_images_count_is_known_only_by_the_clean_accuracy(records: list[di
         (noisy,) = [one for one in record["evals"] if one["metric"].startswith("probacc")]
         alone = shares({**record, "evals": [noisy]}, noisy)
         assert (alone is None) is (noisy["n"] < 60)
-
-
-def test_rank_intervals_say_where_they_come_from(records: list[dict[str, Any]]) -> None:
-    elsewhere = {"arch": {"name": "x"}, "dataset": "digits", "metrics": {"fgsm.4": 0.25}}
-    elsewhere["evals"] = [{"metric": "fgsm.4", "value": 0.25, "n": 60}]
-    result = runner.run("rank", "--by fgsm.4 --ci --bootstrap 100", [*records, elsewhere])
-    assert result.exit_code == 0
-    assert result.stderr == (
-        "rb-rank: rank intervals from 100 draws: test images resampled for 2 records; drawn from value and n"
-        " for 1 record.\n"
-    )
-    for record in runner.records(result):
-        assert record["rank_ci95"][0] <= record["rank"] <= record["rank_ci95"][1] and record["band"] >= 1
-        assert record["ranking"]["bootstrap"] == 100

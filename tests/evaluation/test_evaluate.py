@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -24,7 +23,7 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
 from rbtools.evaluation.accuracy import Clean
-from rbtools.evaluation.base import BATCH, OutcomeRows, batch_size
+from rbtools.evaluation.base import BATCH, batch_size
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.rare_failures import rare_failures
 from rbtools.evaluation.robust_loss import robust_loss
@@ -171,50 +170,6 @@ def test_more_examples_go_on_from_fewer_and_fewer_are_the_first_of_more(
         seen.models = with_others
 
 
-def test_an_entry_says_what_all_its_examples_took_and_where(record: Record, run: Run) -> None:
-    run_task(record, accuracy.clean(), run.changed(n=10))
-    (path,) = run.store.files("outcomes")
-    known = OutcomeRows(np.ones(10, np.int32), {"seconds": 100.0}, ["cuda"])
-    run.store.keep_outcomes(path.name, known.encoded())
-    more = run_task(record, accuracy.clean(), run.changed(n=30))["evals"][-1]
-    assert more["device"] == "cpu+cuda" and 100 < more["seconds"] < 200
-    fewer = run_task(record, accuracy.clean(), run.changed(n=20))["evals"][-1]
-    assert (fewer["device"], fewer["seconds"]) == (more["device"], more["seconds"])
-
-
-@pytest.mark.slow
-def test_a_further_distance_costs_that_distance_alone(record: Record, run: Run, seen: Seen) -> None:
-    run = run.changed(n=40)
-    run_task(record, pgd(8), run)
-    before = seen.images
-    both = run_task(record, pgd(8, 32), run)
-    added = seen.since(before)
-    before = seen.images
-    alone = run_task(record, pgd(32), keeping_nothing(n=40))
-    # Both classify the clean images once: the attack needs the correctly classified ones.
-    assert added == seen.since(before)
-    assert both["metrics"]["pgd3.32"] == alone["metrics"]["pgd3.32"]
-
-
-def test_a_further_tolerance_costs_nothing(record: Record, run: Run, seen: Seen) -> None:
-    def question(*rho: float) -> Evaluation:
-        return noisy(NOISES.build("uniform"), (0.2,), Estimator(rho=rho), 5)
-
-    run_task(record, question(0.1), run.changed(n=20))
-    before = seen.images
-    later = run_task(record, question(0.1, 0.4), run.changed(n=20))
-    assert seen.since(before) == 0
-    assert later["metrics"]["probacc.uniform.0.2.0.4"] >= later["metrics"]["probacc.uniform.0.2.0.1"]
-
-
-def test_a_finished_evaluation_is_found(record: Record, run: Run, seen: Seen) -> None:
-    first = run_task(record, pgd(8), run.changed(n=20))
-    before = seen.images
-    again = run_in(Path("rb-store"), n=20)
-    assert run_task(record, pgd(8), again) == first
-    assert (seen.since(before), again.store.found, again.store.computed) == (0, 1, 0)
-
-
 def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_before(
     record: Record, run: Run
 ) -> None:
@@ -242,49 +197,7 @@ def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
     assert found(resumed) == found(run_task(record, accuracy.clean(), keeping_nothing()))
 
 
-class Listening(nn.Module):
-    """Everything is of class 0; keeps the noisy images that it is shown, by example and draw."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shown: list[Tensor] = []
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.shown.append(images.detach().clone())
-        return torch.eye(10)[0].expand(len(images), 10) + 0 * images.sum((1, 2, 3))[:, None]
-
-
-def test_another_seed_is_other_work_only_where_there_is_chance(
-    record: Record, run: Run, model_is: Callable[[nn.Module], None]
-) -> None:
-    model = Listening()
-    model_is(model)
-    fgsm = accuracy.attacked(ATTACKS.build("fgsm"), (8 / 255,))
-    copies = noisy(NOISES.build("uniform"), (0.3,), Estimator(rho=()), 5)
-    one, two = run.changed(n=20), run.changed(n=20, seed=1)
-    assert found(run_task(record, fgsm, one)) == found(run_task(record, fgsm, two))
-    assert run.store.computed == 1
-    model.shown.clear()
-    first, of_first = run_task(record, copies, one), torch.cat(model.shown)
-    model.shown.clear()
-    second, of_second = run_task(record, copies, two), torch.cat(model.shown)
-    assert run.store.computed == 3
-    clean, _ = images_and_labels()
-    assert of_first.shape == of_second.shape
-    same = (of_first == of_second).flatten(1).all(1)
-    untouched = (of_first[:, None] == clean).flatten(2).all(2).any(1)
-    assert torch.equal(same, untouched) and not same.all()
-    assert (first["evals"][-1]["seed"], second["evals"][-1]["seed"]) == (0, 1)
-
-
 # --- attacks ------------------------------------------------------------------------------------
-
-
-def test_an_attack_of_one_norm_says_it_in_the_record(record: Record, run: Run) -> None:
-    method = ATTACKS.build("cw-l2", steps=5, searches=2)
-    result = run_task(record, accuracy.attacked(method, (0.5, 8.0)), run.changed(n=20))
-    assert [entry["norm"] for entry in result["evals"][-2:]] == ["l2", "l2"]
-    assert 0 <= result["metrics"]["cw-l2.8"] <= result["metrics"]["cw-l2.0.5"] <= result["metrics"]["acc"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -364,13 +277,6 @@ def test_an_attack_that_returns_no_numbers_or_another_shape_is_no_success(
         run_task(record, accuracy.attacked(Cutter(), (0.1,)), run)
 
 
-def test_a_clean_error_counts_as_broken_and_is_not_attacked(record: Record, run: Run, seen: Seen) -> None:
-    result = run_task(record, accuracy.attacked(Liar(), (1e-6,)), run)
-    assert result["metrics"]["liar.0.000255"] == result["metrics"]["acc"] < 1
-    # Every image once, and the unbroken ones once more for the final check.
-    assert seen.images == TEST_IMAGES + round(result["metrics"]["acc"] * TEST_IMAGES)
-
-
 def wilson(share: float, n: int) -> tuple[float, float]:
     """Wilson's interval with continuity correction."""
     ends = stats.binomtest(round(share * n), n).proportion_ci(0.95, method="wilsoncc")
@@ -414,23 +320,6 @@ def test_pr_is_what_a_loop_over_images_and_samples_gives(known: dict[str, Record
     assert result["metrics"]["pr.uniform.0.4"] < result["metrics"]["pr.uniform.0.1"]
 
 
-def test_where_no_image_is_right_pr_has_a_reason_and_no_value(
-    record: Record, run: Run, model_is: Callable[[nn.Module], None]
-) -> None:
-    class Wrong(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            labels = (images.flatten(1).sum(1) * 0).long() + 10  # an eleventh class, which no image has
-            return nn.functional.one_hot(labels, 11).float()
-
-    model_is(Wrong())
-    question = noisy(NOISES.build("uniform"), (0.1,), Estimator(rho=(0.1,)), 3)
-    result = run_task(record, question, run.changed(n=9))
-    assert result["metrics"]["acc"] == 0 and "pr.uniform.0.1" not in result["metrics"]
-    entry = next(entry for entry in result["evals"] if entry["metric"] == "pr.uniform.0.1")
-    assert entry["value"] is None and "no image is classified correctly" in entry["reason"]
-    assert "ci95" not in entry
-
-
 # --- the generalisation error --------------------------------------------------------------------
 
 
@@ -445,13 +334,6 @@ def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: Run
     below = math.sqrt((p - low1) ** 2 + (high2 - q) ** 2)
     above = math.sqrt((high1 - p) ** 2 + (q - low2) ** 2)
     assert entry["ci95"] == pytest.approx([p - q - below, p - q + above], abs=1e-12)
-
-
-def test_ge_takes_what_the_evaluators_found(record: Record, run: Run, seen: Seen) -> None:
-    run_task(record, pgd(8), run.changed(n=30))
-    before = seen.images
-    GapJob((accuracy.clean(),), 50)(record, run.changed(n=30))
-    assert seen.since(before) == 50  # the test side came along with the attack
 
 
 def test_ge_without_a_value_on_one_side_says_which(
@@ -475,20 +357,6 @@ def test_ge_without_a_value_on_one_side_says_which(
 
 
 # --- several protocols, several data sets --------------------------------------------------------
-
-
-def test_another_protocol_of_the_same_name_is_an_error_that_shows_both(record: Record, run: Run) -> None:
-    run = run.changed(n=20)
-    first = run_task(record, pgd(8), run)
-    with pytest.raises(RbError) as wrong:
-        run_task(first, pgd(8, restarts=2), run)
-    assert "already has 'pgd3.8', measured differently: restarts 1 there and 2 here." in str(wrong.value)
-    assert "--as NAME" in str(wrong.value) and "--force" in str(wrong.value)
-    both = run_task(first, pgd(8, restarts=2), run.changed(name_as="twice"))
-    assert set(both["metrics"]) == {*first["metrics"], "twice"}
-    replaced = run_task(first, pgd(8, restarts=2), run.changed(replace=True))
-    entries = [entry for entry in replaced["evals"] if entry["metric"] == "pgd3.8"]
-    assert [entry["restarts"] for entry in entries] == [2]
 
 
 NOISE = NOISES.build("uniform")
@@ -549,20 +417,6 @@ def test_another_protocol_is_refused_before_the_work(
 def _from(question: Any, record: Record, run: Run) -> Any:
     """The evaluation; a transfer from the record's own model."""
     return question(record, run) if callable(question) else question
-
-
-def test_as_names_one_result(record: Record, run: Run) -> None:
-    with pytest.raises(RbError, match=r"--as names one result, but this run gives 2: pgd3.8, pgd3.16\."):
-        run_task(record, pgd(8, 16), run.changed(n=5, name_as="mine"))
-
-
-def test_another_split_stands_in_the_name_and_another_data_set_in_the_entry(
-    record: Record, run: Run, photos: Path
-) -> None:
-    result = run_task(record, accuracy.clean(), run.changed(split="train", n=5))
-    assert "train.acc" in result["metrics"] and result["evals"][-1]["split"] == "train"
-    with pytest.raises(RbError, match="1 channels and the data set's have 3"):
-        run_task(record, accuracy.clean(), run.changed(dataset=f"imagefolder:{photos}"))
 
 
 # --- what is wrong with a model ------------------------------------------------------------------

@@ -16,7 +16,6 @@ from rbtools.evaluation.base import Batch
 from rbtools.evaluation.fast_model import CountingModel, make_fast_model
 from rbtools.execution import precision
 from rbtools.execution.run import Run
-from rbtools.models import folding
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import sized
 from tests.runner import entry, one, run
@@ -52,37 +51,6 @@ def test_folding_and_layout_change_no_decision(name: str) -> None:
     clear = top[:, 0] - top[:, 1] > 2e-4
     assert torch.equal(before.argmax(1)[clear], after.argmax(1)[clear]) and clear.any()
     assert after.dtype == torch.float32
-
-
-def test_bf16_leaves_the_model_alone_and_gives_float32() -> None:
-    model = network("nb201")
-    ready = make_fast_model(model, "bf16", SHAPE)
-    images = torch.rand(4, *SHAPE)
-    found = ready.model(images)
-    assert found.dtype == torch.float32 and "bf16" in ready.steps
-    assert 0 < (found - model(images)).abs().max() < 0.1 * model(images).abs().max()
-    assert all(p.dtype == torch.float32 for p in model.parameters())
-
-
-class Branches(nn.Module):
-    """A network that cannot be traced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, 10, 3), nn.BatchNorm2d(10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        out: Tensor = self.norm(self.conv(images)).mean((2, 3))
-        return out if images.sum() > 0 else -out
-
-
-def test_what_cannot_be_traced_is_not_folded() -> None:
-    model = Branches().eval().requires_grad_(False)
-    ready = make_fast_model(model, "fp32", SHAPE)
-    assert ready.steps == ("channels-last",)
-    assert ready.remark is not None and "TraceError" in ready.remark
-    images = torch.rand(3, *SHAPE)
-    torch.testing.assert_close(ready.model(images), model(images))
 
 
 def test_a_search_that_is_wrong_decides_nothing() -> None:
@@ -185,33 +153,6 @@ class Uncopied(nn.Module):
         raise TypeError("no copies of me")
 
 
-class InFloat32(nn.Module):
-    """A network that insists on its precision."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        assert images.dtype == torch.float32, "float32 is expected"
-        return images.flatten(1)[:, :10]
-
-
-@pytest.mark.parametrize(
-    ("network", "precision", "why"),
-    [(Uncopied(), "fp32", "TypeError: no copies of me"), (InFloat32(), "bf16", "AssertionError: float32 is")],
-)
-def test_a_network_that_is_searched_as_it_is_says_why(network: nn.Module, precision: str, why: str) -> None:
-    ready = make_fast_model(network, precision, SHAPE)
-    assert ready.model is network and ready.steps == ()
-    assert ready.refusal is not None and f"a copy of it fails ({why}" in ready.refusal
-
-
-def test_errors_of_our_own_are_not_taken_for_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(model: nn.Module) -> nn.Module:
-        raise ValueError("a bug")
-
-    monkeypatch.setattr("rbtools.evaluation.fast_model._normalization", broken)
-    with pytest.raises(ValueError, match="a bug"):
-        make_fast_model(InFloat32(), "fp32", SHAPE)
-
-
 def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
     trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,9 +164,3 @@ def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
     attacked = entry(record, "fgsm.8")
     assert ["could not be prepared" in words for words in attacked["warnings"]] == [True]
     assert "warnings" not in entry(record, "acc") and attacked["precision"] == "fp32"
-
-
-def test_a_reason_is_one_sentence_without_links() -> None:
-    wrong = TypeError("Proxy object cannot be iterated. This happens in loops; see https://example.org")
-    assert folding.reason(wrong) == "TypeError: Proxy object cannot be iterated"
-    assert folding.reason(ValueError("they differ by 1.2e-3")) == "ValueError: they differ by 1.2e-3"

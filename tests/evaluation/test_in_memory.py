@@ -364,16 +364,6 @@ def test_advice_on_shapes(shape: tuple[int, ...], advice: str) -> None:
         check_images(torch.zeros(shape))
 
 
-def test_labels_are_checked_over_all_of_the_data(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
-    images, labels = digits
-    labels = torch.cat([labels[:-1], torch.tensor([10])])
-    for given in (rbtools.evaluate, lambda m, d, _: rbtools.measure(m, d, "jacobian")):
-        with pytest.raises(RbError, match=r"labels are from 0 to 10\. Expected 0 to 9"):
-            given(network, (images, labels), "acc")
-    with pytest.raises(RbError, match=r"from 1 to 10\. Expected 0 to 9.*labels - 1"):
-        rbtools.evaluate(network, (images, digits[1] + 1), "acc")
-
-
 def test_what_else_is_refused(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
     loader = torch.utils.data.DataLoader(Pairs(*digits), batch_size=50, shuffle=True)
     with pytest.raises(RbError, match=r"shuffles its images.*shuffle=False"):
@@ -393,22 +383,6 @@ def test_what_else_is_refused(network: nn.Module, digits: tuple[Tensor, Tensor])
         rbtools.attack(network, "pgd")
     with pytest.raises(RbError, match=r"rb-arch describes, which a module in memory does not have"):
         rbtools.measure(network, digits, "bound")
-
-
-def test_the_functions_of_the_tools_take_a_module(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
-    record = rbtools.attack(network, "pgd", eps=[40], steps=3, data=digits, precision="fp32")
-    expected = rbtools.evaluate(network, digits, PGD(eps=40 / 255, steps=3), precision="fp32")
-    assert record["metrics"]["pgd3.40"] == expected.value
-    assert record["arch"]["name"] == "Network" and record["evals"][-1]["n"] == len(digits[1])
-    noisy = rbtools.pr(network, 0.1, samples=5, n=N, data=digits, precision="fp32")
-    curve = rbtools.curve(network, queries=20, n=20, data=digits, precision="fp32")
-    assert "corrupt.fog.2" in rbtools.corrupt(network, "fog", severity=2, n=N, data=digits)["metrics"]
-    assert "pr.uniform.0.1" in noisy["metrics"]
-    assert "curve.8" in curve["metrics"]
-    fresh = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
-    radii = rbtools.certify(fresh, "smooth", eps="0.1", samples=100, select=10, n=5, data=digits)
-    assert "cert.smooth.0.25.0.1" in radii["metrics"]
-    assert "ntk.trained.train.clean.fro" in rbtools.measure(fresh, digits, "ntk", batch_size=4)["metrics"]
 
 
 def test_an_attack_called_by_itself_draws_by_the_position_of_the_images(

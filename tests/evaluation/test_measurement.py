@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
@@ -22,7 +21,7 @@ from rbtools.records import results
 from rbtools.store import Store
 from rbtools.trainer import init
 from rbtools.trainer.recipe import Recipe
-from rbtools.trainer.train_model import TrainingTask, train
+from rbtools.trainer.train_model import TrainingTask
 from rbtools.training import METHODS
 from tests.conftest import SMALL_ARCH
 from tests.runner import in_a_process, measure
@@ -101,17 +100,6 @@ def test_both_weights_and_both_splits_stand_in_one_record(trained: dict[str, dic
     assert len(set(values)) == 4
 
 
-def test_several_attacks_and_distances_stand_beside_each_other() -> None:
-    attacks = perturbing(("fgsm", "pgd"), (3 / 255, 8 / 255), 2, None)
-    record = measure(FRESH, dataclasses.replace(asked("ntk"), attacks=attacks), run_in())
-    for attack in ("fgsm", "pgd"):
-        for eps in (3, 8):
-            assert f"ntk.robust.lmin.{attack}.{eps}" in record["metrics"]
-    assert [name for name in record["metrics"] if name.startswith("ntk.clean")] == [
-        f"ntk.clean.{score}" for score in ("fro", "trace", "lmin", "cond")
-    ]
-
-
 def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_the_first_ended() -> None:
     run, attack = run_in(), perturbing(("pgd",), (8 / 255,), 3, None)[0]
     data = data_of(FRESH, run, "train")
@@ -140,23 +128,6 @@ def test_memory_decides_no_number(name: str, trained: dict[str, dict[str, Any]])
         assert one[key] == pytest.approx(other[key], rel=2e-3, abs=1e-6)
 
 
-def test_what_is_done_is_found_and_force_does_it_again() -> None:
-    first = run_in()
-    record = measure(FRESH, asked("ntk", "naswot"), first)
-    assert (first.store.computed, first.store.found) == (1, 0)
-    again = run_in()
-    assert measure(FRESH, asked("ntk", "naswot"), again) == record
-    assert (again.store.computed, again.store.found) == (0, 1)
-    more = run_in()
-    assert measure(FRESH, asked("ntk", "naswot", "snip"), more)["metrics"]["snip"] > 0
-    assert more.store.computed == 1
-    forced = run_in(True)
-    assert measure(FRESH, asked("ntk"), forced)["metrics"] == {
-        key: value for key, value in record["metrics"].items() if key.startswith("ntk")
-    }
-    assert forced.store.computed == 1
-
-
 @pytest.mark.parametrize(
     "change", [{"init_seed": 1}, {"batch_size": 5}, {"batches": 1}, {"splits": ("test",)}]
 )
@@ -180,17 +151,6 @@ def test_what_needs_a_checkpoint_says_so_where_there_is_none() -> None:
     assert any(key.startswith("wci") for key in measure(FRESH, asked("wci", on="init"), run_in())["metrics"])
     with pytest.raises(RbError, match="no checkpoint"):
         measure(FRESH, asked("ntk", on="trained"), run_in())
-
-
-def test_another_attack_than_pgd_or_fgsm_is_refused() -> None:
-    with pytest.raises(UsageError, match="one of: fgsm, pgd"):
-        perturbing(("square",), (0.03,), 10, None)
-
-
-def test_images_that_a_training_held_out_are_no_training_images(tmp_path: Path) -> None:
-    record = train(FRESH, METHODS.build("erm"), Recipe(epochs=1, val=0.2), run_in())
-    entry = entries(measure(record, asked("hessian"), run_in()))["hessian.weight.trace"]
-    assert "indices" in entry
 
 
 def test_values_that_overflow_are_null_with_a_reason(

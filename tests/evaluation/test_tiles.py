@@ -239,25 +239,6 @@ def test_shards_share_the_tiles(
 
 
 @pytest.mark.slow
-def test_more_images_or_another_eps_go_on_from_what_is_there(
-    trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
-) -> None:
-    alone, shared = stores
-    attack = ATTACKS.build("pgd", steps=1)
-
-    def ask(run: Run) -> None:
-        run_task(trained["erm"], accuracy.attacked(attack, (8 / 255,)), run.changed(n=100))
-        run_task(trained["erm"], accuracy.attacked(attack, (4 / 255, 8 / 255)), run)
-
-    ask(run_in(alone))
-    run, half = run_in(shared), len(computed)
-    with Backwards(run) as engine:
-        ask(run.changed(pool=engine))
-    assert sorted(computed[:half]) == sorted(computed[half:])
-    assert outcomes(shared) == outcomes(alone)
-
-
-@pytest.mark.slow
 def test_a_damaged_part_is_computed_again(
     trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
 ) -> None:
@@ -270,20 +251,6 @@ def test_a_damaged_part_is_computed_again(
     run_task(trained["erm"], TASKS["pgd"](), run)
     assert len(computed) == 6 + 1
     assert outcomes(shared) == outcomes(alone)
-
-
-@pytest.mark.slow
-def test_a_store_that_cannot_be_written_costs_nothing_twice(
-    trained: dict[str, Record], stores: tuple[str, str], computed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone, shared = stores
-    expected = run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
-    computed.clear()
-    monkeypatch.setattr(Store, "_write", lambda *arguments, **more: None)
-    run = run_in(shared)
-    with Backwards(run) as engine:
-        result = run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
-    assert timeless(result) == timeless(expected) and len(computed) == 6
 
 
 def test_workers_of_another_kind_of_device_are_refused(

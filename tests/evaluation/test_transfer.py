@@ -149,17 +149,6 @@ def test_the_key_of_one_source_is_what_it_was(networks: dict[str, Any]) -> None:
     assert "broken_by_source" not in run_task(record_of("d"), task("b"), context)["evals"][-1]
 
 
-def test_the_passes_of_an_ensemble_are_those_of_its_members(networks: dict[str, Any]) -> None:
-    """At a distance that breaks nothing every attack of 10 steps runs on every image."""
-    batch = batch_for(networks["d"])
-    count, right = len(batch.labels), int(batch.clean.sum())
-    near = transferred(ATTACKS.build("mi-fgsm"), (1e-6,), task("abc").specs[0].records, CONTEXT)
-    found, totals = answers(near, batch)
-    assert torch.equal(found, batch.clean)
-    assert totals["backward"] == 10 * right * (3 + 3)
-    assert totals["forward"] == count + (10 * (3 + 3) + 4) * right
-
-
 @pytest.mark.parametrize("after", [1, 2])
 def test_an_interrupted_run_goes_on_in_other_chunks(
     after: int, networks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
