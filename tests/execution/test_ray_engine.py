@@ -22,7 +22,6 @@ import pytest
 from rbtools import __version__
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import ray_cluster, ray_engine
-from rbtools.execution import resources as placing
 from rbtools.execution.engine import Job, JobFunction, JobReport
 from rbtools.execution.ray_engine import RayEngine
 from rbtools.execution.run import Run
@@ -201,13 +200,6 @@ def test_another_version_on_a_node_is_said() -> None:
     assert f"has rbtools {__version__}, driver 0.0.1" in str(report.problem)
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_jobs_is_how_many_tasks_run_at_once(ray: FakeRay, jobs: int) -> None:
-    run = run_with().changed(jobs=jobs)
-    assert len(reports(run, *[{"number": number} for number in range(20)])) == 20
-    assert 1 <= ray.most <= jobs
-
-
 def test_leaving_stops_what_runs(ray: FakeRay) -> None:
     gate = threading.Event()
     ray.task = lambda function, *args: gate.wait(PATIENCE)  # type: ignore[method-assign]
@@ -302,13 +294,6 @@ def test_a_task_asks_for_its_threads_and_its_part_of_a_gpu(
     ray.resources = [{"CPU": 4.0, "GPU": 1.0}]
     reports(run_with(jobs_per_gpu=2, threads=3), small)
     assert [(one["num_cpus"], one["num_gpus"]) for one in ray.options] == [(3, 0.5)]
-
-
-@pytest.mark.parametrize(
-    ("text", "engine", "jobs"), [(None, "local", 1), (None, "ray", 0), ("auto", "ray", 0), ("3", "ray", 3)]
-)
-def test_jobs_of_an_engine(text: str | None, engine: str, jobs: int) -> None:
-    assert placing.jobs(text, None, 1, "auto", engine) == jobs
 
 
 @pytest.mark.parametrize(

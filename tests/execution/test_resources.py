@@ -52,13 +52,6 @@ def test_the_variables_of_openmp_and_mkl_say_how_many(
     assert resources.threads_for(run, {"space": "nasbench201"}) == 1
 
 
-def test_threads_of_a_training_do_not_depend_on_jobs() -> None:
-    four = Run.of(tool="test", jobs=4)
-    assert resources.threads_for(four, LARGE) == 2  # evaluations share the cores
-    assert resources.training_threads(four, LARGE) == 8
-    assert resources.training_threads(four, CELL) == 1
-
-
 @pytest.mark.parametrize(
     ("cards", "options", "jobs"),
     [
