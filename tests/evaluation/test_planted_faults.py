@@ -2,7 +2,7 @@
 alarm. What a record shows of itself is in tests/records/test_consistency.py.
 
 The networks are formulas on the digits, so that they are the same on every machine: the class whose mean
-image, or whose mean of convolutional features, is nearest, with something wrong around it.
+image is nearest, with something wrong around it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 import rbtools
-from rbtools import datasets
 from rbtools.errors import RbError
 from rbtools.inputs import resolve
 from rbtools.models.normalize import Normalized
@@ -32,57 +31,12 @@ EPS, N = 16, 60
 CHECK = {"eps": EPS, "steps": 5, "queries": 100, "samples": 5, "n": N, "store": "rb-store"}
 
 
-class Convolutional(nn.Module):
-    """The class with the nearest mean of features: filters, BatchNorm with the statistics of the training
-    images, ReLU and averages of 2x2. (Without the averages PGD without a bound leaves one image of 60.)
-
-    deep: a second block of sums and differences of the first one's channels.
-    """
-
-    FILTERS = ([0, 0, 0, 0, 1, 0, 0, 0, 0], [1, 2, 1, 0, 0, 0, -1, -2, -1], [1, 0, -1, 2, 0, -2, 1, 0, -1])
-
-    def __init__(self, deep: bool = False) -> None:
-        super().__init__()
-        kernels = torch.tensor([[sign * x for x in one] for one in self.FILTERS for sign in (1, -1)])
-        first = nn.Conv2d(1, 6, 3, padding=1)
-        first.weight.data, first.bias.data = kernels.float().view(6, 1, 3, 3) / 4, torch.zeros(6)
-        layers = [first, nn.BatchNorm2d(6), nn.ReLU()]
-        if deep:
-            second = nn.Conv2d(6, 6, 1, bias=False)
-            second.weight.data = (torch.eye(6) + 0.5 * torch.eye(6).roll(2, 0))[:, :, None, None]
-            layers += [second, nn.BatchNorm2d(6), nn.ReLU()]
-        self.features = nn.Sequential(*layers, nn.AvgPool2d(2), nn.Flatten())
-        data = datasets.load("digits", "train")
-        images = data.images.float() / 255
-        for layer in self.features:
-            if isinstance(layer, nn.BatchNorm2d):
-                layer.momentum = None  # the statistics of this one batch
-        with torch.no_grad():
-            self.features.train()(images)
-            if deep:  # the second block's are those behind the first one's in eval mode
-                self.features[4].reset_running_stats()
-                self.features[1].eval()
-                self.features(images)
-            features = self.features.eval()(images).double()
-        self.head = nearest(torch.stack([features[data.labels == label].mean(0) for label in range(10)]))
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.features(images))
-        return logits
-
-
 class Around(nn.Module):
-    """A network (by default the nearest mean) between a function of the images and a function of the
-    logits."""
+    """The nearest mean between a function of the images and a function of the logits."""
 
-    def __init__(
-        self,
-        before: Layer = lambda x: x,
-        after: Layer = lambda x: x,
-        inside: nn.Module | None = None,
-    ) -> None:
+    def __init__(self, before: Layer = lambda x: x, after: Layer = lambda x: x) -> None:
         super().__init__()
-        self.before, self.after, self.nearest = before, after, inside or nearest(class_means())
+        self.before, self.after, self.nearest = before, after, nearest(class_means())
 
     def forward(self, images: Tensor) -> Tensor:
         return self.after(self.nearest(self.before(images)))
@@ -151,12 +105,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "gradient stopped": (lambda: Around(lambda images: images.detach()), "gradient"),
     "gradient turned round": (lambda: Around(lambda x: Gradient.apply(x, "turned")), "test"),
     "gradient of a pattern": (lambda: Around(lambda x: Gradient.apply(x, "pattern")), "test"),
-    "convolutions, BatchNorm in train mode": (lambda: Convolutional(deep=True).train(), "train mode"),
-    "convolutions, wrong mean": (lambda: Normalized(Convolutional(), [0.9], [0.3]), "normalisation"),
-    "convolutions, gradient stopped": (
-        lambda: Around(lambda x: x.detach(), inside=Convolutional(deep=True)), "gradient"
-    ),
-}  # fmt: skip
+    "BatchNorm in train mode": (lambda: Around(after=nn.BatchNorm1d(10).train()), "train mode"),
+}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -178,9 +128,6 @@ HONEST: dict[str, Callable[[], nn.Module]] = {
     "BatchNorm in eval mode": lambda: Around(after=nn.BatchNorm1d(10).eval()),
     "brighter": lambda: Around(lambda images: 0.9 * images + 0.05),
     "little contrast": lambda: Around(lambda images: torch.sigmoid(3 * (images - 0.5))),
-    "two blocks of convolutions": lambda: Convolutional(deep=True),
-    "convolutions behind a contrast": lambda: Around(contrast, inside=Convolutional()),
-    "convolutions, log-softmax": lambda: Around(after=lambda x: x.log_softmax(1), inside=Convolutional()),
 }
 
 
