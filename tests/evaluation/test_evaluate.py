@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 import math
 import os
@@ -468,27 +467,6 @@ def test_a_checkpoint_that_changed_since_is_not_evaluated(record: Record, run: R
 
 
 # --- a store that cannot be written, or is damaged -----------------------------------------------
-
-
-@pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", refuse)
-
-
-def test_on_a_full_disk_an_interruption_stays_one(
-    record: Record, run: Run, seen: Seen, full_disk: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(BATCH, "cpu", 32)
-
-    def interrupt() -> None:
-        if seen.images:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_task(record, accuracy.clean(), run.changed(check_cancelled=interrupt))
 
 
 @pytest.mark.parametrize("kind", ["results", "outcomes"])

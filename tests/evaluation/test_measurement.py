@@ -73,21 +73,6 @@ def test_a_record_without_a_checkpoint_is_measured_at_initialisation_and_says_so
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_measured_where_each_measure_belongs(trained: dict[str, dict[str, Any]]) -> None:
-    names = ("hessian", "jacobian", "wci", "margin", "sharpness", "nu", "ntk", "snip")
-    record = measure(trained["pgd"], asked(*names), run_in())
-    named = "hessian.weight.lmax jacobian.trained.train wci wci.trace margin.clean margin.robust.pgd.8"
-    named += " sharpness.pgd.8 nu.l2.0.0313725 ntk.clean.fro snip"
-    assert {*named.split()} <= record["metrics"].keys()
-    found = entries(record)
-    assert (found["wci"]["on"], found["wci"]["split"]) == ("trained", "train")
-    assert found["wci"]["layers"].keys() and found["wci"]["se_over"] == "probes"
-    assert found["margin.clean"]["split"] == "test" and "attack" not in found["margin.clean"]
-    assert found["snip"]["on"] == "init"
-    assert record["mine"] == {"kept": [1, 2]}
-
-
-@pytest.mark.slow
 def test_both_weights_and_both_splits_stand_in_one_record(trained: dict[str, dict[str, Any]]) -> None:
     what = asked("jacobian", "hessian", on="both", splits=("train", "test"))
     record = measure(trained["erm"], what, run_in())

@@ -155,24 +155,25 @@ class OneByOne(Backwards):
         future.set_result(run_job(call, self.run.changed(pool=None)))
 
 
-def killed(record: Record, run: Run, after: int) -> None:
-    """Measure the accuracy under PGD, in a process that is killed after so many tiles."""
+def killed(record: Record, run: Run, after: int, question: Evaluation | None = None) -> None:
+    """Measure the accuracy under PGD, or what is asked, in a process that is killed after so many tiles."""
     with pytest.raises(Killed), OneByOne(run) as engine:
         engine.last = after
-        run_task(record, TASKS["pgd"](), run.changed(pool=engine))
+        run_task(record, question or TASKS["pgd"](), run.changed(pool=engine))
 
 
-@pytest.mark.parametrize("after", [1, 2, 5])
+@pytest.mark.parametrize(("task", "after"), [("pgd", 1), ("pgd", 5), ("transfer", 2)])
 @pytest.mark.slow
 def test_a_killed_run_loses_what_was_under_way(
-    after: int, trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
+    task: str, after: int, trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
 ) -> None:
     """Its tiles came in the order 6, 5, 4, 3, 2, 1, and none could be appended to the outcomes."""
     alone, shared = stores
-    expected = run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
+    question = asked(task, trained)
+    expected = run_task(trained["erm"], question, run_in(alone))
     computed.clear()
-    killed(trained["erm"], run_in(shared), after)
-    again = run_task(trained["erm"], TASKS["pgd"](), run_in(shared))
+    killed(trained["erm"], run_in(shared), after, question)
+    again = run_task(trained["erm"], question, run_in(shared))
     assert len(computed) == 6
     assert timeless(again) == timeless(expected) and outcomes(shared) == outcomes(alone)
     assert not list(Store(shared).files("state"))

@@ -140,43 +140,6 @@ def test_the_order_of_the_sources_changes_nothing_and_they_are_loaded_once(
     assert sum(told["broken_by_source"].values()) == broken > 0
 
 
-def test_the_key_of_one_source_is_what_it_was(networks: dict[str, Any]) -> None:
-    (spec,) = task("b").specs
-    assert spec.column()["source"] == named("b")
-    told = spec.settings()
-    assert told["source"] == named("b") and told["source_model"]["dataset"] == "digits"
-    context = CONTEXT.changed(store=store_in("one"), n=20)
-    assert "broken_by_source" not in run_task(record_of("d"), task("b"), context)["evals"][-1]
-
-
-@pytest.mark.parametrize("after", [1, 2])
-def test_an_interrupted_run_goes_on_in_other_chunks(
-    after: int, networks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(base, "BATCH", {"cpu": 8})
-
-    class Pulled(Exception):
-        """A power cut."""
-
-    calls = itertools.count()
-
-    def check() -> None:
-        if next(calls) == after:
-            raise Pulled
-
-    asked = task("abc", diversity=0.5)
-
-    def at(folder: str, **options: Any) -> Run:
-        return Run.of(tool="test", store=store_in(folder), device="cpu", threads=1, n=100, **options)
-
-    whole = run_task(record_of("d"), asked, at("whole"))
-    with pytest.raises(Pulled):
-        run_task(record_of("d"), asked, at("cut", check_cancelled=check))
-    resumed = run_task(record_of("d"), asked, at("cut", batch=5))
-    wanted, found = (entry(one, "transfer.mi-fgsm10.40") for one in (whole, resumed))
-    assert found["value"] == wanted["value"] and found["broken_by_source"] == wanted["broken_by_source"]
-
-
 @pytest.mark.parametrize(
     ("network", "says"),
     [

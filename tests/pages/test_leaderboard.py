@@ -25,7 +25,6 @@ from rbtools.scoring.rank_order import bands as rank_bands
 from tests import runner
 
 pytestmark = pytest.mark.xdist_group("browser")
-ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 Record = dict[str, Any]
 
@@ -461,21 +460,6 @@ def test_records_that_lack_a_metric_are_scored_as_rb_score_does(opened: Any, mis
         assert f"--missing {missing}" in command and agree(found, scored(records, command))
 
 
-def test_scaled_within_groups_it_is_a_score_of_each_group(opened: Any) -> None:
-    records = benchmark()
-    page = opened(records)
-    page.select_option("#scope", label="records of one data set and model")
-    found, command = page_scores(page, records), page.inner_text("#score-command")
-    assert "--within dataset,arch.name records.jsonl" in command
-    want = scored(records, command)
-    assert agree(found, want) and not agree(found, scored(records, "rb-score records.jsonl"))
-    page.select_option("#mean-field", value="train.method")
-    cells = page.locator("#mean-table tbody tr").all_inner_texts()
-    means = {row.split("\t")[0]: row.split("\t")[1] for row in cells}
-    of_pgd = [value or 0 for value, one in zip(want, records, strict=True) if one["train"]["method"] == "pgd"]
-    assert means["pgd"] == f"{sum(of_pgd) / 4:.4f}"
-
-
 def test_ranks_have_bands_and_the_places_that_intervals_leave_open(opened: Any) -> None:
     dice = random.Random(1)
     intervals, found = {}, []
@@ -604,35 +588,3 @@ def test_of_six_thousand_rows_only_those_in_view_are_drawn(opened: Any) -> None:
         shown = column(page, "clean")
         assert shown == [f"{value:.4f}" for value in want[first : first + len(shown)]]
     assert first + len(shown) == 6466
-
-
-def test_everything_that_can_be_used_has_a_name_and_the_table_its_semantics(opened: Any) -> None:
-    page = opened(benchmark())
-    unnamed = page.evaluate(
-        """() => [...document.querySelectorAll("button, input, select, dialog, [role=region]")].filter(
-          (one) => !(one.labels?.length && [...one.labels].some((label) => label.textContent.trim())) &&
-          !one.getAttribute("aria-label") && !document.getElementById(one.getAttribute("aria-labelledby"))
-          && !(one.tagName === "BUTTON" && one.textContent.trim())).map((one) => one.outerHTML)"""
-    )
-    assert unnamed == []
-    assert page.locator("#table caption").count() == 1 and page.locator('[role="status"]').count() == 1
-    assert page.locator("#body tr").first.locator('th[scope="row"]').count() == 1
-    assert page.evaluate(
-        "[...document.querySelectorAll('#head tr:last-child th')].every((h) => h.scope === 'col')"
-    )
-    assert page.evaluate("document.documentElement.lang") == "en"
-    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
-    assert len(ids) == len(set(ids))
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_scrolls_the_table_and_not_the_page(opened: Any, scheme: str) -> None:
-    page = opened(benchmark(), viewport={"width": 390, "height": 844}, color_scheme=scheme)
-    page.click("#score-panel summary")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
-    assert dark == (scheme == "dark")
-    page.click("#theme")
-    assert (page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)") != dark
-    page.locator("button.name").first.click()
-    assert page.evaluate("document.getElementById('record').getBoundingClientRect().width") <= 390

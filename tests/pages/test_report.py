@@ -9,10 +9,6 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from rbtools.attacks import ATTACKS
-from rbtools.certification import CERTIFIERS
-from rbtools.pages import bibliography
-from rbtools.training import METHODS
 from tests import runner
 from tests.runner import model
 
@@ -145,32 +141,6 @@ def test_what_cannot_be_reported_is_said_and_nothing_is_written(
     result = run(arguments, *records)
     assert result.exit_code == 1 and words in result.stderr, result.stderr
     assert not Path("r.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("kind", "cited"),
-    [
-        (ATTACKS, bibliography.ATTACKS),
-        (METHODS, bibliography.TRAININGS),
-        (CERTIFIERS, bibliography.CERTIFICATES),
-    ],
-)
-def test_a_method_is_cited_as_its_docstring_says(kind: Any, cited: dict[str, tuple[str, ...]]) -> None:
-    assert set(cited) <= set(kind)
-    for name, keys in cited.items():
-        said = kind.load(name).__doc__ or ""
-        numbers = re.findall(r"eprint = \{(.*?)\}", "".join(bibliography.entries()[key] for key in keys))
-        if "arXiv" in said:
-            assert any(number in said for number in numbers), name
-
-
-def test_the_latex_row_has_the_means_of_corruptions_and_clean_accuracy_first() -> None:
-    from rbtools.pages.report_command import _latex
-
-    metrics = {"corrupt.fog.3": 0.1, "pgd20.8": 0.2, "corrupt.fog.mean": 0.3, "acc": 0.9}
-    assert "0.1" in _latex({"arch": {"name": "a"}, "metrics": metrics})
-    row = _latex({"arch": {"name": "a"}, "metrics": {**metrics, "corrupt.mean": 0.5}})
-    assert "0.1" not in row and row.index("0.9") < row.index("0.2") < row.index("0.3") < row.index("0.5")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.store import Store, digest, listing
+from rbtools.store import Store, listing
 from rbtools.store.checksum import sealed
 
 FIELDS = ("arch", "dataset", "train", "checkpoint", "metrics", "evals")
@@ -103,18 +102,3 @@ def test_what_is_no_store_is_said_and_not_made() -> None:
     with pytest.raises(RbError, match=r"photos is no store: it has no format\.json"):
         list(listing.records(Store("photos")))
     assert list(listing.records(Store("photos/cat"))) == []  # an empty folder may become one
-
-
-def test_usage_counts_files_and_bytes_of_each_kind(filled: Any) -> None:
-    filled.store.keep_state(digest({}), b"state")
-    (filled.store.folder / "results" / "00").mkdir(exist_ok=True)
-    (filled.store.folder / "results" / "00" / ".aside-x").write_bytes(b"12345")
-    rows = {row["kind"]: row for row in listing.usage(filled.store)}
-    counts = {kind: row["files"] for kind, row in rows.items() if row["files"]}
-    kinds = {"results": 6, "outcomes": 4, "objects": 2, "state": 1, "aside": 1}
-    cache = len(filled.files("cache"))
-    assert counts == {**kinds, **({"cache": cache} if cache else {}), "total": 14 + cache}
-    assert rows["results"]["bytes"] == sum(path.stat().st_size for path in filled.files("results"))
-    assert rows["aside"]["bytes"] == 5
-    assert rows["total"]["bytes"] == sum(row["bytes"] for kind, row in rows.items() if kind != "total")
-    assert rows["results"]["disk_bytes"] >= 0 and json.dumps(list(rows.values()))
