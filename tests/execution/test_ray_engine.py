@@ -6,7 +6,6 @@ What only a real cluster shows is in test_ray.py.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import signal
 import socket
 import sys
@@ -41,14 +40,11 @@ class RayTaskError(Exception):
 class Ref:
     """What `.remote()` gives."""
 
-    def __init__(self, ray: FakeRay, future: Future[Any]) -> None:
-        self._ray, self._future = ray, future
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
 
     def future(self) -> Future[Any]:
         return self._future
-
-    def __del__(self) -> None:
-        self._ray.dropped.append("while it shuts down" if self._ray.shutting_down.is_set() else "in time")
 
 
 class Remote:
@@ -62,7 +58,7 @@ class Remote:
         return self
 
     def remote(self, *args: Any) -> Any:
-        return Ref(self._ray, self._ray.threads.submit(self._ray.task, self._thing, *args))
+        return Ref(self._ray.threads.submit(self._ray.task, self._thing, *args))
 
 
 class FakeRay:
@@ -72,35 +68,21 @@ class FakeRay:
         self.resources: list[dict[str, float]] = [{"CPU": 2.0}]
         self.failures: list[Exception] = []
         self.options: list[dict[str, Any]] = []
-        self.cancelled = self.running = self.most = 0
-        self.lock = threading.Lock()
+        self.cancelled = 0
         self.joined = False
-        self.left, self.shutting_down, self.may_shut_down = (threading.Event() for _ in range(3))
-        self.may_shut_down.set()
-        self.dropped: list[str] = []
+        self.left = threading.Event()
         self.threads = ThreadPoolExecutor(8)
 
     def task(self, function: Callable[..., Any], *args: Any) -> Any:
-        with self.lock:
-            self.running += 1
-            self.most = max(self.most, self.running)
-            failure = self.failures.pop(0) if self.failures else None
-        try:
-            if failure is not None:
-                raise failure
-            return function(*args)
-        finally:
-            with self.lock:
-                self.running -= 1
+        if self.failures:
+            raise self.failures.pop(0)
+        return function(*args)
 
     def init(self, **options: Any) -> None:
         assert options["log_to_driver"] is False
         self.joined = True
 
     def shutdown(self) -> None:
-        self.shutting_down.set()
-        self.may_shut_down.wait(PATIENCE)
-        self.shutting_down.clear()
         self.left.set()
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -210,22 +192,6 @@ def test_leaving_stops_what_runs(ray: FakeRay) -> None:
         raise KeyboardInterrupt
     assert ray.cancelled == 1 and ray.left.wait(PATIENCE)
     gate.set()
-
-
-def test_no_reference_is_dropped_while_ray_shuts_down(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_engine, "_SECONDS_WHEN_INTERRUPTED", 0.1)  # Ray shuts down for longer
-    ray.may_shut_down.clear()
-    gate = threading.Event()
-    ray.task = lambda function, *args: gate.wait(PATIENCE)  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt), RayEngine(run_with()) as engine:
-        engine.submit(Job(Echo(), {}))
-        raise KeyboardInterrupt
-    del engine
-    gate.set()
-    assert ray.shutting_down.wait(PATIENCE)
-    gc.collect()
-    assert "while it shuts down" not in ray.dropped  # Ray would end the process
-    ray.may_shut_down.set()
 
 
 def test_a_node_that_does_not_see_the_store_says_so(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
