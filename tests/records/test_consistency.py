@@ -79,12 +79,10 @@ def changed(metric: str, right: int | None = None, **fields: Any) -> Record:
 
 PLANTED = [
     (changed("aa.8", value=0.6, ci95=[0.47, 0.53]), ("aa.8", "interval")),
-    (changed("aa.8", ci95=[0.50, 0.51]), ("aa.8", "interval")),
     (changed("aa.8", value=0.50345), ("aa.8", "count")),
     (changed("aa.8", value=50.3, ci95=[50.3, 50.3]), ("aa.8", "share")),
     (changed("acc", n=0), ("acc", "n")),
     (changed("aa.8", eps=8.0), ("aa.8", "unit")),
-    (changed("aa.8", eps=8.0, norm="l2"), ("aa.8", "unit")),
     (changed("pgd9.l2.0.5", norm="l1"), ("pgd9.l2.0.5", "unit")),
     (changed("aa.8", eps=0.08), ("aa.8", "unit")),
     (changed("pgd20.8", steps=10), ("pgd20.8", "unit")),
@@ -93,7 +91,6 @@ PLANTED = [
     (changed("aa.8", 700), ("aa.8", "AutoAttack")),
     (changed("ge.acc", value=0.02), ("ge.acc", "parts")),
     (changed("aa.8", broken_by={"apgd-ce": 900}), ("aa.8", "parts")),
-    (changed("aa.8", broken_by_source={"ensemble": 900}), ("aa.8", "parts")),
 ]
 
 

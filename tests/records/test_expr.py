@@ -46,22 +46,15 @@ def value(text, record=RECORD):
     [
         ("acc > 0.8 and arch.none == 0", True),
         ("class in [7, 9]", True),
-        ("count + 1", 4),
         ("count (count, none)", 2),
         ("train.method in ['pgd', \"trades\"]", True),
-        ("dataset == 'cifar10' and dataset >= 'cifar'", True),
         ("train.augment == true and train.note == null and not false", True),
         ("train.config.lambda / train.config.in.dots", 1.2),
         ("metrics.acc == acc and arch.acc == -1", True),  # a metric before the architecture's field
         ("acc - apgd-ce.8", 0.9 - 0.35),
-        ("acc- 0.5", 0.9 - 0.5),
-        ("2*acc", 1.8),
-        ("acc *2", 1.8),
         ("mean(fgsm.*)*2", 0.75),
         ("8/255", 8 / 255),
         ("pr.uniform.0.08 - pgd20.l2.0.5", 0.97 - 0.6),
-        ("0.2 < fgsm.16 <= 0.25 < acc", True),
-        ("true or acc", True),
         ("not acc < 0.5 or missing > 1", True),  # the second condition is not looked at
         ("1 == true or 1 == 'one' or 0 == null", False),
         ("1 == 1.0 and 'a' not in [1, null]", True),
@@ -76,15 +69,12 @@ def test_values(text, expected):
     ("text", "expected"),
     [
         ("mean(fgsm.*, pgd20.*)", statistics.mean([0.5, 0.25, 0.4, 0.6])),
-        ("min(corrupt.*.3)", 0.65),
-        ("sum(fgsm.*)", 0.75),
         ("count(*)", len(METRICS)),
         ("count(nothing.*)", 0),
         ("std(fgsm.*, acc)", statistics.stdev([0.5, 0.25, 0.9])),
         ("abs(fgsm.16 - fgsm.8)", 0.25),
         ("log(acc)", math.log(0.9)),
         ("sqrt(mean(acc, 1 - acc))", math.sqrt(0.5)),
-        ("sum(acc, acc)", 1.8),
         ("sum(fgsm.8, fgsm.*)", 0.75),  # what is named, or was matched, is not counted again
         ("sum(fgsm.*, *.8)", 0.5 + 0.25 + 0.4 + 0.35),
     ],
@@ -98,26 +88,16 @@ def test_functions_and_globs(text, expected):
     [
         ("", "found the end"),
         ("acc > > 0.8", "found '>': invalid syntax. Expected names, numbers"),
-        ("acc > 0.8 AND none == 0", "found 'AND'"),
-        ("acc & 2", "found 'acc & 2'"),
-        ("acc > 8bit", "found 'bit'"),
         ("acc > 1e999", "found '1e999'"),
         ("dataset == 'cifar10", "unterminated string"),
         ("(acc > 0.8", "found '(': '(' was never closed"),
         ("acc*2", "'acc*2' stands for many metrics"),
-        ("acc*2", "with spaces it calculates"),
         ("mean(fgsm.* - 1)", "an argument of its own"),
         ("meen(fgsm.*)", "Did you mean 'mean'"),
         ("mean()", "one value or more"),
-        ("mean(acc", "'(' was never closed"),
-        ("mean(a=acc)", "found 'mean(a=acc)'"),
         ("sqrt(fgsm.*)", "sqrt() takes one value"),
         ("acc in 'x'", "'in' needs a list such as"),
-        ("acc not 5", "found '5'"),
-        ("acc; 1", "found ';'"),
         ("[acc for acc in acc]", "does not parse"),
-        ("lambda: 1", "found ':'"),
-        ("(acc) [0]", "found '(acc) [0]'"),
         ("__import__('os')", "no function '__import__'"),
         ("mean(acc).real", "found 'mean(acc).real'"),
     ],
@@ -328,20 +308,6 @@ def test_the_distance_of_a_cell_is_the_number_of_edges_that_differ():
         expr.compile("distance(9)")({"arch": {"space": "zoo"}})
     with pytest.raises(RbError, match="takes one value"):
         expr.compile("distance(9, 10)")
-
-
-@pytest.mark.parametrize(
-    ("text", "items"),
-    [
-        ("acc, fgsm.*", ["acc", "fgsm.*"]),
-        ("count(max(a, b), c):2,d", ["count(max(a, b), c):2", "d"]),
-        ("train.method in ['a', 'b)'], c", ["train.method in ['a', 'b)']", "c"]),
-        (" , a,, ", ["a"]),
-        ("a), b", ["a)", "b"]),
-    ],
-)
-def test_items(text: str, items: list[str]) -> None:
-    assert expr.items(text) == items
 
 
 def test_number_is_none_where_there_is_none() -> None:

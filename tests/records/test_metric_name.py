@@ -58,10 +58,8 @@ def test_default_rank_key() -> None:
 @pytest.mark.parametrize(
     ("name", "wanted", "over", "family"),
     [
-        (metric_name.attack_name("pgd20", 8 / 255), "pgd20.8", "eps", "pgd20"),
         (metric_name.attack_name("pgd20.l2", 0.5, "l2"), "pgd20.l2.0.5", "eps", "pgd20.l2"),
         (metric_name.split_name("fgsm.8", "train"), "train.fgsm.8", "eps", "train.fgsm"),
-        (metric_name.split_name("fgsm.8", "test"), "fgsm.8", "eps", "fgsm"),
         (metric_name.corrupt_name("fog", 3), "corrupt.fog.3", "severity", "corrupt.fog"),
         (metric_name.corrupt_name("fog", "mean"), "corrupt.fog.mean", "", "corrupt.fog"),
         (metric_name.ge_name("pr-all.uniform.0.08"), "ge.pr-all.uniform.0.08", "gamma", "ge.pr-all.uniform"),

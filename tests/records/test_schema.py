@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,13 +13,6 @@ from rbtools.jobs import train_test_gap
 from rbtools.pages import page_content
 from rbtools.records import results, schema
 from rbtools.scoring import corruptions, merge
-
-
-@pytest.mark.parametrize("table", [schema.RECORD, schema.TRAIN, schema.EVALS])
-def test_a_field_stands_once_in_its_table(table: tuple[schema.Field, ...]) -> None:
-    assert [name for name, count in Counter(field.name for field in table).items() if count > 1] == []
-    assert all(field.doc and not field.doc.endswith(".") for field in table)
-
 
 BASE = {"tool": "rb-x", "metric": "corrupt.fog.1", "corruption": "fog", "value": 0.5, "ci95": [0.4, 0.6]}
 
