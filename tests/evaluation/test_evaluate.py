@@ -60,44 +60,19 @@ def record(trained: dict[str, Record]) -> Record:
     return trained["erm"]
 
 
-class Counting(nn.Module):
-    """A model that counts the images it is shown."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self.seen = model, 0
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.seen += len(images)
-        logits: Tensor = self.model(images)
-        return logits
-
-
-class Seen:
-    """All models that the engine loads, counted together."""
-
-    def __init__(self) -> None:
-        self.models: list[Counting] = []
-
-    @property
-    def images(self) -> int:
-        return sum(model.seen for model in self.models)
-
-    def since(self, before: int) -> int:
-        return self.images - before
-
-
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    found, load = Seen(), resolve.load_model
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the batches that go through the models that the engine loads."""
+    sizes: list[int] = []
+    load = resolve.load_model
 
     def counted(*args: Any) -> nn.Module:
-        model = Counting(load(*args))
-        found.models.append(model)
+        model = load(*args)
+        model.register_forward_pre_hook(lambda module, given: sizes.append(len(given[0])))
         return model
 
     monkeypatch.setattr(resolve, "load_model", counted)
-    return found
+    return sizes
 
 
 @pytest.fixture
@@ -159,14 +134,14 @@ def test_memory_that_runs_out_halves_the_batch_and_goes_on(
 
 
 def test_more_examples_go_on_from_fewer_and_fewer_are_the_first_of_more(
-    record: Record, run: Run, seen: Seen
+    record: Record, run: Run, seen: list[int]
 ) -> None:
+    some = {}
     for n, images in ((10, 10), (30, 30), (20, 30)):
-        some = run_task(record, accuracy.clean(), run.changed(n=n))
-        assert seen.images == images
-        with_others, seen.models = seen.models, []
-        assert found(some) == found(run_task(record, accuracy.clean(), keeping_nothing(n=n)))
-        seen.models = with_others
+        some[n] = run_task(record, accuracy.clean(), run.changed(n=n))
+        assert sum(seen) == images
+    for n, result in some.items():
+        assert found(result) == found(run_task(record, accuracy.clean(), keeping_nothing(n=n)))
 
 
 def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_before(
@@ -179,20 +154,20 @@ def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_befo
 
 
 def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
-    record: Record, run: Run, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    record: Record, run: Run, seen: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(BATCH, "cpu", 32)
     tile = batch_size(torch.device("cpu"), (1, 8, 8))
 
     def interrupt() -> None:
-        if seen.images >= 2 * tile:
+        if sum(seen) >= 2 * tile:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_task(record, accuracy.clean(), run.changed(check_cancelled=interrupt))
-    assert seen.images == 2 * tile == 256
+    assert sum(seen) == 2 * tile == 256
     resumed = run_task(record, accuracy.clean(), run_in(Path("rb-store")))
-    assert seen.images == TEST_IMAGES
+    assert sum(seen) == TEST_IMAGES
     assert found(resumed) == found(run_task(record, accuracy.clean(), keeping_nothing()))
 
 
@@ -259,17 +234,9 @@ class Blind(Liar):
 
 
 def test_an_attack_that_returns_no_numbers_or_another_shape_is_no_success(
-    record: Record, run: Run, model_is: Callable[[nn.Module], None]
+    known: dict[str, Record], run: Run
 ) -> None:
-    images, labels = images_and_labels()
-    known = {image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
-
-    class Right(nn.Module):
-        def forward(self, inputs: Tensor) -> Tensor:
-            classes = [known[image.numpy().tobytes()] for image in inputs]
-            return nn.functional.one_hot(torch.tensor(classes), 10).float()
-
-    model_is(Right())
+    record = known["erm"]
     with pytest.raises(RbError, match=r"The attack blind gave NaN or infinite pixels for image 123\."):
         run_task(record, accuracy.attacked(Blind(), (0.1,)), run)
     with pytest.raises(RbError, match=r"liar returned images of shape .*7, 8\); expected"):
@@ -335,24 +302,19 @@ def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: Run
     assert entry["ci95"] == pytest.approx([p - q - below, p - q + above], abs=1e-12)
 
 
-def test_ge_without_a_value_on_one_side_says_which(
+def test_where_no_image_is_right_pr_and_its_ge_have_a_reason_and_no_value(
     record: Record, run: Run, model_is: Callable[[nn.Module], None]
 ) -> None:
-    images, labels = images_and_labels()
-    known = {image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
-
-    class Memory(nn.Module):
-        """Classifies only the test images correctly."""
-
-        def forward(self, images: Tensor) -> Tensor:
-            classes = [known.get(image.numpy().tobytes(), 10) for image in images]
-            return nn.functional.one_hot(torch.tensor(classes), 11).float()
-
-    model_is(Memory())
+    wrong = nn.Sequential(nn.Flatten(), nn.Linear(64, 11))
+    wrong[1].weight.data.zero_()
+    wrong[1].bias.data = torch.eye(11)[10]  # a class that no image has
+    model_is(wrong)
     question = noisy(NOISES.build("uniform"), (1e-3,), Estimator(rho=()), 2)
     result = GapJob((question,), 10)(record, run.changed(n=10))
-    assert "ge.pr.uniform.0.001" not in result["metrics"]
-    assert result["evals"][-1]["reason"].startswith("on train: no image is classified correctly")
+    assert not {"pr.uniform.0.001", "ge.pr.uniform.0.001"} & result["metrics"].keys()
+    gap, pr = ({e["metric"]: e for e in result["evals"]}[f"{side}pr.uniform.0.001"] for side in ("ge.", ""))
+    assert pr["value"] is None and "no image is classified correctly" in pr["reason"] and "ci95" not in pr
+    assert gap["reason"].startswith("on train: no image is classified correctly")
 
 
 # --- several protocols, several data sets --------------------------------------------------------
@@ -472,7 +434,7 @@ def test_a_checkpoint_that_changed_since_is_not_evaluated(record: Record, run: R
 @pytest.mark.parametrize("kind", ["results", "outcomes"])
 @pytest.mark.parametrize("damage", [b"", b"{}", b"\x93NUMPY", None])
 def test_damaged_results_are_computed_again(
-    kind: str, damage: bytes | None, record: Record, run: Run, seen: Seen
+    kind: str, damage: bytes | None, record: Record, run: Run, seen: list[int]
 ) -> None:
     good = run_task(record, accuracy.clean(), run.changed(n=20))
     for path in Path("rb-store/results").glob("*/*"):
@@ -481,10 +443,10 @@ def test_damaged_results_are_computed_again(
     for path in Path("rb-store", kind).glob("*/*"):
         data = path.read_bytes()
         path.write_bytes(data.replace(b"9", b"8")[:-3] if damage is None else damage)
-    before = seen.images
+    seen.clear()
     again = run_in(Path("rb-store"), n=20)
     assert found(run_task(record, accuracy.clean(), again)) == found(good)
-    assert seen.since(before) == (20 if kind == "outcomes" else 0)
+    assert sum(seen) == (20 if kind == "outcomes" else 0)
     assert again.store.damaged
     fine = run_in(Path("rb-store"), n=20)
     run_task(record, accuracy.clean(), fine)
