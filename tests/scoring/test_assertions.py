@@ -27,16 +27,12 @@ def model(name: str = "a", value: float = 0.45, **more: Any) -> Record:
     [
         ("aa.8 >= .35", True),  # the lower end is .35
         ("aa.8 > .35", False),
-        ("aa.8 >= .36", False),
         ("aa.8 <= .55", True),  # the upper end is .55
         ("aa.8 < .55", False),
-        ("aa.8 <= .54", False),
         ("params <= 100", True),  # a field is exact
-        ("params * 2 < 200", False),
         ("acc >= 0", False),  # the record has none
         ("cost < 9", False),  # no interval
         ("mean(aa.*) >= .35", True),  # the interval of a mean of metrics
-        ("mean(aa.*) > .35", False),
         ("mean(aa.*, cost) > 0", False),
     ],
 )

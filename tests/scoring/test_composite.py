@@ -82,10 +82,7 @@ def test_rescaling_a_metric_or_all_weights_changes_nothing(
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("acc", Term("acc")),
-        ("ge.pgd20.8", Term("ge.pgd20.8")),
         ("ge.pgd20.8:higher", Term("ge.pgd20.8", 1.0, True)),
-        ("acc:2", Term("acc", 2.0)),
         ("acc:0.5:lower", Term("acc", 0.5, False)),
         ("acc:lower:0.5", Term("acc", 0.5, False)),
     ],

@@ -100,11 +100,3 @@ def test_strong_correlations_of_ten_records_are_covered(kind: str, true: float, 
         assert found.low is not None and found.high is not None
         hits.append(found.low[0, 0] <= sign * true <= found.high[0, 0])
     assert np.mean(hits) > 0.94
-
-
-def test_draws_depend_on_nothing_but_the_seed() -> None:
-    numbers = table(30, ties=False)
-    some = correlate.matrix("spearman", NAMES, numbers, ["a"], ["b"], bootstrap=50, seed=1).low
-    every, other = (values("spearman", numbers, bootstrap=50, seed=seed).low for seed in (1, 2))
-    assert some is not None and every is not None and other is not None
-    assert some[0, 0] == pytest.approx(every[0, 1], abs=1e-12) and every[0, 1] != other[0, 1]

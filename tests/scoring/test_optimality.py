@@ -21,14 +21,6 @@ def record(acc: float = 0.8, **curves: list[float]) -> dict[str, Any]:
     return {"metrics": {entry["metric"]: entry["value"] for entry in evals}, "evals": evals}
 
 
-def test_the_lowest_curve_has_1_and_one_that_finds_nothing_0() -> None:
-    curves = record(fmn=[0.6, 0.4, 0.2, 0.1], pgd20=[0.8, 0.8, 0.8, 0.8], cw20=[0.7, 0.6, 0.5, 0.45])
-    assert optimality(curves, "fmn") == pytest.approx(1)
-    assert optimality(curves, "pgd20") == pytest.approx(0)
-    # areas in steps of 2: (c - a) / (c - b), with c = 6.4, a = 4.85, b = 3.3
-    assert optimality(curves, "cw20") == pytest.approx((6.4 - 4.85) / (6.4 - 3.3))
-
-
 def test_the_envelope_is_of_all_attacks_and_ends_at_0() -> None:
     curves = record(fmn=[0.6, 0.2, 0, 0], pgd20=[0.4, 0.3, 0.2, 0.2])
     # the envelope is .8 .4 .2 0 up to 6

@@ -31,13 +31,6 @@ def test_equals_share_a_rank_and_missing_values_come_last(
     assert found == ranks
 
 
-def test_later_keys_decide_between_equals() -> None:
-    pairs = [(1, 5), (2, 1), (2, 3), (1, 5), (None, 9), (2, None)]
-    found = rank_order.rank(pairs, lambda pair: pair, higher=(True, False))
-    assert [one.rank for one in found] == [1, 2, 3, 4, 4, None]
-    assert [one.record for one in found] == [(2, 1), (2, 3), (2, None), (1, 5), (1, 5), (None, 9)]
-
-
 def test_what_cannot_be_ranked() -> None:
     with pytest.raises(RbError, match="Cannot rank by 'trades', which is not a number"):
         rank_order.rank([0.1, "trades"], lambda value: value)

@@ -85,18 +85,14 @@ def test_csv_has_full_precision_and_interval_columns() -> None:
 @pytest.mark.parametrize(
     ("name", "heading", "share"),
     [
-        ("acc", "clean", True),
         ("pgd20.8", "PGD-20, ε = 8/255", True),
         ("train.pgd20.l2.0.5", "train: PGD-20 (L2), ε = 0.5", True),
-        ("cw-l2.0.5", "CW (L2), ε = 0.5", True),
         ("ge.aa.l1.12", "GE AutoAttack (L1), ε = 12", True),
         ("cert.smooth.0.25.0.5", "certified by smoothing, σ = 0.25, ε = 0.5", True),
         ("pr.uniform.0.0313725", "PR uniform, γ = 8/255", True),
         ("probacc-all.uniform.0.08.0.05", "ProbAcc (all images) uniform, γ = 0.08, ρ = 0.05", True),
         ("corrupt.gaussian_noise.3", "gaussian noise, severity 3", True),
-        ("corrupt.fog.mean", "fog mean", True),
         ("robust.2", "robust.2", True),
-        ("params", "params", False),
         ("mean(pgd20.*) - acc", "mean(pgd20.*) - acc", True),
         ("acc / pgd20.8", "acc / pgd20.8", False),
     ],
