@@ -39,20 +39,15 @@ from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
-from rbtools.store import Store
-from tests.runner import Record, run_task
+from tests.runner import Record, run_in, run_task
 
 TEST_IMAGES = 355
-
-
-def run_in(folder: Path | None, **options: Any) -> Run:
-    return Run.of(tool="rb-test", store=Store(folder), device="cpu", threads=1, **options)
 
 
 @pytest.fixture
 def run(trained: dict[str, Record]) -> Run:
     """A run on the test's own store, which has the trained networks' checkpoints."""
-    return run_in(Path("rb-store"))
+    return run_in()
 
 
 @pytest.fixture
@@ -100,13 +95,6 @@ def images_and_labels() -> tuple[Tensor, Tensor]:
 # --- what is computed together, and what again ---------------------------------------------------
 
 
-def keeping_nothing(**options: Any) -> Run:
-    """A run that finds checkpoints in the store and computes everything else."""
-    run = run_in(Path("rb-store"), **options)
-    run.store.force = True
-    return run
-
-
 class Cramped(nn.Module):
     """A model on a device that holds so many images at a time."""
 
@@ -124,13 +112,13 @@ class Cramped(nn.Module):
 def test_memory_that_runs_out_halves_the_batch_and_goes_on(
     record: Record, run: Run, model_is: Callable[[nn.Module], None]
 ) -> None:
-    wanted = run_task(record, pgd(8), keeping_nothing(n=60))
+    wanted = run_task(record, pgd(8), run_in(force=True, n=60))
     model = resolve.load_model(record, data_of(record, run), run, torch.device("cpu"))
     model_is(Cramped(model, room=9))
-    assert found(run_task(record, pgd(8), keeping_nothing(n=60))) == found(wanted)
+    assert found(run_task(record, pgd(8), run_in(force=True, n=60))) == found(wanted)
     model_is(Cramped(model, room=0))
     with pytest.raises(RbError, match="Memory ran out with one image at a time"):
-        run_task(record, pgd(8), keeping_nothing(n=60))
+        run_task(record, pgd(8), run_in(force=True, n=60))
 
 
 def test_more_examples_go_on_from_fewer_and_fewer_are_the_first_of_more(
@@ -141,7 +129,7 @@ def test_more_examples_go_on_from_fewer_and_fewer_are_the_first_of_more(
         some[n] = run_task(record, accuracy.clean(), run.changed(n=n))
         assert sum(seen) == images
     for n, result in some.items():
-        assert found(result) == found(run_task(record, accuracy.clean(), keeping_nothing(n=n)))
+        assert found(result) == found(run_task(record, accuracy.clean(), run_in(force=True, n=n)))
 
 
 def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_before(
@@ -150,7 +138,7 @@ def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_befo
     question = accuracy.attacked(ATTACKS.build("square", backend="pyautoattack", queries=20), (16 / 255,))
     run_task(record, question, run.changed(n=10))
     after = run_task(record, question, run.changed(n=60))
-    assert found(after) == found(run_task(record, question, keeping_nothing(n=60)))
+    assert found(after) == found(run_task(record, question, run_in(force=True, n=60)))
 
 
 def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
@@ -166,9 +154,9 @@ def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
     with pytest.raises(KeyboardInterrupt):
         run_task(record, accuracy.clean(), run.changed(check_cancelled=interrupt))
     assert sum(seen) == 2 * tile == 256
-    resumed = run_task(record, accuracy.clean(), run_in(Path("rb-store")))
+    resumed = run_task(record, accuracy.clean(), run_in())
     assert sum(seen) == TEST_IMAGES
-    assert found(resumed) == found(run_task(record, accuracy.clean(), keeping_nothing()))
+    assert found(resumed) == found(run_task(record, accuracy.clean(), run_in(force=True)))
 
 
 # --- attacks ------------------------------------------------------------------------------------
@@ -444,11 +432,11 @@ def test_damaged_results_are_computed_again(
         data = path.read_bytes()
         path.write_bytes(data.replace(b"9", b"8")[:-3] if damage is None else damage)
     seen.clear()
-    again = run_in(Path("rb-store"), n=20)
+    again = run_in(n=20)
     assert found(run_task(record, accuracy.clean(), again)) == found(good)
     assert sum(seen) == (20 if kind == "outcomes" else 0)
     assert again.store.damaged
-    fine = run_in(Path("rb-store"), n=20)
+    fine = run_in(n=20)
     run_task(record, accuracy.clean(), fine)
     assert not fine.store.damaged and fine.store.found == 1
 

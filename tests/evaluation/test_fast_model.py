@@ -74,26 +74,6 @@ def test_a_search_that_is_wrong_decides_nothing() -> None:
     assert fooled.totals["unconfirmed"] > 0 and "unconfirmed" not in plain.totals
 
 
-@pytest.mark.parametrize(("name", "options"), [("fgsm", {}), ("pgd", {"steps": 1})])
-def test_a_single_step_in_float32_takes_three_passes_and_has_the_verdicts_of_the_model(
-    name: str, options: dict[str, Any]
-) -> None:
-    model = network("nb201")
-    images = torch.rand(64, *SHAPE, generator=torch.Generator().manual_seed(2))
-    labels = model(images).argmax(1)
-    labels[:16] = (labels[:16] + 1) % 10
-    ids = torch.arange(len(images))
-    attack = ATTACKS.build(name, eps=48 / 255, **options)
-    plain = attacking.run_attack(Batch(model, images, labels, ids, seed=0, chunk_size=16), attack)
-    fast = make_fast_model(model, "fp32", SHAPE).model
-    batch = Batch(model, images, labels, ids, seed=0, chunk_size=16, fast_model=fast)
-    prepared = attacking.run_attack(batch, attack)
-    assert torch.equal(plain.survived, prepared.survived)
-    if name == "fgsm":
-        assert prepared.totals["forward"] == 64 + 48 + 48 and prepared.totals["backward"] == 48
-    assert 0 < prepared.survived.sum() < 48 and "unconfirmed" not in prepared.totals
-
-
 def test_passes_and_vanishing_gradients_are_counted() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
     metered = CountingModel(model)

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from rbtools.errors import RbError
-from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.jobs import measure_batches
@@ -24,14 +23,10 @@ from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.train_model import TrainingTask
 from rbtools.training import METHODS
 from tests.conftest import SMALL_ARCH
-from tests.runner import in_a_process, measure
+from tests.runner import in_a_process, measure, run_in, timeless
 
 FRESH = {"schema": 1, "arch": SMALL_ARCH, "dataset": "digits"}
 SMALL: dict[str, Any] = {"hessian": {"probes": 2, "iterations": 5}, "wci": {"probes": 2}, "nu": {"steps": 2}}
-
-
-def run_in(force: bool = False, **own: Any) -> Run:
-    return Run.of(tool="rb-measure", store=Store("rb-store", force=force), device="cpu", threads=1, **own)
 
 
 def asked(*names: str, **own: Any) -> MeasureJob:
@@ -72,19 +67,6 @@ def test_a_record_without_a_checkpoint_is_measured_at_initialisation_and_says_so
     assert other["metrics"]["ntk.clean.fro"] != record["metrics"]["ntk.clean.fro"]
 
 
-@pytest.mark.slow
-def test_both_weights_and_both_splits_stand_in_one_record(trained: dict[str, dict[str, Any]]) -> None:
-    what = asked("jacobian", "hessian", on="both", splits=("train", "test"))
-    record = measure(trained["erm"], what, run_in())
-    for on in ("init", "trained"):
-        for split in ("train", "test"):
-            assert f"jacobian.{on}.{split}" in record["metrics"]
-    assert "hessian.weight.trace" in record["metrics"]  # trained, on train: where it belongs
-    assert "hessian.trained.test.weight.trace" in record["metrics"]
-    values = [value for name, value in record["metrics"].items() if name.startswith("jacobian")]
-    assert len(set(values)) == 4
-
-
 def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_the_first_ended() -> None:
     run, attack = run_in(), perturbing(("pgd",), (8 / 255,), 3, None)[0]
     data = data_of(FRESH, run, "train")
@@ -106,7 +88,9 @@ def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_t
 def test_memory_decides_no_number(name: str, trained: dict[str, dict[str, Any]]) -> None:
     """Images at a time (`--batch`) change rounding only."""
     what = asked(name, batches=1)
-    one, other = (measure(trained["pgd"], what, run_in(True, batch=batch))["metrics"] for batch in (64, 2))
+    one, other = (
+        measure(trained["pgd"], what, run_in(force=True, batch=batch))["metrics"] for batch in (64, 2)
+    )
     mine = [key for key in one if key.startswith(name)]
     assert mine and one.keys() == other.keys()
     for key in mine:
@@ -124,7 +108,9 @@ def test_what_determines_a_result_is_part_of_its_key(change: dict[str, Any]) -> 
 
 
 def test_the_seed_matters_to_what_is_drawn_alone() -> None:
-    one, other = (measure(FRESH, asked("naswot", "jacobian"), run_in(True, seed=seed)) for seed in (0, 1))
+    one, other = (
+        measure(FRESH, asked("naswot", "jacobian"), run_in(force=True, seed=seed)) for seed in (0, 1)
+    )
     assert one["metrics"]["naswot"] == other["metrics"]["naswot"]
     assert one["metrics"]["jacobian.init.train"] != other["metrics"]["jacobian.init.train"]
     assert "seed" not in entries(one)["naswot"] and entries(other)["jacobian.init.train"]["seed"] == 1
@@ -150,7 +136,7 @@ def test_values_that_overflow_are_null_with_a_reason(
         return model
 
     monkeypatch.setattr(resolve, "load_model", huge)
-    record = measure(trained["erm"], asked("hessian"), run_in(True))
+    record = measure(trained["erm"], asked("hessian"), run_in(force=True))
     entry = entries(record)["hessian.weight.lmax"]
     assert entry["value"] is None and "not finite" in entry["reason"]
     assert "hessian.weight.lmax" not in record["metrics"]
@@ -207,10 +193,10 @@ def test_a_divided_measure_is_as_of_one_process(
     for folder in ("alone", "shared"):
         shutil.copytree("rb-store", folder)
     (one,) = request.measures
-    record = measure(trained["pgd"], request, run_of("alone"))
+    record = measure(trained["pgd"], request, run_in("alone", batch=4))
     assert tiles == ([range(6), range(6, 12)] if one.data else [range(1)])
     tiles.clear()
-    result = measure(trained["pgd"], request, run_of("shared", shard=(1, 2)))
+    result = measure(trained["pgd"], request, run_in("shared", batch=4, shard=(1, 2)))
     if one.data:  # of two shards the first begins with the tiles 1, 3, and goes on with the last of the rest
         cut = [range(4), range(6, 10), range(10, 12), range(4, 6)]
         assert tiles == (cut if one.of_images else [range(6), range(6, 12)])
@@ -220,14 +206,6 @@ def test_a_divided_measure_is_as_of_one_process(
         found.append({path.name: store.result(path.name) for path in store.files("results")})
         assert not [*store.files("state"), *store.files("leases")]
     assert [*found[0]] == [*found[1]]
-
-
-def run_of(folder: str, **own: Any) -> Run:
-    return Run.of("rb-measure", Store(folder), device="cpu", threads=1, batch=4, **own)
-
-
-def timeless(record: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in entry.items() if k not in ("seconds", "command")} for entry in record["evals"]]
 
 
 def test_two_workers_share_the_measures_of_one_record(trained: dict[str, dict[str, Any]]) -> None:

@@ -28,7 +28,7 @@ from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.store import Store
-from tests.runner import Record, run_task
+from tests.runner import Record, run_in, run_task, timeless
 
 TASKS: dict[str, Callable[[], Evaluation]] = {
     "pgd": lambda: accuracy.attacked(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255)),
@@ -77,18 +77,6 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def run_in(folder: str, **options: Any) -> Run:
-    return Run.of(tool="rb-test", store=Store(folder), device="cpu", threads=1, **options)
-
-
-def timeless(record: Record) -> Record:
-    """A record without its times."""
-    entries = [
-        {k: v for k, v in entry.items() if k not in ("seconds", "command")} for entry in record["evals"]
-    ]
-    return {**record, "evals": entries}
-
-
 def outcomes(folder: str) -> dict[str, Any]:
     """What a store has per example, by key: rows, sums without seconds, devices and steps."""
     known = {path.name: Outcomes(Store(folder), path.name) for path in Store(folder).files("outcomes")}
@@ -116,7 +104,7 @@ def asked(task: str, trained: dict[str, Record]) -> Evaluation:
     if task != "transfer":
         return TASKS[task]()
     sources = tuple(json.dumps(record) for record in trained.values())
-    return transferred(ATTACKS.build("mi-fgsm", steps=2, diversity=0.5), (0.1,), sources, run_in("rb-store"))
+    return transferred(ATTACKS.build("mi-fgsm", steps=2, diversity=0.5), (0.1,), sources, run_in())
 
 
 @pytest.mark.parametrize("task", [*TASKS, "transfer"])
@@ -258,7 +246,7 @@ def test_workers_of_another_kind_of_device_are_refused(
     trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resources, "kind", lambda run: resources.Kind("cuda"))
-    run = run_in("rb-store", precision="fp32")
+    run = run_in(precision="fp32")
     with Backwards(run) as engine, pytest.raises(RbError, match="Name one with --device"):
         run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
 
