@@ -330,25 +330,6 @@ def test_a_heading_sorts_best_first_and_then_the_other_way(opened: Any) -> None:
     assert "Sorted by Model, A to Z." in page.inner_text("#status")
 
 
-def test_the_keyboard_alone_sorts_selects_and_opens(opened: Any) -> None:
-    page = opened(SOME)
-    heading(page, "clean").focus()
-    page.keyboard.press("Enter")
-    assert column(page, "Model")[0] == "a"
-    page.keyboard.press("Space")
-    assert column(page, "Model")[0] == "b" and sort_of(page, "clean") == "ascending"
-    assert page.evaluate("document.activeElement.textContent") == "clean"
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "sort"
-    page.locator("#body input").first.focus()
-    page.keyboard.press("Space")
-    assert page.inner_text("#csv") == "Download CSV (1 selected)"
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    assert page.locator("#record").is_visible() and page.inner_text("#record-title").startswith("b, digits")
-    page.keyboard.press("Escape")
-    assert not page.locator("#record").is_visible()
-    assert page.evaluate("document.activeElement.textContent") == "b"  # back where it was
 
 
 def test_words_conditions_and_choices_filter(opened: Any) -> None:

@@ -160,17 +160,6 @@ def test_markdown() -> None:
     assert "\x1b" not in linked and "\u202e" not in linked
 
 
-def test_latex() -> None:
-    assert render.to_latex(table_of(*TWO, record("c_1", acc=0.5), metrics=[])) == (
-        "% \\usepackage{booktabs}\n\\begin{tabular}{rlllr}\n\\toprule\n"
-        "rank & name & dataset & method & PGD-20, $\\varepsilon$ = 8/255 \\\\\n\\midrule\n"
-        "1 & nb201-1 & digits & trades & 0.8300 [0.8200, 0.8400] \\\\\n"
-        "2 & nb201-1 & digits & erm & 0.1100 [0.1000, 0.1200] \\\\\n"
-        "-- & c\\_1 & digits & -- & -- \\\\\n"
-        "\\bottomrule\n\\end{tabular}\n"
-    )
-
-
 def one_cell(words: str) -> Table:
     return Table([Heading(words, False), Heading("n", True)], [[TableCell(words), TableCell(0.5)]] * 2)
 

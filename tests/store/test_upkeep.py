@@ -44,13 +44,6 @@ def busy(filled: Any, settled: None) -> Any:
     return filled
 
 
-def test_a_whole_store_has_no_problem(busy: Any) -> None:
-    checked = list(verify(busy.store))
-    assert {one.kind for one in checked} == set(CHECKED)
-    assert len(checked) == len([path for kind in CHECKED for path in busy.files(kind)]) >= 15
-    assert [one.problem for one in checked] == [None] * len(checked)
-
-
 @pytest.mark.parametrize("kind", CHECKED)
 @pytest.mark.parametrize("place", [0, 20, -1])
 def test_one_bit_is_found_though_size_and_time_say_nothing(kind: str, place: int, busy: Any) -> None:
