@@ -318,10 +318,6 @@ ASKED = {
     "corruption": (FOG, accuracy.corrupted((CORRUPTIONS.build("fog", constants="imagenet"),), (3,))),
     "pr": (noisy(NOISE, (0.1,), READ, 4), noisy(NOISE, (0.1,), READ, 5)),
     "only probacc": (noisy(NOISE, (0.1,), READ, 4, True), noisy(NOISE, (0.1,), READ, 4)),
-    "everyone": (
-        noisy(NOISE, (0.1,), dataclasses.replace(READ, denominator="all"), 4),
-        noisy(NOISE, (0.1,), dataclasses.replace(READ, denominator="all"), 5),
-    ),
     "rare": (
         rare_failures(NOISE, (0.1,), Splitting(particles=10, moves=1, runs=2)),
         rare_failures(NOISE, (0.1,), Splitting(particles=12, moves=1, runs=2)),

@@ -165,12 +165,7 @@ def test_sources_at_the_command_line(networks: dict[str, Any]) -> None:
     first = one(run("attack", f"transfer --from a.jsonl,b.jsonl,c.jsonl {how}", [record_of("d")]))
     networks["loads"].clear()
     other = one(run("attack", f"transfer --from 'c.jsonl, a.jsonl,b.jsonl' {how}", [record_of("d")]))
-    assert other["evals"][-1]["broken_by_source"] == first["evals"][-1]["broken_by_source"]
-    assert not networks["loads"]
-    name = "transfer.mi-fgsm10.40"
-    for letter in "abc":
-        alone = one(run("attack", f"transfer --from {letter}.jsonl {how}", [record_of("d")]))
-        assert first["metrics"][name] <= alone["metrics"][name]
+    assert other["metrics"] == first["metrics"] and not networks["loads"]
     twice = run("attack", f"transfer --from a.jsonl,b.jsonl,a.jsonl {how}", [record_of("d")])
     assert twice.exit_code == 2 and f"--from names the checkpoint {named('a')[:19]}... twice" in twice.stderr
     absent = run("attack", f"transfer --from a.jsonl,none.jsonl {how}", [record_of("d")])

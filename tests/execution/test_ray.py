@@ -123,8 +123,6 @@ def summary(tool: str, count: int, found: int) -> str:
     return f"{tool}: {count} records: {count - found} computed, {found} found in the store."
 
 
-
-
 def test_a_node_killed_in_the_middle_loses_nothing(cluster: Cluster, archs: Path, alone: Path) -> None:
     try:
         with Tool(cluster, f"{TRAIN} RAY {archs}") as tool:
@@ -136,8 +134,6 @@ def test_a_node_killed_in_the_middle_loses_nothing(cluster: Cluster, archs: Path
         assert not list(Path("rb-store").glob("leases/*/*"))
     finally:
         cluster.start_second()
-
-
 
 
 def test_interruptions_end_in_two_seconds_and_keep_what_was_found(cluster: Cluster, archs: Path) -> None:

@@ -6,8 +6,6 @@ import gzip
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rbtools.errors import RbError
 from rbtools.formats import Broken, ConversionReport
@@ -59,44 +57,6 @@ def test_a_scale_is_that_of_all_accuracies() -> None:
 def test_tabs_semicolons_and_windows_files_are_read() -> None:
     assert read("arch.name\tacc\nx\t0.5\n", delimiter="tab")[0]["metrics"] == {"acc": 0.5}
     assert read(b"\xef\xbb\xbfarch.name;acc\r\n\r\nx;0.5\r\n", delimiter=";")[0]["metrics"] == {"acc": 0.5}
-
-
-names = st.text(st.sampled_from("abc 1,\"'\n=-é"), min_size=1, max_size=6)
-scalars = st.booleans() | st.integers(-(10**18), 10**18) | names | st.floats(-1e6, 1e6)
-keys = st.sampled_from(["seed", "epochs", "odd key", "preset"])
-
-
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {
-                "arch": st.fixed_dictionaries(
-                    {"space": st.just("mine"), "name": names},
-                    optional={"depth": st.lists(st.integers()), "classes": scalars},
-                ),
-                "metrics": st.dictionaries(
-                    st.sampled_from(
-                        ["acc", "pgd20.8", "odd one", "arch.x", "dataset", "metrics.y", "ge.acc"]
-                    ),
-                    st.floats(0, 1),
-                ),
-            },
-            optional={
-                "dataset": names,
-                "train": st.dictionaries(keys, scalars, min_size=1),
-                "mine": st.dictionaries(keys, scalars | st.lists(scalars), min_size=1),
-                "list": st.lists(scalars, min_size=1),
-            },
-        ),
-        min_size=1,
-        max_size=3,
-    )
-)
-@pytest.mark.slow
-def test_a_round_trip_loses_nothing_that_a_table_can_express(records: list[dict[str, Any]]) -> None:
-    for record, again in zip(records, read(written(records)), strict=True):
-        kept = {key: value for key, value in again.items() if key not in ("schema", "evals", "checksums")}
-        assert kept == record
 
 
 def test_columns_stay_as_they_are_beside_what_can_be_counted_anew() -> None:

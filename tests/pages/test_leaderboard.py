@@ -330,8 +330,6 @@ def test_a_heading_sorts_best_first_and_then_the_other_way(opened: Any) -> None:
     assert "Sorted by Model, A to Z." in page.inner_text("#status")
 
 
-
-
 def test_words_conditions_and_choices_filter(opened: Any) -> None:
     page = opened(benchmark())
     page.fill("#words", "vgg TRADES")
@@ -525,26 +523,6 @@ def test_downloaded_json_lines_are_the_records(opened: Any) -> None:
         one["train"].pop("history", None)
         other.pop("rank", None)
         assert {**other, "evals": 0, "metrics": 0} == {**one, "evals": 0, "metrics": 0}
-
-
-def test_selected_rows_are_drawn_and_downloaded(opened: Any) -> None:
-    page = opened(benchmark())
-    assert "No row is selected: the first 5" in page.inner_text("#chart-hint")
-    assert page.locator("#chart path.curve").count() == 10  # and as many in the legend
-    for place in (2, 7):
-        page.locator("#body input").nth(place).check()
-    assert page.locator("#chart > svg path.curve").count() == 2
-    assert page.locator("#chart > svg .point").count() == 4
-    assert page.locator("#chart > svg text").last.text_content() == "radius γ"
-    page.locator("#chart-section summary").click()
-    picked = [column(page, "PR uniform, γ = 0.08")[place] for place in (2, 7)]
-    cells = page.locator("#chart-table tbody tr").last.locator("td").all_inner_texts()
-    assert cells == picked
-    assert len(rows_of(page)) == 2
-    page.fill("#words", "no such thing")  # a selection is kept
-    assert len(rows_of(page)) == 2
-    page.click("#clear")
-    assert page.locator("#body input:checked").count() == 0
 
 
 def test_of_six_thousand_rows_only_those_in_view_are_drawn(opened: Any) -> None:

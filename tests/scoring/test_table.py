@@ -53,20 +53,6 @@ TWO = (
 )
 
 
-def titles(table: Table) -> list[str]:
-    return [heading.title for heading in table.headings]
-
-
-def test_columns_and_rows() -> None:
-    table = table_of(*TWO, record("late", "erm", acc=0.4))
-    assert titles(table) == ["rank", "name", "dataset", "method", "pgd20.8", "acc"]
-    assert [[text(cell) for cell in row] for row in table.rows] == [
-        ["1", "nb201-1", "digits", "trades", "0.8300 [0.8200, 0.8400]", "0.9700 [0.9600, 0.9800]"],
-        ["2", "nb201-1", "digits", "erm", "0.1100 [0.1000, 0.1200]", "0.9850 [0.9750, 0.9950]"],
-        ["", "late", "digits", "erm", "", "0.4000 [0.3900, 0.4100]"],
-    ]
-
-
 def test_figure() -> None:
     values = (0.53150001, 1.0, -0.0, -0.0132, 25.123, 160.0, 3, 1073466, 2.3e-5, -2e-5, 1.2345e7)
     wanted = "0.5315 1.0000 0.0000 -0.0132 25.12 160 3 1073466 2.3e-05 -2e-05 1.234e+07"
