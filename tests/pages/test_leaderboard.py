@@ -237,10 +237,10 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Opens the page of some records; a complaint on the console or any request is a failure."""
     contexts, complaints, requests = [], [], []
 
-    def open_(records: list[Record], **options: Any) -> Any:
+    def open_(records: list[Record]) -> Any:
         file = tmp_path / "board.html"
         file.write_text(leaderboard.page(records), encoding="utf-8")
-        context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
+        context = browser.new_context(viewport={"width": 1400, "height": 900})
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
