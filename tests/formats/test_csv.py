@@ -72,6 +72,14 @@ def test_a_table_keeps_its_columns_and_their_order() -> None:
     assert text == "arch.name,arch.space,acc,pgd20.8,Notes\nx,csv,0.50,0.5,fine\ny,csv,0.25,,\n"
 
 
+def test_odd_names_and_values_of_all_types_come_back() -> None:
+    arch = {"space": "mine", "name": "a,\"\n='é", "depth": [1, 2], "classes": -(10**18)}
+    metrics = {"odd one": 0.1, "arch.x": 0.25, "dataset": 0.5, "metrics.y": 1.0}
+    record = {"arch": arch, "metrics": metrics, "train": {"odd key": True, "seed": "3"}, "list": [0.5, "x"]}
+    (again,) = read(written([record]))
+    assert {key: again[key] for key in record} == record
+
+
 def test_nan_and_infinity_leave_the_rest_of_the_row() -> None:
     told = ConversionReport()
     (record,) = read("arch.name,acc,aa.8,loss\nx,nan,0.5,-inf\n", told)
