@@ -24,6 +24,7 @@ from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.jobs.evaluate_record import EvaluateJob
 from rbtools.jobs.measurement import MeasureJob
+from rbtools.store import Store
 
 Record = dict[str, Any]
 
@@ -132,6 +133,18 @@ def entry(record: Record, metric: str) -> Record:
     """The one entry of a record's `evals` that has this metric."""
     (entry,) = [entry for entry in record["evals"] if entry["metric"] == metric]
     return entry
+
+
+def run_in(folder: str = "rb-store", *, force: bool = False, **options: Any) -> Run:
+    """A run on one thread of the processor, with that store."""
+    options = {"tool": "rb-test", "device": "cpu", "threads": 1, **options}
+    return Run.of(store=Store(folder, force=force), **options)
+
+
+def timeless(record: Record) -> Record:
+    """A record without its times and command lines."""
+    entries = [{k: v for k, v in e.items() if k not in ("seconds", "command")} for e in record["evals"]]
+    return {**record, "evals": entries}
 
 
 def run_task(record: Record, evaluation: Evaluation, run: Run) -> Record:

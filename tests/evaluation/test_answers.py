@@ -1,4 +1,4 @@
-"""Entries say what a model did on each image, and records are ranked by that."""
+"""Entries say what a model did on each image."""
 
 from __future__ import annotations
 
@@ -10,59 +10,23 @@ import pytest
 
 import rbtools
 from rbtools.cli.image_answers import ImageAnswers
-from tests import runner
-
-ARCH = {"space": "nasbench201", "index": 13714, "channels": 2, "cells": 1}
+from tests.runner import Record, entry
 
 
-def shares(record: dict[str, Any], entry: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+@pytest.mark.parametrize("detail", [False, True])
+def test_bits_give_the_value_of_the_entry(known: dict[str, Record], detail: bool) -> None:
+    record = rbtools.attack(known["erm"], "fgsm", eps=[4], n=60, detail=detail, store="rb-store")
+    record = rbtools.pr(record, gamma=0.1, rho=[0.1], samples=3, n=60, store="rb-store")
     screen: Any = SimpleNamespace(once=pytest.fail)  # nothing is damaged
-    return ImageAnswers(screen).shares(record, entry)
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Two small networks, attacked, one with --detail."""
-    store = str(tmp_path_factory.mktemp("store") / "s")
-    found = []
-    for seed in (0, 1):
-        record = rbtools.train({"arch": ARCH}, epochs=2, batch_size=256, seed=seed, store=store)
-        record = rbtools.attack(record, "fgsm", eps=[4], n=60, detail=seed == 1, store=store)
-        found.append(rbtools.pr(record, gamma=0.1, rho=[0.1], samples=3, n=60, store=store))
-    return found
-
-
-def test_bits_give_the_value_of_the_entry(records: list[dict[str, Any]]) -> None:
-    seen = set()
-    for record in records:
-        for entry in record["evals"]:
-            found = shares(record, entry)
-            if found is None:
-                assert entry["metric"] in ("seconds_per_epoch", "pr.uniform.0.1")
-                continue
-            gives, counts = found
-            assert gives.dtype == counts.dtype == np.float32 and gives.shape == counts.shape == (60,)
-            assert gives.sum() / counts.sum() == pytest.approx(entry["value"])
-            seen.add(entry["metric"])
-    assert seen == {"acc", "fgsm.4", "probacc.uniform.0.1.0.1"}
-
-
-def test_which_images_count_is_known_only_by_the_clean_accuracy(records: list[dict[str, Any]]) -> None:
-    for record in records:
-        (noisy,) = [one for one in record["evals"] if one["metric"].startswith("probacc")]
-        alone = shares({**record, "evals": [noisy]}, noisy)
-        assert (alone is None) is (noisy["n"] < 60)
-
-
-def test_rank_intervals_say_where_they_come_from(records: list[dict[str, Any]]) -> None:
-    elsewhere = {"arch": {"name": "x"}, "dataset": "digits", "metrics": {"fgsm.4": 0.25}}
-    elsewhere["evals"] = [{"metric": "fgsm.4", "value": 0.25, "n": 60}]
-    result = runner.run("rank", "--by fgsm.4 --ci --bootstrap 100", [*records, elsewhere])
-    assert result.exit_code == 0
-    assert result.stderr == (
-        "rb-rank: rank intervals from 100 draws: test images resampled for 2 records; drawn from value and n"
-        " for 1 record.\n"
-    )
-    for record in runner.records(result):
-        assert record["rank_ci95"][0] <= record["rank"] <= record["rank_ci95"][1] and record["band"] >= 1
-        assert record["ranking"]["bootstrap"] == 100
+    for one in record["evals"]:
+        found = ImageAnswers(screen).shares(record, one)
+        if one["metric"] in ("seconds_per_epoch", "pr.uniform.0.1"):
+            assert found is None
+            continue
+        assert found is not None
+        gives, counts = found
+        assert gives.dtype == counts.dtype == np.float32 and gives.shape == counts.shape == (60,)
+        assert gives.sum() / counts.sum() == pytest.approx(one["value"])
+    # Which images count is known only by the clean accuracy.
+    noisy = entry(record, "probacc.uniform.0.1.0.1")
+    assert noisy["n"] < 60 and ImageAnswers(screen).shares({**record, "evals": [noisy]}, noisy) is None

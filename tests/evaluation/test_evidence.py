@@ -61,14 +61,6 @@ def attacked(known: dict[str, Record]) -> Record:
     return attack(known["erm"])
 
 
-def test_a_true_claim_is_believed(attacked: Record) -> None:
-    verdict = judge(attacked)
-    value = attacked["metrics"]["pgd3.24"]
-    assert (verdict["verdict"], verdict["measured"], verdict["n"]) == ("match", pytest.approx(value), N)
-    assert 0 < value < attacked["metrics"]["acc"]
-    assert judge(alone(attacked))["claimed"] == pytest.approx(value)
-
-
 @pytest.mark.parametrize(
     ("norm", "eps", "name", "grid"),
     [
@@ -150,27 +142,17 @@ def test_a_tampered_file_is_refused(attacked: Record, kind: str) -> None:
         {"norm": "l2", "eps": 8.0},
         {"norm": ["linf"]},
         {"eps": 0.5, "tool": "rb-convert"},
-        {"eps": 0.5, "published": 1},
         {"eps": 0.5, "metric": "mine"},
         {"metric": "pr.uniform.0.08"},
-        {"metric": None},
-        {"metric": "pgd3.32"},
         {"metric": "pgd40.24"},
-        {"metric": "train.pgd3.24"},
         {"split": "train"},
         {"value": "x"},
-        {"value": None},
     ],
 )
 def test_a_file_alone_says_no_more_than_its_name(attacked: Record, changes: Record) -> None:
     path = rewritten(lambda claim, _: claim.update(changes))
     result = run("verify", f"--adv {path} --store rb-store", [alone(attacked)])
     assert result.exit_code == 1 and "Traceback" not in result.stderr and "differs" in result.stderr
-
-
-def test_the_record_of_a_file_is_compared_with_itself(attacked: Record) -> None:
-    edited = {**attacked, "metrics": {**attacked["metrics"], "pgd3.24": 0.0125}}
-    assert verified(edited)["inconsistent"] and not verified(attacked)["inconsistent"]
 
 
 @pytest.mark.parametrize("field", ["value", "n", "eps", "norm", "grid"])
@@ -221,12 +203,6 @@ def test_what_a_file_costs_is_bounded(attacked: Record) -> None:
         archive.writestr("images.npy", whole.read("images.npy") + bytes(10_000_000))
     with pytest.raises(RbError, match="goes on after its end"):
         judge(attacked, "bomb.npz")
-
-
-def test_files_are_not_computed_twice(attacked: Record, known: dict[str, Record]) -> None:
-    before = file().stat().st_mtime_ns
-    attack(known["erm"])
-    assert file().stat().st_mtime_ns == before
 
 
 def test_a_folder_is_judged_for_each_model(known: dict[str, Record]) -> None:

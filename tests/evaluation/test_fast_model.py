@@ -16,7 +16,6 @@ from rbtools.evaluation.base import Batch
 from rbtools.evaluation.fast_model import CountingModel, make_fast_model
 from rbtools.execution import precision
 from rbtools.execution.run import Run
-from rbtools.models import folding
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import sized
 from tests.runner import entry, one, run
@@ -54,37 +53,6 @@ def test_folding_and_layout_change_no_decision(name: str) -> None:
     assert after.dtype == torch.float32
 
 
-def test_bf16_leaves_the_model_alone_and_gives_float32() -> None:
-    model = network("nb201")
-    ready = make_fast_model(model, "bf16", SHAPE)
-    images = torch.rand(4, *SHAPE)
-    found = ready.model(images)
-    assert found.dtype == torch.float32 and "bf16" in ready.steps
-    assert 0 < (found - model(images)).abs().max() < 0.1 * model(images).abs().max()
-    assert all(p.dtype == torch.float32 for p in model.parameters())
-
-
-class Branches(nn.Module):
-    """A network that cannot be traced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, 10, 3), nn.BatchNorm2d(10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        out: Tensor = self.norm(self.conv(images)).mean((2, 3))
-        return out if images.sum() > 0 else -out
-
-
-def test_what_cannot_be_traced_is_not_folded() -> None:
-    model = Branches().eval().requires_grad_(False)
-    ready = make_fast_model(model, "fp32", SHAPE)
-    assert ready.steps == ("channels-last",)
-    assert ready.remark is not None and "TraceError" in ready.remark
-    images = torch.rand(3, *SHAPE)
-    torch.testing.assert_close(ready.model(images), model(images))
-
-
 def test_a_search_that_is_wrong_decides_nothing() -> None:
     """A prepared model that finds all images broken at once: they are attacked again on the model."""
 
@@ -104,37 +72,6 @@ def test_a_search_that_is_wrong_decides_nothing() -> None:
     )
     assert torch.equal(plain.survived, fooled.survived)
     assert fooled.totals["unconfirmed"] > 0 and "unconfirmed" not in plain.totals
-
-
-@pytest.mark.parametrize(("name", "options"), [("fgsm", {}), ("pgd", {"steps": 1})])
-def test_a_single_step_in_float32_takes_three_passes_and_has_the_verdicts_of_the_model(
-    name: str, options: dict[str, Any]
-) -> None:
-    model = network("nb201")
-    images = torch.rand(64, *SHAPE, generator=torch.Generator().manual_seed(2))
-    labels = model(images).argmax(1)
-    labels[:16] = (labels[:16] + 1) % 10
-    ids = torch.arange(len(images))
-    attack = ATTACKS.build(name, eps=48 / 255, **options)
-    plain = attacking.run_attack(Batch(model, images, labels, ids, seed=0, chunk_size=16), attack)
-    fast = make_fast_model(model, "fp32", SHAPE).model
-    batch = Batch(model, images, labels, ids, seed=0, chunk_size=16, fast_model=fast)
-    prepared = attacking.run_attack(batch, attack)
-    assert torch.equal(plain.survived, prepared.survived)
-    if name == "fgsm":
-        assert prepared.totals["forward"] == 64 + 48 + 48 and prepared.totals["backward"] == 48
-    assert 0 < prepared.survived.sum() < 48 and "unconfirmed" not in prepared.totals
-
-
-def test_passes_and_vanishing_gradients_are_counted() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-    metered = CountingModel(model)
-    metered.begin(5)
-    images = torch.rand(5, 3, 4, 4, requires_grad=True)
-    weights = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0])
-    (metered(images).sum(1) * weights).sum().backward()
-    metered(images.detach())
-    assert (metered.forwards, metered.backwards, metered.zero_gradients) == (10, 5, 2)
 
 
 @pytest.mark.parametrize("broken", [2, 6])
@@ -185,33 +122,6 @@ class Uncopied(nn.Module):
         raise TypeError("no copies of me")
 
 
-class InFloat32(nn.Module):
-    """A network that insists on its precision."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        assert images.dtype == torch.float32, "float32 is expected"
-        return images.flatten(1)[:, :10]
-
-
-@pytest.mark.parametrize(
-    ("network", "precision", "why"),
-    [(Uncopied(), "fp32", "TypeError: no copies of me"), (InFloat32(), "bf16", "AssertionError: float32 is")],
-)
-def test_a_network_that_is_searched_as_it_is_says_why(network: nn.Module, precision: str, why: str) -> None:
-    ready = make_fast_model(network, precision, SHAPE)
-    assert ready.model is network and ready.steps == ()
-    assert ready.refusal is not None and f"a copy of it fails ({why}" in ready.refusal
-
-
-def test_errors_of_our_own_are_not_taken_for_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(model: nn.Module) -> nn.Module:
-        raise ValueError("a bug")
-
-    monkeypatch.setattr("rbtools.evaluation.fast_model._normalization", broken)
-    with pytest.raises(ValueError, match="a bug"):
-        make_fast_model(InFloat32(), "fp32", SHAPE)
-
-
 def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
     trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,9 +133,3 @@ def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
     attacked = entry(record, "fgsm.8")
     assert ["could not be prepared" in words for words in attacked["warnings"]] == [True]
     assert "warnings" not in entry(record, "acc") and attacked["precision"] == "fp32"
-
-
-def test_a_reason_is_one_sentence_without_links() -> None:
-    wrong = TypeError("Proxy object cannot be iterated. This happens in loops; see https://example.org")
-    assert folding.reason(wrong) == "TypeError: Proxy object cannot be iterated"
-    assert folding.reason(ValueError("they differ by 1.2e-3")) == "ValueError: they differ by 1.2e-3"

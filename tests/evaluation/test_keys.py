@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,7 @@ from rbtools.jobs.questions import Unsayable, question_of, spec_of
 from rbtools.jobs.transfer import Transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.splitting import Splitting
-from rbtools.records import consistency, dumps, schema
+from rbtools.records import dumps, schema
 
 EPS = 8 / 255
 
@@ -162,67 +160,3 @@ def test_a_damaged_setting_has_a_question_or_a_reason(name: str) -> None:
             with contextlib.suppress(Unsayable):
                 question = question_of({**entry, field: wrong}, {}, lenient=name.endswith("draws"))
                 hash(getattr(question, "specs", ()))
-
-
-def test_an_entry_of_a_class_of_the_users_gives_its_spec_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "classes_of_a_user.py").write_text(OWN)
-    for registry, word in ((ATTACKS, "Mine"), (CORRUPTIONS, "Dim")):
-        registry.load(f"python:classes_of_a_user:{word}")
-    own: list[Spec] = [
-        Attacked(method=ATTACKS.build("python:classes_of_a_user:Mine", eps=EPS, push=0.3)),
-        Corrupted(corruption=CORRUPTIONS.build("python:classes_of_a_user:Dim", factor=0.2), severity=1),
-    ]
-    for spec in own:
-        assert spec_of(entry_of(spec)) == spec
-
-
-OWN = """
-from dataclasses import dataclass
-from rbtools.attacks.base import Attack
-from rbtools.corruptions.base import Corruption
-from rbtools.registry import param
-
-@dataclass(frozen=True, kw_only=True)
-class Mine(Attack):
-    eps: float = 0.1
-    push: float = param(0.5, "How far.")
-
-@dataclass(frozen=True, kw_only=True)
-class Dim(Corruption):
-    factor: float = param(0.5, "How dim.")
-"""
-
-
-@pytest.mark.parametrize("name", [name for name in MADE if name.startswith(("attack", "certificate"))])
-def test_the_name_of_a_result_says_its_norm_and_distance(name: str) -> None:
-    for spec in (MADE[name], *varied(MADE[name])):
-        shown = {"value": 0.5, "n": 10, **spec.settings()}
-        assert "eps" not in shown or consistency.contradicts_name(spec.name(), shown) is None
-
-
-def test_fields_are_varied_at_all() -> None:
-    assert all(list(varied(MADE[name])) for name in ("attack pgd", "distance", "loss", "rare uniform"))
-    shown = [one.settings() for one in varied(MADE["attack pgd"])]
-    assert len([one for one in shown if one != MADE["attack pgd"].settings()]) >= 5
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "said"),
-    [
-        ("n", -1, "only in part"),
-        ("n", 0, "only in part"),
-        ("split", 3, "the split of the entry is 3, which is no text"),
-        ("seed", "x", "the seed of the entry is 'x', which is no number"),
-        ("seed", -1, "the seed of the entry is -1"),
-        ("steps", -1, "steps of PGD is -1"),
-        ("norm", "x", "norm"),
-    ],
-)
-def test_a_damaged_setting_is_named(field: str, value: object, said: str) -> None:
-    spec = Attacked(method=ATTACKS.build("pgd", steps=2, eps=8 / 255))
-    entry = {**entry_of(spec), "n": 20, "split": "test", "seed": 0, field: value}
-    with pytest.raises(Unsayable, match=re.escape(said)):
-        question_of(entry)

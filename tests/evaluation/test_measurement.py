@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rbtools.errors import RbError, UsageError
-from rbtools.execution.run import Run
+from rbtools.errors import RbError
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.jobs import measure_batches
@@ -22,17 +20,13 @@ from rbtools.records import results
 from rbtools.store import Store
 from rbtools.trainer import init
 from rbtools.trainer.recipe import Recipe
-from rbtools.trainer.train_model import TrainingTask, train
+from rbtools.trainer.train_model import TrainingTask
 from rbtools.training import METHODS
 from tests.conftest import SMALL_ARCH
-from tests.runner import in_a_process, measure
+from tests.runner import in_a_process, measure, run_in, timeless
 
 FRESH = {"schema": 1, "arch": SMALL_ARCH, "dataset": "digits"}
 SMALL: dict[str, Any] = {"hessian": {"probes": 2, "iterations": 5}, "wci": {"probes": 2}, "nu": {"steps": 2}}
-
-
-def run_in(force: bool = False, **own: Any) -> Run:
-    return Run.of(tool="rb-measure", store=Store("rb-store", force=force), device="cpu", threads=1, **own)
 
 
 def asked(*names: str, **own: Any) -> MeasureJob:
@@ -73,45 +67,6 @@ def test_a_record_without_a_checkpoint_is_measured_at_initialisation_and_says_so
     assert other["metrics"]["ntk.clean.fro"] != record["metrics"]["ntk.clean.fro"]
 
 
-@pytest.mark.slow
-def test_a_checkpoint_is_measured_where_each_measure_belongs(trained: dict[str, dict[str, Any]]) -> None:
-    names = ("hessian", "jacobian", "wci", "margin", "sharpness", "nu", "ntk", "snip")
-    record = measure(trained["pgd"], asked(*names), run_in())
-    named = "hessian.weight.lmax jacobian.trained.train wci wci.trace margin.clean margin.robust.pgd.8"
-    named += " sharpness.pgd.8 nu.l2.0.0313725 ntk.clean.fro snip"
-    assert {*named.split()} <= record["metrics"].keys()
-    found = entries(record)
-    assert (found["wci"]["on"], found["wci"]["split"]) == ("trained", "train")
-    assert found["wci"]["layers"].keys() and found["wci"]["se_over"] == "probes"
-    assert found["margin.clean"]["split"] == "test" and "attack" not in found["margin.clean"]
-    assert found["snip"]["on"] == "init"
-    assert record["mine"] == {"kept": [1, 2]}
-
-
-@pytest.mark.slow
-def test_both_weights_and_both_splits_stand_in_one_record(trained: dict[str, dict[str, Any]]) -> None:
-    what = asked("jacobian", "hessian", on="both", splits=("train", "test"))
-    record = measure(trained["erm"], what, run_in())
-    for on in ("init", "trained"):
-        for split in ("train", "test"):
-            assert f"jacobian.{on}.{split}" in record["metrics"]
-    assert "hessian.weight.trace" in record["metrics"]  # trained, on train: where it belongs
-    assert "hessian.trained.test.weight.trace" in record["metrics"]
-    values = [value for name, value in record["metrics"].items() if name.startswith("jacobian")]
-    assert len(set(values)) == 4
-
-
-def test_several_attacks_and_distances_stand_beside_each_other() -> None:
-    attacks = perturbing(("fgsm", "pgd"), (3 / 255, 8 / 255), 2, None)
-    record = measure(FRESH, dataclasses.replace(asked("ntk"), attacks=attacks), run_in())
-    for attack in ("fgsm", "pgd"):
-        for eps in (3, 8):
-            assert f"ntk.robust.lmin.{attack}.{eps}" in record["metrics"]
-    assert [name for name in record["metrics"] if name.startswith("ntk.clean")] == [
-        f"ntk.clean.{score}" for score in ("fro", "trace", "lmin", "cond")
-    ]
-
-
 def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_the_first_ended() -> None:
     run, attack = run_in(), perturbing(("pgd",), (8 / 255,), 3, None)[0]
     data = data_of(FRESH, run, "train")
@@ -133,28 +88,13 @@ def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_t
 def test_memory_decides_no_number(name: str, trained: dict[str, dict[str, Any]]) -> None:
     """Images at a time (`--batch`) change rounding only."""
     what = asked(name, batches=1)
-    one, other = (measure(trained["pgd"], what, run_in(True, batch=batch))["metrics"] for batch in (64, 2))
+    one, other = (
+        measure(trained["pgd"], what, run_in(force=True, batch=batch))["metrics"] for batch in (64, 2)
+    )
     mine = [key for key in one if key.startswith(name)]
     assert mine and one.keys() == other.keys()
     for key in mine:
         assert one[key] == pytest.approx(other[key], rel=2e-3, abs=1e-6)
-
-
-def test_what_is_done_is_found_and_force_does_it_again() -> None:
-    first = run_in()
-    record = measure(FRESH, asked("ntk", "naswot"), first)
-    assert (first.store.computed, first.store.found) == (1, 0)
-    again = run_in()
-    assert measure(FRESH, asked("ntk", "naswot"), again) == record
-    assert (again.store.computed, again.store.found) == (0, 1)
-    more = run_in()
-    assert measure(FRESH, asked("ntk", "naswot", "snip"), more)["metrics"]["snip"] > 0
-    assert more.store.computed == 1
-    forced = run_in(True)
-    assert measure(FRESH, asked("ntk"), forced)["metrics"] == {
-        key: value for key, value in record["metrics"].items() if key.startswith("ntk")
-    }
-    assert forced.store.computed == 1
 
 
 @pytest.mark.parametrize(
@@ -168,7 +108,9 @@ def test_what_determines_a_result_is_part_of_its_key(change: dict[str, Any]) -> 
 
 
 def test_the_seed_matters_to_what_is_drawn_alone() -> None:
-    one, other = (measure(FRESH, asked("naswot", "jacobian"), run_in(True, seed=seed)) for seed in (0, 1))
+    one, other = (
+        measure(FRESH, asked("naswot", "jacobian"), run_in(force=True, seed=seed)) for seed in (0, 1)
+    )
     assert one["metrics"]["naswot"] == other["metrics"]["naswot"]
     assert one["metrics"]["jacobian.init.train"] != other["metrics"]["jacobian.init.train"]
     assert "seed" not in entries(one)["naswot"] and entries(other)["jacobian.init.train"]["seed"] == 1
@@ -180,17 +122,6 @@ def test_what_needs_a_checkpoint_says_so_where_there_is_none() -> None:
     assert any(key.startswith("wci") for key in measure(FRESH, asked("wci", on="init"), run_in())["metrics"])
     with pytest.raises(RbError, match="no checkpoint"):
         measure(FRESH, asked("ntk", on="trained"), run_in())
-
-
-def test_another_attack_than_pgd_or_fgsm_is_refused() -> None:
-    with pytest.raises(UsageError, match="one of: fgsm, pgd"):
-        perturbing(("square",), (0.03,), 10, None)
-
-
-def test_images_that_a_training_held_out_are_no_training_images(tmp_path: Path) -> None:
-    record = train(FRESH, METHODS.build("erm"), Recipe(epochs=1, val=0.2), run_in())
-    entry = entries(measure(record, asked("hessian"), run_in()))["hessian.weight.trace"]
-    assert "indices" in entry
 
 
 def test_values_that_overflow_are_null_with_a_reason(
@@ -205,7 +136,7 @@ def test_values_that_overflow_are_null_with_a_reason(
         return model
 
     monkeypatch.setattr(resolve, "load_model", huge)
-    record = measure(trained["erm"], asked("hessian"), run_in(True))
+    record = measure(trained["erm"], asked("hessian"), run_in(force=True))
     entry = entries(record)["hessian.weight.lmax"]
     assert entry["value"] is None and "not finite" in entry["reason"]
     assert "hessian.weight.lmax" not in record["metrics"]
@@ -262,10 +193,10 @@ def test_a_divided_measure_is_as_of_one_process(
     for folder in ("alone", "shared"):
         shutil.copytree("rb-store", folder)
     (one,) = request.measures
-    record = measure(trained["pgd"], request, run_of("alone"))
+    record = measure(trained["pgd"], request, run_in("alone", batch=4))
     assert tiles == ([range(6), range(6, 12)] if one.data else [range(1)])
     tiles.clear()
-    result = measure(trained["pgd"], request, run_of("shared", shard=(1, 2)))
+    result = measure(trained["pgd"], request, run_in("shared", batch=4, shard=(1, 2)))
     if one.data:  # of two shards the first begins with the tiles 1, 3, and goes on with the last of the rest
         cut = [range(4), range(6, 10), range(10, 12), range(4, 6)]
         assert tiles == (cut if one.of_images else [range(6), range(6, 12)])
@@ -275,14 +206,6 @@ def test_a_divided_measure_is_as_of_one_process(
         found.append({path.name: store.result(path.name) for path in store.files("results")})
         assert not [*store.files("state"), *store.files("leases")]
     assert [*found[0]] == [*found[1]]
-
-
-def run_of(folder: str, **own: Any) -> Run:
-    return Run.of("rb-measure", Store(folder), device="cpu", threads=1, batch=4, **own)
-
-
-def timeless(record: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in entry.items() if k not in ("seconds", "command")} for entry in record["evals"]]
 
 
 def test_two_workers_share_the_measures_of_one_record(trained: dict[str, dict[str, Any]]) -> None:

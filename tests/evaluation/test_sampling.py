@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools.evaluation import fast_model, probabilistic
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.probabilistic import sample_copies
 from rbtools.probabilistic import NOISES, sequential
-from tests.pretend_device import PretendDevice
 
 
 class Above(nn.Module):
@@ -136,70 +133,3 @@ def test_what_is_wrong_without_noise_is_sampled_only_on_request() -> None:
     assert found.right[:5].tolist() == [-1] * 5 and found.drawn.tolist() == [0] * 5 + [50] * 5
     (every,) = sample_copies(tile, NOISES.build("uniform"), [0.2], 50, everyone=True)
     assert torch.equal(every.right[5:], found.right[5:]) and bool((every.right[:5] < 30).all())
-
-
-def test_the_draws_of_many_samples_need_no_more_memory() -> None:
-    class Largest(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.most = 0
-
-        def forward(self, images: Tensor) -> Tensor:
-            self.most = max(self.most, len(images))
-            return images.flatten(1)[:, :2]
-
-    model = Largest()
-    sample_copies(tile_of(model, 30, batch=50), NOISES.build("uniform"), [0.1, 0.2], 64, everyone=True)
-    assert model.most <= 50
-
-
-@pytest.fixture(scope="module")
-def network() -> tuple[nn.Module, Tensor, Tensor]:
-    """A small network trained on digits, and images of it: some safe, some near its boundary."""
-    from rbtools import datasets
-
-    torch.manual_seed(0)
-    data = datasets.load("digits", "train")
-    images, labels = data.images.float() / 255, data.labels
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 10))
-    optimizer = torch.optim.Adam(model.parameters(), 0.02)
-    for _ in range(60):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-    model.eval().requires_grad_(False)
-    right = model(images).argmax(1) == labels
-    return model, images[right][:24], labels[right][:24]
-
-
-@pytest.mark.trains
-def test_bf16_leaves_the_decisions_as_they_are(network: Any) -> None:
-    model, images, labels = network
-    search = fast_model.make_fast_model(model, "bf16", (1, 8, 8)).model
-    ids, noise, gammas = torch.arange(len(images)), NOISES.build("uniform"), (0.2, 0.4, 0.6)
-    exact = sample_copies(Batch(model, images, labels, ids, seed=0, chunk_size=128), noise, gammas, 300)
-    tile = Batch(model, images, labels, ids, seed=0, chunk_size=128, fast_model=search)
-    found = sample_copies(tile, noise, gammas, 300)
-    assert all(torch.equal(a.right, b.right) for a, b in zip(exact, found, strict=True))
-    assert 0 < found[2].totals["confirmed"] < 0.3 * found[2].totals["copies"]
-
-
-def test_a_gpu_is_waited_for_once_in_eight_batches_of_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copies near a tie, which the model itself decides, are read from the device together."""
-    monkeypatch.setattr(probabilistic, "batch_size", lambda device, shape: 20)
-    noise, model, waits = NOISES.build("uniform"), Above(1, 0.4), []
-    (want,) = sample_copies(tile_of(model, 20, Above(1, 0.4, blur=0.05)), noise, [0.2], 32)
-    for samples in (16, 32):
-        with PretendDevice() as device:
-            tile = tile_of(model, 20, Above(1, 0.4, blur=0.05))
-            tile.images, tile.labels, tile.ids = (
-                one.to("cuda") for one in (tile.images, tile.labels, tile.ids)
-            )
-            assert bool(tile.clean.all())
-            device.reset()
-            (found,) = sample_copies(tile, noise, [0.2], samples)
-            waits.append(device.waits.total())
-    assert found.right.tolist() == want.right.tolist() and found.totals == want.totals
-    assert waits[1] - waits[0] <= 2 * (2 + 1), (
-        waits
-    )  # for each look the list of copies, and a check of logits

@@ -98,13 +98,6 @@ def test_adaptive_draws_decide_the_list_as_the_distances_do() -> None:
     assert set(rows[:, 2]) <= set(smoothing.stopping_plan(4000, FIXED.questions, 0.25, 0.001).looks.tolist())
 
 
-def test_a_wrong_class_is_drawn_only_until_it_is_known_to_be_one() -> None:
-    right, wrong = (rows_of(batch_of([0.5], labels=[label]), ADAPTIVE) for label in (1, 0))
-    assert wrong[0, 1] == 0 and wrong[0, 2] == 128 < right[0, 2]
-    entry = ADAPTIVE.entry(wrong)
-    assert entry["value"] == 0 and entry["abstained"] == 0 and entry["mean_radius"] == 0
-
-
 @pytest.mark.parametrize("spec", [FIXED, ADAPTIVE], ids=["fixed", "adaptive"])
 @pytest.mark.parametrize("chunk", [1, 37, 1000])
 def test_neither_other_images_nor_the_chunk_change_a_row(spec: Smoothed, chunk: int) -> None:

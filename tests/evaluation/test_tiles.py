@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.store import Store
-from tests.runner import Record, run_task
+from tests.runner import Record, run_in, run_task, timeless
 
 TASKS: dict[str, Callable[[], Evaluation]] = {
     "pgd": lambda: accuracy.attacked(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255)),
@@ -77,18 +78,6 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def run_in(folder: str, **options: Any) -> Run:
-    return Run.of(tool="rb-test", store=Store(folder), device="cpu", threads=1, **options)
-
-
-def timeless(record: Record) -> Record:
-    """A record without its times."""
-    entries = [
-        {k: v for k, v in entry.items() if k not in ("seconds", "command")} for entry in record["evals"]
-    ]
-    return {**record, "evals": entries}
-
-
 def outcomes(folder: str) -> dict[str, Any]:
     """What a store has per example, by key: rows, sums without seconds, devices and steps."""
     known = {path.name: Outcomes(Store(folder), path.name) for path in Store(folder).files("outcomes")}
@@ -104,38 +93,12 @@ def outcomes(folder: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def stores(tmp_path: Path) -> tuple[str, str]:
-    """Two stores with the trained networks' checkpoints."""
-    shutil.copytree("rb-store", tmp_path / "other")
-    return "rb-store", str(tmp_path / "other")
-
-
 def asked(task: str, trained: dict[str, Record]) -> Evaluation:
     """The task; a transfer is from both of the trained networks."""
     if task != "transfer":
         return TASKS[task]()
     sources = tuple(json.dumps(record) for record in trained.values())
-    return transferred(ATTACKS.build("mi-fgsm", steps=2, diversity=0.5), (0.1,), sources, run_in("rb-store"))
-
-
-@pytest.mark.parametrize("task", [*TASKS, "transfer"])
-@pytest.mark.slow
-def test_by_workers_it_is_as_of_one_process(
-    task: str, trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
-) -> None:
-    alone, shared = stores
-    question = asked(task, trained)
-    expected = run_task(trained["erm"], question, run_in(alone))
-    batches_alone = sorted(computed)
-    computed.clear()
-    run = run_in(shared)
-    with Backwards(run) as engine:
-        result = run_task(trained["erm"], question, run.changed(pool=engine))
-    assert timeless(result) == timeless(expected)
-    assert outcomes(shared) == outcomes(alone)
-    assert sorted(computed) == batches_alone
-    assert not list(Store(shared).files("state")) and not list(Store(shared).files("leases"))
+    return transferred(ATTACKS.build("mi-fgsm", steps=2, diversity=0.5), (0.1,), sources, run_in())
 
 
 class Killed(BaseException):
@@ -155,142 +118,127 @@ class OneByOne(Backwards):
         future.set_result(run_job(call, self.run.changed(pool=None)))
 
 
-def killed(record: Record, run: Run, after: int) -> None:
-    """Measure the accuracy under PGD, in a process that is killed after so many tiles."""
-    with pytest.raises(Killed), OneByOne(run) as engine:
-        engine.last = after
-        run_task(record, TASKS["pgd"](), run.changed(pool=engine))
+class Measured:
+    """An evaluation that one process has made in the store `alone`; others make it in `rb-store`."""
+
+    def __init__(self, trained: dict[str, Record], computed: list[int], task: str = "pgd") -> None:
+        shutil.copytree("rb-store", "alone")
+        self.record, self.question = trained["erm"], asked(task, trained)
+        self.expected, self.batches = self.by(run_in("alone")), sorted(computed)
+        computed.clear()
+
+    def by(self, run: Run) -> Record:
+        return run_task(self.record, self.question, run)
+
+    def killed(self, after: int, **options: Any) -> None:
+        """In a process that is killed after so many tiles."""
+        run = run_in(**options)
+        with pytest.raises(Killed), OneByOne(run) as engine:
+            engine.last = after
+            self.by(run.changed(pool=engine))
+
+    def check(self, *results: Record) -> None:
+        """The results, and what is in the store now, are those of the one process."""
+        assert [timeless(result) for result in results] == [timeless(self.expected)] * len(results)
+        assert outcomes("rb-store") == outcomes("alone")
+        assert not [*Store("rb-store").files("state"), *Store("rb-store").files("leases")]
 
 
-@pytest.mark.parametrize("after", [1, 2, 5])
+@pytest.fixture
+def measured(trained: dict[str, Record], computed: list[int]) -> Callable[..., Measured]:
+    return partial(Measured, trained, computed)
+
+
+@pytest.mark.parametrize("task", [*TASKS, "transfer"])
+@pytest.mark.slow
+def test_by_workers_it_is_as_of_one_process(
+    task: str, measured: Callable[..., Measured], computed: list[int]
+) -> None:
+    one, run = measured(task), run_in()
+    with Backwards(run) as engine:
+        one.check(one.by(run.changed(pool=engine)))
+    assert sorted(computed) == one.batches
+
+
+@pytest.mark.parametrize(("task", "after"), [("pgd", 1), ("pgd", 5), ("transfer", 2)])
 @pytest.mark.slow
 def test_a_killed_run_loses_what_was_under_way(
-    after: int, trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
+    task: str, after: int, measured: Callable[..., Measured], computed: list[int]
 ) -> None:
     """Its tiles came in the order 6, 5, 4, 3, 2, 1, and none could be appended to the outcomes."""
-    alone, shared = stores
-    expected = run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
-    computed.clear()
-    killed(trained["erm"], run_in(shared), after)
-    again = run_task(trained["erm"], TASKS["pgd"](), run_in(shared))
+    one = measured(task)
+    one.killed(after)
+    one.check(one.by(run_in()))
     assert len(computed) == 6
-    assert timeless(again) == timeless(expected) and outcomes(shared) == outcomes(alone)
-    assert not list(Store(shared).files("state"))
 
 
 def test_saved_images_are_of_all_tiles_beside_parts_of_a_killed_run(
-    trained: dict[str, Record], stores: tuple[str, str], computed: list[int], tmp_path: Path
+    measured: Callable[..., Measured],
 ) -> None:
-    _, shared = stores
-    run = run_in(shared)
-    killed(trained["erm"], run, 3)
-    assert list(Store(shared).files("state"))
+    one = measured()
+    one.killed(3)
+    assert list(Store("rb-store").files("state"))
     attack = ATTACKS.build("pgd", steps=2)
-    run_task(trained["erm"], accuracy.attacked(attack, (8 / 255,), save=str(tmp_path / "saved")), run)
-    (file,) = (tmp_path / "saved").glob("*.npz")
+    run_task(one.record, accuracy.attacked(attack, (8 / 255,), save="saved"), run_in())
+    (file,) = Path("saved").glob("*.npz")
     with np.load(file) as saved:
         assert len(saved["images"]) == len(saved["ids"]) == 355
 
 
 @pytest.mark.slow
 def test_a_worker_takes_the_parts_that_another_shard_has_stored_since(
-    trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
+    measured: Callable[..., Measured], computed: list[int]
 ) -> None:
     """All tiles are handed to the workers at once; before they begin, the other shard stores its own."""
-    alone, shared = stores
-    expected = run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
-    computed.clear()
+    one = measured()
 
     class Late(Backwards):
         def wait(self) -> None:
             if not computed:
-                killed(trained["erm"], run_in(shared, shard=(2, 2)), 3)
+                one.killed(3, shard=(2, 2))
             super().wait()
 
-    run = run_in(shared, shard=(1, 2))
+    run = run_in(shard=(1, 2))
     with Late(run) as engine:
-        result = run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
-    assert timeless(result) == timeless(expected) and len(computed) == 6
-    assert not list(Store(shared).files("state"))
+        one.check(one.by(run.changed(pool=engine)))
+    assert len(computed) == 6
 
 
 @pytest.mark.slow
 def test_shards_share_the_tiles(
-    trained: dict[str, Record], stores: tuple[str, str], computed: list[int], monkeypatch: pytest.MonkeyPatch
+    measured: Callable[..., Measured], computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second of two shards comes when the first has computed a tile, and ends before it."""
-    alone, shared = stores
-    expected = run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
-    computed.clear()
-    measure, results = Evaluator.measure, []
+    one, measure, results = measured(), Evaluator.measure, []
 
     def beside(self: Evaluator, *arguments: Any) -> Any:
         if len(computed) == 1:
             monkeypatch.setattr(Evaluator, "measure", measure)
-            results.append(run_task(trained["erm"], TASKS["pgd"](), run_in(shared, shard=(2, 2))))
+            results.append(one.by(run_in(shard=(2, 2))))
         return measure(self, *arguments)
 
     monkeypatch.setattr(Evaluator, "measure", beside)
-    results.append(run_task(trained["erm"], TASKS["pgd"](), run_in(shared, shard=(1, 2))))
-    assert [timeless(result) for result in results] == [timeless(expected)] * 2
-    assert outcomes(shared) == outcomes(alone)
+    results.append(one.by(run_in(shard=(1, 2))))
+    assert len(results) == 2
+    one.check(*results)
     assert len(computed) == 6 + 1  # the tile that was under way
-    assert not list(Store(shared).files("state"))
 
 
 @pytest.mark.slow
-def test_more_images_or_another_eps_go_on_from_what_is_there(
-    trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
-) -> None:
-    alone, shared = stores
-    attack = ATTACKS.build("pgd", steps=1)
-
-    def ask(run: Run) -> None:
-        run_task(trained["erm"], accuracy.attacked(attack, (8 / 255,)), run.changed(n=100))
-        run_task(trained["erm"], accuracy.attacked(attack, (4 / 255, 8 / 255)), run)
-
-    ask(run_in(alone))
-    run, half = run_in(shared), len(computed)
-    with Backwards(run) as engine:
-        ask(run.changed(pool=engine))
-    assert sorted(computed[:half]) == sorted(computed[half:])
-    assert outcomes(shared) == outcomes(alone)
-
-
-@pytest.mark.slow
-def test_a_damaged_part_is_computed_again(
-    trained: dict[str, Record], stores: tuple[str, str], computed: list[int]
-) -> None:
-    alone, shared = stores
-    run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
-    computed.clear()
-    run = run_in(shared)
-    killed(trained["erm"], run, 3)
-    next(iter(Store(shared).files("state"))).write_bytes(b"cut off")
-    run_task(trained["erm"], TASKS["pgd"](), run)
+def test_a_damaged_part_is_computed_again(measured: Callable[..., Measured], computed: list[int]) -> None:
+    one = measured()
+    one.killed(3)
+    next(iter(Store("rb-store").files("state"))).write_bytes(b"cut off")
+    one.by(run_in())
     assert len(computed) == 6 + 1
-    assert outcomes(shared) == outcomes(alone)
-
-
-@pytest.mark.slow
-def test_a_store_that_cannot_be_written_costs_nothing_twice(
-    trained: dict[str, Record], stores: tuple[str, str], computed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone, shared = stores
-    expected = run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
-    computed.clear()
-    monkeypatch.setattr(Store, "_write", lambda *arguments, **more: None)
-    run = run_in(shared)
-    with Backwards(run) as engine:
-        result = run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
-    assert timeless(result) == timeless(expected) and len(computed) == 6
+    assert outcomes("rb-store") == outcomes("alone")
 
 
 def test_workers_of_another_kind_of_device_are_refused(
     trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resources, "kind", lambda run: resources.Kind("cuda"))
-    run = run_in("rb-store", precision="fp32")
+    run = run_in(precision="fp32")
     with Backwards(run) as engine, pytest.raises(RbError, match="Name one with --device"):
         run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
 

@@ -1,23 +1,18 @@
-"""The handling of a job's exceptions; and a third engine, as one class and a line of `ENGINES`."""
+"""The handling of a job's exceptions."""
 
 from __future__ import annotations
 
-import pickle
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools.cli.declare import Option
-from rbtools.execution import ENGINES
-from rbtools.execution.engine import Call, Engine, Job, JobFunction, JobReport, run_job
+from rbtools.execution.engine import Job, JobFunction, run_job
 from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
 from rbtools.models.plain import SimpleCNN
 from rbtools.models.programs import Program
-from tests.runner import records, run
 
 
 class Theirs(nn.Module):
@@ -81,36 +76,3 @@ def test_a_network_that_refuses_its_input_is_told_with_its_place(network: nn.Mod
 def test_an_error_in_a_network_of_ours_stays_a_bug(network: nn.Module) -> None:
     problem, trace = problem_of(network)
     assert "a bug in rbtools" in problem and trace is not None
-
-
-class Threads(Engine):
-    """`run.placement.jobs` threads; each call has a copy of the run, as in another process."""
-
-    def __enter__(self) -> Threads:
-        self._threads = ThreadPoolExecutor(self.capacity)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._threads.shutdown(cancel_futures=True)
-
-    def submit(self, call: Call) -> Future[JobReport]:
-        return self._threads.submit(run_job, call, pickle.loads(pickle.dumps(self.run)))
-
-
-def test_a_third_engine_gives_the_records_that_one_process_gives(
-    known: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(ENGINES._entries, "threads", f"{__name__}:Threads")
-    monkeypatch.setattr(Option, "problem", lambda self, text: None)  # its choices are made from ENGINES
-    outputs = []
-    for engine in ("--jobs 1", "--engine threads --jobs 2"):
-        done = run("attack", f"fgsm --n 20 --force {engine}", [*known.values()])
-        assert done.exit_code == 0, done.output
-        outputs.append(without_seconds(records(done)))
-    assert len(outputs[0]) == 2 and outputs[1] == outputs[0]
-
-
-def without_seconds(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: without_seconds(item) for key, item in value.items() if key != "seconds"}
-    return [without_seconds(item) for item in value] if isinstance(value, list) else value

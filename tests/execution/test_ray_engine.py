@@ -6,7 +6,6 @@ What only a real cluster shows is in test_ray.py.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import signal
 import socket
 import sys
@@ -22,7 +21,6 @@ import pytest
 from rbtools import __version__
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import ray_cluster, ray_engine
-from rbtools.execution import resources as placing
 from rbtools.execution.engine import Job, JobFunction, JobReport
 from rbtools.execution.ray_engine import RayEngine
 from rbtools.execution.run import Run
@@ -42,14 +40,11 @@ class RayTaskError(Exception):
 class Ref:
     """What `.remote()` gives."""
 
-    def __init__(self, ray: FakeRay, future: Future[Any]) -> None:
-        self._ray, self._future = ray, future
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
 
     def future(self) -> Future[Any]:
         return self._future
-
-    def __del__(self) -> None:
-        self._ray.dropped.append("while it shuts down" if self._ray.shutting_down.is_set() else "in time")
 
 
 class Remote:
@@ -63,7 +58,7 @@ class Remote:
         return self
 
     def remote(self, *args: Any) -> Any:
-        return Ref(self._ray, self._ray.threads.submit(self._ray.task, self._thing, *args))
+        return Ref(self._ray.threads.submit(self._ray.task, self._thing, *args))
 
 
 class FakeRay:
@@ -73,35 +68,21 @@ class FakeRay:
         self.resources: list[dict[str, float]] = [{"CPU": 2.0}]
         self.failures: list[Exception] = []
         self.options: list[dict[str, Any]] = []
-        self.cancelled = self.running = self.most = 0
-        self.lock = threading.Lock()
+        self.cancelled = 0
         self.joined = False
-        self.left, self.shutting_down, self.may_shut_down = (threading.Event() for _ in range(3))
-        self.may_shut_down.set()
-        self.dropped: list[str] = []
+        self.left = threading.Event()
         self.threads = ThreadPoolExecutor(8)
 
     def task(self, function: Callable[..., Any], *args: Any) -> Any:
-        with self.lock:
-            self.running += 1
-            self.most = max(self.most, self.running)
-            failure = self.failures.pop(0) if self.failures else None
-        try:
-            if failure is not None:
-                raise failure
-            return function(*args)
-        finally:
-            with self.lock:
-                self.running -= 1
+        if self.failures:
+            raise self.failures.pop(0)
+        return function(*args)
 
     def init(self, **options: Any) -> None:
         assert options["log_to_driver"] is False
         self.joined = True
 
     def shutdown(self) -> None:
-        self.shutting_down.set()
-        self.may_shut_down.wait(PATIENCE)
-        self.shutting_down.clear()
         self.left.set()
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -201,13 +182,6 @@ def test_another_version_on_a_node_is_said() -> None:
     assert f"has rbtools {__version__}, driver 0.0.1" in str(report.problem)
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_jobs_is_how_many_tasks_run_at_once(ray: FakeRay, jobs: int) -> None:
-    run = run_with().changed(jobs=jobs)
-    assert len(reports(run, *[{"number": number} for number in range(20)])) == 20
-    assert 1 <= ray.most <= jobs
-
-
 def test_leaving_stops_what_runs(ray: FakeRay) -> None:
     gate = threading.Event()
     ray.task = lambda function, *args: gate.wait(PATIENCE)  # type: ignore[method-assign]
@@ -218,22 +192,6 @@ def test_leaving_stops_what_runs(ray: FakeRay) -> None:
         raise KeyboardInterrupt
     assert ray.cancelled == 1 and ray.left.wait(PATIENCE)
     gate.set()
-
-
-def test_no_reference_is_dropped_while_ray_shuts_down(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_engine, "_SECONDS_WHEN_INTERRUPTED", 0.1)  # Ray shuts down for longer
-    ray.may_shut_down.clear()
-    gate = threading.Event()
-    ray.task = lambda function, *args: gate.wait(PATIENCE)  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt), RayEngine(run_with()) as engine:
-        engine.submit(Job(Echo(), {}))
-        raise KeyboardInterrupt
-    del engine
-    gate.set()
-    assert ray.shutting_down.wait(PATIENCE)
-    gc.collect()
-    assert "while it shuts down" not in ray.dropped  # Ray would end the process
-    ray.may_shut_down.set()
 
 
 def test_a_node_that_does_not_see_the_store_says_so(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,29 +262,12 @@ def test_a_task_asks_for_its_threads_and_its_part_of_a_gpu(
     assert [(one["num_cpus"], one["num_gpus"]) for one in ray.options] == [(3, 0.5)]
 
 
-@pytest.mark.parametrize(
-    ("text", "engine", "jobs"), [(None, "local", 1), (None, "ray", 0), ("auto", "ray", 0), ("3", "ray", 3)]
-)
-def test_jobs_of_an_engine(text: str | None, engine: str, jobs: int) -> None:
-    assert placing.jobs(text, None, 1, "auto", engine) == jobs
-
-
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        *((wrong, "Expected HOST:PORT") for wrong in ("nowhere", "a:0", "127.0.0.1:65536", "127.0.0.1:1/x")),
-        ("ray://127.0.0.1:10001", "is one for Ray's client"),
-    ],
-)
-def test_what_is_no_address_is_a_usage_error(ray: FakeRay, address: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        ray_cluster.Membership(address).join()
-    assert not ray.joined
-
-
-def test_an_address_where_nobody_listens_is_said_at_once(
-    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_without_a_cluster_is_said_at_once(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("nowhere", "a:0", "127.0.0.1:65536", "127.0.0.1:1/x"):
+        with pytest.raises(UsageError, match="Expected HOST:PORT"):
+            ray_cluster.Membership(address).join()
+    with pytest.raises(UsageError, match="is one for Ray's client"):
+        ray_cluster.Membership("ray://127.0.0.1:10001").join()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     message = f"No Ray cluster answers at 127.0.0.1:{port}: Connection refused. Start one"

@@ -36,7 +36,6 @@ def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"OMP_NUM_THREADS": "3"}, 3),
         ({"MKL_NUM_THREADS": "2"}, 2),
         ({"OMP_NUM_THREADS": "4,2", "MKL_NUM_THREADS": "6"}, 4),
-        ({"OMP_NUM_THREADS": "100"}, 8),
         ({"OMP_NUM_THREADS": "many", "MKL_NUM_THREADS": "0"}, 8),
     ],
 )
@@ -52,21 +51,12 @@ def test_the_variables_of_openmp_and_mkl_say_how_many(
     assert resources.threads_for(run, {"space": "nasbench201"}) == 1
 
 
-def test_threads_of_a_training_do_not_depend_on_jobs() -> None:
-    four = Run.of(tool="test", jobs=4)
-    assert resources.threads_for(four, LARGE) == 2  # evaluations share the cores
-    assert resources.training_threads(four, LARGE) == 8
-    assert resources.training_threads(four, CELL) == 1
-
-
 @pytest.mark.parametrize(
     ("cards", "options", "jobs"),
     [
-        (0, {"jobs": "auto"}, 4),
         (0, {"jobs": "auto", "threads": 2}, 2),
         (2, {"jobs": "auto"}, 2),
         (2, {"jobs": "auto", "device": "cuda:1"}, 1),
-        (2, {"jobs": "auto", "device": "cpu"}, 4),
         (2, {"jobs": "auto", "jobs_per_gpu": 3}, 6),
         (2, {"jobs": "2"}, 2),
         (2, {"jobs": None}, 1),
@@ -100,7 +90,6 @@ def array(*numbers: int) -> dict[str, str]:
         ({**ARRAY, "SLURM_ARRAY_TASK_COUNT": "4"}, (3, 4)),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}, (1, 4)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),  # the script of the job, which is one process
-        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
         ({**ARRAY, "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (6, 8)),
         ({"SLURM_ARRAY_TASK_ID": "x", "SLURM_ARRAY_TASK_COUNT": "8"}, (1, 8)),
         *((array(number, 3, 0, 6, 3), (number // 3 + 1, 3)) for number in (0, 3, 6)),

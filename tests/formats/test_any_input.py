@@ -154,15 +154,3 @@ def test_odd_records_are_an_error_of_one_line_or_none(name: str, found: list[dic
             continue
     result = run(name, "--write", "out", text="".join(text + "\n" for text in texts))
     assert result.stdout == ""
-
-
-def test_a_line_end_in_a_file_is_none_in_a_message() -> None:
-    told = {"cifar10": {"clean": {"accuracy": {"0": 0.5, "9": "high\n\x1b[2J"}}}}
-    result = run("jung2023", put({**SAMPLES["jung2023"], "f/cifar10/clean_accuracy.json": told}))
-    assert r"9: acc is high\n\x1b[2J)." in result.stderr
-    assert all(line.startswith("rb-convert: ") for line in result.stderr.splitlines())
-
-
-def test_a_name_of_another_kind_is_no_name_of_the_zoo() -> None:
-    record = {"arch": {"name": {"a": {}}}, "metrics": {"acc": 0.5}}
-    assert run("csv", "--write", "out", text=json.dumps(record)).exit_code == 0

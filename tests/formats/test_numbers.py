@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbtools.errors import RbError
 from rbtools.formats.numbers import NoNumber, NotFinite, number, plain, printed
 from rbtools.papers.formats.robustbench import distance
 
@@ -20,7 +19,6 @@ from rbtools.papers.formats.robustbench import distance
         ("85.34", True, 0.8534, 4),
         (Decimal("94.90"), True, 0.949, 4),
         (0.3, False, 0.3, 1),
-        (3, False, 3, 0),
         (58, True, 0.58, 2),
         (" 50 % ", False, 0.5, 2),
         ("8/255", False, 8 / 255, 8),
@@ -45,9 +43,7 @@ def test_nothing_is_no_number(raw: Any) -> None:
         ("nan", "a number is nan, which is not finite"),
         (True, "true stands where a number was expected"),
         ([1], "a list stands where a number was expected"),
-        ({}, "an object stands where a number was expected"),
         ("high", "the text 'high' stands where a number was expected"),
-        ("1_000", "the text '1_000' stands where a number was expected"),
         ("1/0", "the text '1/0' stands where a number was expected"),
         ("1e999", "the number 1e999 is too large"),
     ],
@@ -78,12 +74,6 @@ def test_a_printed_value_is_read_to_the_last_bit(value: float, percent: bool) ->
 )
 def test_distances_are_on_the_scale_of_pixels(raw: Any, norm: str, eps: float) -> None:
     assert distance(raw, norm) == eps
-
-
-@pytest.mark.parametrize("raw", [None, "-1", "near"])
-def test_no_distance_is_said(raw: Any) -> None:
-    with pytest.raises(RbError):
-        distance(raw, "linf")
 
 
 def test_values_carried_along_are_json() -> None:

@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ import pytest
 
 from rbtools import records as lines
 from rbtools.errors import RbError
-from rbtools.pages import leaderboard
+from rbtools.pages import leaderboard, score_terms
 from rbtools.pages.templates import CONTROL
 from rbtools.scoring.rank_order import bands as rank_bands
 from tests import runner
 
 pytestmark = pytest.mark.xdist_group("browser")
-ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 Record = dict[str, Any]
 
@@ -147,15 +145,6 @@ def test_the_page_names_nothing_to_load_and_writes_no_markup_from_text() -> None
     assert "fetch(" not in page and "import(" not in page
 
 
-def test_every_file_of_the_page_is_installed_with_the_package() -> None:
-    folder = ROOT / "rbtools" / "pages"
-    packaged = re.findall(r'"rbtools.pages" = \[(.*?)\]', (ROOT / "pyproject.toml").read_text("utf-8"))
-    patterns = re.findall(r'"([^"]+)"', packaged[0])
-    files = [path.name for path in folder.iterdir() if path.suffix in (".bib", ".css", ".html", ".js")]
-    assert files and all(any(fnmatch(name, pattern) for pattern in patterns) for name in files)
-    assert leaderboard.scripts() == sorted(name for name in files if name.endswith(".js"))
-
-
 @pytest.mark.parametrize(
     ("records", "message"),
     [([], "There are no records to draw"), ([record("a")], "No record has a metric to rank by")],
@@ -211,12 +200,19 @@ def test_columns_stand_in_groups_with_the_numbers_of_a_family_in_order() -> None
     ]
 
 
-def test_the_command_writes_the_page() -> None:
-    result = runner.run("plot", "leaderboard --title Ours -o board.html", benchmark())
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.startswith("rb-plot: board.html shows 16 records.\n")
-    page = Path("board.html").read_text("utf-8")
-    assert page.startswith("<!DOCTYPE html>") and content_of(page)["title"] == "Ours"
+def test_the_default_score_has_one_point_of_each_curve() -> None:
+    names = [
+        "acc",
+        *(f"pgd20.{eps}" for eps in (1, 2, 4, 8, 16)),
+        "fgsm.0.5",
+        "fgsm.1",
+        "fgsm.3",
+        "pgd20.l2.0.5",
+    ]
+    names += ["corrupt.fog.3", "corrupt.snow.3", "corrupt.mean", "params"]
+    records = [{"metrics": dict.fromkeys(names, 0.5)}, {"metrics": dict.fromkeys(names, 0.25)}]
+    found = [term.metric for term in score_terms.score(records).terms]
+    assert sorted(found) == sorted(["acc", "pgd20.8", "fgsm.1", "pgd20.l2.0.5", "corrupt.mean", "params"])
 
 
 # --- the browser ------------------------------------------------------------------------------------
@@ -241,10 +237,10 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Opens the page of some records; a complaint on the console or any request is a failure."""
     contexts, complaints, requests = [], [], []
 
-    def open_(records: list[Record], **options: Any) -> Any:
+    def open_(records: list[Record]) -> Any:
         file = tmp_path / "board.html"
         file.write_text(leaderboard.page(records), encoding="utf-8")
-        context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
+        context = browser.new_context(viewport={"width": 1400, "height": 900})
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
@@ -306,9 +302,9 @@ def set_slider(page: Any, metric: str, weight: float) -> None:
 
 SOME = [
     record("b", acc=0.5, pgd20_8=0.3),
-    record("a", acc=0.9),
+    record("a", acc=0.9, wci=2.0),
     record("c", acc=0.7, pgd20_8=0.1),
-    record("d", acc=0.7, pgd20_8=0.2),
+    record("d", acc=0.7, pgd20_8=0.2, wci=1.0),
 ]
 
 
@@ -324,38 +320,14 @@ def test_a_heading_sorts_best_first_and_then_the_other_way(opened: Any) -> None:
     assert column(page, "Model") == ["b", "d", "c", "a"]  # what has no value is last
     heading(page, "PGD-20, ε = 8/255").click()
     assert column(page, "Model") == ["c", "d", "b", "a"] and column(page, "rank")[-1] == "–"
+    assert {row["band"] for row in rows_of(page)} == {""}  # without intervals there are none
+    heading(page, "wci").click()
+    assert column(page, "Model") == ["d", "a", "b", "c"] and sort_of(page, "wci") == "ascending"
+    heading(page, "PGD-20, ε = 8/255").click()
     heading(page, "Model").click()
     assert column(page, "Model") == ["a", "b", "c", "d"] and sort_of(page, "Model") == "ascending"
     assert column(page, "rank") == ["–", "1", "3", "2"]  # of the last metric that was sorted by
     assert "Sorted by Model, A to Z." in page.inner_text("#status")
-
-
-def test_less_is_better_where_it_is(opened: Any) -> None:
-    found = [record(name, wci=value) for name, value in (("a", 3.0), ("b", 1.0), ("c", 2.0))]
-    page = opened(found)
-    heading(page, "wci").click()
-    assert column(page, "Model") == ["b", "c", "a"] and sort_of(page, "wci") == "ascending"
-
-
-def test_the_keyboard_alone_sorts_selects_and_opens(opened: Any) -> None:
-    page = opened(SOME)
-    heading(page, "clean").focus()
-    page.keyboard.press("Enter")
-    assert column(page, "Model")[0] == "a"
-    page.keyboard.press("Space")
-    assert column(page, "Model")[0] == "b" and sort_of(page, "clean") == "ascending"
-    assert page.evaluate("document.activeElement.textContent") == "clean"
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "sort"
-    page.locator("#body input").first.focus()
-    page.keyboard.press("Space")
-    assert page.inner_text("#csv") == "Download CSV (1 selected)"
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    assert page.locator("#record").is_visible() and page.inner_text("#record-title").startswith("b, digits")
-    page.keyboard.press("Escape")
-    assert not page.locator("#record").is_visible()
-    assert page.evaluate("document.activeElement.textContent") == "b"  # back where it was
 
 
 def test_words_conditions_and_choices_filter(opened: Any) -> None:
@@ -373,38 +345,6 @@ def test_words_conditions_and_choices_filter(opened: Any) -> None:
     assert "There is no metric pgd." in page.inner_text("#status")
     page.fill("#words", "nothing-like-this")
     assert column(page, "Model") == [] and page.is_disabled("#csv")
-
-
-def test_several_data_sets_in_one_ranking_are_named(opened: Any) -> None:
-    page = opened(benchmark())
-    assert "Ranked together are 2 data sets: cifar10, svhn." in page.inner_text("#mixed")
-    page.select_option("#scope", label="records of one data set")
-    assert not page.locator("#mixed").is_visible()
-    heading(page, "clean").click()
-    assert page.locator("#mixed").is_visible()
-    page.select_option('#pickers select[data-path="dataset"]', label="svhn")
-    assert not page.locator("#mixed").is_visible()
-
-
-def test_columns_without_a_value_in_the_rows_shown_are_left_out(opened: Any) -> None:
-    page = opened([record("a", "x", acc=0.5, pgd20_8=0.1), record("b", "y", acc=0.6, cw20_8=0.1)])
-    assert heading(page, "CW-20, ε = 8/255").count() == 1
-    page.select_option('#pickers select[data-path="dataset"]', label="x")
-    assert heading(page, "CW-20, ε = 8/255").count() == 0 and heading(page, "PGD-20, ε = 8/255").count() == 1
-
-
-def test_groups_of_columns_can_be_hidden(opened: Any) -> None:
-    page = opened(benchmark())
-    groups = page.locator('#head th[scope="colgroup"]').all_inner_texts()
-    assert groups == "Made from,Score,Accuracy,Adversarial,Probabilistic,Generalisation,Cost".split(",")
-    page.uncheck('#groups input[data-group="probabilistic"]')
-    assert "Probabilistic" not in page.locator('#head th[scope="colgroup"]').all_inner_texts()
-    assert heading(page, "PR uniform, γ = 0.08").count() == 0
-    spans = page.evaluate(
-        """() => [...document.querySelectorAll("#head tr")].map(
-          (row) => [...row.cells].reduce((sum, cell) => sum + cell.colSpan, 0))"""
-    )
-    assert spans[0] == spans[1]
 
 
 def scored(records: list[Record], command: str) -> list[float | None]:
@@ -499,33 +439,6 @@ def test_records_that_lack_a_metric_are_scored_as_rb_score_does(opened: Any, mis
         assert f"--missing {missing}" in command and agree(found, scored(records, command))
 
 
-def test_scaled_within_groups_it_is_a_score_of_each_group(opened: Any) -> None:
-    records = benchmark()
-    page = opened(records)
-    page.select_option("#scope", label="records of one data set and model")
-    found, command = page_scores(page, records), page.inner_text("#score-command")
-    assert "--within dataset,arch.name records.jsonl" in command
-    want = scored(records, command)
-    assert agree(found, want) and not agree(found, scored(records, "rb-score records.jsonl"))
-    page.select_option("#mean-field", value="train.method")
-    cells = page.locator("#mean-table tbody tr").all_inner_texts()
-    means = {row.split("\t")[0]: row.split("\t")[1] for row in cells}
-    of_pgd = [value or 0 for value, one in zip(want, records, strict=True) if one["train"]["method"] == "pgd"]
-    assert means["pgd"] == f"{sum(of_pgd) / 4:.4f}"
-
-
-def test_the_score_of_the_records_gives_metrics_weights_and_a_warning_where_they_differ(opened: Any) -> None:
-    words = "--metric acc:2,pgd20.8 --metric pr.uniform.0.08:lower"
-    records = runner.records(runner.run("score", words, benchmark()))
-    page = opened(records)
-    command = page.inner_text("#score-command")
-    assert command.startswith("rb-score --metric acc:2,pgd20.8,pr.uniform.0.08:lower records.jsonl")
-    assert agree(page_scores(page, records), [one["metrics"]["score"] for one in records])
-    assert not page.locator("#score-notice").is_visible()
-    some = opened(records[:5])  # min and max are others among these
-    assert "made among other records" in some.inner_text("#score-notice")
-
-
 def test_ranks_have_bands_and_the_places_that_intervals_leave_open(opened: Any) -> None:
     dice = random.Random(1)
     intervals, found = {}, []
@@ -550,12 +463,6 @@ def test_ranks_have_bands_and_the_places_that_intervals_leave_open(opened: Any) 
     page.locator("button.name").first.click()
     told = page.inner_text("#record-rank")
     assert told.startswith("Rank 1 by clean, band 1; by the 95 % intervals places 1 to ")
-
-
-def test_without_intervals_there_are_no_bands(opened: Any) -> None:
-    page = opened(SOME)
-    assert {row["band"] for row in rows_of(page)} == {""}
-    assert set(page.locator("#body td.c-rank small").all_inner_texts()) == {""}
 
 
 def test_wicked_names_are_text(opened: Any) -> None:
@@ -618,60 +525,9 @@ def test_downloaded_json_lines_are_the_records(opened: Any) -> None:
         assert {**other, "evals": 0, "metrics": 0} == {**one, "evals": 0, "metrics": 0}
 
 
-def test_selected_rows_are_drawn_and_downloaded(opened: Any) -> None:
-    page = opened(benchmark())
-    assert "No row is selected: the first 5" in page.inner_text("#chart-hint")
-    assert page.locator("#chart path.curve").count() == 10  # and as many in the legend
-    for place in (2, 7):
-        page.locator("#body input").nth(place).check()
-    assert page.locator("#chart > svg path.curve").count() == 2
-    assert page.locator("#chart > svg .point").count() == 4
-    assert page.locator("#chart > svg text").last.text_content() == "radius γ"
-    page.locator("#chart-section summary").click()
-    picked = [column(page, "PR uniform, γ = 0.08")[place] for place in (2, 7)]
-    cells = page.locator("#chart-table tbody tr").last.locator("td").all_inner_texts()
-    assert cells == picked
-    assert len(rows_of(page)) == 2
-    page.fill("#words", "no such thing")  # a selection is kept
-    assert len(rows_of(page)) == 2
-    page.click("#clear")
-    assert page.locator("#body input:checked").count() == 0
-
-
-def test_a_row_shows_the_command_lines_that_made_it(opened: Any) -> None:
-    made = record("resnet18", "cifar10", "trades", acc=0.5, pgd20_8=0.3)
-    made["train"]["command"] = "rb-train --method trades"
-    made["evals"] = [
-        {"metric": name, "value": value, "command": "rb-attack pgd --eps 8"}
-        for name, value in made["metrics"].items()
-    ]
-    page = opened([made, record("x", acc=0.1)])
-    page.locator("button.name", has_text="resnet18").click()
-    command = page.inner_text("#record-command")
-    assert command.replace("\n ", "").split(" | ") == ["rb-train --method trades", "rb-attack pgd --eps 8"]
-    copy = page.locator("#record .command button")
-    copy.click()  # to the clipboard where the browser lets it, else the text is selected
-    copy.filter(has_text=re.compile("Copied|Selected")).wait_for()
-
-
-@pytest.fixture(scope="module")
-def many() -> list[Record]:
+def test_of_six_thousand_rows_only_those_in_view_are_drawn(opened: Any) -> None:
     dice = random.Random(2)
-    names = ["acc", *(f"{a}.{e}" for a in ("fgsm", "pgd20", "aa") for e in (1, 2, 3, 8)), "wci"]
-    found = []
-    for index in range(6466):
-        values = {name: round(dice.random(), 4) for name in names}
-        made = record(f"nb201-{index}")
-        made["metrics"] = values
-        made["evals"] = [
-            {"metric": name, "value": value, "ci95": [value - 0.01, value + 0.01], "n": 10000}
-            for name, value in values.items()
-        ]
-        found.append(made)
-    return found
-
-
-def test_of_six_thousand_rows_only_those_in_view_are_drawn(opened: Any, many: list[Record]) -> None:
+    many = [record(f"nb201-{index}", acc=round(dice.random(), 4), pgd20_8=0.5) for index in range(6466)]
     page = opened(many)
     assert page.get_attribute("#table", "aria-rowcount") == "6468"
     assert page.locator("#body tr").count() < 100
@@ -691,95 +547,3 @@ def test_of_six_thousand_rows_only_those_in_view_are_drawn(opened: Any, many: li
         shown = column(page, "clean")
         assert shown == [f"{value:.4f}" for value in want[first : first + len(shown)]]
     assert first + len(shown) == 6466
-
-
-def test_scrolling_keeps_the_focus_on_a_row_that_stays(opened: Any, many: list[Record]) -> None:
-    page = opened(many[:400])
-    page.locator("#body input").nth(10).focus()
-    label = page.evaluate("document.activeElement.getAttribute('aria-label')")
-    page.evaluate("document.getElementById('scroller').scrollTop = 200")
-    page.wait_for_timeout(100)
-    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == label
-    page.evaluate("document.getElementById('scroller').scrollTop = 9000")
-    page.wait_for_function("document.activeElement.id === 'scroller'")
-
-
-def test_everything_that_can_be_used_has_a_name_and_the_table_its_semantics(opened: Any) -> None:
-    page = opened(benchmark())
-    unnamed = page.evaluate(
-        """() => [...document.querySelectorAll("button, input, select, dialog, [role=region]")].filter(
-          (one) => !(one.labels?.length && [...one.labels].some((label) => label.textContent.trim())) &&
-          !one.getAttribute("aria-label") && !document.getElementById(one.getAttribute("aria-labelledby"))
-          && !(one.tagName === "BUTTON" && one.textContent.trim())).map((one) => one.outerHTML)"""
-    )
-    assert unnamed == []
-    assert page.locator("#table caption").count() == 1 and page.locator('[role="status"]').count() == 1
-    assert page.locator("#body tr").first.locator('th[scope="row"]').count() == 1
-    assert page.evaluate(
-        "[...document.querySelectorAll('#head tr:last-child th')].every((h) => h.scope === 'col')"
-    )
-    assert page.evaluate("document.documentElement.lang") == "en"
-    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
-    assert len(ids) == len(set(ids))
-
-
-def test_what_tells_rows_apart_stays_in_view(opened: Any) -> None:
-    page = opened(benchmark(), viewport={"width": 1100, "height": 900})
-    place = "[...document.querySelectorAll('#body tr:first-child > .c-pin')].map((one) => one.offsetLeft)"
-    before = page.evaluate(place)
-    page.evaluate("document.getElementById('scroller').scrollLeft = 300")
-    assert page.evaluate("document.getElementById('scroller').scrollLeft") > 0
-    moved = page.evaluate(place.replace("one.offsetLeft", "one.getBoundingClientRect().left"))
-    assert len(before) == 2 and all(abs(a - b) < 60 for a, b in zip(before, moved, strict=True))
-    narrow = opened(benchmark(), viewport={"width": 800, "height": 900})
-    assert narrow.locator("#body .c-pin").count() == 0
-    assert narrow.locator("#body .about").first.is_visible()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_scrolls_the_table_and_not_the_page(opened: Any, scheme: str) -> None:
-    page = opened(benchmark(), viewport={"width": 390, "height": 844}, color_scheme=scheme)
-    page.click("#score-panel summary")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
-    assert dark == (scheme == "dark")
-    page.click("#theme")
-    assert (page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)") != dark
-    page.locator("button.name").first.click()
-    assert page.evaluate("document.getElementById('record').getBoundingClientRect().width") <= 390
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, two: str) -> float:
-    light, dark = sorted((luminance(one), luminance(two)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def test_text_and_lines_stand_out_in_both_colour_schemes() -> None:
-    style = (ROOT / "rbtools" / "pages" / "style.css").read_text("utf-8")
-    schemes = [
-        dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", part))
-        for part in re.findall(r"{([^{}]*--paper: [^}]*)}", style)
-    ]
-    assert len(schemes) == 3 and schemes[1] == schemes[2] != schemes[0]
-    for scheme in schemes[:2]:
-        for ground in ("paper", "band", "head", "pick"):
-            for text in ("ink", "soft", "mark"):
-                assert contrast(scheme[text], scheme[ground]) >= 4.5, (text, ground)
-        for number in range(7):
-            assert contrast(scheme[f"s{number}"], scheme["paper"]) >= 3
-
-
-def test_the_slider_follows_the_arrow_keys(opened: Any) -> None:
-    page = opened(SOME)
-    slider = page.locator("#weights input").first
-    slider.focus()
-    for _ in range(3):
-        page.keyboard.press("ArrowRight")
-    assert slider.get_attribute("aria-valuetext") == "weight 1.3"
-    assert "acc:1.3" in page.inner_text("#score-command")

@@ -9,10 +9,6 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from rbtools.attacks import ATTACKS
-from rbtools.certification import CERTIFIERS
-from rbtools.pages import bibliography, templates
-from rbtools.training import METHODS
 from tests import runner
 from tests.runner import model
 
@@ -52,13 +48,6 @@ def evaluated(**more: Any) -> Record:
     return record(*entries, train={"method": "trades"}, **more)
 
 
-def test_a_curve_without_results_is_said_in_plain_words() -> None:
-    text = page([], record(entry("acc", 0.9), entry("fgsm.8", 0.5, attack="fgsm", eps=8 / 255, norm="linf")))
-    assert "Not drawn: the record has no result under noise (rb-pr)." in text
-    assert "Not drawn: each curve has one point, which the table has." in text
-    assert text.count("Not drawn") == 3 and "--metric" not in text.split("Command lines")[0]
-
-
 def test_a_report_has_results_curves_commands_and_references() -> None:
     text = page([], evaluated())
     assert len(re.findall(r'class="curve" alt="[^"]*" src="data:image/svg\+xml;base64,', text)) == 3
@@ -76,13 +65,8 @@ def test_a_report_has_results_curves_commands_and_references() -> None:
     ]
     assert r"\begin{tabular}" in text
     assert "rb-attack check was not run on this model" in text
-
-
-def test_a_page_loads_and_runs_nothing() -> None:
-    text = page([], evaluated())
-    assert "default-src 'none'" in text
-    assert "<script" not in text and "://" not in re.sub(r"base64,[^\"]*", "", text)
-    assert {source[:5] for source in re.findall(r'src="([^"]*)"', text)} == {"data:"}
+    assert "default-src 'none'" in text and "<script" not in text
+    assert "://" not in re.sub(r"base64,[^\"]*", "", text)  # nothing is loaded
 
 
 def test_hostile_texts_stay_texts() -> None:
@@ -160,46 +144,8 @@ def test_what_cannot_be_reported_is_said_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(
-    ("kind", "cited"),
-    [
-        (ATTACKS, bibliography.ATTACKS),
-        (METHODS, bibliography.TRAININGS),
-        (CERTIFIERS, bibliography.CERTIFICATES),
-    ],
-)
-def test_a_method_is_cited_as_its_docstring_says(kind: Any, cited: dict[str, tuple[str, ...]]) -> None:
-    assert set(cited) <= set(kind)
-    for name, keys in cited.items():
-        said = kind.load(name).__doc__ or ""
-        numbers = re.findall(r"eprint = \{(.*?)\}", "".join(bibliography.entries()[key] for key in keys))
-        if "arXiv" in said:
-            assert any(number in said for number in numbers), name
-
-
-def test_bibtex_is_balanced_and_each_key_stands_once() -> None:
-    text = templates.file("methods.bib")
-    assert text.count("{") == text.count("}") and text.count("\n@") + 1 == len(bibliography.entries())
-
-
-def test_the_latex_row_has_the_means_of_corruptions_and_clean_accuracy_first() -> None:
-    from rbtools.pages.report_command import _latex
-
-    metrics = {"corrupt.fog.3": 0.1, "pgd20.8": 0.2, "corrupt.fog.mean": 0.3, "acc": 0.9}
-    assert "0.1" in _latex({"arch": {"name": "a"}, "metrics": metrics})
-    row = _latex({"arch": {"name": "a"}, "metrics": {**metrics, "corrupt.mean": 0.5}})
-    assert "0.1" not in row and row.index("0.9") < row.index("0.2") < row.index("0.3") < row.index("0.5")
-
-
-@pytest.mark.parametrize(
     ("normalize", "words"),
     [([[0.5], [0.25]], "mean 0.5; standard deviation 0.25"), ("none", "none: pixels"), ("per-image",) * 2],
 )
 def test_the_model_section_names_the_normalisation(normalize: object, words: str) -> None:
-    from rbtools.pages.model_report import _facts
-
-    for given in (
-        {"arch": {"normalize": normalize}},
-        {"arch": {}, "train": {"config": {"normalize": normalize}}},
-    ):
-        assert words in str(dict(_facts(given))["normalisation"])
-    assert "normalisation" not in dict(_facts({"arch": {}}))
+    assert words in page([], record(entry("acc", 0.5), train={"config": {"normalize": normalize}}))

@@ -9,7 +9,6 @@ import pytest
 
 from rbtools.errors import RbError
 from rbtools.records import answers
-from rbtools.scoring import merge
 
 
 def entry(right: np.ndarray, **more: Any) -> dict[str, Any]:
@@ -59,9 +58,3 @@ def test_classes_of_images_are_read_for_the_first_of_a_list() -> None:
     for field in ({}, {"labels": "AAAA"}, {"labels": 3}, "text", answers.packed_labels(labels[:3])):
         with pytest.raises(RbError, match="damaged: expected 5 labels"):
             answers.labels_of({answers.LABELS: {"abc": field}}, few)
-
-
-def test_merged_records_know_the_classes_of_both() -> None:
-    packed = answers.packed_labels(np.arange(4))
-    one, other = (answers.with_labels({"arch": {}}, name, packed) for name in "ab")
-    assert list(merge.united(one, other)[answers.LABELS]) == ["a", "b"]

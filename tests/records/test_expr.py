@@ -46,22 +46,15 @@ def value(text, record=RECORD):
     [
         ("acc > 0.8 and arch.none == 0", True),
         ("class in [7, 9]", True),
-        ("count + 1", 4),
         ("count (count, none)", 2),
         ("train.method in ['pgd', \"trades\"]", True),
-        ("dataset == 'cifar10' and dataset >= 'cifar'", True),
         ("train.augment == true and train.note == null and not false", True),
         ("train.config.lambda / train.config.in.dots", 1.2),
         ("metrics.acc == acc and arch.acc == -1", True),  # a metric before the architecture's field
         ("acc - apgd-ce.8", 0.9 - 0.35),
-        ("acc- 0.5", 0.9 - 0.5),
-        ("2*acc", 1.8),
-        ("acc *2", 1.8),
         ("mean(fgsm.*)*2", 0.75),
         ("8/255", 8 / 255),
         ("pr.uniform.0.08 - pgd20.l2.0.5", 0.97 - 0.6),
-        ("0.2 < fgsm.16 <= 0.25 < acc", True),
-        ("true or acc", True),
         ("not acc < 0.5 or missing > 1", True),  # the second condition is not looked at
         ("1 == true or 1 == 'one' or 0 == null", False),
         ("1 == 1.0 and 'a' not in [1, null]", True),
@@ -76,15 +69,12 @@ def test_values(text, expected):
     ("text", "expected"),
     [
         ("mean(fgsm.*, pgd20.*)", statistics.mean([0.5, 0.25, 0.4, 0.6])),
-        ("min(corrupt.*.3)", 0.65),
-        ("sum(fgsm.*)", 0.75),
         ("count(*)", len(METRICS)),
         ("count(nothing.*)", 0),
         ("std(fgsm.*, acc)", statistics.stdev([0.5, 0.25, 0.9])),
         ("abs(fgsm.16 - fgsm.8)", 0.25),
         ("log(acc)", math.log(0.9)),
         ("sqrt(mean(acc, 1 - acc))", math.sqrt(0.5)),
-        ("sum(acc, acc)", 1.8),
         ("sum(fgsm.8, fgsm.*)", 0.75),  # what is named, or was matched, is not counted again
         ("sum(fgsm.*, *.8)", 0.5 + 0.25 + 0.4 + 0.35),
     ],
@@ -98,26 +88,16 @@ def test_functions_and_globs(text, expected):
     [
         ("", "found the end"),
         ("acc > > 0.8", "found '>': invalid syntax. Expected names, numbers"),
-        ("acc > 0.8 AND none == 0", "found 'AND'"),
-        ("acc & 2", "found 'acc & 2'"),
-        ("acc > 8bit", "found 'bit'"),
         ("acc > 1e999", "found '1e999'"),
         ("dataset == 'cifar10", "unterminated string"),
         ("(acc > 0.8", "found '(': '(' was never closed"),
         ("acc*2", "'acc*2' stands for many metrics"),
-        ("acc*2", "with spaces it calculates"),
         ("mean(fgsm.* - 1)", "an argument of its own"),
         ("meen(fgsm.*)", "Did you mean 'mean'"),
         ("mean()", "one value or more"),
-        ("mean(acc", "'(' was never closed"),
-        ("mean(a=acc)", "found 'mean(a=acc)'"),
         ("sqrt(fgsm.*)", "sqrt() takes one value"),
         ("acc in 'x'", "'in' needs a list such as"),
-        ("acc not 5", "found '5'"),
-        ("acc; 1", "found ';'"),
         ("[acc for acc in acc]", "does not parse"),
-        ("lambda: 1", "found ':'"),
-        ("(acc) [0]", "found '(acc) [0]'"),
         ("__import__('os')", "no function '__import__'"),
         ("mean(acc).real", "found 'mean(acc).real'"),
     ],
@@ -167,6 +147,10 @@ def test_a_missing_name_says_what_there_is():
     assert "There is no metric or field 'fgsm.9'. Did you mean 'fgsm.8'" in message
     assert "Metrics: fgsm.8, fgsm.16, pgd20.8, pr.uniform.0.08, apgd-ce.8 and 6 more. Fields: " in message
     assert message.count(",") == 8  # at most five of either kind
+    with pytest.raises(expr.MissingName, match="A hyphen or \\* without spaces belongs to the name"):
+        value("acc-fgsm.8")
+    with pytest.raises(expr.MissingName, match=r"field 'fgsm\.8'\. Metrics: none\."):
+        value("fgsm.8", {"arch": 5, "metrics": [1]})
 
 
 @pytest.mark.parametrize(
@@ -200,37 +184,6 @@ def test_a_mean_over_corruptions_that_is_not_there_says_what_is(name, severities
 def test_globs_have_one_letter_and_classes(glob, names):
     assert expr.is_bare(glob) and expr.select(METRICS, glob) == names
     assert value(f"count({glob})") == len(names) and value(f"max(acc,{glob})") == 0.9
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("acc-fgsm.8", "A hyphen or * without spaces belongs to the name"),
-        ("mean(sgm.*)", "No metric matches 'sgm.*'. Metrics: fgsm.8, fgsm.16,"),
-        ("train.config.lamda", "Did you mean 'train.config.lambda'"),
-        ("train.metod", "Did you mean 'train.method'"),
-        ("arch.", "does not parse"),
-    ],
-)
-def test_missing_names(text, words):
-    with pytest.raises(RbError) as caught:
-        value(text)
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize("record", [{}, {"arch": {}, "metrics": None}, {"arch": 5, "metrics": [1]}])
-def test_a_record_without_anything(record):
-    with pytest.raises(expr.MissingName, match=r"field 'fgsm\.8'\. Metrics: none\."):
-        value("fgsm.8", record)
-    with pytest.raises(expr.MissingName, match="No metric matches"):
-        value("mean(*)", record)
-
-
-def test_holds_wants_a_condition():
-    compiled = expr.compile("acc > mean(fgsm.*, acc) and arch.none in [none]")
-    assert compiled.holds(RECORD) is True and compiled.names == ("acc", "fgsm.*", "arch.none", "none")
-    with pytest.raises(RbError, match=r"Expression 'acc' is a number, not a condition\."):
-        expr.compile("acc").holds(RECORD)
 
 
 def test_select_reads_lists_of_names_and_globs():
@@ -355,32 +308,6 @@ def test_the_distance_of_a_cell_is_the_number_of_edges_that_differ():
         expr.compile("distance(9)")({"arch": {"space": "zoo"}})
     with pytest.raises(RbError, match="takes one value"):
         expr.compile("distance(9, 10)")
-
-
-def test_a_missing_accuracy_is_no_number_of_an_operation() -> None:
-    record = {"arch": {"space": "nasbench201", "none": 2}, "metrics": {"params": 3}}
-    with pytest.raises(RbError, match="no metric or field 'acc'") as wrong:
-        expr.compile("acc > 0.5").holds(record)
-    assert "Did you mean" not in str(wrong.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "items"),
-    [
-        ("acc, fgsm.*", ["acc", "fgsm.*"]),
-        ("count(max(a, b), c):2,d", ["count(max(a, b), c):2", "d"]),
-        ("train.method in ['a', 'b)'], c", ["train.method in ['a', 'b)']", "c"]),
-        (" , a,, ", ["a"]),
-        ("a), b", ["a)", "b"]),
-    ],
-)
-def test_items(text: str, items: list[str]) -> None:
-    assert expr.items(text) == items
-
-
-@pytest.mark.parametrize("text", ["pgd20.*", "*", "apgd-ce.8", "acc - 1", "mean(*)", "8", "'acc'", "and", ""])
-def test_only_a_name_or_a_glob_is_bare(text: str) -> None:
-    assert expr.is_bare(text) is (text in ("pgd20.*", "*", "apgd-ce.8"))
 
 
 def test_number_is_none_where_there_is_none() -> None:

@@ -41,12 +41,6 @@ def test_what_goes_in_comes_out(value: Any, pretty: bool) -> None:
     assert json.loads(dumps(found)) == record
 
 
-def test_one_record_is_one_line_of_utf8() -> None:
-    text = dumps({"arch": {}, "text": "two\nlines, é", "big": 2**70})
-    assert b"\n" not in text and "é".encode() in text
-    assert parse(text) == {"arch": {}, "text": "two\nlines, é", "big": 2**70}
-
-
 @pytest.mark.parametrize(("bad", "big"), [(float("nan"), 1), (float("inf"), 2**70)])
 def test_a_number_that_is_not_finite_is_never_written(bad: float, big: int) -> None:
     with pytest.raises(ValueError, match=r"nan|inf|finite|not JSON compliant"):
@@ -56,22 +50,15 @@ def test_a_number_that_is_not_finite_is_never_written(bad: float, big: int) -> N
 BAD = {
     '{"arch":{},}': "is not JSON: trailing comma",
     "": "is not JSON",
-    "3": "is a number, not a JSON object. Expected one JSON object per line.",
-    "true": "is true or false, not a JSON object",
     "{}": 'is no record: it has no "arch" (it has: nothing)',
-    '{"metrics":{},"x":1}': 'it has no "arch" (it has: metrics, x). A record describes one model',
     '{"arch":null}': 'has an "arch" that is null. Expected an object',
-    '{"arch":{},"evals":{}}': 'has "evals" that is an object. Expected a list.',
     '{"arch":{},"train":3}': 'has "train" that is a number. Expected an object.',
     '{"arch":{},"metrics":{"acc":"high"}}': 'has the metric "acc" that is a string. Expected a number.',
     '{"arch":{},"evals":[1]}': 'has an entry in "evals" that is no object',
-    '{"arch":{},"evals":[{"metric":["acc"]}]}': 'has an entry in "evals" that is no object with the name',
     '{"arch":{},"evals":[{"metric":"acc","ci95":[1]}]}': 'has the entry "acc" in "evals" with',
     '{"arch":{},"evals":[{"metric":"acc","ci95":[0,"1"]}]}': 'or with a "ci95" that is not two numbers, the',
     '{"arch":{},"evals":[{"metric":"acc","value":"1"}]}': '"value" or "std" that is no number',
-    '{"arch":{},"evals":[{"metric":"acc","ci95":[1,0]}]}': "not two numbers, the lower one first.",
     '{"arch":{},"evals":[{"metric":"acc","value":1e200}]}': '"value" or "std" that is no number or too large',
-    '{"arch":{},"metrics":{"acc":-1e308}}': 'has the metric "acc" that is too large. Expected a number.',
     '{"arch":{},"metrics":{"acc":9223372036854775808}}': 'has the metric "acc" that is too large.',
     '{"a\\nb":1,"' + "x" * 3000 + '":2}': "it has: a\\nb, xxxxxxxxxxxxxxxxxxxx...)",
     '{"arch":{},"metrics":{"' + "x" * 3000 + '":""}}': 'has the metric "xxxx',
@@ -81,11 +68,8 @@ BAD = {
     '{"arch":{},"x":1e999}': "is not JSON: number is infinity",
     '{"arch":{"a":1,"a":1}}': 'has the key "a" twice. Expected every key once.',
     '{"arch":{},"schema":3}': "has schema 3, which is newer than this rbtools reads (1). Upgrade rbtools.",
-    '{"arch":{},"schema":0}': "has schema 0. Expected a whole number",
-    '{"arch":{},"schema":true}': "has schema True. Expected a whole number",
     '{"arch":{},"x":' + "[" * 3000 + "]" * 3000 + "}": "is not JSON: depth limit exceeded",
     '{"arch":{},"x":' + "[" * 300 + "]" * 300 + "}": "nests lists and objects deeper than a record can",
-    '{"arch":{}, "x":' + '{"a":' * 300 + "1" + "}" * 300 + "}": "nests lists and objects deeper",
     '{"arch":{},"x":"\\ud800"}': "is not JSON: no low surrogate",
 }
 
@@ -195,13 +179,6 @@ def test_compressed_or_utf_16_records_are_one_bad_line_that_says_what_to_type(co
     for reads in (plain_files.read_text, plain_files.read_settings):
         with pytest.raises(RbError, match=f"^set is .*: {command} set > NEWFILE, and name that file"):
             reads("set")
-
-
-def test_a_damaged_line_among_records_does_not_end_the_reading() -> None:
-    damaged = b'{"arch":{},"x":"\x00\x00"}\n'
-    for before in (b"", b"hello\n", b'{"arch":{}}\n'):
-        found = list(lines(io.BytesIO(before + damaged + b'{"arch":{}}\n' + b"\x00\n" + b'{"arch":{}}\n')))
-        assert [line.record is not None for line in found][-3:] == [True, False, True]
 
 
 def test_a_key_that_stands_twice_among_very_many_is_found_at_once() -> None:

@@ -36,15 +36,6 @@ def test_a_result_stands_in_metrics_and_evals_and_the_input_is_left_alone() -> N
     assert record["metrics"] == {} and record["evals"][0]["reason"] == "no image stands"
 
 
-@pytest.mark.parametrize(
-    "cost", ["value", "ci95", "seconds", "device", "tool", "stored", "warnings", "passes"]
-)
-def test_what_was_found_or_what_it_cost_is_no_protocol(cost: str) -> None:
-    record = results.add(RECORD, ENTRY)
-    record = results.add(record, {**ENTRY, "value": 0.25, cost: 0.25})
-    assert record["metrics"] == {"pgd20.8": 0.25} and len(record["evals"]) == 1
-
-
 @pytest.mark.parametrize("asked", ["steps", "eps", "n", "split", "seed", "norm", "dataset", "precision"])
 def test_another_protocol_is_an_error_that_shows_both(asked: str) -> None:
     record = results.add(RECORD, {**ENTRY, asked: 20})
@@ -55,13 +46,6 @@ def test_another_protocol_is_an_error_that_shows_both(asked: str) -> None:
     with pytest.raises(RbError, match=f"{asked} 20 there and absent here"):
         results.add(record, {name: value for name, value in ENTRY.items() if name != asked})
     assert results.add(record, {**ENTRY, asked: 40}, replace=True)["evals"] == [{**ENTRY, asked: 40}]
-
-
-def test_the_newest_result_is_the_last() -> None:
-    record = results.add(results.add(RECORD, ENTRY), {**ENTRY, "metric": "acc"})
-    record = results.add(record, ENTRY)
-    assert [entry["metric"] for entry in record["evals"]] == ["acc", "pgd20.8"]
-    assert list(record["metrics"]) == ["acc", "pgd20.8"]
 
 
 def test_an_implicit_result_on_more_examples_takes_the_place_of_the_smaller_one() -> None:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,32 +46,3 @@ def test_tables_in_csv_hold_no_formula() -> None:
     assert set(NAMES) <= {of_cell(one) for one in cells} and "-0.5" in cells
     raw = io.StringIO(run("rank", "--by acc --format csv-raw", many()).stdout, newline="")  # for programs
     assert set(NAMES) <= {cell for row in csv.reader(raw) for cell in row}
-
-
-@pytest.mark.parametrize("raw", [[], ["--raw"]])
-def test_records_come_back_from_a_table(raw: list[str]) -> None:
-    run("convert", ["csv", *raw, "--write", "t.csv"], many())
-    text = Path("t.csv").read_text("utf-8")
-    assert ("\n=cmd" in text) == bool(raw) and ("\x1b" in text) == bool(raw)
-    back = [json.loads(line) for line in run("convert", ["csv", *raw, "t.csv"]).stdout.splitlines()]
-    assert [(one["arch"]["name"], one["metrics"]) for one in back] == [(name, METRICS) for name in NAMES]
-
-
-def test_a_page_holds_nothing_that_a_terminal_obeys_or_that_turns_its_text() -> None:
-    records = [*many(), {**many()[0], "arch": {"name": "a\\\\u001b \x07\x9b\u2066b"}}]
-    run("plot", ["leaderboard", "--title", "x\u202ey", "-o", "p.html"], records)
-    text = Path("p.html").read_text("utf-8")
-    assert not set("\x1b\x07\x9b\u202e\u2066") & set(text)
-    start = text.index(">", text.index('type="application/json"')) + 1
-    content = json.loads(text[start : text.index("</script>", start)])
-    texts = [one for key, value in content.items() if key != "rows" for one in strings(value)]
-    # spelled in JSON, so that names stay names
-    assert any("a\\\\u001b \x07\ufffd\ufffdb" in one for one in texts)
-
-
-def strings(value: object) -> Iterator[str]:
-    if isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from strings(one)
-    elif isinstance(value, str):
-        yield value

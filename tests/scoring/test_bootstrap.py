@@ -69,20 +69,6 @@ def test_images_are_resampled_together() -> None:
     assert alone[0].rank == (1, 2) and alone[1].rank == (1, 2)
 
 
-def test_images_that_do_not_count_are_in_no_denominator() -> None:
-    counts = (np.arange(100) < 50).astype(np.float32)
-    some = draws(lambda record, entry: (counts * 0.5, counts))
-    drawn = some.number(record("a", 0.5, n=50), "acc")
-    assert drawn.mean() == pytest.approx(0.5, abs=0.002) and drawn.std() < 0.02  # the one image more alone
-
-
-def test_draws_depend_on_seed_and_record_alone() -> None:
-    a, b = record("a", 0.5, n=100), record("b", 0.5, n=100)
-    assert (draws().number(a, "acc") == draws().number(a, "acc")).all()
-    assert (draws().number(a, "acc") != draws(seed=1).number(a, "acc")).any()
-    assert (draws().number(a, "acc") != draws().number(b, "acc")).any()
-
-
 def test_an_expression_is_drawn_from_its_metrics() -> None:
     one = record("a", 0.5, n=100)
     one["metrics"]["pgd"] = 0.25

@@ -69,15 +69,6 @@ def test_errors_beside_a_reference() -> None:
     assert relative["value"] == pytest.approx((0.2 / 0.4 + 0.5 / 0.6) / 2)
 
 
-def test_a_relative_error_without_clean_ones_has_a_reason() -> None:
-    known = reference(BASE, BENCHMARK)
-    *_, relative = summary([*FOG, *FROST], None, BENCHMARK, known)
-    assert relative["value"] is None and relative["reason"] == "the clean accuracy of this model is not known"
-    base = reference({**BASE, "metrics": {**BASE["metrics"], "acc": 0.3}}, BENCHMARK)
-    *_, relative = summary([*FOG, *FROST], {"value": 0.9}, BENCHMARK, base)
-    assert relative["reason"] == "the reference loses nothing under fog"
-
-
 def test_a_reference_must_have_all_and_err_somewhere() -> None:
     with pytest.raises(RbError, match="lacks results of snow"):
         reference(BASE, (*BENCHMARK, "snow"))

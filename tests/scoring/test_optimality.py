@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.records import expr
 from rbtools.scoring.optimality import optimality
 
 EPS = (2, 4, 6, 8)
@@ -20,14 +19,6 @@ def record(acc: float = 0.8, **curves: list[float]) -> dict[str, Any]:
             entry = {"attack": stem, "metric": f"{stem}.{eps}", "eps": eps / 255, "n": 100, "value": value}
             evals.append({"tool": "rb-attack", **entry})
     return {"metrics": {entry["metric"]: entry["value"] for entry in evals}, "evals": evals}
-
-
-def test_the_lowest_curve_has_1_and_one_that_finds_nothing_0() -> None:
-    curves = record(fmn=[0.6, 0.4, 0.2, 0.1], pgd20=[0.8, 0.8, 0.8, 0.8], cw20=[0.7, 0.6, 0.5, 0.45])
-    assert optimality(curves, "fmn") == pytest.approx(1)
-    assert optimality(curves, "pgd20") == pytest.approx(0)
-    # areas in steps of 2: (c - a) / (c - b), with c = 6.4, a = 4.85, b = 3.3
-    assert optimality(curves, "cw20") == pytest.approx((6.4 - 4.85) / (6.4 - 3.3))
 
 
 def test_the_envelope_is_of_all_attacks_and_ends_at_0() -> None:
@@ -59,9 +50,3 @@ def test_only_attacks_in_this_norm_on_these_images_are_compared() -> None:
         optimality(curves, "pgd")
     with pytest.raises(RbError, match="clean accuracy"):
         optimality(record(0.0, fmn=[0.0, 0.0], pgd20=[0.0, 0.0]), "fmn")
-
-
-def test_it_is_a_function_of_expressions() -> None:
-    curves = record(fmn=[0.6, 0.4, 0.2, 0.1], pgd20=[0.7, 0.5, 0.3, 0.2])
-    assert expr.compile("optimality('fmn')").number(curves) == pytest.approx(1)
-    assert 0 < expr.compile("optimality('pgd20')").number(curves) < 1

@@ -31,13 +31,6 @@ def test_equals_share_a_rank_and_missing_values_come_last(
     assert found == ranks
 
 
-def test_later_keys_decide_between_equals() -> None:
-    pairs = [(1, 5), (2, 1), (2, 3), (1, 5), (None, 9), (2, None)]
-    found = rank_order.rank(pairs, lambda pair: pair, higher=(True, False))
-    assert [one.rank for one in found] == [1, 2, 3, 4, 4, None]
-    assert [one.record for one in found] == [(2, 1), (2, 3), (2, None), (1, 5), (1, 5), (None, 9)]
-
-
 def test_what_cannot_be_ranked() -> None:
     with pytest.raises(RbError, match="Cannot rank by 'trades', which is not a number"):
         rank_order.rank([0.1, "trades"], lambda value: value)
@@ -69,16 +62,6 @@ def test_what_was_found_out_does_not_make_another_model() -> None:
     assert one not in map(same_model.model, others) and len(set(map(same_model.model, others))) == 4
 
 
-def test_models_that_differ_in_their_seed_alone() -> None:
-    record = trained(1)
-    one = same_model.without(record, ["seed"])
-    assert same_model.without(trained(2, mine=1), ["seed"]) == one
-    assert same_model.without(trained(1, dataset="e"), ["seed"]) != one
-    both = ["seed", "dataset"]
-    assert same_model.without(trained(1, dataset="e"), both) == same_model.without(record, both)
-    assert record == trained(1)
-
-
 def test_merged_records_have_means_deviations_and_what_they_agree_in() -> None:
     entry = {"metric": "acc", "n": 8, "attack": None, "ci95": [0, 1], "value": 0.5, "device": "cpu"}
     some = [trained(seed, evals=[{**entry, "seed": seed}]) for seed in (1, 2, 6)]
@@ -106,12 +89,6 @@ def test_merged_records_have_means_deviations_and_what_they_agree_in() -> None:
 def test_keys_of_groups_stand_in_their_order() -> None:
     keys = [("b",), (10,), (None,), (9,), ("a",)]
     assert groups.in_order(keys) == [(None,), (9,), (10,), ("a",), ("b",)]
-
-
-def test_a_front_of_two_numbers() -> None:
-    points = [(0.9, 0.1), (0.5, 0.5), (0.4, 0.5), (0.1, 0.9), (0.9, 0.1), (0.5, None), (0.2, 0.2)]
-    assert front(points, [True, True]) == [True, True, False, True, True, False, False]
-    assert front(points, [True, False]) == [True, False, False, False, True, False, False]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

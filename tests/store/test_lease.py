@@ -48,16 +48,6 @@ def say(other: subprocess.Popen[str]) -> str:
     return other.stdout.readline()
 
 
-def test_a_lease_has_one_holder_until_it_is_released() -> None:
-    first = lease.claim(LEASE)
-    assert first is not None and lease.claim(LEASE) is None
-    first.release()
-    assert not LEASE.exists()
-    second = lease.claim(LEASE)
-    assert second is not None
-    second.release()
-
-
 def test_a_dead_holder_of_this_host_is_taken_over_at_once(held: subprocess.Popen[str]) -> None:
     held.send_signal(signal.SIGKILL)
     held.wait(WAIT_SECONDS)

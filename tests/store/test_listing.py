@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import re
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.records import parse
-from rbtools.store import Store, digest, listing
+from rbtools.store import Store, listing
 from rbtools.store.checksum import sealed
 
 FIELDS = ("arch", "dataset", "train", "checkpoint", "metrics", "evals")
@@ -74,23 +70,6 @@ def test_stored_says_what_and_where_it_is(filled: Any) -> None:
     assert sizes[gone] == 0 < sizes[kept]
 
 
-def test_a_result_of_a_kind_to_come_is_shown_as_it_is() -> None:
-    store = Store("rb-store")
-    what = {"kind": "measure", "arch": {"space": "zoo", "name": "resnet18"}, "kernel": "ntk"}
-    store.keep_result(digest(what), what, {"trace": 1.5})
-    (record,) = listed(store)
-    assert record["what"] == what and record["value"] == {"trace": 1.5}
-    assert record["stored"]["kind"] == "measure"
-    assert parse(orjson.dumps(record)) == record  # a record, for the tools
-
-
-def test_records_come_in_the_order_of_their_keys(filled: Any) -> None:
-    for number in range(1000, 1040):
-        filled.train(number)
-    keys = [record["stored"]["key"] for record in listed(filled.store)]
-    assert len(keys) == 46 and keys == sorted(keys)
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -115,15 +94,6 @@ def test_the_beginning_of_a_key_finds_its_result(filled: Any) -> None:
     assert len(list(listing.records(filled.store, [*keys, *keys]))) == len(keys)
 
 
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [("abc", "4 or more hex"), ("../x", "is no key"), ("0" * 64, "has no result with the key")],
-)
-def test_a_key_that_names_nothing_is_said(key: str, said: str, filled: Any) -> None:
-    with pytest.raises(RbError, match=re.escape(said)):
-        list(listing.records(filled.store, [key]))
-
-
 def test_what_is_no_store_is_said_and_not_made() -> None:
     with pytest.raises(RbError, match=r"There is no store .*nowhere\. The tools make it .* --store"):
         list(listing.records(Store("nowhere")))
@@ -132,18 +102,3 @@ def test_what_is_no_store_is_said_and_not_made() -> None:
     with pytest.raises(RbError, match=r"photos is no store: it has no format\.json"):
         list(listing.records(Store("photos")))
     assert list(listing.records(Store("photos/cat"))) == []  # an empty folder may become one
-
-
-def test_usage_counts_files_and_bytes_of_each_kind(filled: Any) -> None:
-    filled.store.keep_state(digest({}), b"state")
-    (filled.store.folder / "results" / "00").mkdir(exist_ok=True)
-    (filled.store.folder / "results" / "00" / ".aside-x").write_bytes(b"12345")
-    rows = {row["kind"]: row for row in listing.usage(filled.store)}
-    counts = {kind: row["files"] for kind, row in rows.items() if row["files"]}
-    kinds = {"results": 6, "outcomes": 4, "objects": 2, "state": 1, "aside": 1}
-    cache = len(filled.files("cache"))
-    assert counts == {**kinds, **({"cache": cache} if cache else {}), "total": 14 + cache}
-    assert rows["results"]["bytes"] == sum(path.stat().st_size for path in filled.files("results"))
-    assert rows["aside"]["bytes"] == 5
-    assert rows["total"]["bytes"] == sum(row["bytes"] for kind, row in rows.items() if kind != "total")
-    assert rows["results"]["disk_bytes"] >= 0 and json.dumps(list(rows.values()))

@@ -44,13 +44,6 @@ def busy(filled: Any, settled: None) -> Any:
     return filled
 
 
-def test_a_whole_store_has_no_problem(busy: Any) -> None:
-    checked = list(verify(busy.store))
-    assert {one.kind for one in checked} == set(CHECKED)
-    assert len(checked) == len([path for kind in CHECKED for path in busy.files(kind)]) >= 15
-    assert [one.problem for one in checked] == [None] * len(checked)
-
-
 @pytest.mark.parametrize("kind", CHECKED)
 @pytest.mark.parametrize("place", [0, 20, -1])
 def test_one_bit_is_found_though_size_and_time_say_nothing(kind: str, place: int, busy: Any) -> None:
@@ -140,12 +133,6 @@ def aged(path: Path, seconds: float) -> Path:
     then = time.time() - seconds
     os.utime(path, (then, then))
     return path
-
-
-def test_nothing_that_is_needed_goes(busy: Any) -> None:
-    before = sorted(path for path in busy.store.folder.rglob("*") if path.is_file())
-    assert cleared(busy.store) == {}
-    assert sorted(path for path in busy.store.folder.rglob("*") if path.is_file()) == before
 
 
 def test_keeping_metrics_leaves_results_and_outcomes_alone(busy: Any) -> None:
