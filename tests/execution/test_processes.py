@@ -194,16 +194,13 @@ def test_calls_that_nobody_waits_for_are_not_done() -> None:
 def test_interrupted_it_writes_what_is_finished_and_leaves_nobody(
     number: signal.Signals, status: int, start: Start
 ) -> None:
-    started = time.monotonic()
     process = start({"name": "slow", "seconds": SLOW}, {"name": "quick"}, {"name": "slow", "seconds": SLOW})
     until(lambda: len(log()) == 3)  # who began the third has finished the second
-    begin = time.monotonic()
     os.killpg(process.pid, number)  # as the terminal does, and a batch system
     found, said = ended(process)
     assert process.returncode == status, said
     assert names(found) == ["quick"]  # though what comes before it is not done
     assert "Traceback" not in said
-    assert time.monotonic() - begin < max(2, begin - started)  # a busy machine takes longer for both
     until(lambda: not of_session(process.pid))
 
 
