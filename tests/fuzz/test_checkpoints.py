@@ -1,0 +1,245 @@
+"""Weights files: from a file to a network that takes images, or to a message. No code in a file runs."""
+
+from __future__ import annotations
+
+import argparse
+import bz2
+import contextlib
+import io
+import json
+import math
+import os
+import pickle
+import struct
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save
+
+from rbtools import models, spaces
+from rbtools.errors import RbError
+from rbtools.models import checkpoint
+from rbtools.models.meta import meta_init
+from rbtools.store import canonical
+from tests.fuzz.properties import held, new_file
+from tests.fuzz.strategies import NAMES, ODD, Draw, changed, damaged, repickled
+
+EXAMPLES = settings(max_examples=20)
+LARGEST_RUN = 500_000  # parameters of a network that is run on an image, too
+TENSORS = (
+    "stem.0.weight lastact.0.weight classifier.weight cells.1.conv_a.op.1.weight"
+    " cells.99999999.conv_a.op.1.weight conv1.weight bn1.weight layer1.0.conv1.weight linear.weight"
+    " fc.weight fc1.weight features.0.weight features.1.running_mean block1.layer.0.conv1.weight"
+    " conv_proj.weight encoder.pos_embedding heads.head.weight encoder.layers.encoder_layer_0.mlp.0.weight"
+    " pos_embed patch_embed.proj.weight blocks.0.mlp.fc1.weight mean std normalize.mean mu sigma"
+    " n_averaged num_batches_tracked module.fc.weight attacker.x AuxLogits.fc.weight"
+    " features.denseblock1.denselayer1.norm.1.weight state_dict model net ema best optimizer arch args"
+    " config normalization full 200 all_results net_state_dict arch_str rbtools epoch history module"
+).split()
+CELL = "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|"
+ARCHES: tuple[Any, ...] = (
+    None,
+    {"space": "zoo", "name": "simplecnn"},
+    {"space": "zoo", "name": "resnet18"},
+    {"space": "nasbench201", "str": CELL},
+    {"member": "cifar10"},
+    {"normalize": [[0.5], [0.25]]},
+    {"normalize": "none"},
+    {"space": "torchvision", "name": "alexnet"},
+    {"space": "fcnn", "str": "relu/tanh"},
+    {"space": "python", "name": "os:system"},
+    {"space": "timm", "name": "hf-hub:a/b"},
+)
+DATA: tuple[tuple[int | None, Any], ...] = ((None, None), (10, (3, 32, 32)), (10, (1, 28, 28)))
+
+
+class Hostile:
+    """Unpickled, it would leave a folder."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return os.mkdir, ("ran",)
+
+
+@cache
+def states() -> list[dict[str, Any]]:
+    """State dicts of small networks of every kind; larger tensors are one number, expanded."""
+    small = {"space": "nasbench201", "channels": 4, "cells": 1}
+    cell = "|nor_conv_3x3~0|+|nor_conv_1x1~0|nor_conv_3x3~1|+|nor_conv_3x3~0|{}~1|nor_conv_1x1~2|"
+    networks: list[tuple[dict[str, Any], tuple[int, int, int]]] = [
+        ({**small, "str": cell.format("nor_conv_1x1")}, (3, 32, 32)),
+        ({**small, "str": cell.format("skip_connect")}, (1, 32, 32)),
+        ({"space": "zoo", "name": "simplecnn"}, (1, 28, 28)),
+        ({"space": "fcnn", "str": "relu/tanh", "width": 8}, (1, 8, 8)),
+        ({"space": "rescnn", "str": "relu3/tanh3+skip", "width": 4}, (3, 8, 8)),
+        ({"space": "torchvision", "name": "squeezenet1_1"}, (3, 64, 64)),
+    ]
+    zoo = ("resnet18", "preactresnet18", "wrn-16-4", "vgg11", "deit-ti")
+    networks += [({"space": "zoo", "name": name}, (3, 32, 32)) for name in zoo]
+    found = []
+    for arch, shape in networks:
+        with meta_init():
+            state = models.build(arch, classes=10, shape=shape).state_dict()
+        ones = {key: torch.full((), 0.01).to(value.dtype).expand(value.shape) for key, value in state.items()}
+        found.append({key: one.clone() if one.numel() < 600 else one for key, one in ones.items()})
+    return found
+
+
+def saved(value: Any, **how: Any) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream, **how)
+    return stream.getvalue()
+
+
+@cache
+def files() -> list[bytes]:
+    """Small states in each of the formats, and what scripts put beside the weights."""
+
+    class Two(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(1)[:, :10]
+
+    two = {"fc1.weight": torch.zeros(2, 3), "fc1.bias": torch.zeros(2)}
+    run = {("cifar10", 777): {"net_state_dict": two, "arch_config": {"arch_str": "|none~0|"}}}
+    beside = {"epoch": 3, "args": argparse.Namespace(lr=0.1), "optimizer": {"state": {0: {"step": 1}}}}
+    program = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch is going to give up TorchScript
+        torch.jit.save(torch.jit.script(Two()), program)
+    return [
+        saved(two),
+        saved({"state_dict": OrderedDict(two), **beside, "mean": [0.5], "std": [0.25]}),
+        saved(two, _use_new_zipfile_serialization=False),
+        saved({"full": {"all_results": run}}),
+        saved({f"module.{key}": value for key, value in states()[0].items()}),
+        saved({"x": Hostile()}),
+        save(two, {"rbtools": json.dumps({"arch": {"space": "zoo", "name": "simplecnn"}})}),
+        bz2.compress(pickle.dumps({"full": {"all_results": run}})),
+        program.getvalue(),
+        b"<!doctype html><title>404</title>",
+    ]
+
+
+def load(data: bytes, arch: Any, classes: int | None, shape: Any) -> None:
+    """The network of a file takes images, and its facts can be written."""
+    known: dict[str, Any] = {"none": None}
+    if shape is None or shape[0] == 3:
+        known["cifar10"] = ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
+    if shape is not None:
+        known["dataset"] = ((0.5,) * shape[0], (0.2,) * shape[0])
+    hints = checkpoint.NormalizationHints(known=known)
+    path = new_file("w.pt", data)
+    with held():
+        network, arch, facts = checkpoint.load(path, arch, classes=classes, shape=shape, hints=hints)
+        canonical({"arch": arch, "facts": facts})
+        spaces.describe(arch, facts["classes"], facts["shape"])
+        if sum(value.numel() for value in network.parameters()) < LARGEST_RUN and max(facts["shape"]) <= 64:
+            with torch.no_grad():
+                assert network(torch.zeros(2, *facts["shape"])).shape == (2, facts["classes"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _imported(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Readers import what they use when they use it, which is no part of an example."""
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.chdir(tmp_path_factory.mktemp("imported"))
+        for data, arch in zip(files(), ARCHES, strict=False):
+            with contextlib.suppress(RbError):
+                checkpoint.load(new_file("w.pt", data), arch, classes=10, shape=(3, 32, 32))
+
+
+@st.composite
+def damaged_files(draw: Draw) -> bytes:
+    data = draw(st.sampled_from(files()))
+    return draw(repickled(data) | repickled(data) | damaged(data))  # type: ignore[no-any-return]
+
+
+@EXAMPLES
+@given(damaged_files(), st.sampled_from(ARCHES), st.sampled_from(DATA))
+def test_a_damaged_file(data: bytes, arch: Any, of: tuple[int | None, Any]) -> None:
+    load(data, arch, *of)
+
+
+@st.composite
+def tensors(draw: Draw) -> torch.Tensor:
+    """A tensor of any shape and type; a large one is one number, expanded."""
+    kinds = (torch.float32, torch.float64, torch.float16, torch.int64, torch.bool, torch.complex64)
+    kinds += (torch.bfloat16, torch.float8_e4m3fn, torch.uint8)
+    shape = draw(st.lists(st.sampled_from((0, 1, 3, 10, 64, 100, 512, 10**5, 2**31, 2**40)), max_size=4))
+    one = torch.zeros((), dtype=draw(st.sampled_from(kinds)))
+    plain = one.expand(shape) if math.prod(shape) < 2**60 else one
+    return draw(st.sampled_from((plain, plain, plain, *unusual_tensors())))  # type: ignore[no-any-return]
+
+
+@cache
+def unusual_tensors() -> tuple[torch.Tensor, ...]:
+    quantised = torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8)
+    return torch.eye(3).to_sparse(), quantised, torch.nn.Parameter(torch.zeros(2))
+
+
+@st.composite
+def contents(draw: Draw) -> Any:
+    """What a training script may have saved, or nobody."""
+    odd = ODD | tensors() | tensors()
+    state: Any = dict(draw(st.sampled_from(states())))
+    prefix = draw(st.sampled_from(("", "", "", "module.", "model.", "0.", "ema.", "é", ".")))
+    state = {f"{prefix}{key}": value for key, value in state.items()}
+    if not draw(st.integers(0, 6)):  # the layout of NAS-Bench-201's archives
+        runs = {("cifar10", 777): {"net_state_dict": state, "arch_config": {"arch_str": "|none~0|"}}}
+        state = {"full": {"all_results": runs, "arch_str": "|x~0|", "other": Hostile()}}
+    for _ in range(draw(st.integers(0, 3))):
+        state = draw(changed(state, TENSORS, odd)) or state
+    for _ in range(draw(st.integers(0, 2))):
+        noted = draw(changed(draw(st.sampled_from(ARCHES)) or {"x": 1}, TENSORS, odd))
+        inner, beside, more = (draw(st.sampled_from(TENSORS)) for _ in range(3))
+        state = {inner: state, beside: noted}
+        how = draw(st.integers(0, 5))
+        if how == 0:
+            state[more] = state  # a pickle can hold itself
+        elif how == 1:
+            state[more] = argparse.Namespace(**{more.replace(".", "_"): draw(odd)})
+        elif how == 2:  # a list of lists, of which every level is the same one again and again
+            for _ in range(draw(st.sampled_from((1, 3, 5)))):
+                state[more] = [state.get(more, 0)] * draw(st.sampled_from((2, 50)))
+    return state
+
+
+@EXAMPLES
+@given(contents(), st.sampled_from(ARCHES), st.sampled_from(DATA))
+def test_an_odd_content(content: Any, arch: Any, of: tuple[int | None, Any]) -> None:
+    try:
+        data = saved(content)
+    except (RuntimeError, OverflowError):  # torch or pickle cannot save such a thing
+        assume(False)
+    load(data, arch, *of)
+
+
+@st.composite
+def safetensors(draw: Draw) -> bytes:
+    """A header of claims before a few bytes."""
+    about = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+    names = draw(
+        st.sampled_from((("fc.weight",), ("conv1.weight", "bn1.running_mean"), (*NAMES, "x" * 10**6)))
+    )
+    notes = json.dumps({"arch": {"space": "zoo", "name": "simplecnn"}, "x": draw(st.text(max_size=9))})
+    header: Any = dict.fromkeys(names, about)
+    header["__metadata__"] = {"rbtools": draw(st.sampled_from((notes, notes, "[" * 9999)))}
+    for _ in range(draw(st.integers(0, 3))):
+        header = draw(changed(header, ("F16", "F8_E4M3", "C64", "F4", *TENSORS))) or header
+    text = json.dumps(header, default=str).encode()
+    text = draw(st.just(text) | damaged(text))
+    length = draw(st.sampled_from((len(text), len(text), len(text), 0, 1, 2**31, 2**40)))
+    return struct.pack("<Q", length) + text + bytes(256)
+
+
+@EXAMPLES
+@given(safetensors())
+def test_a_header_of_safetensors(data: bytes) -> None:
+    load(data, None, 10, (3, 32, 32))

@@ -1,0 +1,178 @@
+"""Files of images: data sets as image files, tables and arrays, and saved adversarial images."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from pyarrow import parquet
+
+from rbtools import datasets
+from rbtools.execution.run import Run
+from rbtools.jobs.evidence import EvidenceJob
+from rbtools.store import Store
+from tests import runner
+from tests.fuzz.properties import held, new_file
+from tests.fuzz.strategies import (
+    Bytes,
+    Draw,
+    changed,
+    damaged,
+    json_of,
+    npy,
+    overwritten,
+    with_checksums,
+    zipped,
+)
+from tests.golden import make as golden
+
+EXAMPLES = settings(max_examples=25)
+MODES = ("RGB", "L", "P", "1", "CMYK", "RGBA", "I;16")
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "PPM", "TIFF", "WEBP")
+
+
+def load(name: str) -> None:
+    """The first images of a data set, as an evaluation gets them."""
+    with held():
+        data = datasets.load(name, "test")
+        count = min(len(data), 4)
+        images = data.images[data.labels.new_tensor(range(count))]
+        assert len(images) == count and int(data.labels.max()) < data.classes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _imported(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Readers import what they use when they use it, which is no part of an example."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("imported"))
+        stream = io.BytesIO()
+        parquet.write_table(pa.table({"image": [image()], "label": [0]}), stream)
+        datasets.load(f"parquet:{new_file('x.parquet', stream.getvalue())}", "test")
+
+
+def image(mode: str = "RGB", form: str = "PNG", width: int = 8) -> bytes:
+    stream = io.BytesIO()
+    Image.new(mode, (width, 8)).save(stream, form)
+    return stream.getvalue()
+
+
+@st.composite
+def images(draw: Draw) -> bytes:
+    mode, form, width = draw(st.sampled_from(MODES)), draw(st.sampled_from(FORMATS)), draw(st.integers(8, 40))
+    try:
+        data = image(mode, form, width)
+    except (OSError, KeyError, ValueError):  # a mode that the format does not have
+        data = image("RGB", form, width)
+    if draw(st.booleans()):
+        data = draw(overwritten(data, 400))
+    data = draw(st.just(data) | damaged(data))
+    return with_checksums(data) if form == "PNG" and draw(st.booleans()) else data
+
+
+@EXAMPLES
+@given(images())
+def test_an_image(data: bytes) -> None:
+    folder = new_file("0.png", data).parent
+    photos = folder / "photos/test/a"
+    photos.mkdir(parents=True)
+    (folder / "0.png").rename(photos / "0.png")
+    (photos / "1.png").write_bytes(image())
+    load(f"imagefolder:{folder}/photos")
+
+
+@st.composite
+def tables(draw: Draw) -> bytes:
+    """A table of other types and packings, or with other bytes in its pages and its footer."""
+    whole = st.just(image())
+    content = draw(st.lists(whole | st.sampled_from((b"", b"x", None)) | damaged(image()), min_size=1))
+    column: list[Any] = content
+    if draw(st.booleans()):
+        column = [
+            None if one is None else {"bytes": one, "path": draw(st.text(max_size=5))} for one in content
+        ]
+    numbers = st.sampled_from((0, 1, 2, 255, 2**31, 2**40, None))
+    labels = draw(st.lists(numbers, min_size=len(column), max_size=len(column)))
+    kind = draw(st.sampled_from((pa.int64(), pa.int8(), pa.float64(), pa.string(), pa.list_(pa.int64()))))
+    try:
+        table = pa.table({"image": column, "label": pa.array(labels, pa.int64()).cast(kind, safe=False)})
+    except (pa.ArrowException, OverflowError):  # such a table cannot be made
+        assume(False)
+    if draw(st.booleans()):
+        notes = {"info": {"features": {"label": {"names": ["a", "b"], "_type": "ClassLabel"}}}}
+        table = table.replace_schema_metadata({"huggingface": draw(json_of(draw(changed(notes))))})
+    stream = io.BytesIO()
+    packing = draw(st.sampled_from(("none", "snappy", "gzip", "zstd")))
+    parquet.write_table(table, stream, compression=packing, use_dictionary=draw(st.booleans()))
+    data = stream.getvalue()
+    return draw(st.just(data) | overwritten(data, len(data)) | damaged(data))  # type: ignore[no-any-return]
+
+
+@EXAMPLES
+@given(tables())
+def test_a_table(data: bytes) -> None:
+    load(f"parquet:{new_file('x.parquet', data)}")
+
+
+def saved(**arrays: Any) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+def one_member(name: str, data: bytes) -> Bytes:
+    """Most often as it was."""
+    return st.just(data) | st.just(data) | npy(data)
+
+
+@st.composite
+def archives(draw: Draw) -> bytes:
+    images, labels = np.zeros((3, 4, 4), np.uint8), np.arange(3)
+    names = {"class_names": np.array(["a", "b", "c"])} if draw(st.booleans()) else {"classes": np.array([3])}
+    data = saved(images=images, labels=labels, **names)
+    return draw(zipped(data, one_member) | zipped(data, one_member) | damaged(data))  # type: ignore[no-any-return]
+
+
+@EXAMPLES
+@given(archives())
+def test_arrays(data: bytes) -> None:
+    load(f"npz:{new_file('x.npz', data)}")
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[runner.Record, bytes]:
+    """A record with an accuracy under an attack, and the file of its adversarial images."""
+    folder = tmp_path_factory.mktemp("attacked")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        result = runner.run("attack", "fgsm --eps 24 --n 6 --save-adv adv", golden.inputs(folder)["erm"])
+    return runner.one(result), next(folder.glob("adv/*.npz")).read_bytes()
+
+
+@st.composite
+def evidence(draw: Draw, data: bytes) -> bytes:
+    """The file with another claim or other arrays, or damaged."""
+    arrays = dict(np.load(io.BytesIO(data)))
+    if draw(st.booleans()):
+        words = ("n", "eps", "norm", "metric", "split", "value", "grid", "defend", "checkpoint", "indices")
+        claim = draw(json_of(draw(changed(json.loads(str(arrays["claim"])), words))))
+        data = saved(**{**arrays, "claim": np.array(claim.decode("utf-8", "replace"))})
+    return draw(st.just(data) | zipped(data, one_member) | damaged(data))  # type: ignore[no-any-return]
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_adversarial_images(attacked: tuple[runner.Record, bytes], data: st.DataObject) -> None:
+    record, file = attacked
+    alone = {key: value for key, value in record.items() if key not in ("metrics", "evals", "checksums")}
+    path = new_file("x.npz", data.draw(evidence(file)))
+    settings = Run.of(tool="rb-verify", store=Store("rb-store"), device="cpu", threads=1)
+    with held():
+        verified = EvidenceJob(str(path))(data.draw(st.sampled_from((record, alone))), settings)["verify"]
+        assert all(entry["verdict"] in ("match", "differs") for entry in verified["entries"].values())
