@@ -18,14 +18,19 @@ from rbtools.errors import RbError
 LONGEST_MESSAGE = 1500  # characters; what a person reads
 SECONDS = 10  # of the processor, for one input
 MEMORY = 2**31  # bytes of address space that one input may take beyond what the process has
+REFUSED = (
+    *("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect"),
+    *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate"),
+)
+MAY_CHANGE = ("__pycache__", "rb-store")  # folders of Python's imports and of the test's results
 
 
 def told(message: str) -> None:
     """Fail for a message that does not help: a finished sentence on one line is expected."""
-    assert message[-1:] in (".", ")", "?") and "\n" not in message, f"not a sentence: {message[:300]!r}"
+    assert message[-1:] in (".", ")", "?") and "\n" not in message, f"no sentence: {message[:300]!r}"
     assert len(message) <= LONGEST_MESSAGE, f"a long message: {message[:300]!r}"
     accidents = ("Traceback", "bug in rbtools", "allocate")
-    assert not any(word in message for word in accidents), f"a message of an accident: {message[:300]!r}"
+    assert not any(word in message for word in accidents), f"an accident: {message[:300]!r}"
 
 
 def new_file(name: str, data: bytes) -> Path:
@@ -61,41 +66,36 @@ def bounded() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, limit)
 
 
-class _Watch:
+class Watch:
     """An audit hook that refuses programs, connections and changes of files, while it is on."""
-
-    REFUSED = (
-        *("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect"),
-        *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate"),
-    )
 
     def __init__(self) -> None:
         self.on, self.met = False, ""
         sys.addaudithook(self._heard)
 
     def _heard(self, event: str, arguments: Any) -> None:
-        if not self.on or (event not in self.REFUSED and event != "open"):
+        if not self.on or (event not in REFUSED and event != "open"):
             return
-        if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
-            return
-        self.met = f"{event} {arguments!r:.200}"
-        raise PermissionError(self.met)
+        path, _, flags = arguments if event == "open" else (arguments[0], None, os.O_RDWR)
+        opened = isinstance(path, int)  # and heard of then
+        if flags & (os.O_WRONLY | os.O_RDWR) and not opened and not any(map(str(path).count, MAY_CHANGE)):
+            self.met = f"{event} {arguments!r:.200}"
+            raise PermissionError(self.met)
 
 
-_watch = cache(_Watch)  # hooks cannot be removed: one for the process
+watch = cache(Watch)  # a hook cannot be removed: one for the process
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """In the block a file is read: it ends with a value or an RbError that is a sentence, in bounded time and
-    memory, and starts and writes nothing."""
-    watch = _watch()
-    watch.on, watch.met = True, ""
+    """The block reads a file: it ends with a value or an RbError that is a sentence, in bounded time and
+    memory, starts nothing and writes only to the store."""
+    watch().on, watch().met = True, ""
     try:
         with bounded():
             yield
     except RbError as wrong:
         told(str(wrong))
     finally:
-        watch.on = False
-    assert not watch.met, f"reading the file did {watch.met}"
+        watch().on = False
+    assert not watch().met, f"reading the file did {watch().met}"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import copy
 import io
 import json
 import math
+import pickle
 import pickletools
 import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
@@ -23,11 +26,11 @@ Bytes = st.SearchStrategy[bytes]
 # --- values -----------------------------------------------------------------------------------------
 
 NAMES = ("a", "0", "../x", "/x", "a/../../x", "\x00", "é\u202e", "x" * 300, "", ".", "..", "a\nb", "label")
-SIZES = (0, 1, 2, 3, 4, 8, 64, 255, 2**16, 2**31 - 1, 2**31, 2**32, 2**40, 2**61 - 1, 2**63 - 1, 2**63)
 TOKEN = "\x01token "  # before a word that JSON does not have
 TOKENS = tuple(TOKEN + word for word in ("NaN", "-Infinity", "1e999", "1" + "0" * 400))
-ODD_NUMBERS = (-1, 0, 2, 0.5, 2**63, 2**70, 10**30, -(10**30), 1e308, -1e308, -0.0, math.nan, math.inf)
-ODD_WORDS = ("", "x", "nan", "0.5", "a\nb", "\x00", "é\u2028|", "../x", "\ud800")
+SIZES = (-1, 0, 1, 3, 255, 2**16, 2**31 - 1, 2**31, 2**32, 2**40, 2**61 - 1, 2**63 - 1, 2**63, 2**70)
+ODD_NUMBERS = (*SIZES, 0.5, 10**30, -(10**30), 1e308, -1e308, -0.0, math.nan, math.inf)
+ODD_WORDS = (*NAMES, "nan", "0.5", "é\u2028|", "\ud800")
 ODD_LISTS = ([], [None], [1, "a"], [[1]], [1e308, -1e308], {}, {"a": 1}, {"": [{}]})
 
 
@@ -88,25 +91,27 @@ def json_of(draw: Draw, value: Any) -> bytes:
 
 # --- bytes ------------------------------------------------------------------------------------------
 
+PARTS = (
+    b"",
+    b"\xff" * 4,
+    bytes(4),
+    b"\x7f\xff\xff\xff",
+    b"\x00\x01\x00\x00",
+    b"\x10\x00",
+    b"\xff",
+    b"\n",
+    b'"',
+)
+
 
 @st.composite
-def damaged(draw: Draw, data: bytes) -> bytes:
-    """The bytes with a few of them changed, cut out, repeated or put in."""
+def damaged(draw: Draw, data: bytes, first: int = 2**20) -> bytes:
+    """The bytes with some of the first ones written over, cut out or repeated, or with others put in."""
     for _ in range(draw(st.integers(1, 4))):
-        start = draw(st.integers(0, len(data)))
-        end = min(len(data), start + draw(st.sampled_from((0, 1, 1, 4, 64, len(data)))))
-        part = st.sampled_from((b"", b"\xff", data[start:end] * 2, b"\n", b'"')) | st.binary(max_size=8)
-        data = data[:start] + draw(part) + data[end:]
-    return data
-
-
-@st.composite
-def overwritten(draw: Draw, data: bytes, end: int) -> bytes:
-    """The bytes with other numbers over some of the first ones: sizes, offsets, counts."""
-    fields = (b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff", b"\x00\x01\x00\x00", b"\x10\x00", b"\xff", b"\x00")
-    for _ in range(draw(st.integers(1, 3))):
-        start, field = draw(st.integers(0, min(len(data), end))), draw(st.sampled_from(fields))
-        data = data[:start] + field + data[start + len(field) :]
+        start = draw(st.integers(0, min(len(data), first)))
+        part = draw(st.sampled_from((*PARTS, data[start : start + 64])) | st.binary(max_size=8))
+        end = start + draw(st.sampled_from((len(part), len(part), len(part), 0, 1, 64, len(data))))
+        data = data[:start] + part + data[end:]
     return data
 
 
@@ -136,23 +141,17 @@ def zipped(draw: Draw, data: bytes, content: Callable[[str, bytes], Bytes]) -> b
     return stream.getvalue()
 
 
+TYPES = ("|u1", "|u1", "<i8", "<i8", "|O", "<U0", "<f4", "V8", "<M8[s]", "|S3", "<c16", ">f8", "<U9")
+
+
 @st.composite
 def npy(draw: Draw, data: bytes) -> bytes:
-    """The array of NumPy's format, version 1, with another header or other bytes."""
-    size = 10 + int.from_bytes(data[8:10], "little")
-    words = {"descr": "<i8", "fortran_order": False, "shape": [2, 4]}
-    found = re.search(rb"'descr': '(.*?)'.*'shape': \((.*?)\)", data[10:size])
-    assert found is not None
-    words["descr"], words["shape"] = found[1].decode(), [int(n) for n in found[2].split(b",") if n.strip()]
-    if draw(st.booleans()):
-        return draw(damaged(data))  # type: ignore[no-any-return]
-    types = ("|O", "<U0", "<f4", "|u1", "<i8", "V8", "<M8[s]", "|S3", "<c16", ">f8", "<U9")
-    odd = st.sampled_from(SIZES) | st.sampled_from(types) | ODD
-    words = draw(changed(words, ("shape", "descr", "x"), odd))
-    if isinstance(words.get("shape"), list):
-        words["shape"] = tuple(words["shape"])
+    """The bytes of an array in NumPy's format with another header."""
+    shape = draw(st.lists(st.sampled_from((3, 3, 4, *SIZES)), max_size=4).map(tuple) | ODD)
+    words = {"descr": draw(st.sampled_from(TYPES)), "fortran_order": draw(st.booleans()), "shape": shape}
+    words = draw(st.just(words) | changed(words))
     text = repr(words).encode("latin-1", "backslashreplace") + b"\n"
-    return data[:8] + struct.pack("<H", len(text)) + text + data[size:]
+    return data[:8] + struct.pack("<H", len(text)) + text + data[10 + int.from_bytes(data[8:10], "little") :]
 
 
 # --- pickles ----------------------------------------------------------------------------------------
@@ -175,36 +174,12 @@ CALLS = (
 ).split()
 TEXTS = (
     "f4 f8 f2 i8 u1 b1 c8 O O8 V8 V0 U2 S3 M8 <f4 >i4 |u1 f4,i4 (2,3)f4 < > | = data labels cpu 0 1 é x"
-    " state_dict latin1 rot13 C F _metadata __class__ __dict__ __setstate__ storage fc.weight \ud800"
-).split(" ")
-CONSTANTS = b"N|\x88|\x89|)|]|}|\x8f|I00\n|I01\n|Fnan\n|F1e999\n|h\0|2".split(b"|")
+    " state_dict latin1 rot13 C F _metadata __class__ __dict__ __setstate__ storage fc.weight"
+).split()
+ODD_OPCODES = (b"h\0", b"2", b"\x8f", b")" + b"\x85" * 3000, b")" + b"2\x86" * 40, b"]" * 3000 + b"a" * 2999)
 CONTAINERS = (b"(%bt", b"](%be", b"}(%bu", b"\x8f(%b\x90", b"(%bl", b"(%bd", b"(%b\x91")
 CALLED = (b"%b(%btR", b"%b(%bt\x81", b"%b(%bt}\x92", b"%b)R}(%bub", b"%b)\x81(%btb")
 ONE_VALUE = b"KMJIL\x8aGFXUV\x8cCBTNc\x88\x89"  # opcodes that leave one value more on the stack
-
-
-def _number(number: int) -> list[bytes]:
-    data = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
-    forms = [b"I%d\n" % number, b"L%dL\n" % number, b"\x8a" + bytes([len(data)]) + data]
-    forms += [b"\x8b" + struct.pack("<i", len(data)) + data]
-    return forms + ([b"K" + bytes([number])] * 3 if 0 <= number < 256 else [])
-
-
-NUMBERS = tuple(form for number in (*SIZES, -1, -(2**31), -(2**63), 2**70) for form in _number(number))
-LAYOUTS = tuple(zip(b"X\x8d\x8cUCB\x8e\x96T", "IQBBBIQQI", strict=True))  # of texts, bytes and bytearrays
-
-
-@st.composite
-def _words(draw: Draw) -> bytes:
-    """A text or bytes, whose length may be a lie."""
-    data = draw(
-        st.sampled_from([text.encode("utf-8", "surrogatepass") for text in TEXTS]) | st.binary(max_size=64)
-    )
-    code, layout = draw(st.sampled_from(LAYOUTS))
-    most, length = 256 ** struct.calcsize(f"<{layout}") - 1, len(data)
-    if not draw(st.integers(0, 29)):
-        length = min(most, draw(st.sampled_from((0, length + 1, most // 2, most // 2 + 1, most))))
-    return bytes([code]) + struct.pack(f"<{layout}", length) + data
 
 
 def _named(path: str, by_stack: bool) -> bytes:
@@ -214,25 +189,22 @@ def _named(path: str, by_stack: bool) -> bytes:
     return texts + b"\x93" if by_stack else f"c{module}\n{name}\n".encode()
 
 
-def _nested(times: int) -> list[bytes]:
-    """One container in another, very often."""
-    return [b")" + b"\x85" * times, b")" + b"2\x86" * times, b"]" * times + b"a" * (times - 1)]
+def _filled(form: bytes, *parts: list[bytes]) -> bytes:
+    return form % tuple(b"".join(part) for part in parts)
 
 
 NAMED = st.builds(_named, st.sampled_from(CALLS), st.booleans())
 OPCODES: Bytes = st.recursive(
-    st.sampled_from([*CONSTANTS, b"I" + b"9" * 5000 + b"\n", *_nested(3), *_nested(40), *_nested(3000)])
-    | st.sampled_from(NUMBERS)
-    | _words()
+    st.builds(
+        lambda value, protocol: pickle.dumps(value, protocol)[2 * (protocol > 1) : -1],
+        ODD | st.binary(max_size=64) | st.sampled_from(TEXTS),
+        st.integers(0, 3),
+    )
+    | st.sampled_from(ODD_OPCODES)
     | NAMED,
     lambda inner: (
-        st.builds(lambda form, parts: form % b"".join(parts), st.sampled_from(CONTAINERS), st.lists(inner))
-        | st.builds(
-            lambda form, name, parts: form % (name, b"".join(parts)),
-            st.sampled_from(CALLED),
-            NAMED,
-            st.lists(inner, max_size=4),
-        )
+        st.builds(_filled, st.sampled_from(CONTAINERS), st.lists(inner, max_size=4))
+        | st.builds(_filled, st.sampled_from(CALLED), st.tuples(NAMED), st.lists(inner, max_size=4))
     ),
     max_leaves=6,
 )
@@ -241,8 +213,7 @@ OPCODES: Bytes = st.recursive(
 @st.composite
 def pickled(draw: Draw, data: bytes) -> bytes:
     """A pickle with a few of its opcodes dropped, doubled, swapped, added, or making another value."""
-    places = [place for _, _, place in pickletools.genops(data)]
-    parts = [data[start:end] for start, end in zip(places, [*places[1:], len(data)], strict=True)]
+    parts = [data[start:end] for start, end in pairwise([*_places(data), len(data)])]
     for _ in range(draw(st.integers(1, 4))):
         place, other = draw(st.integers(0, len(parts) - 1)), draw(st.integers(0, len(parts) - 1))
         how = draw(st.integers(0, 9))
@@ -261,15 +232,9 @@ def pickled(draw: Draw, data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def pickles(data: bytes) -> Iterator[bytes]:
-    """The pickles that a file begins with, and what follows them."""
-    try:
-        while data:
-            end = 1 + next(place or 0 for code, _, place in pickletools.genops(data) if code.name == "STOP")
-            yield data[:end]
-            data = data[end:]
-    except Exception:  # no more of them
-        yield data
+def _places(data: bytes) -> list[int]:
+    """Where the opcodes of a pickle begin."""
+    return [place or 0 for _, _, place in pickletools.genops(data)]
 
 
 @st.composite
@@ -281,8 +246,9 @@ def repickled(draw: Draw, data: bytes) -> bytes:
         )
     if data[:3] == b"BZh":
         return bz2.compress(draw(repickled(bz2.decompress(data))))
-    parts = list(pickles(data))
-    longest = max(range(len(parts)), key=lambda n: len(parts[n]) * (parts[n][:1] == b"\x80"))
-    if parts[longest][:1] == b"\x80":
-        parts[longest] = draw(pickled(parts[longest]))
-    return b"".join(parts)
+    ends = [0]
+    with contextlib.suppress(Exception):  # the rest is no pickle
+        while ends[-1] < len(data):
+            ends.append(ends[-1] + _places(data[ends[-1] :])[-1] + 1)
+    start, end = max(pairwise(ends), key=lambda part: part[1] - part[0], default=(0, 0))
+    return data[:start] + draw(pickled(data[start:end])) + data[end:] if end else draw(damaged(data))
