@@ -10,12 +10,12 @@ import math
 import os
 import pickle
 import struct
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -28,6 +28,10 @@ from rbtools.store import canonical
 from tests.fuzz.properties import held, new_file
 from tests.fuzz.strategies import NAMES, ODD, Draw, changed, damaged, repickled
 
+# torch is going to give up quantised tensors and TorchScript
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(quantized tensor|torch.jit.script):DeprecationWarning", "ignore:.*quantized tensor:UserWarning"
+)
 EXAMPLES = settings(max_examples=20)
 LARGEST_RUN = 500_000  # parameters of a network that is run on an image, too
 TENSORS = (
@@ -106,9 +110,7 @@ def files() -> list[bytes]:
     run = {("cifar10", 777): {"net_state_dict": two, "arch_config": {"arch_str": "|none~0|"}}}
     beside = {"epoch": 3, "args": argparse.Namespace(lr=0.1), "optimizer": {"state": {0: {"step": 1}}}}
     program = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch is going to give up TorchScript
-        torch.jit.save(torch.jit.script(Two()), program)
+    torch.jit.save(torch.jit.script(Two()), program)
     return [
         saved(two),
         saved({"state_dict": OrderedDict(two), **beside, "mean": [0.5], "std": [0.25]}),
