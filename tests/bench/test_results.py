@@ -23,5 +23,5 @@ def test_every_bench_has_a_figure_or_a_reason_to_be_there() -> None:
         name for line in lines for name in re.findall(r"bench/(\w+)\.py", json.loads(line)["command"])
     }
     tools = {"check_wheel", "mutants", "results"}
-    parts = {"common", "peer_fgsm", "fuzz_grammar", "fuzz_targets", "gpu_plain", "gpu_table"}
+    parts = {"common", "peer_fgsm", "gpu_plain", "gpu_table"}
     assert {path.stem for path in BENCH.glob("*.py")} <= measured | tools | parts

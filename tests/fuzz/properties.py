@@ -21,6 +21,7 @@ MEMORY = 2**31  # bytes of address space that one input may take beyond what the
 REFUSED = (
     *("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect"),
     *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate"),
+    "open",
 )
 MAY_CHANGE = ("__pycache__", "rb-store")  # folders of Python's imports and of the test's results
 
@@ -74,11 +75,13 @@ class Watch:
         sys.addaudithook(self._heard)
 
     def _heard(self, event: str, arguments: Any) -> None:
-        if not self.on or (event not in REFUSED and event != "open"):
+        if not self.on or event not in REFUSED:
             return
-        path, _, flags = arguments if event == "open" else (arguments[0], None, os.O_RDWR)
-        opened = isinstance(path, int)  # and heard of then
-        if flags & (os.O_WRONLY | os.O_RDWR) and not opened and not any(map(str(path).count, MAY_CHANGE)):
+        if event == "open":
+            path, _, flags = arguments
+            if isinstance(path, int) or not flags & (os.O_WRONLY | os.O_RDWR):
+                return  # a file that is open, or is read
+        if not any(folder in str(arguments[0]) for folder in MAY_CHANGE):
             self.met = f"{event} {arguments!r:.200}"
             raise PermissionError(self.met)
 

@@ -10,7 +10,6 @@ import json
 import math
 import pickle
 import pickletools
-import re
 import zipfile
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -26,10 +25,8 @@ Bytes = st.SearchStrategy[bytes]
 # --- values -----------------------------------------------------------------------------------------
 
 NAMES = ("a", "0", "../x", "/x", "a/../../x", "\x00", "é\u202e", "x" * 300, "", ".", "..", "a\nb", "label")
-TOKEN = "\x01token "  # before a word that JSON does not have
-TOKENS = tuple(TOKEN + word for word in ("NaN", "-Infinity", "1e999", "1" + "0" * 400))
 SIZES = (-1, 0, 1, 3, 255, 2**16, 2**31 - 1, 2**31, 2**32, 2**40, 2**61 - 1, 2**63 - 1, 2**63, 2**70)
-ODD_NUMBERS = (*SIZES, 0.5, 10**30, -(10**30), 1e308, -1e308, -0.0, math.nan, math.inf)
+ODD_NUMBERS = (*SIZES, 0.5, 10**30, 10**400, -(10**30), 1e308, -1e308, -0.0, math.nan, math.inf)
 ODD_WORDS = (*NAMES, "nan", "0.5", "é\u2028|", "\ud800")
 DEPTHS = (2, 20, 99, 250, 300)
 ODD_LISTS = ([], [None], [1, "a"], [[1]], [1e308, -1e308], {}, {"a": 1}, {"": [{}]})
@@ -74,10 +71,10 @@ def changed(draw: Draw, value: Any, words: Sequence[str] = NAMES, odd: st.Search
 
 @st.composite
 def json_of(draw: Draw, value: Any) -> bytes:
-    """One of the spellings of JSON; a text that begins with TOKEN becomes the word after it."""
+    """One of the spellings of JSON, with the words that Python adds (NaN) and numbers that are too large."""
     separators = draw(st.sampled_from((None, (",", ":"), (" ,  ", "\t:"))))
     text = json.dumps(value, ensure_ascii=draw(st.booleans()), separators=separators, default=str)
-    return re.sub(r'"(?:\\u0001|\x01)token ([^"]*)"', r"\1", text).encode("utf-8", "surrogatepass")
+    return text.replace("1e+308", "1e999").encode("utf-8", "surrogatepass")
 
 
 # --- bytes ------------------------------------------------------------------------------------------
@@ -108,16 +105,11 @@ def damaged(draw: Draw, data: bytes, first: int = 2**20) -> bytes:
 
 @st.composite
 def zipped(draw: Draw, data: bytes, content: Callable[[str, bytes], Bytes]) -> bytes:
-    """The zip archive with other contents of its members, and sometimes another field in its directory."""
+    """The zip archive with other contents of its members."""
     stream = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(stream, "w") as new:
         for name in old.namelist():
             new.writestr(name, draw(content(name, old.read(name))))
-        if not draw(st.integers(0, 8)):
-            small, large = ("flag_bits", "compress_type"), ("file_size", "compress_size", "header_offset")
-            field = draw(st.sampled_from(small + large))
-            value = draw(st.sampled_from((0, 1, 8) if field in small else (0, 40, 2**31)))
-            setattr(draw(st.sampled_from(new.infolist())), field, value)
     return stream.getvalue()
 
 
@@ -129,9 +121,7 @@ CALLS = (
     *"numpy.memmap numpy.load numpy.void torch.load torch.storage._load_from_bytes torch.Tensor".split(),
     *"codecs.encode builtins.getattr builtins.eval copyreg._reconstructor os.system".split(),
 )
-TEXTS = (
-    "f4 i8 u1 O O8 V0 U2 M8 >i4 |u1 f4,i4 (2,3)f4 < > = data cpu latin1 rot13 C F __class__ __dict__".split()
-)
+TEXTS = "f4 i8 u1 O O8 V0 U2 M8 >i4 f4,i4 (2,3)f4 < > = data cpu latin1 rot13 __class__ __dict__".split()
 ODD_OPCODES = (b"h\0", b"2", b"\x8f", b")" + b"\x85" * 3000, b")" + b"2\x86" * 40, b"]" * 3000 + b"a" * 2999)
 CONTAINERS = (b"(%bt", b"](%be", b"}(%bu", b"\x8f(%b\x90", b"(%bl", b"(%bd", b"(%b\x91")
 CALLED = (b"%b(%btR", b"%b(%bt\x81", b"%b(%bt}\x92", b"%b)R}(%bub", b"%b)\x81(%btb")

@@ -102,12 +102,7 @@ def files() -> list[bytes]:
 
 def load(data: bytes, arch: Any, classes: int | None, shape: Any) -> None:
     """The network of a file takes images, and its facts can be written."""
-    known: dict[str, Any] = {"none": None}
-    if shape is None or shape[0] == 3:
-        known["cifar10"] = ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
-    if shape is not None:
-        known["dataset"] = ((0.5,) * shape[0], (0.2,) * shape[0])
-    hints = checkpoint.NormalizationHints(known=known)
+    hints = checkpoint.NormalizationHints(known={"none": None, "dataset": ((0.5,), (0.2,))})
     path = new_file("w.pt", data)
     with held():
         network, arch, facts = checkpoint.load(path, arch, classes=classes, shape=shape, hints=hints)

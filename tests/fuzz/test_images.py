@@ -72,9 +72,8 @@ def tables(draw: Draw) -> bytes:
     whole = st.just(image())
     column = draw(st.lists(whole | whole | st.sampled_from((b"", b"x", None)) | damaged(image()), min_size=1))
     if draw(st.booleans()):
-        column = [
-            None if one is None else {"bytes": one, "path": draw(st.text(max_size=5))} for one in column
-        ]
+        path = draw(st.text(max_size=5))
+        column = [None if one is None else {"bytes": one, "path": path} for one in column]
     numbers = st.sampled_from((0, 1, 2, 255, 2**31, 2**40, None))
     labels = draw(st.lists(numbers, min_size=len(column), max_size=len(column)))
     kind = draw(st.sampled_from((pa.int64(), pa.int8(), pa.float64(), pa.string(), pa.list_(pa.int64()))))
@@ -112,11 +111,11 @@ def rewritten(data: bytes) -> Bytes:
 def archives(draw: Draw) -> bytes:
     odd = arrays(scalar_dtypes(), array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4))
     images, labels = st.just(np.zeros((3, 4, 4), np.uint8)), st.just(np.arange(3))
-    optional = {
-        "class_names": st.just(np.array(["a", "b", "c"])) | odd,
-        "classes": st.just(np.array(3)) | odd,
-    }
-    content = st.fixed_dictionaries({"images": images | odd, "labels": labels | odd}, optional=optional)
+    names, count = st.just(np.array(["a", "b", "c"])), st.just(np.array(3))
+    content = st.fixed_dictionaries(
+        {"images": images | odd, "labels": labels | odd},
+        optional={"class_names": names | odd, "classes": count | odd},
+    )
     data = saved(**draw(content))
     return draw(st.just(data) | rewritten(data))  # type: ignore[no-any-return]
 
@@ -132,7 +131,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a record of an accuracy under an attack, and the file of its adversarial images."""
     folder = tmp_path_factory.mktemp("attacked")
     text = golden.inputs(folder)["erm"]
-    result = runner.run("attack", ["fgsm", "--eps", "24", "--n", "6", "--save-adv", str(folder)], text)
+    result = runner.run("attack", ["fgsm", "--eps", "24", "--n", "6", "--save-adv", f"{folder}/adv"], text)
     (folder / "record.json").write_text(result.stdout)
     return folder
 
@@ -144,7 +143,7 @@ CLAIM = ("n", "eps", "norm", "metric", "split", "value", "grid", "defend", "chec
 @given(data=st.data())
 def test_adversarial_images(attacked: Path, data: st.DataObject) -> None:
     record = json.loads((attacked / "record.json").read_bytes())
-    content = dict(np.load(next(attacked.glob("*-*.npz"))))
+    content = dict(np.load(next(attacked.glob("adv/*.npz"))))
     if data.draw(st.booleans()):
         claim = data.draw(changed(json.loads(str(content["claim"])), CLAIM).flatmap(json_of))
         content["claim"] = np.array(claim.decode("utf-8", "replace"))
