@@ -148,7 +148,7 @@ def odd_contents(draw: Draw) -> bytes:
         runs = {("cifar10", 777): {"net_state_dict": state, "arch_config": {"arch_str": "|none~0|"}}}
         state = {"full": {"all_results": runs, "arch_str": "|x~0|", "other": Hostile()}}
     for _ in range(draw(st.integers(0, 3))):
-        state = draw(changed(state, WORDS, odd)) or state
+        state = draw(changed(state, WORDS, odd)) or {"a": 0}
     for _ in range(draw(st.integers(0, 2))):
         noted = draw(changed(draw(st.sampled_from(ARCHES)) or {"x": 1}, WORDS, odd))
         state = {draw(words): state, draw(words): noted, draw(words): draw(odd)}
