@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from rbtools.store import canonical
 from tests.fuzz.properties import held, new_file
 from tests.fuzz.strategies import ODD, Draw, changed, damaged, json_of, repickled
 
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of a failing file
 EXAMPLES = settings(max_examples=20)
 LARGEST_RUN = 500_000  # parameters of a network that is run on an image, too
 WORDS = (

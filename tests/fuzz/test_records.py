@@ -151,7 +151,7 @@ def test_no_changed_record_ends_a_tool(tool: str, data: st.DataObject) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", [tool for tool in COMMANDS if tool not in LIGHT])
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_no_changed_record_ends_a_tool_that_computes(tool: str, data: st.DataObject) -> None:
     check(computed_results, tool, data)
