@@ -25,7 +25,7 @@ from rbtools.datasets.base import (
     damaged,
     numbered,
 )
-from rbtools.errors import RbError
+from rbtools.errors import RbError, shown
 from rbtools.lazy import np
 from rbtools.plain_files import plain
 
@@ -234,7 +234,7 @@ def _columns(schema: pyarrow.Schema, file: Path) -> tuple[str, str]:
         if name is None:
             there = ", ".join(f"{field.name} ({field.type})" for field in schema)
             raise RbError(
-                f"The file {file} has no one column of {wanted} ({', '.join(usual)}). It has: {there}."
+                f"The file {file} has no one column of {wanted} ({', '.join(usual)}). It has: {shown(there, 300)}."
             )
         return name
 

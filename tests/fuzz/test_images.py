@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays, scalar_dtypes
 from PIL import Image
@@ -63,11 +63,13 @@ def tables(draw: Draw) -> bytes:
     if draw(st.booleans()):
         path = draw(st.text(max_size=5))
         column = [None if one is None else {"bytes": one, "path": path} for one in column]
-    numbers = st.sampled_from((0, 1, 2, 255, 2**31, 2**40, None))
-    labels = draw(st.lists(numbers, min_size=len(column), max_size=len(column)))
+    label = st.sampled_from((0, 1, 2, 255, 2**31, 2**40, None))
+    labels = draw(st.lists(label, min_size=len(column), max_size=len(column)))
     kind = draw(st.sampled_from((pa.int64(), pa.int8(), pa.float64(), pa.string(), pa.list_(pa.int64()))))
+    first, second = draw(st.just(("image", "label")) | st.tuples(*[st.text(max_size=5)] * 2))
     try:
-        table = pa.table({"image": column, "label": pa.array(labels, pa.int64()).cast(kind, safe=False)})
+        numbers = pa.array(labels, pa.int64()).cast(kind, safe=False)
+        table = pa.table({first: column, second: numbers})
     except (pa.ArrowException, OverflowError):  # such a table cannot be made
         assume(False)
     if draw(st.booleans()):
@@ -111,6 +113,7 @@ def archives(draw: Draw) -> bytes:
 
 @EXAMPLES
 @given(archives())
+@example(saved(**{"a\nb": np.zeros(1)}))
 def test_arrays(data: bytes) -> None:
     load(f"npz:{new_file('x.npz', data)}")
 
