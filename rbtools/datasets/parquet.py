@@ -232,9 +232,9 @@ def _columns(schema: pyarrow.Schema, file: Path) -> tuple[str, str]:
     def choose(names: list[str], usual: tuple[str, ...], wanted: str) -> str:
         name = next((name for name in usual if name in names), names[0] if len(names) == 1 else None)
         if name is None:
-            there = ", ".join(f"{field.name} ({field.type})" for field in schema)
+            there = shown(", ".join(f"{field.name} ({field.type})" for field in schema), 300)
             raise RbError(
-                f"The file {file} has no one column of {wanted} ({', '.join(usual)}). It has: {shown(there, 300)}."
+                f"The file {file} has no one column of {wanted} ({', '.join(usual)}). It has: {there}."
             )
         return name
 
