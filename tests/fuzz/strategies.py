@@ -175,17 +175,22 @@ def _places(data: bytes) -> list[int]:
 
 
 @st.composite
-def repickled(draw: Draw, data: bytes) -> bytes:
-    """A file of weights with a changed pickle: in a zip archive, in bzip2, or the longest of several."""
+def repacked(draw: Draw, data: bytes) -> bytes:
+    """A file of weights with another header (safetensors) or a changed pickle: in a zip archive, in bzip2, or
+    the longest of several."""
+    if data[8:9] == b"{":
+        size = int.from_bytes(data[:8], "little")
+        header = draw(changed(json.loads(data[8 : 8 + size])).flatmap(json_of))
+        return len(header).to_bytes(8, "little") + header + data[8 + size :]
     if data[:2] == b"PK":
         return draw(  # type: ignore[no-any-return]
             zipped(data, lambda name, inner: pickled(inner) if name.endswith(".pkl") else st.just(inner))
         )
     if data[:3] == b"BZh":
-        return bz2.compress(draw(repickled(bz2.decompress(data))))
+        return bz2.compress(draw(repacked(bz2.decompress(data))))
     ends = [0]
     with contextlib.suppress(Exception):  # the rest is no pickle
         while ends[-1] < len(data):
             ends.append(ends[-1] + _places(data[ends[-1] :])[-1] + 1)
-    start, end = max(pairwise(ends), key=lambda part: part[1] - part[0], default=(0, 0))
-    return data[:start] + draw(pickled(data[start:end])) + data[end:] if end else data
+    start, end = max(pairwise(ends), key=lambda part: part[1] - part[0])
+    return data[:start] + draw(pickled(data[start:end])) + data[end:]

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rbtools.records import dumps, lines, parse, parse_again
+from rbtools.records import dumps, lines, parse, parse_again, schema
 from tests import runner
 from tests.fuzz.properties import bounded, told
 from tests.fuzz.strategies import Draw, changed, damaged, json_of
@@ -56,12 +56,8 @@ RESULTS = (
 OF_ALL = re.compile("results of several kinds|needs one space|--missing renormalise|no metric that all")
 ONE_FOR_ONE = ("attack", "corrupt", "pr", "certify", "ge", "measure", "train")
 # Fields that tools look at, for values in places where they are not expected.
-FIELDS = (
-    "schema arch metrics evals train error dataset checkpoint checkpoint_file recognised score class_map"
-    " space name str index channels cells width depth params metric value n ci95 eps norm steps split"
-    " method seed epochs config history seconds_per_epoch normalize member tool message on acc pgd20.8"
-    " pr.uniform.0.08"
-).split()
+FIELDS = [field.name for part in ("record", "train", "entry") for field in schema._fields(part)]
+FIELDS += "space name str index channels cells width depth params acc pgd20.8 pr.uniform.0.08".split()
 
 
 @pytest.fixture(scope="module")
