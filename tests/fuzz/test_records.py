@@ -56,7 +56,7 @@ RESULTS = (
 OF_ALL = re.compile("results of several kinds|needs one space|--missing renormalise|no metric that all")
 ONE_FOR_ONE = ("attack", "corrupt", "pr", "certify", "ge", "measure", "train")
 # Fields that tools look at, for values in places where they are not expected.
-FIELDS = [field.name for part in ("record", "train", "entry") for field in schema._fields(part)]
+FIELDS = [field.name for field in (*schema.RECORD, *schema.TRAIN, *schema.EVALS)]
 FIELDS += "space name str index channels cells width depth params acc pgd20.8 pr.uniform.0.08".split()
 
 
