@@ -28,7 +28,7 @@ from tests.fuzz.properties import held, new_file
 from tests.fuzz.strategies import ODD, Draw, changed, damaged, repacked
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of a failing file
-EXAMPLES = settings(max_examples=30)
+EXAMPLES = settings(max_examples=20)
 LARGEST_RUN = 500_000  # parameters of a network that is run on an image, too
 WORDS = (
     "cells.99999999.conv_a.op.1.weight fc1.weight features.1.running_mean conv_proj.weight mean std mu sigma"

@@ -25,7 +25,7 @@ from tests.fuzz.properties import held, new_file
 from tests.fuzz.strategies import Bytes, Draw, changed, damaged, json_of, zipped
 from tests.golden import make as golden
 
-EXAMPLES = settings(max_examples=25)
+EXAMPLES = settings(max_examples=20)
 MODES = {"PNG": "RGB", "JPEG": "CMYK", "GIF": "P", "BMP": "1", "PPM": "L", "TIFF": "I;16", "WEBP": "RGBA"}
 
 
