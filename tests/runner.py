@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -37,6 +37,15 @@ def run(
     return CliRunner().invoke(
         command, shlex.split(words) if isinstance(words, str) else list(words), input=text
     )
+
+
+def command(tool: str, always: str = "") -> Callable[..., Result]:
+    """A function of words and records: `rb-TOOL WORDS ALWAYS` with these records on standard input."""
+
+    def typed(words: str, *given: Record) -> Result:
+        return run(tool, f"{words} {always}", given)
+
+    return typed
 
 
 def in_a_process(

@@ -104,9 +104,9 @@ class RankingOptions:
     )
     baseline: str | None = param(
         None,
-        "The reference of --assert is the last accepted record, in this file or in the store (one for each data"
-        " set and LABEL). If all conditions hold, the first record takes its place. If there is no reference"
-        " yet, conditions with 'reference' count as met.",
+        "The reference of --assert is the last accepted record, in this file or in the store (one for each"
+        " data set and LABEL). If all conditions hold, the first record takes its place. If there is no"
+        " reference yet, conditions with 'reference' count as met.",
         metavar="FILE|store[:LABEL]",
     )
     against: str | None = param(

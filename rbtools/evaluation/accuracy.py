@@ -33,15 +33,15 @@ def share(correct: np.ndarray) -> Entry:
 class Accuracy(Spec):
     """The share of images that are classified correctly as `images` changes them.
 
-    A row is a bit; with `detail` the label and the logits of the image; with `draws`, of a randomised model,
-    how many of so many passes are right: the value is their mean.
+    A row is a bit; with `detail`, the label and the logits of the image; with `draws`, for a randomised
+    model, the number of correct passes, and the value is the mean share of correct passes.
     """
 
     detail: bool = False
     draws: int = 0
 
     def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
-        """The images (N, C, H, W) that the model judges, and sums over the examples."""
+        """The images (N, C, H, W) that the model classifies, and sums over the examples."""
         raise NotImplementedError
 
     def kept(self) -> Entry:
@@ -69,10 +69,9 @@ class Accuracy(Spec):
         return logits.argmax(1).eq(batch.labels).int()
 
     def drawn(self, batch: Batch, images: Tensor, totals: Mapping[str, float]) -> Outcome:
-        """How many draws of the model are right on the images.
-
-        As many draws at a time as fill a batch; one where every image goes through the model alone, because
-        some of its random numbers belong to its batch: a batch saves nothing there.
+        """The number of correct draws of the model for each image. So many draws run at once that they fill a
+        batch. If every image goes through the model alone, because some random numbers belong to the batch,
+        one draw runs at a time: a batch would save nothing.
         """
         batch, count = replace(batch, images=images), len(batch.ids)
         alone = getattr(batch.model, "one_by_one", False)
@@ -95,7 +94,7 @@ class Accuracy(Spec):
         return share(self.correct(rows)) | ({"detail": diagnostics.of_rows(rows)} if self.detail else {})
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Which images are classified correctly: bool (n,); by most draws, where there are several."""
+        """Which images are classified correctly: bool (n,). With several draws, most of them decide."""
         if self.detail:
             right: np.ndarray = rows[:, 1:].argmax(1) == rows[:, 0]
             return right
@@ -112,7 +111,7 @@ def kept_of(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Clean(Accuracy):
-    """Accuracy on the unchanged images; with `among` by the logits of these classes only."""
+    """Accuracy on the unchanged images; with `among`, only the logits of these classes are compared."""
 
     among: tuple[int, ...] = ()
 
@@ -148,7 +147,8 @@ class Clean(Accuracy):
 
 
 def clean(detail: bool = False, among: tuple[int, ...] = ()) -> Evaluation:
-    """Clean accuracy as the requested result; with `among` also by the logits of these classes only."""
+    """Clean accuracy as the requested result; with `among`, also the accuracy that compares only these
+    classes."""
     several = (Clean(among=among),) if among else ()
     return Evaluation(title="clean accuracy", specs=(*several, Clean(detail=detail)))
 
@@ -162,7 +162,7 @@ def attack_settings(method: Any, **more: object) -> Entry:
 class Attacked(Accuracy):
     """Accuracy under an attack at one eps.
 
-    ladder: smaller eps at which it ran before; an example broken there counts as broken here.
+    ladder: the smaller eps at which the attack ran before; an example broken there counts as broken here.
     """
 
     method: Any
@@ -219,7 +219,8 @@ class Attacked(Accuracy):
 
     @classmethod
     def rows_together(cls, specs: Sequence[Self], batch: Batch) -> list[Outcome]:
-        """Smaller eps first: with a ladder they say which examples a larger one need not attack."""
+        """Smaller eps first: with a ladder, their results show which examples need not be attacked at a
+        larger one."""
         found: dict[Spec, Outcome] = {}
         results: dict[Spec, attacking.AttackResult] = {}
         for spec in sorted(specs, key=lambda spec: float(spec.method.eps)):

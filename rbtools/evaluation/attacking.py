@@ -40,7 +40,8 @@ def run_attack(
     still_correct: Tensor | None = None,
     on: nn.Module | None = None,
 ) -> AttackResult:
-    """Attack the examples that are classified correctly, or only those of them in `still_correct` (N,).
+    """Attack the examples that are classified correctly; with `still_correct` (N,), only those that are
+    marked there.
 
     A misclassified clean example counts as broken and is not attacked. The images that the attack returns are
     projected onto the budget, the box and the attack's lattice first, so that a wrong attack cannot report a
@@ -82,9 +83,9 @@ def _repeat_unconfirmed(
     logits: Tensor,
     totals: dict[str, float],
 ) -> None:
-    """Attack the examples again, on the model itself, that only the fast model misclassifies at the end.
-
-    images: (N, C, H, W), the perturbed ones; logits: (N, K), the model's on them. Both are changed in place.
+    """Attack those examples again, on the model itself, that only the fast model misclassifies at the end.
+    images: (N, C, H, W), the perturbed images; logits: (N, K), the model's logits on them. Both are changed
+    in place.
     """
     still_correct = logits.argmax(1) == batch.labels
     unconfirmed = torch.zeros_like(still_correct)
@@ -103,7 +104,8 @@ def searched(
     batch: Batch, method: Attack, model: nn.Module, decides: nn.Module | None = None
 ) -> tuple[Tensor, Mapping[str, Tensor], CountingModel]:
     """The images (N, C, H, W), inside the budget, of an attack on all examples, its findings, and the model
-    that counted. Raises RbError for an attack that gives images of another shape, or no finite ones."""
+    that counted. Raises RbError if the attack returns images of another shape, or values that are not finite.
+    """
     from rbtools.evaluation.fast_model import CountingModel
 
     # AutoAttack's own code draws random numbers for the whole batch: it gets the fixed batch undivided.

@@ -51,7 +51,7 @@ def default_chunk_size(device: torch.device, shape: Sequence[int]) -> int:
 
 
 def _smaller(shape: Sequence[int]) -> int:
-    """How many images of this shape have as many pixels as one of 32x32; 1 for larger images."""
+    """The number of images of this shape that have as many pixels as one of 32x32; 1 for larger images."""
     return max(_PIXELS // (shape[-2] * shape[-1]), 1)
 
 
@@ -61,9 +61,10 @@ class Batch:
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); ids: int64 (N,), the examples' positions in
     their split, which key their random numbers. `model` decides; `fast_model` computes the same function,
-    possibly faster and less exactly; by default it is the model. `precomputed`: by spec the rows (N, ...)
-    that are known already. `draw`: of a randomised model, the number of the pass that decides, or one for
-    each example (N,); None for any other model. `watch` takes in words how far an attack on the batch is.
+    possibly faster and less exactly; by default it is the model. `precomputed`: maps each spec whose rows are
+    already known to these rows (N, ...). `draw`: for a randomised model, the number of the pass that decides,
+    or one number for each example (N,); None for any other model. `watch` takes the progress of an attack on
+    the batch, as text.
     """
 
     model: nn.Module
@@ -98,7 +99,7 @@ class Batch:
         return logits
 
     def unchecked_logits(self, images: Tensor) -> Tensor:
-        """As `logits`, without the check for finite values, for which a GPU would have to wait."""
+        """As `logits`, but without the check for finite values, which would wait for the GPU."""
         with torch.no_grad():
             parts = images.split(self.chunk_size)
             if self.draw is None:
@@ -202,10 +203,9 @@ class OutcomeRows(NamedTuple):
 
 
 class Outcomes:
-    """The outcomes of one spec for a prefix of the examples' fixed order, `known`.
-
-    Every write contains all rows, so that an interrupted run loses at most the last seconds. With `anew`
-    stored outcomes are ignored, and stay in the store unless these are of more examples.
+    """The outcomes of one spec for a prefix of the examples' fixed order, `known`. Every write contains all
+    rows, so that an interrupted run loses at most the last seconds. With `anew`, stored outcomes are ignored;
+    they stay in the store unless the new ones are of more examples.
     """
 
     def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:

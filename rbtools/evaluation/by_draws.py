@@ -21,10 +21,11 @@ _WORDS = {"dropout": "dropout is on in its forward pass", "noise": "its forward 
 class Randomness(NamedTuple):
     """What is random in a model.
 
-    kind: "none", "dropout" or "noise". numbers: "example", they can be those of each example in a batch of
-    any size; "one by one", only if every image goes through the model alone; "uncontrolled", not even then:
-    a generator of the model's own, say. batch: whether what it gives for an image depends on the others of
-    its batch, or on its place among them. changes: whether a pass changes its parameters or buffers.
+    kind: "none", "dropout" or "noise". numbers: whether the random numbers can belong to each example:
+    "example", in a batch of any size; "one by one", only if every image goes through the model alone;
+    "uncontrolled", not at all, for example with a generator of the model's own. batch: whether what it gives
+    for an image depends on the others of its batch, or on its place among them. changes: whether a pass
+    changes its parameters or buffers.
     """
 
     kind: str = "none"
@@ -34,7 +35,7 @@ class Randomness(NamedTuple):
 
     @property
     def randomised(self) -> bool:
-        """Whether the same image gives other logits the second time."""
+        """Whether a second pass gives other logits for the same image."""
         return self.kind != "none"
 
     def sentence(self, draws: int, eot: int | None) -> str:
@@ -71,7 +72,8 @@ class Randomness(NamedTuple):
 
 
 def batch_of_look(images: Any, most: int) -> int:
-    """How many of `most` images (N, C, H, W) the look for randomness takes: a batch, or fewer large ones."""
+    """The number of images (N, C, H, W), at most `most`, on which randomness is looked for: a batch, or fewer
+    if they are large."""
     small = max(2 * IMAGES, PIXELS // (images.shape[2] * images.shape[3]))
     return int(min(most, small, default_chunk_size(torch.device("cpu"), images.shape[1:])))
 
@@ -82,7 +84,7 @@ def eot_of(evaluation: Evaluation) -> int | None:
 
 
 def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
-    """The evaluation with verdicts that are means over draws. Raises RbError for one that has none."""
+    """The evaluation, with means over draws as verdicts. Raises RbError if an evaluation has no such mean."""
     if all(isinstance(spec, Noisy) for spec in evaluation.specs):
         return evaluation  # each copy has a draw of the model
     every = evaluation.every

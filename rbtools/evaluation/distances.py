@@ -23,12 +23,13 @@ _SLACK = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Nearest(Spec):
-    """The accuracy at one distance, eps, by the nearest adversarial examples; without eps their median.
+    """The accuracy at one distance, eps, from the nearest adversarial examples; without eps, the median of
+    their distances.
 
     A row (1,) is the distance of the nearest adversarial example: 0 for an example that is misclassified
     without an attack, and infinite where the attack finds none. The point at that distance is misclassified
     by the model in float32, and lies in every larger ball: the accuracy at eps is the share of distances
-    above eps. farthest: up to which eps the area under the curve is; in pixel units of [0, 1].
+    above eps. farthest: the largest eps of the area under the curve, in pixel units of [0, 1].
     """
 
     method: Any
@@ -65,7 +66,8 @@ class Nearest(Spec):
         return {**settings, "eps": self.eps}
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Which examples are not broken within the distance; without one those that the search leaves."""
+        """Which examples are not broken within the distance; without a distance, those that the search does
+        not break."""
         distances = rows[:, 0].astype(np.float64)
         correct: np.ndarray = distances > self.eps if self.eps is not None else np.isinf(distances)
         return correct
@@ -96,7 +98,7 @@ class Nearest(Spec):
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        """Accuracies of other searches than `curve` are those of the attack of that name."""
+        """Accuracies from searches other than `curve` have the name of the attack."""
         name, eps = entry.get("attack"), entry.get("eps")
         if (name != CurveAttack.name and eps is not None) or "best" in entry:
             return None
@@ -161,8 +163,8 @@ def local_optimality(distances: np.ndarray) -> list[float | None]:
 
 
 def nearest(searches: Sequence[Any], eps: Sequence[float]) -> Evaluation:
-    """The distances by each search, with the accuracies at eps; of several searches their local optimality;
-    clean accuracy."""
+    """The distances found by each search, with the accuracies at eps; the local optimality of the searches,
+    if there are several; and clean accuracy."""
     specs: list[Nearest] = []
     for method in searches:
         specs += [Nearest(method=method, eps=one) for one in (*eps, None)]

@@ -151,7 +151,7 @@ class Noisy(Spec):
 
 
 def _estimator(specs: Sequence[Noisy]) -> Estimator:
-    """The settings of the estimates of specs that differ in the tolerated rate alone."""
+    """The settings of the estimate, for specs that differ only in the tolerated rate."""
     last, rates = specs[-1], tuple(spec.rho for spec in specs if spec.rho is not None)
     rated = next((spec for spec in specs if spec.rho is not None), last)  # no entry of PR_D says `passes`
     return Estimator(rho=rates, denominator=last.denominator, passes=rated.passes, confidence=last.confidence)

@@ -57,7 +57,7 @@ def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:
 
 
 def look(model: nn.Module, images: Tensor) -> Randomness:
-    """What is random in a model. Nothing, for a model that raises an error in one of the passes."""
+    """What is random in a model: nothing, if it raises an error in one of the passes."""
     found = Randomness()
     try:
         found = randomness_of(model, images)
@@ -68,9 +68,8 @@ def look(model: nn.Module, images: Tensor) -> Randomness:
 
 
 def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
-    """What is random in a model, found by passes of some images (N, C, H, W), two or more.
-
-    Nothing, for a model that gives no finite logits: the evaluation names that.
+    """What is random in a model, found by passes of two or more images (N, C, H, W): nothing, if its logits
+    are not finite, because the evaluation reports that.
     """
     state = {name: value.clone() for name, value in model.state_dict().items()}
 

@@ -31,8 +31,8 @@ class Spec:
     """One result of a model on images: a row for each image, and the entry made of all rows.
 
     The fields are the settings: the key in the store, the entry, and whether two results answer the same
-    question follow from them. `from_entry` gives the spec of an entry; fields that no entry says do not count
-    in comparisons. Several specs may read the same rows (those with the same `column`).
+    question follow from them. `from_entry` returns the spec of an entry; fields that entries do not contain
+    do not count in comparisons. Several specs may read the same rows (those with the same `column`).
     """
 
     def __post_init__(self) -> None:
@@ -192,11 +192,10 @@ def confidence_of(entry: Mapping[str, Any]) -> float:
 def rebuilt(
     methods: Registry, name: object, entry: Mapping[str, Any], *, lenient: bool = False, **given: Any
 ) -> Any | None:
-    """The method of that name whose settings an entry has; None if there is none.
-
-    Of a field that follows from others (`derived` of the class) an entry says what it amounts to: such a
-    field is left to the others where it does. lenient: settings that the entry lacks are the defaults.
-    given: fields in place of the entry's. Raises RbError for a setting that the method refuses.
+    """The method of that name with the settings of an entry; None if there is none. A field that follows from
+    others (`derived` of the class) is left to them if its value in the entry agrees with theirs. lenient:
+    settings that the entry lacks are the defaults. given: fields in place of the entry's. Raises RbError for
+    a setting that the method refuses.
     """
     cls = methods.of_name(name)
     if cls is None:

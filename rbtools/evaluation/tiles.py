@@ -69,8 +69,8 @@ def _tile(outcomes: Sequence[Outcomes], examples: range) -> Tile:
 
 
 def in_turn(units: Sequence[T], shard: tuple[int, int]) -> list[T]:
-    """All units in the order in which shard (i, N) takes them: its own, and then the others, last ones first,
-    as far as they are not done by then."""
+    """All units in the order in which shard (i, N) takes them: first its own, then the others that are not
+    done by then, from the last one on."""
     number, of = shard
     others = [unit for place, unit in enumerate(units) if place % of != number - 1]
     return [*units[number - 1 :: of], *reversed(others)]
@@ -86,7 +86,7 @@ def complete(
     store: Store,
     shard: tuple[int, int] = (1, 1),
 ) -> None:
-    """Have the tiles of the first n examples measured that are missing, and append their outcomes in order.
+    """Have the missing tiles of the first n examples measured, and append their outcomes in order.
 
     size: of a tile. `measured` takes tiles one by one as there is room, and gives them with their parts as
     they are done. Before each is taken, `progress` takes the number of examples whose outcomes are appended,
@@ -149,6 +149,6 @@ def stored_parts(store: Store, keys: Mapping[int, str]) -> Parts | None:
 
 
 def _finished(store: Store, outcomes: Sequence[Outcomes], tiles: Sequence[Tile]) -> list[Outcomes] | None:
-    """The outcomes that another shard has joined meanwhile; None as long as they are not complete."""
+    """The outcomes that another shard has joined meanwhile; None if they are not complete yet."""
     found = [Outcomes(store, one.key) for one in outcomes]
     return found if all(len(one) >= tiles[-1].examples.stop for one in found) else None

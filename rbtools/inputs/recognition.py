@@ -10,7 +10,7 @@ from rbtools.execution.run import Run
 
 # Where the architecture comes from, in words.
 SOURCES = {
-    **{"given": "as named", "weights": "by its weights", "metadata": "as it says itself"},
+    **{"given": "as given", "weights": "recognised from its weights", "metadata": "as its metadata names it"},
     "program": "a program",
 }
 
@@ -34,9 +34,11 @@ def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run) 
     name = name if space in ("zoo", "nasbench201") else f"{space}:{name}"
     by = SOURCES.get(facts["arch_from"], f"by {facts['arch_from']}")
     source = facts["normalize_from"]
-    why = "images decide, with --dataset, or --normalize" if source == "open" else f"by {source}"
+    why = "to be tried on images of --dataset, or given by --normalize"
+    if source != "open":
+        why = f"from {source}"
     if source.startswith("guess: "):
-        why = f"a guess: {source.removeprefix('guess: ')}; --normalize can tell it"
+        why = f"a guess: {source.removeprefix('guess: ')}; check it, or give --normalize"
     file, normalised = os.path.basename(path), "pixels as they are"
     if facts["normalize"] is not None:
         per_image = isinstance(facts["normalize"], str)
@@ -48,8 +50,8 @@ def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run) 
     )
     if facts.get("others") and "member" not in arch:
         run.report.notify(
-            f"{file} holds several sets of weights: {facts['nesting'][-1]} is taken, besides it are"
-            f" {', '.join(facts['others'])}. --member chooses."
+            f"{file} contains several sets of weights: {facts['nesting'][-1]} is used; the others are"
+            f" {', '.join(facts['others'])}. Choose with --member."
         )
     warn(path, arch, facts, run)
 
@@ -66,8 +68,8 @@ def _tried(facts: Mapping[str, Any]) -> str:
     if tried is None:
         return " Images (--dataset) decide on its variant." if "unchecked" in facts else ""
     each = sorted(tried["acc"].items(), key=lambda item: -item[1])  # the store sorts by name
-    listed = ", ".join(f"{options}: {accuracy:.4f}" for options, accuracy in each)
-    return f" Tried on {tried['images']} images: {listed}."
+    listed = ", ".join(f"{accuracy:.4f} with {options}" for options, accuracy in each)
+    return f" Accuracy on {tried['images']} images: {listed}."
 
 
 def numbers(values: list[float]) -> str:

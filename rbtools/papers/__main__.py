@@ -19,7 +19,7 @@ import click
 from rbtools.cli.source import shard
 from rbtools.errors import RbError
 from rbtools.execution import cores
-from rbtools.papers import item_listing, items, needed_files, pipes, planned, recipes, sidebyside
+from rbtools.papers import item_listing, items, needed_files, pipes, recipes, sidebyside
 from rbtools.papers.packaged import SCALES
 from rbtools.papers.recipes import Setting
 
@@ -104,8 +104,9 @@ def report(name: str, scale: str, records: Path) -> None:
     if hasattr(module, "report"):
         click.echo(module.report(rows, scale))
         return
-    texts = [table.text() for table in module.tables(rows, scale).values()]
-    click.echo("\n".join([*texts, sidebyside.told(module.claims(rows, scale))]))
+    made = module.tables(rows, scale)
+    texts = [table.text() for table in made.values()]
+    click.echo("\n".join([*texts, sidebyside.told(module.claims(rows, scale, made))]))
 
 
 def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
@@ -195,7 +196,7 @@ def main(
                     if lacking := missing(source, setting):  # else each record would say so
                         raise RbError(lacking)
                     run(source, setting, Path(folder), None, dry=log)
-                click.echo(f"{name}: {planned.in_words(log)}")
+                click.echo(f"{name}: {pipes.planned(log)}")
         elif kind == "reproduce":
             reproduce(of, setting, Path(folder))
         else:

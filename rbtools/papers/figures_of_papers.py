@@ -21,7 +21,6 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 from matplotlib.artist import Artist
-from matplotlib.transforms import Bbox
 
 from rbtools.cli import python_calls
 from rbtools.cli.streams import MemoryStreams
@@ -32,7 +31,7 @@ from rbtools.pages import templates
 from rbtools.papers import items
 from rbtools.papers import sidebyside as side
 from rbtools.papers.items import Item, PanelCall
-from rbtools.plots import base, style
+from rbtools.plots import base, renderer, style
 from rbtools.records import dumps
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENDINGS = ("pdf", "png")
-GAP = 0.15  # inches between rows of panels
+GAP = 0.15  # inches above a row of panels, for their letters
 
 
 class Made(NamedTuple):
@@ -104,7 +103,7 @@ def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) ->
 
 
 class FigurePanel(Artist):
-    """A finished figure whose lower left corner lies at x, y (inches) of another.
+    """A finished figure whose lower left corner is moved to x, y (inches) of another.
 
     matplotlib cannot move axes between figures; but all positions in a figure follow from its box in inches.
     """
@@ -112,7 +111,7 @@ class FigurePanel(Artist):
     def __init__(self, panel: Figure, x: float, y: float) -> None:
         super().__init__()
         self.panel = panel
-        panel.bbox_inches.set(Bbox.from_bounds(x, y, *panel.get_size_inches()))
+        panel.bbox_inches.set(panel.bbox_inches.translated(x, y))
 
     def draw(self, renderer: RendererBase) -> None:
         """Draw the panel with the renderer of the whole figure."""
@@ -122,25 +121,29 @@ class FigurePanel(Artist):
 
 
 def joined(panels: Sequence[tuple[str, Figure]], columns: int, width: float) -> Figure:
-    """One figure of all, row by row, a letter at the upper left corner of each.
+    """One figure of all, row by row, a letter above each; what several legends explain alike is in one, below
+    the last of these panels.
 
-    panels: a letter and a figure each, of width / columns inches; width: of the whole, in inches.
+    panels: a letter and a figure each, of the width (inches) of the whole by the number of panels in its row.
     """
     rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
-    heights = [max(figure.get_figheight() for _, figure in row) for row in rows]
     with style.applied():
-        whole = base.blank(width)
-        total = sum(heights) + GAP * (len(rows) - 1)
+        whole = renderer.blank(width)
+        legend, sharing = renderer.share_legend(whole, [figure for _, figure in panels])
+        below = legend.get_window_extent().height / whole.dpi if legend else 0.0
+        heights = [max(figure.bbox_inches.y1 for _, figure in row) + GAP for row in rows]
+        top = total = sum(heights) + below
         whole.set_figheight(total)
-        top = total
         for row, height in zip(rows, heights, strict=True):
             for place, (letter, figure) in enumerate(row):
-                x = place * width / columns
-                whole.add_artist(FigurePanel(figure, x, top - figure.get_figheight()))
-                whole.text(
-                    (x + 0.03) / width, top / total, f"({letter})", va="top", weight="bold", size=style.SIZE
-                )
-            top -= height + GAP
+                x = place * width / len(row)
+                how: dict[str, Any] = {"va": "top", "weight": "bold", "size": style.SIZE}
+                whole.text((x + 0.03) / width, (top - 0.03) / total, f"({letter})", **how)
+                whole.add_artist(FigurePanel(figure, x, top - GAP - figure.bbox_inches.y1))
+            top -= height
+            if legend and any(figure is sharing[-1] for _, figure in row):
+                top -= below
+                legend.set_bbox_to_anchor((0, top / total, 1, below / total))
     return whole
 
 
@@ -148,6 +151,7 @@ def draw(item: Item, folder: Path, width: float) -> dict[str, str]:
     """Write the files of a figure; return the reasons for panels that cannot be drawn, by letter. folder: of
     the paper's figures; width: of the whole figure, in inches."""
     each = item.width_of_panel(width)
+    columns = round(width / each)
     records = folder / item.records if item.from_records else None
     missing: dict[str, str] = {}
     drawn = []
@@ -156,8 +160,13 @@ def draw(item: Item, folder: Path, width: float) -> dict[str, str]:
             drawn.append((letter, figure_of(calls, records, each)))
         except RbError as error:
             missing[letter] = reason(error)
+    if last := len(drawn) % columns:  # these have the whole width of the last row
+        wider = [
+            (letter, figure_of(item.panels[letter], records, width / last)) for letter, _ in drawn[-last:]
+        ]
+        drawn[-last:] = wider
     if drawn:
-        whole = drawn[0][1] if len(item.panels) == 1 else joined(drawn, round(width / each), width)
+        whole = drawn[0][1] if len(item.panels) == 1 else joined(drawn, columns, width)
         for ending in ENDINGS:
             (folder / f"{item.stem}.{ending}").write_bytes(base.encode(whole, ending))
     return missing
@@ -258,9 +267,7 @@ class PaperRun:
         self.claims: list[side.Claim] = []
         if records:
             self.tables = {**module.tables(records, self.scale, *others.values())}
-            self.claims = module.claims(records, self.scale)
-            if module.__name__.endswith("nas_robbench_201"):
-                self.tables["table 2"] = module.searches(records, self.scale)
+            self.claims = module.claims(records, self.scale, self.tables)
 
     def make(self, jobs: int = 1) -> dict[str, Made]:
         """The results of all items by their numbers; `jobs` figures are drawn at once."""

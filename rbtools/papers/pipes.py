@@ -20,6 +20,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO, NamedTuple
 
+import orjson
+
 from rbtools.cli.filter_loop import ELSEWHERE
 from rbtools.cli.source import shard
 from rbtools.errors import RbError
@@ -165,6 +167,19 @@ def run(
                 process.terminate()
             raise
     return min(failures, key=lambda failure: failure.endswith(_NO_READER), default=None)
+
+
+def planned(log: Path) -> str:
+    """How many results the store has and lacks, by the log of all stages of a dry run."""
+    if not log.exists():
+        return "no stage ran."
+    with log.open("rb") as lines:  # among them is one for each record of each stage
+        events = [event for event in map(orjson.loads, lines) if event["event"] in ("plan", "end")]
+    failed = sum(event["event"] == "end" and event["status"] != 0 for event in events)
+    plans = [event for event in events if event["event"] == "plan"]
+    found, missing = (sum(plan[name] for plan in plans) for name in ("found", "missing"))
+    left_out = f" Stages that failed, whose work is not in it: {failed}." if failed else ""
+    return f"in all: {found:,} results in the store, {missing:,} to compute.{left_out}"
 
 
 def file_of(whole: Path, part: str, pipe: Pipe) -> Path:

@@ -8,17 +8,20 @@ of 16/255 stands for the paper's 1/255.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rbtools.formats import FORMATS, ConversionReport, Unit
 from rbtools.papers import items, printed, reproduce_search
 from rbtools.papers import sidebyside as side
 from rbtools.records import metric_name
+from rbtools.spaces import nasbench201
 
 COLUMNS = ("clean", "FGSM", "PGD", "APGD", "Square", "CIFAR-10-C")
+ATTACKS_AT_NEAR = COLUMNS[1:5]
 # Spearman between columns of the dataset at eps 8, as NAS-RobBench-201's table 1 has them.
 CORRELATIONS = {"clean, PGD 8": 0.322, "clean, FGSM 8": 0.891, "PGD 8, FGSM 8": 0.487}
 # Mean accuracy under attacks of the worst and the best network of 18 kernel parameters (section 4.3), and of
@@ -69,6 +72,83 @@ def spreads(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]
     }
 
 
+def operations(best: Sequence[nasbench201.Ops]) -> dict[str, dict[str, float | None]]:
+    """Edge -> operation -> how many of these cells have it there."""
+    return {
+        f"edge {edge + 1}": {
+            op: float(sum(cell[edge] == at for cell in best)) for at, op in enumerate(nasbench201.OPS)
+        }
+        for edge in range(len(nasbench201.EDGES))
+    }
+
+
+def best_twenty(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Figure 7: the operations of the twenty networks of 18 kernel parameters with the best mean accuracy
+    under attack, and how many of them stack convolutions; empty where there are not more than twenty."""
+    some = [one for one in side.of_first_set(records) if one["arch"].get("live_kernel_params") == 18]
+    known = [(value, one["arch"]) for one in some if (value := under_attack(one)) is not None]
+    if len(known) <= 20:
+        return {}
+    known.sort(key=lambda pair: pair[0], reverse=True)
+    cells = [nasbench201.ops_of(arch) for _, arch in known[:20]]
+    convolutions = {nasbench201.CONV1, nasbench201.CONV3}
+    stacked = sum(
+        cell[0] in convolutions and not convolutions.isdisjoint((cell[2], cell[4])) for cell in cells
+    )
+    return {**operations(cells), "twenty best": {"with stacked convolutions": float(stacked)}}
+
+
+def changes(records: list[dict[str, Any]], scale: str) -> float | None:
+    """Figure 26: in how many operations the best networks on clean images and under corruptions differ."""
+    names = [metrics(scale)[column] for column in ("clean", "CIFAR-10-C")]
+    known = [one for one in side.of_first_set(records) if set(names) <= one["metrics"].keys()]
+    if not known:
+        return None
+    best = [max(known, key=lambda one: one["metrics"][name])["arch"] for name in names]
+    return float(nasbench201.edit_distance(*map(nasbench201.ops_of, best)))
+
+
+def kendall(records: list[dict[str, Any]], first: str, second: str) -> float | None:
+    """Kendall's rank correlation of two metrics; None below three records, or where one does not vary."""
+    from scipy import stats
+
+    pairs = [
+        (one["metrics"][first], one["metrics"][second])
+        for one in records
+        if {first, second} <= one["metrics"].keys()
+    ]
+    if len(pairs) < 3 or any(len(set(values)) < 2 for values in zip(*pairs, strict=True)):
+        return None
+    return float(stats.kendalltau(*zip(*pairs, strict=True)).statistic)
+
+
+def between_sets(records: list[dict[str, Any]], scale: str) -> dict[str, float | None]:
+    """Figure 17: Kendall's rank correlation of accuracy under each attack between data sets, the mean over
+    their pairs."""
+    by_class: dict[int, dict[str, Any]] = {}
+    for record in records:
+        by_class.setdefault(record["arch"].get("class"), {})[record.get("dataset", "")] = record["metrics"]
+    pairs = list(itertools.combinations(dict.fromkeys(record.get("dataset", "") for record in records), 2))
+    found: dict[str, float | None] = {}
+    for column in ATTACKS_AT_NEAR:
+        name = metrics(scale)[column]
+        joined = [
+            {"metrics": {dataset: values[name] for dataset, values in one.items() if name in values}}
+            for one in by_class.values()
+        ]
+        known = [value for pair in pairs if (value := kendall(joined, *pair)) is not None]
+        found[column] = sum(known) / len(known) if known else None
+    return found
+
+
+def by_distance(records: list[dict[str, Any]], scale: str, measure: str) -> dict[str, float | None]:
+    """Figure 6: how strongly (Kendall's tau without its sign) a measure tells the accuracy under attacks."""
+    some = side.of_first_set(records)
+    names = {column: metrics(scale)[column] for column in ("FGSM", "PGD", "APGD", "PGD 8", "APGD 8")}
+    found = {column: kendall(some, metrics(scale)[measure], name) for column, name in names.items()}
+    return {column: None if value is None else abs(value) for column, value in found.items()}
+
+
 def chosen_by(rows: side.Rows, column: str) -> dict[str, float | None]:
     """The row with the most of a column."""
     some = [row for row in rows.values() if row.get(column) is not None]
@@ -80,7 +160,7 @@ def optimum(rows: side.Rows) -> dict[str, float | None]:
     return {column: chosen_by(rows, column).get(column) for column in COLUMNS}
 
 
-def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
+def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
     """The paper's claims, tested on these networks."""
     rows = networks(records, scale)
     best, clean = optimum(rows), chosen_by(rows, "clean")
@@ -91,6 +171,10 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
         "Spearman": {name: side.correlation(listed, "clean", name) for name in ("FGSM 8", "PGD 8")},
         "loss": {name: _gap(high, clean.get(name)) for name, high in best.items()},
         **spreads(records),
+        **best_twenty(records),
+        "best networks": {"changes of operations": changes(records, scale)},
+        "between data sets": between_sets(records, scale),
+        **{name: by_distance(records, scale, name) for name in ("Jacobian", "Hessian")},
     }
     paper = items.paper("robustness-dataset", scale)
     return [side.tested(words, tests, compared) for words, tests in paper.claims]

@@ -16,6 +16,7 @@ from rbtools.papers import items, printed, reproduce_search
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
 from rbtools.papers import sidebyside as side
 from rbtools.scoring import merge
+from rbtools.spaces import nasbench201
 
 PRINTED = "nas-robbench-201-table"
 # Of table 1; with a star the robustness dataset of NAS-Bench-201.
@@ -83,12 +84,60 @@ def best_by_none(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | 
     found: dict[str, dict[str, float | None]] = {}
     for none in sorted({one["none"] for one in rows}):
         some = [one for one in rows if one["none"] == none]
-        found[f"none={none}"] = max(some, key=lambda one: sum(one.get(name) or 0.0 for name in ROBUST))
+        found[f"none={none}"] = max(some, key=robust)
     return found
 
 
-def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
-    """The paper's claims, tested on these networks."""
+def robust(one: Mapping[str, Any]) -> float:
+    """The sum of a network's robust accuracies; one that is not measured counts as 0."""
+    return sum(one.get(name) or 0.0 for name in ROBUST)
+
+
+def best_ten(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Figure 4: the operations of the ten networks with the best mean robust accuracy, and on how many edges
+    none is more frequent than 3x3 convolutions; empty where there are not more than ten."""
+    if len(rows) <= 10:
+        return {}
+    cells = nasbench201.cells()
+    edges = jung.operations([cells[one["class"]] for one in sorted(rows, key=robust, reverse=True)[:10]])
+    led = sum(
+        counts["nor_conv_3x3"] == max(value or 0.0 for value in counts.values()) for counts in edges.values()
+    )
+    return {**edges, "ten best": {"edges of 3x3 convolutions": float(led)}}
+
+
+def across_sets(records: list[dict[str, Any]], scale: str) -> dict[str, float | None]:
+    """Figure 3c: rank correlations of mean robust accuracy between data sets."""
+    robust_by_class: dict[int, dict[str, Any]] = defaultdict(dict)
+    some = sample(records)
+    sets = list(dict.fromkeys(str(record.get("dataset")) for record in some))
+    for name in sets:
+        for one in networks([record for record in some if str(record.get("dataset")) == name], scale):
+            robust_by_class[one["class"]][name] = robust(one)
+    rows = list(robust_by_class.values())
+    return {
+        f"{one} and {other}": side.correlation(rows, one, other)
+        for one, other in itertools.combinations(sets, 2)
+    }
+
+
+def of_kernels(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> dict[str, dict[str, float | None]]:
+    """Figures 5 and 6: rank correlations of kernels with accuracies, and their means over all of them for the
+    kernels of FGSM and of PGD."""
+    found: dict[str, dict[str, float | None]] = {
+        name: {column: side.correlation(rows, name, column) for column in COLUMNS_7} for name in kernels
+    }
+    of_fgsm = [name for name in kernels if name.startswith("FGSM ")]
+    of_pgd = [name.removeprefix("FGSM ") for name in of_fgsm]
+    means: dict[str, float | None] = {}
+    for attack, some in (("FGSM", of_fgsm), ("PGD", of_pgd)):
+        values = [value for name in some for value in found[name].values() if value is not None]
+        means[attack] = sum(values) / len(values) if values else None
+    return {**found, "mean over kernels": means}
+
+
+def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
+    """The paper's claims, tested on these networks and on their tables."""
     rows = networks(records, scale)
     paper = items.paper("nas-robbench-201", scale)
     kernels = [name for name in paper.columns if "kernel" in name]
@@ -97,7 +146,10 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
         **{f"network {place}": one for place, one in enumerate(rows)},
         **best_by_none(rows),
         **with_corruptions(rows),
-        **{name: {"PGD 8": side.correlation(rows, name, "PGD 8")} for name in kernels},
+        **of_kernels(rows, kernels),
+        **best_ten(rows),
+        "mean robust accuracy": across_sets(records, scale),
+        **made["table 2"].ours,
         "Spearman": {f"{one} and {other}": side.correlation(rows, one, other) for one, other in pairs},
     }
     return [side.tested(words, tests, compared) for words, tests in paper.claims]
@@ -122,7 +174,7 @@ def across(rows: Sequence[dict[str, Any]], others: list[dict[str, Any]], scale: 
 def tables(
     records: list[dict[str, Any]], scale: str, others: list[dict[str, Any]] | None = None
 ) -> dict[str, side.PaperTable]:
-    """Tables 1, 4, 5, 6 and 7, if these records have the necessary metrics.
+    """Tables 1, 2, 4, 5, 6 and 7, if these records have the necessary metrics.
 
     others: records of the robustness dataset of NAS-Bench-201, for the other half of table 1.
     """
@@ -152,6 +204,7 @@ def tables(
     signs = "signs that gradients are not obstructed: 1 where a sign is there"
     return {
         "table 1": table(1, "rank correlations", table_1, ("Spearman",), show=correlation),
+        "table 2": searches(records, scale),
         "table 4": table(4, signs, criteria(rows, best), (*BEST, SHARE), show=sign),
         "table 5": table(5, "by number of none edges", best, COLUMNS),
         "table 6": table(

@@ -110,8 +110,8 @@ def claims(paper: SearchTable, ours: Mapping[str, Mapping[str, float]]) -> list[
     for label, metric in paper.objectives.items():
         column = next(name for name, one in paper.columns.items() if one == metric)
         for better, worse in (("LS", "RE"), ("RE", "RS")):
-            high, low = (ours.get(f"{name} on {label}", {}).get(column) for name in (better, worse))
-            made.append(side.above(f"{better} finds more than {worse}, searching on {label}", high, low))
+            tests = {column: [f"{better} on {label} > {worse} on {label}"]}
+            made.append(side.tested(f"{better} finds more than {worse}, searching on {label}", tests, ours))
     return made
 
 

@@ -78,15 +78,11 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
     }
 
 
-def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
+def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
     """Whether errors stay below the bounds of theorem 1, and eigenvalues above those of theorem 2, as far as
     the bounds say anything.
     """
-    rows = {
-        f"{number} {name}": row
-        for number, one in tables(records, scale).items()
-        for name, row in one.ours.items()
-    }
+    rows = {f"{number} {name}": row for number, one in made.items() for name, row in one.ours.items()}
     told = {
         name: {column: _told(name, column, value) for column, value in row.items()}
         for name, row in rows.items()
@@ -109,8 +105,9 @@ def _told(number: str, column: str, value: float | None) -> float | None:
 
 def report(records: list[dict[str, Any]], scale: str) -> str:
     """The tables, the bounds with their inputs for each space, and the claims."""
-    texts = [table.text() for table in tables(records, scale).values()]
+    made = tables(records, scale)
+    texts = [table.text() for table in made.values()]
     for space in dict.fromkeys(record["arch"]["space"] for record in records):
         some = [record for record in records if record["arch"]["space"] == space]
         texts.append(f"{space}: {len(some)} networks\n\n{side.theory_text(some)}")
-    return "\n".join([*texts, side.told(claims(records, scale))])
+    return "\n".join([*texts, side.told(claims(records, scale, made))])

@@ -91,7 +91,7 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
     return {}
 
 
-def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
+def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
     """The paper's claims, tested on these trainings."""
     correlations = {name: spearman(rows) for name, rows in pooled(records).items()}
     return [
@@ -113,4 +113,4 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
     lines += ["", f"| Spearman over | n | {' | '.join(pairs)} |", "|---" * (len(pairs) + 2) + "|"]
     for name, some in pooled(records).items():
         lines.append(f"| {name} | {len(some)} | {' | '.join(cells(spearman(some)))} |")
-    return "\n".join([*lines, "", side.theory_text(records), side.told(claims(records, scale))])
+    return "\n".join([*lines, "", side.theory_text(records), side.told(claims(records, scale, {}))])

@@ -227,36 +227,8 @@ class Excerpt(NamedTuple):
         return {"md": self.text(), "tex": f"\\begin{{verbatim}}\n{self.lines}\n\\end{{verbatim}}\n"}
 
 
-def above(words: str, higher: float | None, lower: float | None, by: float = 0.0) -> Claim:
-    """The claim that one value is above another, by so much at least."""
-    if higher is None or lower is None:
-        return Claim(words, None, "not measured here")
-    holds = None if higher == lower and not by else higher > lower and higher - lower >= by
-    return Claim(words, holds, f"{higher:.4g} and {lower:.4g}")
-
-
-def all_above(
-    words: str, pairs: Iterable[tuple[str, float | None, float | None]], *, or_equal: bool = False
-) -> Claim:
-    """The claim that of each pair (name, higher, lower) the first is above the second (or not below it).
-
-    Equal values tell nothing.
-    """
-    known = [(name, high, low) for name, high, low in pairs if high is not None and low is not None]
-    if not known:
-        return Claim(words, None, "not measured here")
-    wrong = [f"{name} ({high:.4g} and {low:.4g})" for name, high, low in known if high < low]
-    equal = [name for name, high, low in known if high == low]
-    if equal and not wrong and not or_equal:
-        return Claim(words, None, f"equal for {', '.join(equal)}")
-    return Claim(words, not wrong, f"not so for {', '.join(wrong)}" if wrong else f"all {len(known)}")
-
-
-def at_most(words: str, value: float | None, limit: float) -> Claim:
-    """The claim that a value is at most some limit."""
-    if value is None:
-        return Claim(words, None, "not measured here")
-    return Claim(words, value <= limit, f"{value:.4g}, limit {limit:g}")
+Tables = Mapping[str, Any]
+"""A `PaperTable` or `Excerpt` for each number of the paper, such as `table 1`."""
 
 
 def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
@@ -266,7 +238,7 @@ def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
     row. `>=` allows equal values, and `<= 0.02` is at most that. Names stand with commas, and may be patterns
     of rows; a number stands for itself.
     """
-    pairs: list[tuple[str, float | None, float | None]] = []
+    pairs = []
     for place, comparisons in tests.items():
         for comparison in comparisons:
             parts = _COMPARISON.fullmatch(comparison)
@@ -274,14 +246,21 @@ def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
             left, sign, right, by = parts.groups()
             for at, *both in itertools.product(*(_named(text, rows) for text in (place, left, right))):
                 name = " and ".join(one for one in both if not _NUMBER.fullmatch(one))
-                higher, lower = (_value(one, at, rows) for one in both)
-                pairs.append((f"{at}: {name}" if at in rows else name, higher, lower))
+                high, low = (_value(one, at, rows) for one in both)
+                if high is not None and low is not None:
+                    pairs.append((f"{at}: {name}" if at in rows else name, high, low))
+    if not pairs:
+        return Claim(words, None, "not measured here")
     if sign == "<=":
-        most = max((high for _, high, _ in pairs if high is not None), default=None)
-        return at_most(words, most, float(right))
-    if len(pairs) == 1 and sign == ">":
-        return above(words, higher, lower, float(by or 0))
-    return all_above(words, pairs, or_equal=sign == ">=")
+        most = max(high for _, high, _ in pairs)
+        return Claim(words, most <= float(right), f"{most:.4g}, limit {float(right):g}")
+    wrong = [f"{name} ({high:.4g} and {low:.4g})" for name, high, low in pairs if high - low < float(by or 0)]
+    equal = [name for name, high, low in pairs if high == low and sign == ">" and not by]
+    holds = False if wrong else None if equal else True
+    if len(pairs) == 1:
+        return Claim(words, holds, "{:.4g} and {:.4g}".format(*pairs[0][1:]))
+    found = f"equal for {', '.join(equal)}" if equal else f"all {len(pairs)}"
+    return Claim(words, holds, f"not so for {', '.join(wrong)}" if wrong else found)
 
 
 _COMPARISON = re.compile(r"(.+) (>|>=|<=) (.+?)(?: by ([\d.]+))?")

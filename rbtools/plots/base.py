@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import renderer, style, words
-from rbtools.plots.renderer import blank as blank
 from rbtools.registry import param
 
 if TYPE_CHECKING:

@@ -34,7 +34,8 @@ class SearchPlot(Drawing):
     log_x: bool = param(False, "Logarithmic horizontal axis, which shows the first queries.")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
-        searches = [search for record in records if (search := _search(record)) is not None]
+        written = ("search", "trajectory", "mean")
+        searches = [record["search"] for record in records if results.at(record, written)]
         if not searches:
             raise RbError(
                 "No record has the trajectory of a search. rb-search writes it: rb-search local --objective"
@@ -60,17 +61,13 @@ class SearchPlot(Drawing):
             if len(optima) == 1:
                 look: dict[str, Any] = {"color": style.BLACK, "linestyle": style.DASHES[2], "linewidth": 1}
                 axes.axhline(next(iter(optima)), label="best there is", **look)
+            layout.plain_numbers(axes.yaxis)
             if self.log_x:
                 axes.set_xscale("log")
                 axes.xaxis.set_major_formatter(layout.short_number)
 
         label = wanted[0] if wanted[0] == "hypervolume" else words.axis([wanted[0]])
         return FigureSpec([Panel(draw, x="queries", y=f"best {label}")])
-
-
-def _search(record: Record) -> dict[str, Any] | None:
-    """The section of a record in which rb-search wrote the trajectory over its queries."""
-    return record["search"] if results.at(record, ("search", "trajectory", "mean")) else None
 
 
 def _objective(search: dict[str, Any]) -> str:

@@ -71,7 +71,10 @@ class Box(weightings.Composed):
         group, share = self.group, False
         if self.weightings is not None:
             axis, group = "composite score (1 is best)", group or "train.method"
-            columns = self._scores(records)
+            score = self.scored(records)
+            usual = {term.metric: term.weight for term in score.terms}
+            some = weightings.weightings(self.weightings, usual)
+            columns = {title: score.weighed(weights) for title, weights in some.items()}
         else:
             names = self._names(records)
             axis, share = words.axis(names), words.is_share(names)
@@ -92,12 +95,6 @@ class Box(weightings.Composed):
                 heading = ", ".join(filter(None, (words.label(facet), title)))
                 panels.append(Panel(draw, heading, words.AXES.get(over, ""), axis, ticks))
         return FigureSpec(panels, least=max(1.1, _BOX * max(len(panel.columns) for panel in panels)))
-
-    def _scores(self, records: Sequence[Record]) -> dict[str, list[float | None]]:
-        """Weighting -> the composite score of each record."""
-        score = self.scored(records)
-        some = weightings.weightings(self.weightings, {term.metric: term.weight for term in score.terms})
-        return {title: score.weighed(weights) for title, weights in some.items()}
 
     def _names(self, records: Sequence[Record]) -> list[str]:
         if self.metric is not None:
@@ -126,7 +123,8 @@ def _by_group(
     colours = [look["color"] for look in style.look([*groups]).values()]
     for name, column in columns.items():
         boxes = [record_values.present([column[place] for place in places]) for places in groups.values()]
-        yield words.label(name), "", [words.label(group) for group in groups], boxes, colours
+        title = words.label(name) if len(columns) > 1 else ""  # of one the axis says it
+        yield title, "", [words.label(group) for group in groups], boxes, colours
 
 
 def _by_family(columns: Mapping[str, Sequence[float | None]], together: bool) -> Iterator[Boxes]:

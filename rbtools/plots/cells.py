@@ -95,11 +95,8 @@ class CellsPlot(Drawing):
             )
         if top is None and by is None:
             return cells
-        by = by or metric_name.default_rank_key(cells)
-        pairs = zip(record_values.column(cells, by, "--by"), cells, strict=True)
-        known = [(value, record) for value, record in pairs if value is not None]
-        known.sort(key=lambda pair: pair[0], reverse=metric_name.higher_is_better(by))
-        return [record for _, record in known[:top]]
+        order = record_values.ordered(cells, by or metric_name.default_rank_key(cells), "--by")
+        return [cells[place] for place in order[:top]]
 
 
 def _operations(cells: Sequence[Record]) -> FigureSpec:
@@ -150,7 +147,7 @@ def _grid(cells: Sequence[Record]) -> FigureSpec:
             axes.bar(0, 0, color=colour, label=name)
 
     each = 0.17 if len(cells) <= 30 else 0.12
-    names = [f"#{nasbench201.index_of(nasbench201.to_string(tuple(cell)))}" for cell in ops.tolist()]
+    names = [f"#{nasbench201.index_by_ops()[tuple(cell)]}" for cell in ops.tolist()]
     y = "architecture, best first" if each * len(cells) > 1.4 else ""  # else it is longer than the axis
     panel = Panel(draw, x="edge of the cell", y=y, columns=_EDGE_NAMES, rows=names)
     return FigureSpec([panel], lambda _: each * len(cells))

@@ -72,10 +72,8 @@ class Confidence(Drawing):
             clean = [(0.0, "acc")] if "acc" in by_metric and over != "severity" else []
             steps = [(value, by_metric[name]) for value, name in clean + names]
             draw = partial(self._draw, steps=steps, places=places)
-            of, y = (
-                words.AXES[over],
-                "mean probability" if self.view == "label" else "mean largest probability",
-            )
+            of = words.AXES[over]
+            y = "mean probability" if self.view == "label" else "mean largest probability"
             if self.view == "prediction":
                 y = "mean largest probability where wrong"
                 of = f"mean largest probability where correct; beside each point {of}"
@@ -108,15 +106,13 @@ class Confidence(Drawing):
         for name in names:
             title = f"{words.label(name)}: " if len(names) > 1 else ""
             rows = by_metric[name]
-            for scheme, colour in (("label", style.BLUE), ("argmax", style.VERMILLION)):
-                columns = _classes(scheme, rows)
-                draw = partial(_spread, columns=columns, colour=colour)
-                ticks = [str(number) for number in range(len(columns))]
-                panels.append(Panel(draw, title + scheme, SCHEMES[scheme], "mean probability", ticks))
             pairs = np.array([[value or np.nan for value in row["confidence"]["prediction"]] for row in rows])
-            draw = partial(_spread, columns=list(pairs.T), colour=style.GREEN)
-            ticks = ["correct", "wrong"]
-            panels.append(Panel(draw, title + "prediction", SCHEMES["prediction"], "mean probability", ticks))
+            columns = {name: _classes(name, rows) for name in ("label", "argmax")}
+            columns["prediction"] = list(pairs.T)
+            for (scheme, shown), colour in zip(columns.items(), style.COLOURS, strict=False):
+                draw = partial(_spread, columns=shown, colour=colour)
+                ticks = ["correct", "wrong"] if scheme == "prediction" else [*map(str, range(len(shown)))]
+                panels.append(Panel(draw, title + scheme, SCHEMES[scheme], "mean probability", ticks))
         return FigureSpec(panels)
 
 
@@ -146,9 +142,8 @@ def _labels(axes: Axes, steps: Steps, label: int) -> None:
     that gain most are named and the rest is grey.
     """
     xs = [x for x, _ in steps]
-    _matrices([row for _, details in steps for row in details], "label")  # raises for different classes
+    classes = _matrices([row for _, details in steps for row in details], "label").shape[1]
     rows = [_matrices(details, "label") for _, details in steps]
-    classes = min(matrices.shape[1] for matrices in rows)
     if label >= classes:
         raise RbError(f"--class is {label}. The classes are 0 to {classes - 1}.")
     middles = np.array([np.median(matrices[:, label], axis=0) for matrices in rows])

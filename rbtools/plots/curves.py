@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from rbtools.errors import RbError, near
+from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import layout, marks, record_values, style, words
 from rbtools.plots.base import Drawing, Record
@@ -228,15 +228,7 @@ def _quantities(known: list[str], metric: str | None) -> list[str]:
     if metric is None:
         accuracies = [name for name in known if name.endswith("acc")]
         return accuracies or [name for name in known if name.endswith("loss")] or known[:4]
-    names: list[str] = []
-    for name in expr.items(metric):
-        matching = expr.expand(name, known)
-        if not matching:
-            raise RbError(
-                f"--metric: no history has '{name}'.{near(name, known)} They have: {', '.join(known)}."
-            )
-        names += matching
-    return list(dict.fromkeys(names))
+    return record_values.named(metric, known, "no history has", "They have")
 
 
 def _is_drawn(value: object) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rbtools.errors import RbError, near
+from rbtools.errors import RbError
+from rbtools.plots import record_values
 from rbtools.records import expr, results
 
 if TYPE_CHECKING:
@@ -88,15 +89,5 @@ def of(records: Sequence[Record], asked: str | None, key: str) -> Details:
         )
     if asked is None:
         return by_metric
-    chosen: dict[str, None] = {}
-    for item in expr.items(asked):
-        matching = expr.expand(item, by_metric)
-        if not matching:
-            raise RbError(
-                f"--metric: no record has the {key} of '{item}'.{near(item, by_metric)} There is that of:"
-                f" {', '.join(by_metric)}."
-            )
-        chosen.update(dict.fromkeys(matching))
-    if not chosen:
-        raise RbError("--metric is empty. Expected metrics with commas, such as fgsm.8,pgd20.*")
+    chosen = record_values.named(asked, by_metric, f"no record has the {key} of", "There is that of")
     return {name: by_metric[name] for name in chosen}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
@@ -14,10 +14,6 @@ from rbtools.plots.base import Drawing, Record
 from rbtools.plots.renderer import FigureSpec, Panel
 from rbtools.registry import param
 from rbtools.scoring import correlate
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 FEWEST = 3  # least number of records: two always agree or disagree
 # Inches of a cell at most, and of all rows at most, in widths of the figure.
@@ -64,7 +60,9 @@ class Heatmap(Drawing):
             )
         columns, names = (_names(some, self.width) for some in (cols, rows))
         beside = min(layout.widest(names, style.SMALL), 0.36 * self.width, 1.8)
-        draw = partial(_draw, table=table, room=self.width - 0.55 - beside)
+        look: dict[str, Any] = {"cmap": "PuOr", "vmin": -1, "vmax": 1, "written": _written}
+        look |= {"is_dark": lambda value: abs(value) > 0.55, "room": self.width - 0.55 - beside}
+        draw = partial(marks.matrix, table=table, **look)
 
         def height(wide: float) -> float:
             return min(len(rows) * min(_HIGHEST, wide / len(cols)), _TALLEST * self.width)
@@ -96,11 +94,6 @@ class Heatmap(Drawing):
         return rows, cols, correlate.matrix(kind, names, np.array(numbers, float).T, rows, cols).value
 
 
-def _draw(axes: Axes, table: np.ndarray, room: float) -> None:
-    colours: dict[str, Any] = {"cmap": "PuOr", "vmin": -1, "vmax": 1}
-    marks.matrix(axes, table, room, _written, lambda value: abs(value) > 0.55, **colours)
-
-
 def _names(names: Sequence[str], width: float) -> list[str]:
     """The words for metrics; of so many that names would be illegible, those of families, each at its first
     metric. One of rb-corr's SET:NAME has its set in the name."""
@@ -111,7 +104,9 @@ def _names(names: Sequence[str], width: float) -> list[str]:
         of_set, colon, metric = name.rpartition(":")
         parts = words.with_number(metric)
         families.append(
-            words.label(metric) if parts is None else of_set + colon + words.family(metric, parts.over)
+            words.label(metric)
+            if parts is None
+            else words.label(of_set) + colon + words.family(metric, parts.over)
         )
     return [name if name != before else "" for before, name in zip(["", *families], families, strict=False)]
 

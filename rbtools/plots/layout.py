@@ -49,12 +49,12 @@ def wrapped(text: str, width: float, size: float) -> str:
         letters -= 1
 
 
-def fitted(text: str, width: float, size: float) -> str:
-    """The text, without its middle if it does not fit."""
+def fitted(text: str, width: float, size: float, *, end: bool = False) -> str:
+    """The text, without its middle, or its end, if it does not fit."""
     most = len(text)
     while most > 3 and text_width(text, size) > width:
         most -= 1
-        text = words.shortened(text, most)
+        text = text[: most - 1] + words.ELLIPSIS if end else words.shortened(text, most)
     return text
 
 
@@ -67,15 +67,9 @@ def apart(names: Sequence[str], width: float, size: float) -> list[str]:
         columns = enumerate(zip(*alike, strict=False))
         start = next((place for place, letters in columns if len(set(letters)) > 1), 0)
         if len(alike) > 1:
-            shown = {name: _without_end(words.ELLIPSIS + name[start:], width, size) for name in alike}
+            shown = {name: fitted(words.ELLIPSIS + name[start:], width, size, end=True) for name in alike}
             texts = [shown.get(name, other) for name, other in zip(names, texts, strict=True)]
     return texts
-
-
-def _without_end(text: str, width: float, size: float) -> str:
-    while len(text) > 3 and text_width(text, size) > width:
-        text = text[:-2] + words.ELLIPSIS
-    return text
 
 
 def name_places(axes: Axes, which: str, names: Sequence[str], room: float, most: float = _LONGEST) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from rbtools import parse_units
 from rbtools.cli import options, shared, streams
-from rbtools.cli.sink import Sink, counted
+from rbtools.cli.sink import Sink
 from rbtools.cli.sink import names as names_of
-from rbtools.plots import PLOTS, Plot, details
+from rbtools.plots import PLOTS, Plot, details, words
 from rbtools.plots.output_file import PlotOptions, ending_of, refuse_to_overwrite, save
 from rbtools.plots.sheet import ContactSheet
 from rbtools.registry import Registry
@@ -58,7 +58,7 @@ def main(
             if ending is not None:
                 save(drawn, Path(output), ending)
                 what = "record" if "arch" in records[0] else "correlation"
-                screen.say(f"{output} shows {len(records):,} {what}{'s' * (len(records) != 1)}.")
+                screen.say(f"{output} shows {words.counted(len(records), what)}.")
         sink.tell()
         nothing = bool(sink.came) and not records
         if nothing:  # an error, because the caller expects the file
@@ -102,7 +102,9 @@ def corruptions(typed: ContactSheet, work: shared.CommandContext) -> int:
     streams.of_command().keep(drawn)
     if ending is not None:
         save(drawn, Path(typed.output), ending)
-    work.screen.say(f"{typed.output} shows {sheet.caption}, under {counted(len(chosen), 'corruption')}.")
+    work.screen.say(
+        f"{typed.output} shows {sheet.caption}, under {words.counted(len(chosen), 'corruption')}."
+    )
     return shared.DONE
 
 

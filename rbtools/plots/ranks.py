@@ -68,7 +68,7 @@ class Ranks(Drawing):
                 " name fewer."
             )
         by = self.by or names[0]
-        order = self._order(records, by) if self.view == "shared" else []
+        order = record_values.ordered(records, by, "--by") if self.view == "shared" else []
         lines: dict[str, list[float | None]] = {}
         for name in names:
             column = record_values.column(records, name, "--metric")
@@ -133,13 +133,6 @@ class Ranks(Drawing):
 
         x = f"rank on {words.label(first)} (1 is best)"
         return FigureSpec([Panel(draw, x=x, y=f"rank on each in {words.axis([name])}")])
-
-    def _order(self, records: Sequence[Record], by: str) -> list[int]:
-        """The places of the records that have a value of `by`, the best first."""
-        column = record_values.column(records, by, "--by")
-        pairs = [(value, place) for place, value in enumerate(column) if value is not None]
-        sign = -1 if metric_name.higher_is_better(by) else 1
-        return [place for _, place in sorted(pairs, key=lambda pair: sign * pair[0])]
 
     def _changes(self, records: Sequence[Record], names: Sequence[str]) -> FigureSpec:
         if len(records) > MOST_LINES:

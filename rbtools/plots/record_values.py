@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, near
 from rbtools.plots import style, words
 from rbtools.records import expr, metric_name, results
 from rbtools.spaces import nasbench201
@@ -48,6 +48,14 @@ def column(records: Sequence[Record], text: str, option: str) -> list[float | No
     return [None if value is None else float(value) for value in numbers]
 
 
+def ordered(records: Sequence[Record], by: str, option: str) -> list[int]:
+    """The places of the records that have a value of an expression, the best first; see `column`."""
+    values = column(records, by, option)
+    sign = -1 if metric_name.higher_is_better(by) else 1
+    known = [(sign * value, place) for place, value in enumerate(values) if value is not None]
+    return [place for _, place in sorted(known)]
+
+
 def present(column: Sequence[float | None]) -> list[float]:
     """The numbers of a column without the missing ones."""
     return [value for value in column if value is not None]
@@ -72,6 +80,23 @@ def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str
             names.update(dict.fromkeys(expr.select(known, item) if bare else [item]))
         except RbError as wrong:
             raise RbError(f"{option}: {wrong}") from None
+    return list(names)
+
+
+def named(text: str, known: Collection[str], lacking: str, there: str) -> list[str]:
+    """The names of a list, globs among them replaced by the known names that they match.
+
+    Raises RbError, with what is lacking and which names are there, for one that is not known, and for an
+    empty list.
+    """
+    names: dict[str, None] = {}
+    for item in expr.items(text):
+        matching = expr.expand(item, known)
+        if not matching:
+            raise RbError(f"--metric: {lacking} '{item}'.{near(item, known)} {there}: {', '.join(known)}.")
+        names.update(dict.fromkeys(matching))
+    if not names:
+        raise RbError("--metric is empty. Expected metrics with commas, such as fgsm.8,pgd20.*")
     return list(names)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rbtools.errors import RbError
@@ -14,10 +15,12 @@ from rbtools.plots.layout import fitted, line_height, name_places, text_width, w
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
 
 MOST_PANELS = 48
 _SIDE = 0.65  # inches for the label and the numbers on the left
+_EDGE = 0.06  # inches below what is drawn
 _LEGEND = 0.5  # inches of a legend's line and the gap after its name
 
 
@@ -97,8 +100,7 @@ def render(spec: FigureSpec, width: float, title: str = "") -> Figure:
         figure.suptitle(wrapped(title, width - 0.3, style.TITLE))
     _legend(figure, spec, rows, columns)
     _fit(figure, drawn, spec, rows, columns)
-    _settle(figure)
-    _center_legend(figure, drawn, columns)
+    _settle(figure, drawn, columns)
     return figure
 
 
@@ -116,20 +118,56 @@ def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
     for axes in figure.axes:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(name, handle)
-    if not entries:
-        return
+    if entries:
+        wide = (figure.get_figwidth() - 0.15 - _SIDE) / columns
+        free = (rows * columns - len(spec.panels)) * wide
+        _add_legend(figure, entries, "outside lower center", free, spec.height(wide))
+
+
+def _add_legend(
+    figure: Figure, entries: Mapping[str, Any], where: str, free: float = 0.0, height: float = 0.0
+) -> Legend:
+    """A legend of handles by their names, in a free place of that width and height in inches if it fits
+    there, else where it is said."""
     room = figure.get_figwidth() - 0.15
     # Many names in one column would be too high: then even the longest leaves room for two columns.
     most = room / (2 if len(entries) > 6 else 1) - _LEGEND
     names = [fitted(name, most, style.SMALL) for name in entries]
-    wide = (room - _SIDE) / columns
-    free = (rows * columns - len(spec.panels)) * wide
     across = _columns(names, free)
-    inside = across > 0 and len(names) / across * line_height(style.SMALL) < spec.height(wide)
-    where = "center" if inside else "outside lower center"
-    across = across if inside else _columns(names, room)
+    inside = across > 0 and len(names) / across * line_height(style.SMALL) < height
+    where, across = ("center", across) if inside else (where, _columns(names, room))
     legend = figure.legend([*entries.values()], names, loc=where, ncols=across, columnspacing=1.4)
     legend.set_in_layout(not inside)
+    return legend
+
+
+def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None, list[Figure]]:
+    """One legend in a figure for those of its parts that explain a colour which another part explains alike,
+    and these parts. They lose theirs: what is left of them begins at 0 of their box. Inside `style.applied`
+    only.
+    """
+    explained = [(part, _explained(part.legends[0])) for part in parts if part.legends]
+    met = Counter(key for _, entries in explained for key in entries)
+    sharing = [(part, entries) for part, entries in explained if any(met[key] > 1 for key in entries)]
+    for part, _ in sharing:
+        part.legends[0].remove()
+        below = part.get_tightbbox().y0 - _EDGE
+        part.bbox_inches.set(part.bbox_inches.translated(0, -below))
+    shared = {name: handle for _, entries in sharing for (name, _), handle in entries.items()}
+    legend = _add_legend(whole, shared, "center") if shared else None
+    return legend, [part for part, _ in sharing]
+
+
+def _explained(legend: Legend) -> dict[tuple[str, Any], Any]:
+    """The handles of a legend by name and colour."""
+    from matplotlib.colors import to_rgba_array
+
+    entries = {}
+    handles: list[Any] = legend.legend_handles
+    for text, handle in zip(legend.get_texts(), handles, strict=True):
+        colour = handle.get_color() if hasattr(handle, "get_color") else handle.get_facecolor()
+        entries[text.get_text(), tuple(to_rgba_array(colour)[0, :3])] = handle
+    return entries
 
 
 def _columns(names: Sequence[str], room: float) -> int:
@@ -148,10 +186,11 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
     assert engine is not None  # the style has one
     widths = [(figure.get_figwidth() - _SIDE) / columns - 0.15] * len(drawn)
     figure.set_figheight(rows * (spec.height(widths[0]) + 2.0) + 1.0)
-    for attempt in range(4):
+    for attempt in range(5):
         high = spec.height(widths[0])
         for axes, panel, wide in zip(drawn, spec.panels, widths, strict=True):
-            axes.set_title(wrapped(panel.title, wide, style.SMALL), size=style.SMALL)
+            title = panel.title if panel.title != panel.y else ""
+            axes.set_title(wrapped(title, wide, style.SMALL), size=style.SMALL)
             axes.set_xlabel(axes.get_xlabel() and wrapped(panel.x, wide, style.SIZE))
             axes.set_ylabel(axes.get_ylabel() and wrapped(panel.y, high - 0.1, style.SIZE))
             if panel.columns:
@@ -162,16 +201,16 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
         full = figure.get_size_inches()
         widths = [float(axes.get_position(original=True).width * full[0]) for axes in drawn]
         lacking = spec.height(widths[0]) - float(drawn[0].get_position(original=True).height * full[1])
-        if abs(lacking) < 0.02 or attempt == 3:
+        if abs(lacking) < 0.02 or attempt == 4:
             break
-        if attempt == 0 and any(panel.columns or panel.rows for panel in spec.panels):
+        if attempt < 2 and any(panel.columns or panel.rows for panel in spec.panels):
             continue  # names may grow with the width, into axes of little height
         figure.set_figheight(float(full[1]) + rows * lacking)
 
 
-def _settle(figure: Figure) -> None:
+def _settle(figure: Figure, drawn: Sequence[Axes], columns: int) -> None:
     """Keep the layout, with rounded positions, so that the same records make the same bytes, and then find
-    places for the names beside points.
+    the places of a legend in the last row and of the names beside points.
 
     matplotlib's solver orders its constraints by memory address: the last digits of its solution differ from
     run to run.
@@ -186,22 +225,16 @@ def _settle(figure: Figure) -> None:
     for title in figure.texts:
         x, y = title.get_position()
         title.set_position((round(x, 4), round(y, 4)))
-    named = [axes for axes in figure.axes if any(text.get_label() == _NAME for text in axes.texts)]
-    if named:
-        figure.draw_without_rendering()
-    for axes in named:
-        _place_names(axes)
-
-
-def _center_legend(figure: Figure, drawn: Sequence[Axes], columns: int) -> None:
-    """Put a legend that is not outside the panels into the middle of the free places of the last row."""
-    from matplotlib.transforms import Bbox
-
     for legend in figure.legends:
         if not legend.get_in_layout():
             last, right = drawn[-1].get_position(), drawn[columns - 1].get_position()
             free = Bbox([[last.x1, last.y0], [right.x1, last.y1]])
             legend.set_bbox_to_anchor(free, figure.transFigure)
+    named = [axes for axes in figure.axes if any(text.get_label() == _NAME for text in axes.texts)]
+    if named:
+        figure.draw_without_rendering()
+    for axes in named:
+        _place_names(axes)
 
 
 # Where a name may stand beside its point, in points: right or left, on its height, above or below.

@@ -64,12 +64,8 @@ class Scatter(Drawing):
     log_x: bool = param(False, "Logarithmic horizontal axis, for parameters and times.")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
-        colours = (
-            ("--colour", self.colour),
-            ("--neighbours", self.neighbours),
-            ("--highlight", self.highlight),
-        )
-        options = [option for option, text in colours if text is not None]
+        colouring = ("colour", "neighbours", "highlight")
+        options = [f"--{name}" for name in colouring if getattr(self, name) is not None]
         if len(options) > 1:
             raise RbError(f"{' and '.join(options)} both give points a colour. Leave one out.")
         y = self.y or metric_name.default_rank_key(records)
@@ -128,7 +124,7 @@ class Scatter(Drawing):
             [points.y[place] for place in ordered],
             # Between two points of the front, the second is attained, or if less x is better the first.
             drawstyle="steps-pre" if higher[0] else "steps-post",
-            color=style.VERMILLION,
+            color=style.BLACK,
             linewidth=1.2,
             marker="o",
             markersize=5,
@@ -199,20 +195,21 @@ def _at_2_and_5(value: float, _: object = None) -> str:
 def _neighbourhood(axes: Axes, points: Points, centre: int) -> None:
     """The architecture and its neighbours, each by the index of its class; all others in grey."""
     at: dict[int, list[int]] = {}
+    classes, indices = nasbench201.classes(), nasbench201.index_by_ops()
     for place, record in enumerate(points.records):
         cell = record_values.cell(record)
         if cell is not None:
-            at.setdefault(nasbench201.classes()[nasbench201.index_by_ops()[cell]], []).append(place)
+            at.setdefault(classes[indices[cell]], []).append(place)
     ops = nasbench201.ops_of({"index": centre})
-    if nasbench201.classes()[centre] not in at:
+    if classes[centre] not in at:
         raise RbError(f"--neighbours: no record is of the architecture {centre}, or lacks the metrics.")
     changed: dict[int, list[tuple[int, int]]] = {}  # operation -> (position, edge)
     for index in nasbench201.neighbours(centre):
         other = nasbench201.ops_of({"index": index})
         edge = next(edge for edge in range(len(ops)) if ops[edge] != other[edge])
-        for place in at.get(nasbench201.classes()[index], ()):
+        for place in at.get(classes[index], ()):
             changed.setdefault(other[edge], []).append((place, edge))
-    own = at[nasbench201.classes()[centre]]
+    own = at[classes[centre]]
     marked = {*own, *(place for pairs in changed.values() for place, _ in pairs)}
     _dots(axes, points, [place for place in range(len(points.x)) if place not in marked], color=style.PALE)
     label = words.label(f"nb201-{centre}")

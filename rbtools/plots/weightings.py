@@ -126,7 +126,13 @@ def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[floa
     """
     names = list(usual)
     if text in PRESETS:
-        return _preset(text, names)
+        some = PRESETS[text]
+        if wrong := [count for count in map(len, some.values()) if count != len(names)]:
+            raise RbError(
+                f"--weightings {text} weighs {wrong[0]} metrics, and the score has {len(names)}"
+                f" ({', '.join(names)}). Use --preset {text}, or name as many in its order with --metric."
+            )
+        return {title: [*map(float, weights)] for title, weights in some.items()}
     named: dict[str, list[float]] = {}
     for part in (text or "equal").split(";"):
         title, _, body = part.partition(":")
@@ -148,18 +154,6 @@ def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[floa
     if not named:
         raise RbError("--weightings is empty. Expected such as 'equal; robust: pgd20.8=3'.")
     return named
-
-
-def _preset(preset: str, names: Sequence[str]) -> dict[str, list[float]]:
-    """The weightings of a preset, for the metrics of a score in their order."""
-    some = PRESETS[preset]
-    count = len(next(iter(some.values())))
-    if len(names) != count:
-        raise RbError(
-            f"--weightings {preset} weighs {count} metrics, and the score has {len(names)}"
-            f" ({', '.join(names)}). Use --preset {preset}, or name as many in its order with --metric."
-        )
-    return {title: [*map(float, weights)] for title, weights in some.items()}
 
 
 def _weight(text: str, item: str) -> float:

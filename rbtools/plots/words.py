@@ -27,6 +27,8 @@ _WORDS = {
     "arch.params": "parameters",
     "macs": "multiply-adds",
     "arch.macs": "multiply-adds",
+    "kernel_params": "kernel parameters",
+    "live_kernel_params": "kernel parameters",
     "wci": "WCI",
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
@@ -35,11 +37,18 @@ _WORDS = {
     "mnist": "MNIST",
     "fashionmnist": "Fashion-MNIST",
     "imagenet16-120": "ImageNet16-120",
+    "tinyimagenet": "Tiny ImageNet",
+    "resnet18": "ResNet-18",
+    "resnet34": "ResNet-34",
+    "vgg19": "VGG-19",
+    "wrn-28-10": "WRN-28-10",
     **{name: look.words for name, look in style.METHODS.items()},
 }
 # What stands before the number of a metric in its words, by the quantity of the number.
 _SYMBOLS = {"eps": "ε", "eps1": "ε", "eps2": "ε", "gamma": "γ", "rho": "ρ", "severity": "severity"}
-_SPLITS = ("train", "valid", "val")
+# The parts of the name of a measure; the Frobenius norm and the Hessian of the weights are the usual ones.
+_MEASURES = {"ntk": "NTK", "jacobian": "Jacobian", "hessian": "Hessian"}
+_OF_MEASURES = {"init": "untrained", "fro": "", "weight": "", "lmax": "λmax"}
 _OWN: ContextVar[Mapping[str, str]] = ContextVar("_OWN", default=MappingProxyType({}))
 
 
@@ -72,6 +81,11 @@ def _words(text: str) -> str:
     parts, heading = metric_name.parse(text), metric_words.heading(text)
     if heading == text and parts.over == "eps" and not parts.prefixes:  # of an attack that is not known
         return f"{metric_words.attack(parts)}, {metric_words.distance(parts)}"
+    measure, *rest = text.split(".")
+    if heading == text and measure in _MEASURES:  # a kernel may be that of attacked images
+        of, attack = (rest[:2], ".".join(rest[2:])) if measure == "ntk" else (rest, "")
+        said = " ".join(filter(None, [_MEASURES[measure], *(_OF_MEASURES.get(part, part) for part in of)]))
+        return f"{said}, {_words(attack)}" if attack else said
     return heading
 
 
@@ -85,7 +99,7 @@ def family(name: str, over: str) -> str:
 def with_number(name: str) -> metric_name.MetricName | None:
     """The parts of a metric that has a distance, severity or radius; None for others, and for measures."""
     parts = metric_name.parse(name)
-    return parts if parts.over and {"ge", *_SPLITS}.issuperset(parts.prefixes) else None
+    return parts if parts.over and {"ge", *metric_name.SPLITS}.issuperset(parts.prefixes) else None
 
 
 def families(names: Iterable[str], over: str = "") -> dict[tuple[str, str], list[tuple[float, str]]]:

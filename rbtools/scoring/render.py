@@ -117,7 +117,7 @@ def caption(table: Table, form: str) -> str:
     if any(cell.deviation is not None for cell in cells):
         least, most = table.averaged or (0, 0)
         count = "" if most == 0 else f"{least} to {most} " if least < most else f"{most} "
-        words.append(f"± is the standard deviation over the {count}records that a row averages.")
+        words.append(f"± is the standard deviation over the {count}records averaged in each row.")
     if table.images and (form != "table" or len({str(counts) for counts in table.images.values()}) > 1):
         words.append(of_images(table))
     if form in ("csv", "csv-raw") or not words:

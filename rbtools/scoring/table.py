@@ -70,7 +70,7 @@ PLAIN = Style()
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under headings. `averaged`: the least and the most records that a row averages."""
+    """Rows of cells under headings. `averaged`: the least and the largest number of records behind a row."""
 
     headings: list[Heading]
     rows: list[list[TableCell]]

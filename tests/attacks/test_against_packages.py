@@ -112,50 +112,24 @@ def test_the_sequence_stands_where_pyautoattack_does(setting):
     assert (mine != reference).sum() <= 1
 
 
-def test_cw_finds_no_less_than_pgd(setting):
-    assert ours("cw", setting, steps=40).sum() <= ours("pgd", setting, steps=40).sum() + 1
-
-
-@pytest.mark.parametrize("name", ["torchattacks", "foolbox"])
 @pytest.mark.slow
-def test_distances_of_cw_l2(name, setting):
+def test_distances_of_cw_l2(setting):
     model, images, labels = (part[:30] if isinstance(part, torch.Tensor) else part for part in setting)
-    if name == "torchattacks":
-        torchattacks = pytest.importorskip("torchattacks")
-        perturbed = torchattacks.CW(model, c=10, kappa=0, steps=60, lr=0.03)(images, labels)
-        params = {"c": 10.0, "searches": 1, "steps": 60, "lr": 0.03}
-    else:
-        foolbox = pytest.importorskip("foolbox")
-        attack = foolbox.attacks.L2CarliniWagnerAttack(
-            binary_search_steps=4, steps=50, initial_const=1, stepsize=0.03, abort_early=False
-        )
-        bounded = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            perturbed = attack(bounded, images, labels, epsilons=None)[1]
-        params = {"c": 1.0, "searches": 4, "steps": 50, "lr": 0.03}
+    foolbox = pytest.importorskip("foolbox")
+    attack = foolbox.attacks.L2CarliniWagnerAttack(
+        binary_search_steps=4, steps=50, initial_const=1, stepsize=0.03, abort_early=False
+    )
+    bounded = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        perturbed = attack(bounded, images, labels, epsilons=None)[1]
+    params = {"c": 1.0, "searches": 4, "steps": 50, "lr": 0.03}
     fooled = model(perturbed).argmax(1) != labels
     distance = (perturbed - images).flatten(1).norm(dim=1)
     _, told = ATTACKS.build("cw-l2", **params).run(model, images, labels, Draws(0, "test", torch.arange(30)))
     both = fooled & torch.isfinite(told["distance"])
     assert both.float().mean() > 0.4 and torch.isfinite(told["distance"]).sum() >= fooled.sum() - 2
     assert told["distance"][both].mean() < 1.05 * distance[both].mean()
-
-
-@pytest.mark.slow
-def test_stronger_attacks_leave_fewer_standing(setting):
-    stands = {
-        name: int(ours(name, setting, **params).sum())
-        for name, params in [
-            ("noise", {}),
-            ("fgsm", {}),
-            ("pgd", {}),
-            ("apgd-ce", {}),
-            ("apgd-t", {"steps": 40}),
-        ]
-    }
-    assert list(stands.values()) == sorted(stands.values(), reverse=True)
-    assert stands["noise"] > 90 and stands["apgd-t"] < 80
 
 
 class InFloat64(nn.Module):

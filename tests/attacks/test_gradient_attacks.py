@@ -1,35 +1,23 @@
-"""FGSM and PGD: closed forms, budgets, semantics of iterates and restarts, independence of batches."""
+"""FGSM and PGD, and the steps that gradient attacks share: closed forms, iterates, restarts, starts."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rbtools.attacks import ATTACKS, steps
 from rbtools.errors import RbError
-from tests.networks import draws_for
+from rbtools.rng.draws import Draws
+from tests.networks import draws_for, images_for, linear
 
-
-def linear(classes, shape=(1, 4, 4), seed=0, scale=1.0):
-    """A linear model whose worst case can be written down."""
-    generator = torch.Generator().manual_seed(seed)
-    weight = scale * torch.randn(classes, torch.Size(shape).numel(), generator=generator)
-
-    def model(images):
-        return images.flatten(1) @ weight.to(images.dtype).T
-
-    model.weight = weight
-    return model
-
-
-def images_for(count, shape=(1, 4, 4), seed=0, low=0.0, high=1.0):
-    generator = torch.Generator().manual_seed(seed + 100)
-    return low + (high - low) * torch.rand(count, *shape, generator=generator)
+SHAPE = (1, 4, 4)
 
 
 def two_class_direction(model, labels):
     """The gradient of the margin against the true class, z_other - z_y, (N, d)."""
-    return (model.weight[1 - labels] - model.weight[labels]).double()
+    return (model[1].weight[1 - labels] - model[1].weight[labels]).double()
 
 
 @pytest.mark.parametrize("eps", [1 / 255, 0.1, 0.6, 1.0])
@@ -38,7 +26,7 @@ def two_class_direction(model, labels):
     [("fgsm", {}), ("pgd", {"iterate": "last", "steps": 20}), ("pgd", {"iterate": "last", "start": "zero"})],
 )
 def test_linf_reaches_the_exact_worst_case_of_a_linear_model(name, params, eps):
-    model, images = linear(2), images_for(40)
+    model, images = linear(SHAPE, 2), images_for(40, SHAPE)
     labels = model(images).argmax(1)
     if name == "pgd":
         params = {**params, "step_size": 2.5 * eps / 20}
@@ -51,7 +39,7 @@ def test_linf_reaches_the_exact_worst_case_of_a_linear_model(name, params, eps):
 
 def test_l2_reaches_the_exact_worst_case_of_a_linear_model():
     # Away from the walls of the box the worst point is x + eps * w / |w|.
-    model, images, eps = linear(2), images_for(40, low=0.4, high=0.6), 0.3
+    model, images, eps = linear(SHAPE, 2), 0.4 + 0.2 * images_for(40, SHAPE), 0.3
     labels = model(images).argmax(1)
     direction = two_class_direction(model, labels)
     expected = images.double() + eps * (direction / direction.norm(dim=1, keepdim=True)).view_as(images)
@@ -80,12 +68,6 @@ def test_any_returns_the_first_iterate_that_fools_and_last_the_last():
     assert last.item() == pytest.approx(0.55, abs=1e-6)
 
 
-def test_any_counts_the_start():
-    images, labels = torch.full((1, 1, 1, 1), 0.52), torch.tensor([0])
-    attack = ATTACKS.build("pgd", eps=0.1, start="zero", step_size=0.01)
-    assert torch.equal(attack(band, images, labels, draws_for(1)), images)
-
-
 def cliff(images):
     """Wrong above 0.58, and no gradient anywhere: only the start decides."""
     pixel = images.flatten(1)[:, 0]
@@ -110,23 +92,72 @@ def test_restarts_from_the_same_start_are_refused():
         ATTACKS.build("pgd", restarts=3, start="zero")
 
 
-def test_only_a_random_start_depends_on_the_draws():
-    model, images, labels = linear(4), images_for(4), torch.zeros(4).long()
-    for name, params in (("fgsm", {}), ("pgd", {"start": "zero"}), ("pgd", {}), ("pgd", {"norm": "l2"})):
-        attack = ATTACKS.build(name, eps=0.1, **params)
-        one, two = (attack(model, images, labels, draws_for(4, seed)) for seed in (0, 1))
-        assert torch.equal(one, two) != attack.random
+def test_loss_of_a_half_precision_model_is_float32():
+    seen = []
+
+    def objective(logits):
+        seen.append(logits.dtype)
+        return logits.sum(1)
+
+    _, logits = steps.input_gradient(lambda x: x.flatten(1).bfloat16(), torch.rand(2, 1, 1, 2), objective)
+    assert seen == [torch.float32] and logits.dtype == torch.float32
+    assert steps.widen(torch.zeros(1, dtype=torch.float64)).dtype == torch.float64
 
 
-def test_default_step_and_stem():
-    def build(**params):
-        return ATTACKS.build("pgd", **params)
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    eps=st.floats(0.01, 30) | st.just(torch.tensor([0.2, 2.0, 1e6]).view(3, 1, 1, 1)),
+    scale=st.sampled_from([1e-3, 0.1, 1.0, 30.0]),
+    channels=st.integers(1, 3),
+)
+def test_the_projection_in_l1_is_the_nearest_point_of_ball_and_box(seed, eps, scale, channels):
+    # Against a bisection in float64 over the threshold of sign(d) clip(|d| - t, 0, room).
+    generator = torch.Generator().manual_seed(seed)
+    # some lie on the border of the box
+    images = torch.rand(3, channels, 5, 5, generator=generator).round(decimals=1)
+    points = images + scale * torch.randn(images.shape, generator=generator)
+    nearest = steps.project(points, images, eps, "l1")
+    assert nearest.min() >= 0 and nearest.max() <= 1
+    radius = torch.as_tensor(eps).double().expand(3, 1, 1, 1).flatten(1)
+    assert ((nearest - images).double().flatten(1).abs().sum(1, keepdim=True) <= radius + 3e-6).all()
+    change = (points - images).double().flatten(1)
+    room = torch.where(change > 0, 1 - images.flatten(1).double(), images.flatten(1).double())
+    low, high = torch.zeros(3, 1).double(), change.abs().amax(1, keepdim=True)
+    for _ in range(80):
+        middle = (low + high) / 2
+        over = (change.abs() - middle).clamp_min(0).minimum(room).sum(1, keepdim=True) > radius
+        low, high = torch.where(over, middle, low), torch.where(over, high, middle)
+    expected = change.sign() * (change.abs() - high).clamp_min(0).minimum(room)
+    torch.testing.assert_close(
+        (nearest - images).double().flatten(1), expected, rtol=1e-4, atol=2e-6 * max(scale, 1)
+    )
 
-    assert build(eps=8 / 255).effective_step_size == pytest.approx(1 / 255)  # 2.5 * 8 / 20
-    assert build(eps=8 / 255, steps=10).effective_step_size == pytest.approx(2 / 255)
-    assert build(eps=32 / 255).effective_step_size == pytest.approx(4 / 255)
-    assert build(eps=0.5, norm="l2").effective_step_size == pytest.approx(0.0625)
-    assert build(eps=8 / 255, step_size=0.003).effective_step_size == 0.003
-    assert build(steps=7).stem == "pgd7"
-    assert build(norm="l2").stem == "pgd20.l2"
-    assert ATTACKS.build("fgsm").stem == "fgsm"
+
+@pytest.mark.parametrize("scale", [1.0, 1e-25, 1e-38, 1e25])
+def test_l2_step_has_its_length_however_small_the_gradient(scale):
+    gradient = scale * torch.tensor([[3.0, 4.0], [-5.0, 12.0]]).view(2, 1, 1, 2)
+    moved = steps.ascend(torch.zeros(2, 1, 1, 2), gradient, 0.5, "l2").flatten(1)
+    expected = 0.5 * torch.tensor([[0.6, 0.8], [-5 / 13, 12 / 13]])
+    assert torch.allclose(moved, expected, rtol=1e-3)
+
+
+def test_l2_start_is_uniform_in_the_ball():
+    # Uniform in a ball of dimension d: (radius / eps)^d is uniform on [0, 1], directions average out.
+    images = torch.full((4000, 1, 1, 3), 0.5)
+    offset = steps.uniform_start(images, Draws(0, "test", torch.arange(4000)), 0.2, "l2") - images
+    offset = offset.flatten(1) / 0.2
+    radius = offset.norm(dim=1)
+    assert kolmogorov(radius**3) < 1.63 / 4000**0.5
+    direction = offset / radius[:, None]
+    assert kolmogorov((direction[:, 0] + 1) / 2) < 1.63 / 4000**0.5  # Archimedes: uniform on a sphere's axis
+    assert direction.mean(0).norm() < 0.05
+    assert abs(torch.corrcoef(torch.stack([radius, direction[:, 1]]))[0, 1]) < 0.05
+
+
+def kolmogorov(sample):
+    """The largest distance of the sample's distribution from the uniform one on [0, 1]."""
+    ordered = sample.double().sort().values
+    count = len(ordered)
+    above = torch.arange(1, count + 1) / count - ordered
+    return max(above.max().item(), (1 / count - above).max().item())

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import rbtools
-from rbtools import registry
-from rbtools.attacks import ATTACKS, lattice
+from rbtools.attacks import ATTACKS
 from rbtools.attacks.base import Attack
 from rbtools.attacks.curve import CurveAttack
 from rbtools.attacks.cw_l2 import CWL2
@@ -98,45 +97,6 @@ def test_every_attack_agrees_with_all_lattice_points(name: str, norm: str) -> No
     assert (network(result.images[broken]).argmax(1) != labels[broken]).all()
     assert result.images.min() >= 0 and result.images.max() <= 1
     assert broken.sum() >= 0.75 * (~safe).sum()  # and most of the others are found
-
-
-@pytest.mark.parametrize("norm", ["l2", "l1"])
-def test_points_are_rounded_to_the_nearest_level_that_stays_in_the_ball(norm: str) -> None:
-    images = (images_for(30, (3, 6, 6)) * 255).round() / 255
-    attack = PGD(norm="l2", eps=0.05, grid="8bit")
-    if norm == "l1":
-        attack = ATTACKS.build("apgd-ce", norm="l1", eps=0.7, grid="8bit")
-    far = images + torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
-    steps = lattice.project(far, images, PGD(norm="l2", eps=attack.eps)) if norm == "l2" else far
-    rounded = lattice.project(steps, images, attack)
-    changes = ((rounded - images).double() * 255).flatten(1)
-    assert (changes - changes.round()).abs().max() < 1e-4
-    sizes = torch.linalg.vector_norm(changes.round(), ORDER[norm], dim=1)
-    limit = attack.eps * 255
-    assert sizes.max() <= limit * (1 + 1e-9)
-    # no pixel could go back to its nearest level: what is missing is less than a step
-    spare = limit**2 - sizes**2 if norm == "l2" else limit - sizes
-    assert (spare < (limit * 2 + 1 if norm == "l2" else 1 + limit / 2)).all()
-    assert torch.equal(lattice.project(rounded, images, attack), rounded)
-
-
-def test_without_a_grid_nothing_of_an_attack_changes() -> None:
-    assert "grid" not in registry.config(PGD())
-    assert registry.config(PGD(grid="8bit")) == {**registry.config(PGD()), "grid": "8bit"}
-
-
-def test_direct_call_and_result_say_the_same() -> None:
-    network = linear((3, 6, 6), 5)
-    images = (images_for(20, (3, 6, 6)) * 255).round() / 255
-    labels = network(images).argmax(1)
-    attack = PGD(eps=8.5 / 255, grid="8bit")
-    result = rbtools.evaluate(network, (images, labels), attack, precision="fp32", keep_images=True)
-    assert result.entry["grid"] == "8bit" and result.metric == "pgd20.8.5"
-    assert result.entry["step_size"] == pytest.approx(2.5 * 8 / 255 / 20)
-    points = attack(network, images, labels)
-    assert torch.equal(points, lattice.levels(points) / 255)
-    assert ((points - images).abs().amax((1, 2, 3)) * 255).round().max() == 8
-    assert torch.equal(network(points).argmax(1) == labels, result.correct)
 
 
 def test_an_image_of_more_than_8_bits_or_a_ball_without_another_image_is_an_error() -> None:

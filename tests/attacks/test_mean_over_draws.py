@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from rbtools.attacks import ATTACKS, lattice
-from rbtools.attacks.losses import AttackObjective
-from rbtools.attacks.losses import cross_entropy as loss_of
-from rbtools.attacks.mean_over_draws import MeanOverDraws
 from rbtools.attacks.target import Network
 from rbtools.evaluation.randomised import RandomisedModel
 from rbtools.rng.draws import Draws
@@ -39,11 +34,6 @@ class Noisy(nn.Module):
         """The mean of the label's logit minus the other one (N,)."""
         weight, bias = (one[0] - one[1] for one in (self.linear.weight, self.linear.bias))
         return (images.flatten(1) @ weight + bias) * torch.where(labels == 0, 1.0, -1.0)
-
-    def rate(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The probability that a draw is right (N,)."""
-        deviation = SIGMA * (self.linear.weight[0] - self.linear.weight[1]).norm()
-        return torch.special.ndtr(self.margin(images, labels) / deviation)
 
 
 MODEL = Noisy()
@@ -83,26 +73,6 @@ def test_without_means_the_attack_falls_short_by_what_it_takes_for_success() -> 
     assert left("pgd", steps=8) > 0.1 > 0.01 > left("pgd", steps=8, eot=8)
 
 
-@pytest.mark.parametrize("name", ["square", "noise", "fab", "fmn", "ddn", "cw-l2"])
-def test_attacks_by_scores_and_logits_get_means_too(name: str) -> None:
-    """They gain on one draw: the mean rate at their points is lower."""
-    short = {
-        "square": {"queries": 60},
-        "noise": {"samples": 20},
-        "fab": {"steps": 8},
-        "cw-l2": {"searches": 3},
-    }
-    options = {"steps": 15, "eps": 0.6} if name in ("fmn", "ddn", "cw-l2") else {"eps": EPS}
-    if name in ("fmn", "cw-l2"):
-        options |= {"norm": "l2"} if name == "fmn" else {}
-    rates = []
-    for eot in (1, 8):
-        attack = ATTACKS.build(name, eot=eot, **{**options, **short.get(name, {})})
-        torch.manual_seed(3)
-        rates.append(float(MODEL.rate(attack(MODEL, IMAGES, LABELS), LABELS).mean()))
-    assert rates[1] < rates[0]
-
-
 @pytest.mark.parametrize("name", ["pgd", "apgd-ce", "square", "fab"])
 def test_no_point_depends_on_the_batch_or_the_chunk(name: str) -> None:
     attack = ATTACKS.build(name, eps=EPS, eot=4, **{"queries" if name == "square" else "steps": 5})
@@ -115,53 +85,3 @@ def test_no_point_depends_on_the_batch_or_the_chunk(name: str) -> None:
     whole = points(slice(0, 12), None)
     assert torch.allclose(points(slice(0, 12), 24), whole, atol=1e-6)
     assert torch.allclose(points(slice(5, 10), 3), whole[5:10], atol=1e-6)
-
-
-def test_the_gradient_is_the_mean_of_the_gradients_of_the_same_draws() -> None:
-    attack = ATTACKS.build("fgsm", eps=EPS, eot=5)
-    seen: list[Tensor] = []
-
-    def recorded(images: Tensor) -> Tensor:
-        noisy = images + SIGMA * torch.randn_like(images)
-        seen.append((noisy - images).detach())
-        return functional.linear(noisy.flatten(1), MODEL.linear.weight, MODEL.linear.bias)
-
-    target = MeanOverDraws(Network(recorded), attack, IMAGES, LABELS, Draws(0, "a", torch.arange(N)))
-    goal = AttackObjective(loss_of, LABELS, LABELS)
-    found = target.loss_and_gradient(IMAGES, goal, everyone=True)
-    noise = seen[0].view(N, 5, *IMAGES.shape[1:])
-    total = torch.zeros_like(IMAGES)
-    for draw in range(5):
-        inputs = IMAGES.clone().requires_grad_(True)
-        logits = functional.linear(
-            (inputs + noise[:, draw]).flatten(1), MODEL.linear.weight, MODEL.linear.bias
-        )
-        functional.cross_entropy(logits, LABELS, reduction="sum").backward()
-        assert inputs.grad is not None
-        total += inputs.grad
-    assert torch.allclose(found.gradient, total / 5, atol=1e-6)
-    again = target.loss_and_gradient(IMAGES, goal, everyone=True)  # the next pass has new draws
-    assert not torch.equal(again.gradient, found.gradient)
-
-
-def test_a_point_is_kept_for_its_rate_and_not_for_its_first_failure() -> None:
-    """Of points with known rates the end takes the one that fails most often."""
-    attack = ATTACKS.build("pgd", eps=EPS, eot=16)
-    target = MeanOverDraws(
-        Network(RandomisedModel(MODEL)), attack, IMAGES, LABELS, Draws(0, "a", torch.arange(N))
-    )
-    worst = IMAGES - EPS * (
-        (MODEL.linear.weight[0] - MODEL.linear.weight[1]).sign().view(3, 8, 8)
-        * torch.where(LABELS == 0, 1.0, -1.0).view(-1, 1, 1, 1)
-    )
-    outside = 3 * (worst - IMAGES) + IMAGES
-    for points in (IMAGES, worst, outside):
-        target.logits(points)
-    chosen = target.chosen(IMAGES)
-    hopeful = MODEL.rate(IMAGES, LABELS) < 0.999  # at a rate of 1 all points are equal
-    same = (chosen == worst).flatten(1).all(1)
-    assert float(same[hopeful].float().mean()) > 0.9
-    assert float((chosen - IMAGES).abs().max()) <= EPS + 1e-6
-    assert math.isclose(
-        float(MODEL.rate(chosen, LABELS).mean()), float(MODEL.rate(worst, LABELS).mean()), abs_tol=0.02
-    )

@@ -7,7 +7,6 @@ import torch
 
 from rbtools.attacks import steps
 from rbtools.errors import RbError
-from rbtools.jobs import measurement
 from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 
@@ -80,8 +79,3 @@ def test_the_attack_reaches_the_worst_point_of_the_cap_for_a_linear_network() ->
     worst = norms(images)[:, None] * (cosine * u + (1 - cosine**2) ** 0.5 * v)
     torch.testing.assert_close(found.flatten(1), worst, rtol=1e-2, atol=2e-2)
     torch.testing.assert_close(norms(found), norms(images))
-
-
-def test_batches_are_perturbed_on_the_sphere() -> None:
-    (attack,) = measurement.perturbing(("pgd",), (1.5,), 3, None, "sphere")
-    assert (attack.name, attack.eps, attack.norm) == ("pgd", 1.5, "sphere")

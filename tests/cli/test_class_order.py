@@ -85,15 +85,6 @@ def test_names_beside_the_weights_give_the_order(config: dict[str, Any]) -> None
     assert one(run("attack", "fgsm --eps 1 --allow-code", [one(result)]))["metrics"]["fgsm.1"] == 1.0
 
 
-def test_another_order_is_proposed_before_a_normalisation() -> None:
-    network(3)
-    pictures("abc", {"a": 0, "b": 2, "c": 1})
-    result = run("attack", f"none {NETWORK} --dataset imagefolder:abc")
-    said = '{"a": 0, "b": 2, "c": 1}, with which it is 1.0000 on 24 images'
-    assert "try class-map=FILE" in result.stderr and said in result.stderr
-    assert "try --normalize" not in result.stderr
-
-
 @pytest.mark.parametrize(
     ("levels", "words", "right"),
     [
@@ -156,14 +147,6 @@ def test_a_network_of_one_channel_gets_pictures_of_one(arch: str) -> None:
     assert "The network takes images with 1 channels" in result.stderr
     after = one(run("attack", "fgsm --eps 1 --allow-code --dataset imagefolder:grey", [record]))
     assert after["metrics"]["fgsm.1"] == 1.0
-
-
-def test_some_classes_of_a_network_of_one_channel_and_twelve_logits() -> None:
-    network(12, channels=1)
-    pictures("part", {"1": 1, "3": 3, "5": 5}, "L")
-    words = NETWORK.replace(":make", ":twelve")
-    record = one(run("attack", f"none {words} --dataset imagefolder:part --classes 1,3,5"))
-    assert record["metrics"] == BOTH
 
 
 @pytest.mark.parametrize("command", ["measure margin", "attack none"])

@@ -4,6 +4,7 @@ errors."""
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import click
 import pytest
@@ -50,20 +51,6 @@ def test_a_docstring_becomes_help_without_python() -> None:
     )
 
 
-def test_a_list_of_commands_shows_whole_sentences() -> None:
-    shown = " ".join(run("attack", "--help").stdout.split())
-    assert "fgsm Fast gradient sign method (Goodfellow et al. 2015, arXiv:1412.6572), L-infinity. " in shown
-
-
-def test_help_of_a_chosen_method_says_what_it_is_and_has_its_options() -> None:
-    shown = run("train", "--method trades --help").stdout
-    assert "--method trades:\n  TRADES (Zhang et al. 2019" in shown and "--lambda X " in shown
-    both = run("train", "--help --method erm,trades").stdout
-    assert "--method erm:" in both and "--method trades:" in both
-    plain = run("train", "--help").stdout
-    assert "TRADES" not in plain and "--lambda" not in plain
-
-
 @pytest.mark.parametrize(
     ("tool", "kept"), [("rank", False), ("plot", False), ("attack", True), ("ge", True), ("train", True)]
 )
@@ -78,3 +65,45 @@ def test_an_interruption_promises_only_what_is_true(
     assert result.exit_code == 130
     promise = "; what was finished is written and in the store" if kept else ""
     assert result.stderr == f"rb-{tool}: error: interrupted{promise}.\n"
+
+
+# --- help in groups: --help explains common options and names the others, --help-all explains all -
+
+
+def every_page() -> list[tools.Page]:
+    """Each command, with the options of its default choice where an option chooses."""
+    pages = [page for name in tools.TOOLS for page in tools.pages(tools.tool(name))]
+    for page in pages:
+        page.context.meta.pop("rbtools.classes", None)
+    return [page for page in pages if page.command.add_help_option]
+
+
+PAGES = every_page()
+# Of the names of a registry the first: the others have other options of the same form.
+SOME = {
+    page.words.rpartition(" ")[0] if hasattr(page.command, "classes") else page.words: page for page in PAGES
+}
+
+
+def options(page: tools.Page) -> set[str]:
+    """The long options at the start of the rows of a command's help."""
+    params = page.command.get_params(page.context)
+    records = [param.get_help_record(page.context) for param in params if isinstance(param, click.Option)]
+    return {flag for record in records if record for flag in re.findall(r"--[a-z][\w-]*", record[0])}
+
+
+def explained(text: str) -> set[str]:
+    """The options that stand at the beginning of a line."""
+    lines = re.findall(r"^  (-.*)", text, re.M)
+    return {flag for line in lines for flag in re.findall(r"--[a-z][\w-]*", re.split(r"\s{2,}", line)[0])}
+
+
+@pytest.mark.parametrize("page", SOME.values(), ids=lambda page: page.words)
+def test_help_explains_or_names_every_option_and_help_all_explains_it(page: tools.Page) -> None:
+    tool, *words = page.words.removeprefix("rb-").split()
+    brief = run(tool, [*words, "--help"]).stdout
+    named = set(re.findall(r"--[a-z][\w-]*", " ".join(re.findall(r"^  And (.*?\.)$", brief, re.M | re.S))))
+    off = {flag for flag in options(page) if flag.startswith("--no-")}
+    assert options(page) - off <= explained(brief) | named
+    assert "--help-all" in explained(brief)
+    assert options(page) == explained(run(tool, [*words, "--help-all"]).stdout)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,10 @@ import click
 import pytest
 
 from rbtools.cli import docs, tools
-from rbtools.cli.docs import manual
 from tests.runner import one, run
 
 ROOT = Path(__file__).resolve().parents[2]
 MAN_PAGES = [f"man/{path.name}" for path in sorted((ROOT / "man").iterdir())]
-TOOL_PAGES = [path for path in MAN_PAGES if path.endswith(".1")]
 
 
 @cache
@@ -63,49 +59,6 @@ def test_help_is_of_finished_sentences_without_python(tool: str) -> None:
         assert not re.search(r"`|\bNone\b|\bTrue\b|\bFalse\b|\w=\"", text), f"{name}: {text}"
 
 
-def rendered(path: str) -> str:
-    """A man page as a reader sees it on a wide terminal, unformatted."""
-    command = f"MANWIDTH=400 MANROFFOPT=-c man --warnings=all -l {ROOT / path} | col -bx"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and done.stderr == ""
-    return re.sub(r"[ \n]+", " ", re.sub(r"‐\n *", "", done.stdout))
-
-
-@pytest.mark.skipif(
-    not (shutil.which("man") and shutil.which("groff") and shutil.which("col")),
-    reason="needs man, groff, col",
-)
-@pytest.mark.parametrize("path", TOOL_PAGES)
-def test_man_takes_the_page_without_a_warning_and_shows_what_help_shows(path: str) -> None:
-    shown = rendered(path)
-    tool = Path(path).stem
-    for page in (page for name in tools.TOOLS for page in tools.pages(tools.tool(name))):
-        if page.words.split()[0] == tool and page.words.count(" ") <= 1 + (" --" in page.words):
-            for flags in manual._records(page):
-                assert flags.split()[0].rstrip(",") in shown, flags
-    for heading in ("NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "EXIT STATUS", "SEE ALSO"):
-        assert f" {heading} " in shown
-
-
-@pytest.mark.skipif(not (shutil.which("man") and shutil.which("col")), reason="needs man, col")
-@pytest.mark.parametrize("path", [path for path in MAN_PAGES if path not in TOOL_PAGES])
-def test_man_takes_the_pages_of_files_and_of_all(path: str) -> None:
-    shown = rendered(path)
-    for heading in ("NAME", "DESCRIPTION", "SEE ALSO"):
-        assert f" {heading} " in shown
-    named = [name for name in tools.TOOLS if f"rb-{name}(1)" in shown]
-    assert named == list(tools.TOOLS) and "{tools}" not in shown
-
-
-@pytest.mark.skipif(not shutil.which("mandoc"), reason="needs mandoc")
-def test_mandoc_has_nothing_to_warn_of() -> None:
-    pages = [str(ROOT / path) for path in MAN_PAGES]
-    done = subprocess.run(
-        ["mandoc", "-Tlint", "-W", "warning", *pages], capture_output=True, text=True, timeout=300
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
 def test_the_pages_about_records_and_entries_know_every_field_of_one(trained: dict[str, Any]) -> None:
     pages = [(ROOT / f"man/rb-{name}.5").read_text("utf-8") for name in ("record", "entry")]
     text = "".join(pages).replace("\\-", "-")
@@ -120,19 +73,3 @@ def test_no_line_of_text_is_taken_for_a_request() -> None:
     for line in (line for path in MAN_PAGES for line in generated()[path].splitlines()):
         assert known.match(line) or line[:1] not in (".", "'"), line
         assert line.isascii()
-
-
-@pytest.mark.skipif(not shutil.which("groff"), reason="needs groff")
-def test_marks_that_roff_knows_come_out_as_they_went_in() -> None:
-    odd = [".start", "'start", "a\\b", "x - y", "--eps", "`q` 'r' ^ ~", "λ · ε ≤ 1"]
-    source = "".join(f".PP\n{manual._escape(text)}\n" for text in odd)
-    done = subprocess.run(
-        ["groff", "-Tutf8", "-man", "-Kutf8", "-ww"],
-        input=".TH X 1\n.SH A\n" + source,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.stderr == ""
-    plain = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout)
-    assert [line.strip() for line in plain.splitlines() if line.strip()][2:-1] == odd

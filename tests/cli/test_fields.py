@@ -3,6 +3,7 @@ processed."""
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from rbtools.cli.sink import Inconsistent
 from tests import runner
-from tests.runner import Record
+from tests.records.test_consistency import HONEST, PLANTED
+from tests.runner import Record, entry
 
 GOOD: Record = {
     "arch": {"space": "nasbench201", "index": 4},
@@ -63,15 +66,6 @@ def test_a_result_too_large_to_calculate_with_fails_its_record(trained: Any) -> 
     claimed = runner.one(run("attack fgsm --n 4", [good]))
     claimed["evals"] = [{**runner.entry(claimed, "acc"), "value": 1e308, "ci95": [-1e308, 1e308]}]
     one_fails("ge acc --n 4", [good, claimed, good], 'has the entry "acc" in "evals" with a "value"')
-
-
-def test_an_integer_beyond_64_bits_is_part_of_a_key(trained: Any) -> None:
-    good = trained["erm"]
-    large = put(good, "arch.index", 10**30)
-    result = run("attack fgsm --n 4", [good, large])
-    first, second = runner.records(result)
-    assert result.exit_code == 0 and second["arch"]["index"] == 10**30
-    assert second["metrics"] == first["metrics"]
 
 
 @pytest.mark.parametrize(
@@ -130,14 +124,6 @@ def test_a_threat_model_that_is_none_costs_its_record_alone(threat: Any) -> None
     assert [path.parent.name for path in Path("out").rglob("*.json")] == ["Linf"]
 
 
-def test_ranks_and_bands_that_are_none_are_empty_cells_of_the_table() -> None:
-    odd = {"band": {"a": 1}, "rank_ci95": [], "ranking": {"ci95": "x"}, "aggregated": {"records": [2]}}
-    lines = [record("good", metrics={"acc": 0.5}), record("odd", metrics={"acc": 0.4}, **odd)]
-    for words in ("--format table", "--format csv", "--format csv --aggregate-by arch.name"):
-        result = run(f"rank --by acc {words}", lines)
-        assert result.exit_code == 0 and "0.4" in result.stdout, result.stderr
-
-
 def test_a_field_that_is_no_number_is_missing_in_its_record_alone() -> None:
     good = [record(name, metrics={"acc": place / 10}) for place, name in enumerate("abc")]
     odd = put(good[1], "arch.params", "0.5")
@@ -152,14 +138,38 @@ def test_a_field_that_is_no_number_is_missing_in_its_record_alone() -> None:
     assert message in run(words, [odd, odd]).stderr
 
 
-def test_a_model_to_attack_that_is_not_trained_is_refused_at_once(trained: Any) -> None:
-    Path("source.jsonl").write_text(runner.lines(record("simplecnn")))
-    result = run("attack transfer --n 4 --from source.jsonl", [trained["erm"]])
-    assert result.exit_code == 2 and "--from: The record has no checkpoint" in result.stderr
+# --- records that contradict themselves -----------------------------------------------------------
+
+SINKS = {
+    "rank": "--by acc",
+    "score": "--metric acc",
+    "plot": "scatter --x acc --y pgd20.8 -o figure.svg",
+}
 
 
-def test_a_model_to_attack_that_cannot_be_loaded_is_named_in_each_record(trained: Any) -> None:
-    Path("source.jsonl").write_text(runner.lines(put(trained["erm"], "dataset", "nowhere")))
-    result = run("attack transfer --n 4 --from source.jsonl", [trained["erm"]])
-    assert result.exit_code == 1
-    assert "The model of --from cannot be attacked. " in json.loads(result.stdout)["error"]["message"]
+def stale(record: Record) -> Record:
+    """The record with a value and its interval changed by hand, which only the checksum shows."""
+    record = copy.deepcopy(record)
+    entry(record, "wci")["value"] = record["metrics"]["wci"] = 13.5
+    return record
+
+
+FALSE = [*(record for record, _ in PLANTED), stale(HONEST)]
+
+
+def named(record: Record, number: int) -> Record:
+    return {**record, "arch": {"name": f"net{number}"}}
+
+
+@pytest.mark.parametrize("tool", SINKS)
+def test_each_inconsistent_record_is_a_line_and_honest_ones_are_none(
+    tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Inconsistent, "LINES", 100)
+    given = [named(HONEST, 99), *(named(record, number) for number, record in enumerate(FALSE))]
+    result = run(f"{tool} {SINKS[tool]}", given)
+    assert result.exit_code == 0, result.stderr
+    lines = [line for line in result.stderr.splitlines() if "inconsistent" in line]
+    assert [line.split()[2] for line in lines] == [f"net{number}" for number in range(len(FALSE))]
+    assert "checksum is of another" in lines[-1] and "net99" not in result.stderr
+    assert "no entry" not in result.stderr

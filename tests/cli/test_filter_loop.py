@@ -1,10 +1,9 @@
-"""The loop of all filters: interruptions at critical moments, shards, and how long it will take."""
+"""The loop of all filters: interruptions at critical moments, shards, lines that are read ahead."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ from rbtools.cli.read_ahead import ReadAhead
 from rbtools.cli.source import RecordSource
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError
-from rbtools.execution.engine import Call, Engine, JobFunction, JobReport, run_job
+from rbtools.execution.engine import JobFunction
 from rbtools.execution.run import Run
 from rbtools.records import Line
-from tests.runner import model, records, run
+from tests.runner import records, run
 
 
 class Same(JobFunction):
@@ -48,49 +47,6 @@ def test_an_interruption_between_a_job_and_its_line_loses_no_result(
             RecordSource(files=("in.jsonl",)), [Same()], Terminal("test"), run=Run.of(tool="test")
         )
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [record]
-
-
-class Divided(Same):
-    """Says who shares its tiles."""
-
-    divided = True
-
-    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
-        return {**record, "workers": 0 if run.pool is None else run.pool.capacity}
-
-
-class ThreeWorkers(Engine):
-    """They do whole jobs here."""
-
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self.capacity = 3
-
-    def submit(self, call: Call) -> Future[JobReport]:
-        future: Future[JobReport] = Future()
-        future.set_result(run_job(call, self.run))
-        return future
-
-
-@pytest.mark.parametrize("alone", [True, False])
-def test_workers_share_the_tiles_of_one_model_and_the_records_of_a_stream(
-    alone: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(filter_loop, "engine_for", lambda functions, run, at_most: ThreeWorkers(run))
-    run, one = Run.of(tool="test", jobs=3), {"schema": 1, "arch": {"name": "a"}}
-    Path("in.jsonl").write_text(json.dumps(one) + "\n")
-    source = RecordSource() if alone else RecordSource(files=("in.jsonl",))
-    start = (lambda _: one) if alone else None
-    filter_loop.filter_records(source, [Divided()], Terminal("test"), run=run, start=start)
-    (found,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert found == {**one, "workers": 3 if alone else 0}
-
-
-def test_a_data_set_that_is_not_there_is_one_error_before_the_first_record() -> None:
-    archs = [model(f"nb201-{number}", space="nasbench201") for number in range(3)]
-    done = run("train", "--dataset cifar10 --epochs 0 --data-dir nowhere", archs)
-    assert done.exit_code == 2 and done.stdout == ""
-    assert done.stderr.count("\n") == 1 and "The data set cifar10 was not found" in done.stderr
 
 
 def test_shards_divide_the_results_of_a_record_and_keep_their_places() -> None:

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rbtools import report
+from rbtools.cli import tables
 from rbtools.cli.terminal import Terminal
+from rbtools.models import build
 from rbtools.report import Clock
 from tests.conftest import SMALL_ARCH
-from tests.runner import lines, one, records, run
+from tests.runner import lines, on_a_terminal, one, records, run
 
 TRAIN = "--epochs 1 --lr 0.2"
 SMALL = [{"arch": SMALL_ARCH}]
@@ -49,26 +52,6 @@ def test_a_dry_run_computes_nothing_and_passes_the_records_on() -> None:
     assert said[1:] == ["rb-train: erm: 1 training to compute.", "rb-train: pgd: 1 training to compute."]
 
 
-def test_what_the_store_has_is_found_and_measures_the_rest(trained: dict[str, dict[str, Any]]) -> None:
-    done = run("attack", "pgd --steps 3 --n 50", [trained["erm"]])
-    before = files_of_store()
-    result = run("attack", "pgd --steps 3 --n 50 --dry-run", [*trained.values()])
-    assert files_of_store() == before
-    assert "of 2 records 1 found in the store, 1 to compute." in result.stderr
-    assert "pgd3: 1 tile to compute." in result.stderr
-    assert records(result)[0]["metrics"] == records(done)[0]["metrics"]
-    assert "pgd3.8" not in records(result)[1]["metrics"]
-
-
-def test_a_pipe_of_dry_runs_says_what_waits_for_a_training() -> None:
-    first = run("train", f"{TRAIN} --dry-run", SMALL)
-    for tool, words in (("attack", "pgd"), ("pr", ""), ("ge", "acc"), ("corrupt", "fog")):
-        result = run(tool, f"{words} --dry-run", first.stdout)
-        assert result.exit_code == 0, result.stderr
-        assert "1 record would first be trained." in result.stderr
-        assert "error" not in records(result)[0]
-
-
 def plan() -> dict[str, Any]:
     """The last event of a dry run for programs, without the fields of every event."""
     (event,) = [event for event in events() if event["event"] == "plan"]
@@ -98,11 +81,6 @@ def test_both_sides_and_all_parts_are_looked_at(trained: dict[str, dict[str, Any
     assert all(f"{name}: 1 tile to compute." in preset.stderr for name in ("pgd10", "pgd20", "cw20", "aa"))
 
 
-def test_a_training_again_leaves_the_old_weights_behind(trained: dict[str, dict[str, Any]]) -> None:
-    result = run("train", f"{TRAIN} --method trades --dry-run", [trained["erm"]])
-    assert "checkpoint" not in records(result)[0]
-
-
 def test_a_dry_run_of_the_score_says_what_it_would_be_made_of() -> None:
     text = '{"arch":{},"metrics":{"acc":0.5}}\n'
     result = run("score", "--metric acc --dry-run", text)
@@ -129,26 +107,6 @@ def test_a_log_has_an_event_a_line(jobs: str) -> None:
     assert record["outcome"] == "done" and record["computed"] == 1 and record["stages"]["training"] > 0
     assert list(record["metrics"]) == ["seconds_per_epoch"]
     assert found[-1]["status"] == 1
-
-
-def test_stages_of_a_pipe_share_a_log_and_every_tool_has_one(trained: dict[str, dict[str, Any]]) -> None:
-    for tool, words in (("attack", "fgsm --n 20"), ("rank", "--by acc"), ("score", "")):
-        run(tool, f"{words} --log log.jsonl", [*trained.values()])
-    ends = [event["tool"] for event in events() if event["event"] == "end"]
-    assert ends == ["rb-attack", "rb-rank", "rb-score"]
-
-
-def test_a_log_that_cannot_be_written_is_a_usage_error() -> None:
-    result = run("attack", "fgsm --log no/such/folder/log.jsonl", SMALL)
-    assert result.exit_code == 2
-    assert "Cannot write the log no/such/folder/log.jsonl: No such file" in result.stderr
-
-
-def test_verbose_says_where_the_time_went(trained: dict[str, dict[str, Any]]) -> None:
-    said = run("attack", "fgsm --n 20 -v", [trained["erm"]]).stderr
-    assert re.search(r"^rb-attack: small erm seed 0: [\d.]+ s: .*model [\d.]+ s.*fgsm [\d.]+ s", said, re.M)
-    assert re.search(r"^rb-attack: [\d.]+ s in all: .*fgsm [\d.]+ s", said, re.M)
-    assert " in all" not in run("attack", "fgsm --n 20", [trained["erm"]]).stderr
 
 
 def test_stages_within_stages_count_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,21 +149,6 @@ def test_the_pace_is_of_what_was_done_since_the_start(monkeypatch: pytest.Monkey
     assert report.clock_time(3723) == "1:02:03"
 
 
-def test_the_status_line_has_pace_and_what_was_found(
-    trained: dict[str, dict[str, Any]], monkeypatch: Any
-) -> None:
-    shown: list[str] = []
-    monkeypatch.setattr(Terminal, "status", lambda self, text: shown.append(text))
-    monkeypatch.setattr("rbtools.evaluation.evaluate.batch_size", lambda device, shape: 128)
-    run("attack", "fgsm --n 300", [trained["erm"]])
-    pace = r"[\d,.]+ images/s · \d+:\d\d left"
-    so_far = rf"fgsm · image 256/300 · {pace} · fgsm\.8 0\.\d{{3}}"
-    assert any(re.fullmatch(so_far, line) for line in shown)
-    assert re.fullmatch(rf"{so_far} · fgsm, 1 of 1 · \d+ of \d+ stand · \d+ passes", shown[-1])
-    run("train", TRAIN, SMALL)
-    assert re.search(rf"^erm seed 0 · epoch 1/1 · batch 12/\d+ · {pace} · loss ", shown[-1])
-
-
 def test_a_name_in_the_status_line_moves_no_cursor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,3 +158,42 @@ def test_a_name_in_the_status_line_moves_no_cursor(
     monkeypatch.setattr(screen, "_mine", lambda: True)
     screen.status("\x1b]0;evil\x07\x1b[2J\nname")
     assert capsys.readouterr().err == "\r\x1b[2Ktest: \\x1b]0;evil\\x07\\x1b[2J\\nname"
+
+
+# --- the table that a terminal shows for --checkpoint ---------------------------------------------
+
+RECORD = {
+    "arch": {"name": "resnet18"},
+    "dataset": "cifar10",
+    "metrics": {"acc": 0.9, "pgd20.8": 0.5, "corrupt.mce": 1.2},
+    "evals": [
+        {"metric": "acc", "value": 0.9, "n": 10, "split": "test", "ci95": [0.6, 0.98]},
+        {"metric": "pgd20.8", "value": 0.5, "n": 10, "split": "test", "ci95": [0.2, 0.8]},
+    ],
+}
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
+
+
+def test_a_row_for_each_metric_with_interval_images_and_split() -> None:
+    shown = rows(tables.model_table(RECORD, 80))
+    assert shown[0] == ["resnet18,", "cifar10"]
+    assert shown[1] == ["metric", "value", "n", "split"]
+    assert shown[3] == ["acc", "0.9000", "[0.6000,", "0.9800]", "10", "test"]
+    assert shown[5] == ["corrupt.mce", "1.2"]
+
+
+def test_a_failed_record_shows_its_error_and_what_was_measured() -> None:
+    failed = {**RECORD, "error": {"tool": "rb-pr", "message": "The GPU is\x1b[31m gone."}}
+    shown = tables.model_table(failed, 80)
+    assert "error: The GPU is\ufffd[31m gone." in shown and "pgd20.8" in shown
+
+
+def test_a_terminal_gets_tables_of_a_model_and_of_a_store() -> None:
+    network = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
+    torch.save(network.state_dict(), "model.pt")
+    words = "none --n 10 --checkpoint model.pt --arch simplecnn --dataset digits --normalize none -q"
+    assert ["metric", "value", "n", "split"] in rows(on_a_terminal(f"rb-attack {words}"))
+    assert rows(on_a_terminal("rb-store du"))[0][:2] == ["results", "1"]

@@ -20,7 +20,7 @@ from rbtools import datasets, models
 from rbtools.inputs import published_weights
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import nasbench201
-from tests.runner import Record, in_a_process, model, one, run
+from tests.runner import Record, model, one, run
 
 INDEX, SMALL = 4, {"channels": 2, "cells": 1}
 CELL: Record = {"schema": 1, "arch": nasbench201.arch(INDEX, **SMALL)}
@@ -202,13 +202,6 @@ def test_a_pickle_that_would_run_code_does_not(data: str) -> None:
     assert "is cut off, damaged or no file of NATS-Bench" in said(words)
 
 
-def test_found_results_need_no_torch(data: str) -> None:
-    words = f"--weights {write_nats()} --member cifar10 --dataset {data}"
-    one(attack(words))
-    _, told, modules = in_a_process("attack", f"fgsm --eps 0 --device cpu {words}", [CELL])
-    assert "torch" not in modules and "1 found in the store" in told
-
-
 def shards(folder: str, ending: str) -> None:
     """A linear network in two files, with an index."""
     Path(folder).mkdir()
@@ -236,9 +229,3 @@ def test_a_checkpoint_in_several_files_is_one(ending: str) -> None:
     assert "1 computed" in changed.stderr and changed.stdout != first.stdout
     Path(f"hub/part-1.{ending}").unlink()
     assert f"part-1.{ending} cannot be read: No such file" in run("attack", words).stderr
-
-
-def test_a_folder_without_weights_says_what_is_wanted() -> None:
-    Path("none").mkdir()
-    result = run("attack", "none --checkpoint none")
-    assert result.exit_code == 2 and "--checkpoint none is a folder without" in result.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
 from rich.console import Console
 
 import rbtools
@@ -28,9 +26,7 @@ from tests.runner import Record, entry, one, records
 
 CHEAP = "clean,corruptions"
 
-
-def run(words: str, *given: Record) -> Result:
-    return runner.run("card", f"{words} --device cpu", given)
+run = runner.command("card", "--device cpu")
 
 
 def request(*parts: str, seconds: float | None = None) -> model_card.CardRequest:
@@ -68,13 +64,6 @@ def test_looks_double_and_their_intervals_hold_together() -> None:
         ends = [intervals.clopper_pearson(int(right[:n].sum()), n, sure) for n in (16, 32, 64)]
         missed += any(not low <= 0.3 <= high for low, high in ends)
     assert missed / 400 <= 0.05
-
-
-@pytest.mark.slow
-def test_the_attack_of_a_card_is_the_one_of_the_tool(trained: dict[str, Record]) -> None:
-    record = model_card.run_card(trained["pgd"], request("attack"), the_run().changed(n=24))
-    alone = rbtools.attack(trained["pgd"], "aa", eps=32, n=24, device="cpu", store="rb-store")
-    assert record["metrics"]["aa.32"] == alone["metrics"]["aa.32"]
 
 
 def test_a_card_ends_with_its_time_after_the_first_looks(trained: dict[str, Record]) -> None:
@@ -143,24 +132,6 @@ def test_a_module_in_memory_has_a_card() -> None:
     assert entry(record, "square.8")["value"] <= clean and entry(record, "apgd-ce.8")["value"] <= clean
 
 
-def test_a_model_that_is_not_there_is_an_error() -> None:
-    gone = {"schema": 1, "arch": {"space": "zoo", "name": "resnet18"}, "checkpoint": "sha256:" + "0" * 64}
-    result = run(f"--for {CHEAP}", {**gone, "dataset": "digits"})
-    assert result.exit_code == 1 and "is not in the store" in records(result)[0]["error"]["message"]
-
-
-@pytest.mark.slow
-def test_a_dry_run_says_what_is_missing(trained: dict[str, Record]) -> None:
-    words = f"--for {CHEAP} --time none --n 20"
-    planned = run(f"{words} --dry-run", trained["pgd"])
-    assert planned.exit_code == 0 and "1 to compute" in planned.stderr
-    assert "card" not in one(planned) and "not measured" not in planned.stderr
-    made = one(run(words, trained["pgd"]))
-    again = run(f"{words} --dry-run", trained["pgd"])
-    assert "of 1 record 1 found in the store" in again.stderr
-    assert one(again)["metrics"] == made["metrics"]
-
-
 @pytest.mark.slow
 def test_a_dry_run_of_two_counts_those_that_lack_something(weights: Callable[[str], str]) -> None:
     words = f"--for {CHEAP} --time none --n 20 {weights('erm')}"
@@ -168,15 +139,6 @@ def test_a_dry_run_of_two_counts_those_that_lack_something(weights: Callable[[st
     result = run(f"{words} {weights('pgd')} --dry-run")
     assert "of 2 records 1 found in the store" in result.stderr and "not measured" not in result.stderr
     assert ["card" in record for record in records(result)] == [False, False]
-
-
-@pytest.mark.slow
-def test_results_of_other_tools_stay(trained: dict[str, Record]) -> None:
-    measured = one(runner.run("attack", "none --n 30 --device cpu", [trained["pgd"]]))
-    result = run(f"--for {CHEAP} --time none --n 20", measured)
-    record = one(result)
-    assert entry(record, "acc")["n"] == 30 and entry(record, "corrupt.mean")["n"] == 20
-    assert "acc of the record is not the card's, and stays" in result.stderr
 
 
 @pytest.mark.slow
@@ -194,30 +156,6 @@ def test_a_report_of_two_models_is_an_error_after_their_cards(trained: dict[str,
     result = run(f"--for {CHEAP} --time none --n 16 -o two.html", trained["pgd"], trained["erm"])
     assert result.exit_code == 1 and len(records(result)) == 2
     assert "A report is of one model" in result.stderr and "two.html was not written" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--time 10x", "--time is '10x'. Expected a length of time, such as 90s, 10m, 2h, or none."),
-        ("--time 0", "--time is '0'"),
-        ("--for cleen", "--for is 'cleen'. Did you mean 'clean'? Expected all, l-inf, corruptions, pr, or"),
-        ("--eps 4,8", "A card is at one distance above 0"),
-        ("-o card.pdf", "Expected a file that ends in html"),
-        ("-o no/such/card.md", "no/such"),
-    ],
-)
-def test_wrong_options(words: str, message: str) -> None:
-    result = run(words)
-    assert result.exit_code == 2
-    assert message in result.stderr
-
-
-@pytest.mark.slow
-def test_pages(trained: dict[str, Record]) -> None:
-    for name, part in (("card.md", "| corruptions | corrupt.mean |"), ("card.tex", r"\toprule")):
-        one(run(f"--for {CHEAP} --time none --n 20 -o {name}", trained["pgd"]))
-        assert part in Path(name).read_text()
 
 
 @pytest.fixture
@@ -263,15 +201,6 @@ def test_gaps_and_probabilistic_robustness_are_compared_at_the_end(trained: dict
     other = second["card"]["against"]["parts"]["gap"]["ge.acc"]
     assert other["better"] == turned[rows["gap"]["ge.acc"]["better"]]
     assert len(model_card.answer_lines(first, ("a.pt", "b.pt"))) == len(rows["pr"]) + len(rows["gap"])
-
-
-@pytest.mark.slow
-def test_the_events_of_a_card_reach_the_log(trained: dict[str, Record]) -> None:
-    one(run(f"--for {CHEAP} --time none --n 20 --log log.jsonl", trained["pgd"]))
-    events = [json.loads(line) for line in Path("log.jsonl").read_text().splitlines()]
-    cards = [event for event in events if event["event"] == "card"]
-    assert [row["part"] for row in cards[-1]["parts"]] == ["clean accuracy", "15 corruptions"]
-    assert cards[0]["running"] == "clean" and cards[-1]["running"] is None and cards[-1]["n"] == 20
 
 
 def test_the_live_table_has_a_row_for_each_part() -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
+from rbtools import datasets
+from rbtools.records import answers
 from tests import runner
-from tests.runner import Record, records
+from tests.runner import Record, one, records
 
 ROW = {"dataset": "CIFAR-10", "model": "ResNet-18", "method": "PGD", "acc": 83.83, "ar": {"AA": 46.34}}
 METRICS = {"acc": 0.8383, "aa.8": 0.4634}
 RECORD = runner.model("resnet18", dataset="cifar10", train={"method": "pgd"}, metrics=METRICS)
 
-
-def run(words: str, given: list[Record] | str = "") -> Result:
-    return runner.run("convert", words, given)
+run = partial(runner.run, "convert")
 
 
 @pytest.fixture
@@ -32,34 +34,9 @@ def test_standard_input_is_read_where_no_file_is_named(board: str) -> None:
     assert run("prbench", text).stdout == run("prbench -", text).stdout == expected != ""
 
 
-def test_records_become_a_file_and_the_file_the_records(board: str) -> None:
-    result = run("prbench --write again.json", run(f"prbench {board}").stdout)
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
-    assert json.loads(Path("again.json").read_text()) == json.loads(Path(board).read_text())
-
-
 def test_a_dash_writes_to_standard_output() -> None:
     result = run("prbench --write -", [RECORD])
     assert json.loads(result.stdout) == [ROW]
-
-
-def test_what_is_not_expressed_is_listed_once_for_each_kind() -> None:
-    more = {**RECORD, "mine": 1, "metrics": {**METRICS, "wci": 3.0}}
-    result = run("prbench --write out.json", [more, {**more, "train": {"method": "mart"}}])
-    assert result.exit_code == 0
-    assert result.stderr.splitlines() == [
-        "rb-convert: not expressed in prbench, metrics (and how often): wci (2).",
-        "rb-convert: not expressed in prbench, fields (and how often): mine (2).",
-    ]
-
-
-def test_a_file_that_is_cut_off_leaves_the_others_and_says_where_it_ends(board: str) -> None:
-    Path("cut.json").write_text(Path(board).read_text()[:-2])
-    result = run(f"prbench cut.json {board}")
-    assert result.exit_code == 1 and "Expected what rb-convert prbench --help" in result.stderr
-    broken, *rest = records(result)
-    assert broken["error"]["message"].startswith("cut.json is no complete JSON: Expecting ")
-    assert len(rest) == 2
 
 
 def test_a_row_that_is_none_becomes_an_error_record_between_the_others() -> None:
@@ -77,25 +54,6 @@ def test_strict_stops_at_the_first_bad_row() -> None:
     Path("board.json").write_text(json.dumps([ROW, {"model": "x"}, ROW]))
     result = run("prbench --errors stop board.json")
     assert result.exit_code == 1 and len(records(result)) == 1 and "because of --errors stop" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("prbench nowhere.json", "Cannot read nowhere.json: No such file or directory."),
-        ("prbench .", ". is a folder. Expected a file: prbench is one file."),
-        ("prbench a --write a", "a is both read and written. Write elsewhere."),
-        ("prbench --scale half", "Invalid value for '--scale'"),
-        ("", "No format is named. Choose one of: prbench"),
-        ("csv --write nowhere/table.csv", "Cannot write nowhere/table.csv: nowhere does not exist."),
-        ("robustbench folder", "The folder folder holds no .json files. Expected those of RobustBench's"),
-    ],
-)
-def test_wrong_use_is_one_line_and_status_2(words: str, message: str) -> None:
-    Path("folder").mkdir()
-    result = run(words)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert message in result.stderr and not Path("nowhere").exists()
 
 
 def test_a_file_without_results_says_so() -> None:
@@ -123,21 +81,77 @@ def test_no_records_write_no_file() -> None:
     assert not Path("out.json").exists()
 
 
-def test_an_empty_file_is_no_json() -> None:
-    Path("empty.json").write_text("\n")
-    result = run("prbench empty.json")
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "rb-convert: error: empty.json is no complete JSON: Expecting value: line 2 column 1 (char 1)."
-        " Expected what rb-convert prbench --help describes.\n"
-    )
+# --- a row for each image of each metric ----------------------------------------------------------
+
+COLUMNS = ["model", "checkpoint", "example", "class", "metric", "correct"]
 
 
-def test_failed_records_and_bad_lines_are_left_out_and_the_rest_is_written() -> None:
-    failed = {"schema": 1, "arch": {"name": "x"}, "error": {"message": "no"}}
-    text = runner.lines(failed) + "hello\n" + runner.lines(RECORD, {"arch": {}})
-    result = run("prbench --write out.json", text)
+@pytest.fixture
+def attacked(trained: dict[str, Record]) -> Record:
+    words = "--n 30 --device cpu --threads 1"
+    clean = runner.run("attack", f"fgsm --eps 4 --detail {words}", [trained["erm"]])
+    return one(runner.run("corrupt", f"fog --severity 2 {words}", clean.stdout))
+
+
+def table(*given: Record) -> list[dict[str, str]]:
+    result = runner.run("convert", "per-image --write -", given)
+    assert (result.exit_code, result.stderr) == (0, "")
+    rows = csv.DictReader(io.StringIO(result.stdout))
+    assert rows.fieldnames == COLUMNS
+    return list(rows)
+
+
+def test_a_row_says_what_the_model_did_on_an_image(attacked: Record) -> None:
+    rows = table(attacked)
+    labels = datasets.load("digits", "test").labels
+    in_order = labels[datasets.subset(labels, 30, seed=0)].tolist()
+    assert {row["model"] for row in rows} == {"small erm seed 0"}
+    assert {row["checkpoint"] for row in rows} == {attacked["checkpoint"]}
+    for entry in attacked["evals"]:
+        own = [row for row in rows if row["metric"] == entry["metric"]]
+        bits = answers.of(entry)
+        if bits is None:
+            assert own == []
+            continue
+        assert [row["correct"] for row in own] == [str(int(bit)) for bit in bits.right]
+        assert [int(row["example"]) for row in own] == list(range(30))
+        assert [int(row["class"]) for row in own] == in_order
+    assert {row["metric"] for row in rows} == {"acc", "fgsm.4", "corrupt.fog.2"}
+
+
+def test_more_images_than_a_record_holds_have_no_answers(
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "MOST", 29)
+    for n in (29, 30):
+        words = f"fgsm --eps 2 --n {n} --device cpu --threads 1"
+        record = one(runner.run("attack", words, [trained["erm"]]))
+        assert [answers.FIELD in e for e in record["evals"] if "n" in e] == [n == 29] * 2
+        assert (answers.LABELS in record) is (n == 29)
+
+
+def test_parquet_has_the_same_rows(attacked: Record) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    result = runner.run("convert", "per-image --write table.parquet", [attacked])
+    assert (result.exit_code, result.stderr) == (0, "")
+    read = parquet.read_table("table.parquet")
+    assert read.column_names == COLUMNS
+    for row, text in zip(read.to_pylist(), table(attacked), strict=True):
+        numbers = {name: int(text[name]) for name in ("example", "class", "correct")}
+        assert {**row, "correct": int(row["correct"])} == {**text, **numbers}
+
+
+def test_unknown_classes_are_empty_and_formulas_are_texts(attacked: Record) -> None:
+    del attacked["examples"]
+    attacked["arch"]["name"] = "=1+1"
+    rows = table(attacked)
+    assert {row["class"] for row in rows} == {""} and rows[0]["model"] == "'=1+1 erm seed 0"
+
+
+def test_damaged_bits_cost_the_rows_of_their_entry_only(attacked: Record) -> None:
+    runner.entry(attacked, "fgsm.4")["answers"]["bits"] = "!"
+    result = runner.run("convert", "per-image --write table.csv", [attacked])
     assert result.exit_code == 1
-    assert json.loads(Path("out.json").read_text()) == [ROW]
-    assert "line 2 is not JSON" in result.stderr and "1 failed record left out." in result.stderr
-    assert "line 4 (unnamed): A row of PRBench has a data set" in result.stderr
+    assert result.stderr.count("\n") == 1 and "The answers of fgsm.4 are damaged" in result.stderr
+    rows = list(csv.DictReader(Path("table.csv").read_text().splitlines()))
+    assert {row["metric"] for row in rows} == {"acc", "corrupt.fog.2"}

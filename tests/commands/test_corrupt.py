@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
-from PIL import Image
 
 from rbtools import datasets, models
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import cifar
-from rbtools.inputs import resolve
 from rbtools.jobs import corrupted_images
 from rbtools.models import checkpoint
 from rbtools.probabilistic.estimate import pr_d
@@ -25,18 +22,7 @@ from rbtools.store import Store
 from tests import runner
 from tests.runner import Record, entry, one, records
 
-
-def run(words: str, *given: Record) -> Result:
-    return runner.run("corrupt", f"{words} --device cpu", given)
-
-
-def test_each_corruption_has_a_result_at_each_severity(trained: dict[str, Record]) -> None:
-    record = one(run("contrast,gaussian_noise --severity 1,4-5 --n 20", trained["erm"]))
-    names = [
-        f"corrupt.{name}.{severity}" for name in ("contrast", "gaussian_noise") for severity in (1, 4, 5)
-    ]
-    assert list(record["metrics"]) == ["seconds_per_epoch", "acc", *names]
-    assert record["mine"] == {"kept": [1, 2]}
+run = runner.command("corrupt", "--device cpu")
 
 
 @pytest.mark.parametrize("archived", [False, True])
@@ -71,48 +57,6 @@ def test_the_accuracy_is_that_of_a_loop_over_images(trained: dict[str, Record]) 
     assert changed == 355
     assert (told["corruption"], told["severity"], told["constants"]) == ("contrast", 5, "auto")
     assert "seed" not in told  # nothing is drawn
-
-
-def test_the_seed_stands_where_there_is_chance_and_changes_the_images(known: dict[str, Record]) -> None:
-    chosen = "gaussian_noise --severity 5"
-    model: Any = resolve.load_model()  # type: ignore[call-arg]  # the known network
-    shown: list[torch.Tensor] = []
-    model.register_forward_pre_hook(lambda _, images: shown.append(images[0].clone()))
-    first, of_first = one(run(f"{chosen} --seed 1", known["erm"])), torch.cat(shown)
-    shown.clear()
-    second, of_second = one(run(f"{chosen} --seed 2", known["erm"])), torch.cat(shown)
-    name = "corrupt.gaussian_noise.5"
-    assert [record["evals"][-1]["seed"] for record in (first, second)] == [1, 2]
-    assert not (of_first[-355:] == of_second[-355:]).flatten(1).all(1).any()
-    assert first["metrics"][name] == pytest.approx(second["metrics"][name], abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("contrast --severity 0", "--severity is 0. Severities are 1, 2, 3, 4 and 5; write 3 or 1-5."),
-        ("contrast --severity 2.5", "--severity is 2.5. Severities are"),
-        ("contrast --severity 5-1", "runs backwards. Write '1-5'."),
-        ("fogg,contrast", "Unknown corruption 'fogg'."),
-        ("contrst", "Did you mean 'contrast' or 'frost'? Known: gaussian_noise, shot_noise,"),
-        ("contrast --constants mnist", "Invalid value for '--constants'"),
-        ("--severity 5 contrast", "Options follow it"),
-        ("contrast --from nowhere", "--from: nowhere does not exist. Expected the folder of an archive"),
-        ("contrast --write x --severity 3", "--write makes an archive, which has all five"),
-        ("contrast --write x --from y", "evaluate nothing, but --from is given."),
-        ("contrast --show no/x.png", "Cannot write no/x.png: no does not exist."),
-        ("contrast --show x.png y.jsonl", "evaluate nothing, but FILE is given."),
-        ("contrast --reference x", "--reference goes with all."),
-        ("all --reference x", "x does not exist. Expected a file."),
-    ],
-)
-def test_wrong_use_is_a_usage_error(words: str, message: str) -> None:
-    result = run(words)
-    assert result.exit_code == 2 and result.stdout == ""
-    assert message in result.stderr
-
-
-# --- an archive -----------------------------------------------------------------------------------
 
 
 def test_a_written_copy_is_evaluated_as_the_images_made_here(trained: dict[str, Record]) -> None:
@@ -264,9 +208,6 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
         assert wrong.exit_code == 1 and "Expected 4 whole numbers or more: the labels" in wrong.stderr
 
 
-# --- sums -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_all_at_all_severities_has_means_and_errors_beside_a_reference(trained: dict[str, Record]) -> None:
     chosen = "all --n 10"
@@ -282,43 +223,3 @@ def test_all_at_all_severities_has_means_and_errors_beside_a_reference(trained: 
     ]
     assert metrics["corrupt.mce"] == pytest.approx(sum(ratios) / 15)
     assert entry(record, "corrupt.mce")["reference"]["clean"] == pytest.approx(1 - base["metrics"]["acc"])
-
-
-def test_a_reference_that_lacks_results_is_named(trained: dict[str, Record]) -> None:
-    Path("base.jsonl").write_text(runner.lines(trained["erm"]))
-    result = run("all --reference base.jsonl", trained["erm"])
-    assert result.exit_code == 2
-    assert "The reference record lacks results of gaussian_noise, shot_noise" in result.stderr
-    Path("base.jsonl").write_text(runner.lines(trained["erm"], trained["erm"]))
-    result = run("all --reference base.jsonl", trained["erm"])
-    assert "base.jsonl holds 2 records. Expected one" in result.stderr
-
-
-def test_show_draws_a_row_for_each_corruption_and_a_column_for_each_severity() -> None:
-    result = run("all --show sheet.png")
-    assert result.exit_code == 0 and result.stdout == ""
-    assert result.stderr == "rb-corrupt: sheet.png shows digits, image 2, under 15 corruptions.\n"
-    sheet = np.asarray(Image.open("sheet.png"))
-    assert sheet.shape == (22 + 15 * 100, 150 + 5 * 100, 3)
-    cells = sheet[22:, 150:].reshape(15, 100, 5, 100, 3).transpose(0, 2, 1, 3, 4)[:, :, :96, :96]
-    assert len({cell.tobytes() for row in cells for cell in row}) > 70
-
-
-@pytest.mark.parametrize("archived", [False, True])
-def test_details_tell_the_same_as_the_numbers_and_stay(trained: dict[str, Record], archived: bool) -> None:
-    words = "contrast --severity 1-5 --n 20"
-    if archived:
-        assert run("contrast --dataset digits --write copy").exit_code == 0
-        words += " --from copy"
-    plain = one(run(words, trained["erm"]))
-    detailed = one(run(f"{words} --detail", trained["erm"]))
-    assert detailed["metrics"] == plain["metrics"]
-    entries = {entry["metric"]: entry for entry in detailed["evals"]}
-    mean = {entry["metric"]: entry for entry in plain["evals"]}["corrupt.contrast.mean"]
-    assert entries["corrupt.contrast.mean"]["ci95"] == mean["ci95"]
-    for name in ("acc", "corrupt.contrast.3"):
-        confusion = np.array(entries[name]["detail"]["confusion"])
-        assert confusion.sum() == 20 and np.trace(confusion) / 20 == entries[name]["value"]
-    # The same clean accuracy again, without its details, takes nothing away.
-    again = one(run("fog --severity 1 --n 20", detailed))
-    assert {entry["metric"]: entry for entry in again["evals"]}["acc"] == entries["acc"]

@@ -68,12 +68,6 @@ def test_an_attack_goes_through_the_stages(record: Record) -> None:
     assert metric_name.last_evaluated(found) == "pgd3.16"
 
 
-def test_results_of_examples_of_other_networks_are_shares_of_images() -> None:
-    for name in ("train.transfer.fgsm.l2.0.5", "transfer.pgd20.8"):
-        assert metric_name.is_share_of_images(name) and metric_name.of_other_network(name)
-    assert not metric_name.of_other_network("train.pgd20.8")
-
-
 def test_one_result_that_is_named_or_saved_is_the_adaptive_one(record: Record) -> None:
     named = one(run("attack", f"{PGD} --defend quantize:2 --as rounded", [record]))
     assert named["metrics"].keys() - {"seconds_per_epoch"} == {"acc", "rounded"}
@@ -85,44 +79,12 @@ def test_one_result_that_is_named_or_saved_is_the_adaptive_one(record: Record) -
     assert differs["verify"]["entries"]["pgd3.16"]["verdict"] == "differs"
 
 
-def test_a_gradient_of_zero_is_reported(record: Record) -> None:
-    done = run("attack", f"{PGD} --defend quantize:1 --backward none", [record])
-    assert entry(one(done), "pgd3.16")["backward"] == ["none"]
-    assert "The gradient is zero at the start for 100.0%" in done.stderr
-    done = run("attack", f"{PGD} --defend quantize:1", [record])
-    assert "gradient is zero" not in done.stderr
-    square = one(run("attack", f"square --queries 5 --defend quantize:1 {SOME}", [record]))
-    assert "backward" not in entry(square, "square.8")
-
-
-# --- keys, and results of other stages --------------------------------------------------------------------
-
-
-def test_results_are_found_by_their_stages(record: Record) -> None:
-    lists = ["", "--defend quantize:2", "--defend quantize:2 --backward none", "--defend quantize:3"]
-    for count, found in (("1 computed, 0 found", True), ("0 computed, 1 found", True)):
-        for some in lists:
-            assert (count in run("attack", f"{PGD} {some}", [record]).stderr) is found
-    same = "--defend quantize:2 --backward identity"
-    assert "0 computed, 1 found" in run("attack", f"{PGD} {same}", [record]).stderr
-
-
 def test_without_stages_the_key_is_as_before(record: Record) -> None:
     plain = inputs_fields(resolve_inputs(record, Run.of()))
     assert {*plain} == {"version", "checkpoint", "arch", "data", "split"}
     stages = Stages(parse("jpeg:75"))
     defended = inputs_fields(resolve_inputs(record, Run.of(defend=stages)))
     assert defended == {**plain, **stages.key_fields()}
-
-
-def test_a_result_of_other_stages_is_refused(record: Record) -> None:
-    bare = one(run("attack", PGD, [record]))
-    done = run("attack", f"{PGD} --defend quantize:2", [bare])
-    assert "defend absent there and 'quantize:2' here" in done.stderr
-    kept = one(run("attack", f"{PGD} --defend quantize:2 --as rounded", [bare]))
-    assert {"pgd3.16", "rounded"} <= kept["metrics"].keys() and "defend" not in entry(kept, "acc")
-    replaced = one(run("attack", f"{PGD} --defend quantize:2 --force", [bare]))
-    assert entry(replaced, "pgd3.16")["defend"] == "quantize:2"
 
 
 def test_results_of_other_stages_do_not_contradict_each_other() -> None:
@@ -136,9 +98,6 @@ def test_results_of_other_stages_do_not_contradict_each_other() -> None:
         ]
         found = consistency.summary(model("a", *entries))["inconsistent"]
         assert sum(" is only " in one["says"] or " but pgd3.8 " in one["says"] for one in found) == count
-
-
-# --- rb-verify, workers -----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -162,20 +121,12 @@ def test_every_tool_measures_through_the_stages_and_rb_verify_again(record: Reco
     assert "differs" in {false[e["metric"]]["verdict"] for e in entries}
 
 
-def test_verification_takes_gradients_as_the_claim_did(record: Record) -> None:
-    found = one(run("attack", f"{PGD} --defend quantize:1 --backward none", [record]))
-    assert one(run("verify", "--device cpu", [found]))["verify"]["entries"]["pgd3.16"]["verdict"] == "match"
-
-
 @pytest.mark.slow
 def test_the_numbers_do_not_depend_on_the_batch(record: Record) -> None:
     shutil.copytree("rb-store", "other")
     defend = f"{PGD} --defend quantize:5,jpeg:50"
     whole = one(run("attack", defend, [record]))
     assert outcome(one(run("attack", f"{defend} --batch 7 --store other", [record]))) == outcome(whole)
-
-
-# --- a stage of the user's own, wrong input ---------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("_own_stage")
@@ -189,24 +140,3 @@ def test_a_stage_of_the_users_own(some: str, record: Record) -> None:
     assert verified["pgd3.16"]["verdict"] == "match"
     refused = records(run("verify", "--device cpu", [found]))[0]["verify"]["entries"]["pgd3.16"]
     assert refused["verdict"] == "cannot be told" and "add --allow-code" in refused["reason"]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("--defend quantise", "Unknown defence 'quantise'. Did you mean 'quantize'?"),
-        ("--defend jpeg:0", "quality of defence 'jpeg' is 0. It must be from 1 to 100."),
-        ("--defend python:own_stage:Grey", "is a program, which would run. If you trust it, add"),
-        ("--defend jpeg --backward some", "'some' is not one of 'none', 'identity', 'own'"),
-        ("--backward own", "--backward is of stages."),
-    ],
-)
-def test_wrong_stages_are_refused_before_any_record(words: str, says: str, record: Record) -> None:
-    done = run("attack", f"fgsm {words} {SOME}", [record])
-    assert done.exit_code == 2 and says in done.stderr and not done.stdout
-
-
-def test_tools_for_which_stages_make_no_sense_have_no_such_option(record: Record) -> None:
-    for tool, words in (("certify", "smooth"), ("measure", "macs"), ("verify", ""), ("train", "")):
-        done = run(tool, f"{words} --defend jpeg:75", [record])
-        assert done.exit_code == 2 and "--defend" in done.stderr

@@ -94,20 +94,6 @@ def test_a_name_of_several_threat_models_is_the_one_that_was_attacked() -> None:
     assert said is not None and said["row"].startswith("cifar10/L2/")
 
 
-def test_a_checkout_of_robustbench_is_read_in_its_model_info() -> None:
-    folder = Path("checkout/model_info/cifar10/Linf")
-    folder.mkdir(parents=True)
-    info = {"dataset": "cifar10", "architecture": "ResNet-18", "eps": "8/255", "clean_acc": "80.00"}
-    (folder / "New2030Entry.json").write_text(json.dumps({**info, "autoattack_acc": "50.00"}))
-    Path("checkout/other.json").write_text("no JSON")
-    record = model(entry("acc", 0.8), attacked("aa", 0.5), leaderboard="New2030Entry")
-    (beside,) = compared("robustbench:checkout", record)
-    assert beside is not None and set(beside["metrics"]) == {"acc", "aa.8"}
-    # A record of rb-convert has the name as its method.
-    by_method = model(entry("acc", 0.8), train={"method": "New2030Entry"})
-    assert compared("robustbench:checkout", by_method) != [None]
-
-
 def test_prbench_rows_are_of_data_set_network_method_and_noise(prbench: str) -> None:
     noise = {"method": "corruption", "config": {"noise": "uniform"}}
     found = compared(
@@ -208,26 +194,3 @@ def test_columns_beside_the_metric_and_dashes_where_nothing_was_published(prbenc
     rows = list(csv.DictReader(io.StringIO(run(f"--against {prbench} --format csv", two()).stdout)))
     assert [row["acc published"] for row in rows] == ["0.8", ""]
     assert [row["acc within"] for row in rows] == ["no", ""]
-
-
-def test_without_the_option_nothing_is_added_and_with_it_old_comparisons_go(prbench: str) -> None:
-    record = {**two()[1], "published": {"source": "x", "metrics": {"acc": {"value": 1}}}}
-    assert compared(prbench, record) == [None]
-    hostile = {**two()[1], "published": {"metrics": {"acc": ["value"]}}}
-    assert run("--format table", [hostile]).exit_code == 0
-    assert "published" not in run("", two()).stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--against robustbenhc", "Did you mean"),
-        ("--against prbench", "needs the published file"),
-        ("--against prbench:", "no file follows the colon"),
-        ("--against prbench:missing.json", "No such file"),
-        ("--against robustbench --aggregate-by dataset", "--against compares models"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(words: str, message: str) -> None:
-    result = run(words, two())
-    assert result.exit_code == 2 and message in result.stderr

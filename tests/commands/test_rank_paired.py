@@ -41,8 +41,7 @@ def bare(name: str) -> Record:
     return runner.model(name, share, dataset="d", train={"method": "pgd", "seed": 0})
 
 
-def run(words: str, *given: Record) -> Result:
-    return runner.run("rank", f"--by pgd20.8 --bootstrap 200 {words}", given)
+run = runner.command("rank", "--by pgd20.8 --bootstrap 200")
 
 
 def changed(gained: int, lost: int, seed: int = 1) -> np.ndarray:
@@ -97,45 +96,12 @@ def test_a_reference_in_a_file_is_not_ranked(tmp_path: Path) -> None:
     assert found["close"]["paired"]["metrics"]["pgd20.8"]["changed"] == [3, 2]
 
 
-def test_unions_are_compared_like_any_metric(tmp_path: Path) -> None:
-    """Also with a record of a file."""
-    first, second = (
-        model(name, BASE, entry("fgsm.8", changed(0, lost))) for name, lost in (("a", 2), ("b", 7))
-    )
-    worst = "union(pgd20.8, fgsm.8)"
-    file = tmp_path / "a.jsonl"
-    file.write_text(runner.lines(first))
-    for reference, ranked in (("a", [first, second]), (file, [second])):
-        words = f"--by '{worst}' --paired {reference} --assert '{worst} > reference - .1'"
-        found = of(runner.run("rank", words, ranked))
-        assert found["b"]["paired"]["metrics"][worst]["changed"] == [0, 5]
-    table = runner.run("rank", f"--by '{worst}' --metric '{worst}' --format csv", [first, second])
-    assert f',"{worst}",' in table.stdout and not table.stderr
-
-
 def test_metrics_of_which_both_have_answers_are_compared_and_others_are_not() -> None:
     first = model("a", BASE, entry("acc", BASE), entry("fgsm.8", BASE))
     second = model("b", BASE, entry("acc", ~BASE), entry("fgsm.8", BASE[:100]))
     found = of(run("--paired a", first, second))["b"]["paired"]["metrics"]
     assert list(found) == ["pgd20.8", "acc"]
     assert found["acc"]["changed"] == [int((~BASE).sum()), int(BASE.sum())]
-
-
-def test_a_table_has_the_difference_its_interval_and_p() -> None:
-    header, *rows = run("--paired base --paired-raw --format csv", *THREE).stdout.splitlines()
-    first = dict(zip(header.split(","), rows[0].split(","), strict=True))
-    assert header.endswith(",pgd20.8 paired,pgd20.8 paired_low,pgd20.8 paired_high,pgd20.8 p,pgd20.8 p_raw")
-    assert float(first["pgd20.8 paired"]) == pytest.approx(14 / IMAGES)
-    assert float(first["pgd20.8 p"]) == pytest.approx(2 * float(first["pgd20.8 p_raw"]))
-    assert rows[-1].endswith(",,,,")
-
-
-def test_a_record_without_answers_keeps_its_rank() -> None:
-    result = run("--paired base", *THREE, bare("bare"))
-    found = of(result)
-    assert found["bare"]["rank"] == 4 and "paired" not in found["bare"]
-    assert "rb-rank: warning: 1 record without answers of single images, not compared" in result.stderr
-    assert result.stderr.count("warning") == 1
 
 
 def test_means_over_seeds_are_compared_with_means_over_seeds() -> None:
@@ -224,11 +190,6 @@ def test_damaged_answers_are_named_once_and_nothing_else_is_lost(damage: dict[st
     assert found["metrics"] == broken["metrics"] and found["evals"] == broken["evals"]
     assert list(found["paired"]["metrics"]) == ["acc"]
     assert result.stderr.count("warning: broken pgd seed 0: The answers of pgd20.8 are damaged") == 1
-
-
-def test_intervals_of_ranks_use_answers() -> None:
-    result = run("--ci", *THREE)
-    assert "test images resampled for 3 records." in result.stderr
 
 
 @pytest.mark.parametrize(

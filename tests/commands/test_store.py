@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,13 @@ from click.testing import Result
 
 from rbtools.store import Store, files
 from tests import runner
-from tests.runner import Record, on_a_terminal, one, records
+from tests.runner import Record, one, records
 
 CPU = "--device cpu --threads 1"
 FGSM = f"fgsm --eps 8 --n 40 {CPU}"
 TRAIN = f"--val 0 --epochs 2 --lr 0.2 {CPU}"  # as the fixture's "erm"
 
-
-def run(words: str) -> Result:
-    return runner.run("store", words)
+run = partial(runner.run, "store")
 
 
 def trained_again(record: Record) -> Result:
@@ -38,21 +37,6 @@ def store() -> Store:
     return Store("rb-store")
 
 
-# --- ls -------------------------------------------------------------------------------------------
-
-
-def test_ls_lists_trainings_and_evaluations_as_records(attacked: dict[str, Record]) -> None:
-    result = run("ls")
-    assert (result.exit_code, result.stderr) == (0, "")
-    found = records(result)
-    assert [one["stored"]["kind"] for one in found].count("training") == 2
-    assert [one["stored"]["kind"] for one in found].count("evaluation") == 4
-    for method, record in attacked.items():
-        own = [one for one in found if one["checkpoint"] == record["checkpoint"]]
-        assert {name: value for one in own for name, value in one["metrics"].items()} == record["metrics"]
-        assert {one["train"]["method"] for one in own} == {method}
-
-
 def test_what_ls_lists_goes_on_in_a_pipe_and_is_found(attacked: dict[str, Record]) -> None:
     listed = run("ls --kind training")
     result = runner.run("attack", FGSM, listed.stdout)
@@ -63,22 +47,6 @@ def test_what_ls_lists_goes_on_in_a_pipe_and_is_found(attacked: dict[str, Record
     ranked = runner.run("rank", "--by fgsm.8 --format jsonl", run("ls").stdout)
     values = [one["metrics"]["fgsm.8"] for one in records(ranked)[:2]]
     assert values == sorted((one["metrics"]["fgsm.8"] for one in attacked.values()), reverse=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [
-        ("--kind training", 2),
-        ("--kind evaluation", 4),
-        ("--where \"train.method == 'pgd'\"", 3),
-        ("--where \"acc >= 0 and train.method == 'erm'\"", 1),
-        ("--where \"stored.time > '2020'\"", 6),
-    ],
-)
-def test_ls_lists_what_is_asked_for(options: str, count: int, attacked: dict[str, Record]) -> None:
-    result = run(f"ls {options}")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert len(records(result)) == count
 
 
 @pytest.mark.parametrize(
@@ -116,26 +84,6 @@ def test_ls_of_an_empty_store_says_so() -> None:
     assert result.stderr.endswith("rb-store holds no results yet.\n")
 
 
-# --- du -------------------------------------------------------------------------------------------
-
-
-def test_du_and_gc_draw_a_table_on_a_terminal(attacked: dict[str, Record]) -> None:
-    shown = on_a_terminal("rb-store du").split("\n")
-    assert shown[0].split()[:2] == ["results", "6"] and shown[0].endswith("on disk")
-    assert any(line.split()[:2] == ["objects", "2"] for line in shown) and "{" not in "".join(shown)
-    gone = on_a_terminal("rb-store gc --keep-metrics --dry-run").split("\n")
-    assert gone[0].split()[:2] == ["objects", "2"]
-
-
-# --- verify ---------------------------------------------------------------------------------------
-
-
-def test_verify_finds_a_whole_store_whole(attacked: dict[str, Record]) -> None:
-    result = run("verify")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.endswith(" files, none damaged.\n")
-
-
 def test_verify_names_what_is_damaged_and_delete_lets_it_be_had_again(attacked: dict[str, Record]) -> None:
     erm = attacked["erm"]
     weights = store().object(erm["checkpoint"])
@@ -155,9 +103,6 @@ def test_verify_names_what_is_damaged_and_delete_lets_it_be_had_again(attacked: 
     assert not weights.exists() and run("verify").exit_code == 0
     result = trained_again(erm)
     assert one(result)["checkpoint"] == erm["checkpoint"] and "1 computed" in result.stderr
-
-
-# --- gc -------------------------------------------------------------------------------------------
 
 
 def test_a_dry_run_says_the_same_and_does_nothing(attacked: dict[str, Record]) -> None:
@@ -194,8 +139,6 @@ def test_while_somebody_works_checkpoints_stay(attacked: dict[str, Record]) -> N
     assert "rb-store: warning: 1 piece of work in progress: checkpoints were kept." in result.stderr
 
 
-# --- the store itself -----------------------------------------------------------------------------
-
 ALL = ("ls", "du", "verify", "gc")
 
 
@@ -205,15 +148,6 @@ def test_a_store_that_is_not_there_is_said_and_not_made(words: str) -> None:
     assert result.exit_code == 2 and result.stdout == ""
     assert "There is no store " in result.stderr and "--store (or RB_STORE)" in result.stderr
     assert not list(Path().iterdir())
-
-
-@pytest.mark.parametrize("words", ALL)
-def test_a_store_of_another_format_is_left_alone(words: str, attacked: dict[str, Record]) -> None:
-    Path("rb-store/format.json").write_text('{"format":9}')
-    before = sorted(Path().rglob("*"))
-    result = run(words)
-    assert result.exit_code == 2 and "has format 9; this rbtools reads format 1" in result.stderr
-    assert sorted(Path().rglob("*")) == before
 
 
 def test_a_store_that_cannot_be_written_can_be_read(

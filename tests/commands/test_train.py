@@ -1,30 +1,24 @@
-"""rb-train at the command line: several methods and seeds, failures, stored trainings, interruptions."""
+"""rb-train at the command line: several methods and seeds, stored trainings, interruptions, processes."""
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import signal
 import subprocess
 import sys
 import time
-import types
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from click.testing import Result
 
+from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.store.checksum import content
-from rbtools.training import METHODS
-from rbtools.training.base import Loss
-from rbtools.training.erm import ERM
 from tests import runner
-from tests.runner import in_a_process, one, records
+from tests.runner import in_a_process, lines, one, records
 
 ARCH = {
     "space": "nasbench201",
@@ -106,128 +100,6 @@ def test_a_preset_sets_what_single_options_do_not() -> None:
     assert config["schedule"] == "constant" and "milestones" not in config and config["val"] == 0.1
 
 
-def test_a_second_run_finds_everything() -> None:
-    first, again = run(f"{FAST} --seed 0,1"), run(f"{FAST} --seed 0,1")
-    assert again.stdout == first.stdout
-    assert again.stderr == "rb-train: 2 records: 0 computed, 2 found in the store.\n"
-    assert run(f"{FAST} --force -q").stderr == ""
-
-
-@pytest.fixture
-def exploding() -> Iterator[str]:
-    """A registered training method whose loss is infinite from the second batch on."""
-
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Exploding(ERM):
-        """Diverges."""
-
-        name = "exploding"
-
-        def __call__(self, model: Any, images: Any, labels: Any, draws: Any) -> Loss:
-            loss = super().__call__(model, images, labels, draws)
-            seen.append(1)
-            return loss if len(seen) == 1 else loss._replace(value=loss.value * float("inf"))
-
-    seen: list[int] = []
-    module = types.ModuleType("exploding")
-    module.Exploding = Exploding  # type: ignore[attr-defined]
-    sys.modules["exploding"] = module
-    METHODS._entries["exploding"] = "exploding:Exploding"
-    yield "exploding"
-    del METHODS._entries["exploding"], sys.modules["exploding"]
-
-
-def test_a_diverging_training_is_an_error_record_and_the_stream_goes_on(exploding: str) -> None:
-    result = run(f"{FAST} --method {exploding},erm", LINE + LINE)
-    assert result.exit_code == 1
-    first, second, *rest = records(result)
-    assert "The training diverged: the loss is inf in epoch 1." in first["error"]["message"]
-    assert first["error"]["tool"] == "rb-train"
-    assert {key: first[key] for key in first if key != "error"} == json.loads(LINE)  # the input, intact
-    assert "error" not in second and second["train"]["method"] == "erm"
-    assert ["error" in record for record in rest] == [True, False]
-    (line, _, summary) = result.stderr.splitlines()
-    assert line.startswith("rb-train: error: line 1 (|none~0|+") and "Lower the learning rate (--lr)" in line
-    assert summary == "rb-train: 4 records: 1 computed, 1 found in the store, 2 failed."
-
-
-def test_the_batch_cannot_be_larger_than_the_data() -> None:
-    for words, told in (
-        ("", "1413 training images (1442 less those that --val 0.02 holds out). Use --batch-size 1413 or"),
-        ("--val 0", "1442 training images. Use --batch-size 1442 or less."),
-    ):
-        result = run(f"--batch-size 2000 {words}")
-        assert result.exit_code == 1 and f"there are only {told}" in result.stderr
-
-
-def test_tracking_goes_into_the_history() -> None:
-    told = one(run(f"{FAST} --track robust --every 3 --track-n 20"))["train"]
-    found = told["history"]
-    gap = found["test_robust_loss"][0] - found["train_robust_loss"][0]
-    assert found["robust_loss_gap"] == [pytest.approx(gap, rel=1e-4, abs=1e-5)]
-    assert told["tracking"]["robust"] == {"n_train": 20, "n": 20}
-
-
-WRONG = {
-    "--method ,": f"--method is empty. Known methods: {', '.join(METHODS)}.",
-    "--seed 1,-2": "--seed has -2. Expected whole numbers from 0 on, such as 0,1,2.",
-    "--schedule step --milestones 7.5": "--milestones has 7.5. Expected whole numbers",
-    "--schedule step": "no milestones. Give the epochs, such as --milestones 75,90.",
-    "--store none": "--store none leaves no place for the checkpoints",
-    "--optimizer sgd --momentum 0.8": "--momentum has no effect with --schedule onecycle",
-    "--schedule cosine --decay 0.5": "--decay has no effect with --schedule cosine, which has no"
-    " milestones. Leave out one, or change the other.",
-    "--augment crop,rotate": "The augmentation is 'rotate'. Choose from: crop, crop-reflect, flip.",
-    "--augment crop,crop-reflect": "--augment has both crop and crop-reflect",
-    "--preset jung2023": "The preset jung2023 trains nothing",
-    "--regularize cutmix": "The regularizer is 'cutmix'. Choose from: cutout, mixup, awp, l2, wci.",
-    "--regularize l2 --weight-decay 1e-4": "--weight-decay has no effect with --regularize l2",
-    "--l2 1e-4": "--l2 has no effect with no --regularize l2.",
-    "--mixup-alpha 1": "--mixup-alpha has no effect with no --regularize mixup.",
-    "--regularize awp --batch-size 20 --micro-batch 10": "and --micro-batch 10 cuts it in pieces.",
-    "--track robust --stop-on wci": "--track has no wci. Add it: --track robust,wci.",
-    "--stop-on ntk": "The measure of --stop-on is 'ntk'. Choose from: wci, sharpness.",
-    "--val 0 --patience 3": "--patience 3 waits for a better validation, but --val 0",
-    "--val 0 --select last --keep selected": "--keep has no effect with --val 0",
-    "--val 0 --select best": "--select best needs a validation, but --val 0",
-    "--output random --ema 0.9": "--output random keeps the weights before a random step, and --ema chooses",
-    "--val 1": "--val is 1. It must be a share from 0 to below 1.",
-    "--ema 1": "--ema is 1. It must be from 0 to below 1.",
-    "--label-smoothing -0.1": "--label-smoothing is -0.1. It must be from 0 to",
-    "--filter chen-lee": "--filter chen-lee is for attacks by steps, and --method erm has none.",
-    "--filter chenlee": "The filter is 'chenlee'. Choose from: chen-lee.",
-    "--method pgd --filter chen-lee --filter-rule example --inner-mode train": "whose"
-    " BatchNorm would see them with --inner-mode train. Use --inner-mode eval, or --filter-rule batch.",
-    "--filter-rule example": "--filter-rule has no effect with no --filter.",
-    "--method pgd --filter chen-lee --filter-rule each": "Invalid value for '--filter-rule'",
-    "--method pgd --filter chen-lee --warm-steps 11": "--warm-steps is 11, more than the 10 of",
-    "--track wcy": "The measure to track is 'wcy'. Choose from: robust,",
-    "--every 2": "--every has no effect with no --track.",
-    "--track wci --track-n 9": "--track-n has no effect with no --track robust.",
-    "--warm-steps 1": "--warm-steps has no effect with no --filter.",
-    "--method mart --bce b": "Invalid value for '--bce'",
-    "--method cvar --tail exact --rounds 2": "--rounds has no effect with --tail exact",
-    "--method cvar --tail exact --tail-step image": "--tail-step has no effect with --tail exact",
-    "--method corruption --scale unit": "--scale has no effect with --noise uniform",
-    "--method at-pr --plain-steps 3": "--plain-steps has no effect with --first drawn.",
-    "--method at-pr --plain-step 3": "--plain-step has no effect with --first drawn and",
-    "--method cvar --beta 1.5": "beta of training method 'cvar' is 1.5.",
-    "--init checkpoint --normalize none": "--normalize has no effect with --init checkpoint",
-    "--resample prbench": "--resample has no effect with no --init timm",
-    "--method trades --lambda -1": "lambda of training method 'trades' is -1.",
-    "--preset nasrobbench201 --lambda 1": "belongs to --method trades and mart and alp and clp and fgsm-pgi,"
-    " but --method is pgd.",
-    "--method pgd --inner-mode both": "Invalid value for '--inner-mode'",
-}
-
-
-@pytest.mark.parametrize("words", WRONG)
-def test_wrong_options_are_usage_errors(words: str) -> None:
-    result = run(words)
-    assert result.exit_code == 2 and result.stdout == ""
-    assert WRONG[words] in result.stderr and result.stderr.count("\n") == 1, result.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "size", "steps"),
     [
@@ -306,3 +178,56 @@ def test_a_run_that_finds_everything_imports_no_torch() -> None:
     assert record["train"].pop("command") == f"rb-train {FAST}"
     assert [record] == first and said.endswith("0 computed, 1 found in the store.\n")
     assert not {"torch", "numpy", "sklearn"} & modules
+
+
+# --- several processes that train as one ----------------------------------------------------------
+
+CODE = """
+from torch import nn
+
+
+def network(classes):
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, classes))
+"""
+OPTIONS = (
+    "--method trades --attack-steps 1 --epochs 2 --batch-size 301 --val 0.05 --regularize awp"
+    " --allow-code --device cpu --threads 1"
+)
+
+
+def test_two_processes_train_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A network without BatchNorm: each process has half of every batch, and the weights are those of one."""
+    Path("network_of_two.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    given, missing = (
+        {"arch": {"space": "python", "name": f"network_of_two:{name}"}} for name in ("network", "missing")
+    )
+    command = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2"
+    command += f" -m rbtools.commands.train {OPTIONS} --store two"
+    two = subprocess.run(
+        command.split(), input=lines(given, missing), capture_output=True, text=True, timeout=300
+    )
+    done, failed = map(json.loads, two.stdout.splitlines())
+    assert "has no function missing" in failed["error"]["message"] and "error" not in done
+    assert two.stderr.count("1 computed, 0 found in the store, 1 failed.") == 1  # process 0 alone speaks
+    alone = one(run(f"{OPTIONS} --store one", lines(given)))
+    assert done["train"]["processes"] == 2 and "processes" not in alone["train"]
+    assert done["train"]["passes"] == alone["train"]["passes"]
+    for name in ("loss", "acc", "robust_acc", "val_acc"):
+        assert done["train"]["history"][name] == pytest.approx(alone["train"]["history"][name], rel=0.02)
+    weights = [
+        checkpoint.read(Store(folder).object(record["checkpoint"])).state
+        for folder, record in (("two", done), ("one", alone))
+    ]
+    for name, value in weights[1].items():
+        torch.testing.assert_close(weights[0][name], value, rtol=1e-2, atol=1e-4)
+
+
+def test_what_several_processes_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for words, option in (("--jobs 2", "--jobs"), ("--engine ray", "--engine ray")):
+        result = run(words)
+        assert result.exit_code == 2
+        assert f"2 processes train one network together, which {option}" in result.stderr

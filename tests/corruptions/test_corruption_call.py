@@ -14,7 +14,6 @@ from rbtools import datasets
 from rbtools.commands.corrupt import main
 from rbtools.corruptions import CORRUPTIONS, frost
 from rbtools.errors import RbError
-from rbtools.rng.draws import Draws
 from tests.runner import invoke
 
 
@@ -39,14 +38,6 @@ def test_pixels_are_those_of_the_command(name: str, photos: Path) -> None:
     some = torch.tensor([8, 3, 5])
     alone = corruption(images[some], 5, seed=3, examples=some)
     assert torch.equal(alone, written[-len(images) :][some].float() / 255)
-
-
-def test_the_seed_decides_and_is_0_by_default() -> None:
-    fog = CORRUPTIONS.build("fog")
-    images = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(fog(images, 2), fog(images, 2, seed=0))
-    assert torch.equal(fog(images, 2), fog(images, 2, Draws(0, "corruption.fog", torch.arange(3))))
-    assert not torch.equal(fog(images, 2), fog(images, 2, seed=1))
 
 
 def test_frost_takes_the_photographs_if_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:

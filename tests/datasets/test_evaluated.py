@@ -10,7 +10,6 @@ import torch
 
 import rbtools
 from rbtools.datasets import digits, published_files, streaming
-from rbtools.evaluation.base import Batch
 from rbtools.inputs.data import _loaded
 from tests import runner
 from tests.conftest import SMALL_ARCH
@@ -20,12 +19,6 @@ from tests.datasets.test_fetch import Server
 
 def run(tool, *arguments, records=()):
     return runner.run(tool, [str(argument) for argument in arguments], records)
-
-
-def only(result, status=0):
-    assert result.exit_code == status, result.stderr
-    (record,) = runner.records(result)
-    return record
 
 
 @pytest.fixture(scope="module")
@@ -45,27 +38,16 @@ def test_indices_choose_examples_and_nothing_else_changes(trained, tmp_path):
     (tmp_path / "parts.json").write_text(json.dumps({name: list(part) for name, part in parts.items()}))
     right = {}
     for name, part in parts.items():
-        result = only(run("attack", *options, "--indices", f"parts.json:{name}", records=[record]))
+        result = runner.one(run("attack", *options, "--indices", f"parts.json:{name}", records=[record]))
         entries = {entry["metric"]: entry for entry in result["evals"]}
         entry = entries["pgd2.16"]
         assert entry["n"] == len(part) and entry["indices"].startswith("sha256:")
         assert entries["acc"]["indices"] == entry["indices"]
         right[name] = round(entry["value"] * entry["n"])
-    whole = only(run("attack", *options, records=[record]))
+    whole = runner.one(run("attack", *options, records=[record]))
     (entry,) = [entry for entry in whole["evals"] if entry["metric"] == "pgd2.16"]
     assert entry["n"] == 355 and "indices" not in entry
     assert round(entry["value"] * 355) == sum(right.values()) and 0 < sum(right.values()) < 355
-
-
-def test_results_on_other_examples_are_not_mixed_up(trained, tmp_path):
-    (tmp_path / "few").write_text(" ".join(map(str, range(100))))
-    chosen = only(run("attack", "fgsm", "--indices", "few", records=[trained["erm"]]))
-    refused = run("attack", "fgsm", "--n", 100, records=[chosen])
-    assert "measured differently" in only(refused, 1)["error"]["message"] and "indices" in refused.stderr
-    kept = only(run("attack", "fgsm", "--indices", "few", "--n", "30", "--as", "x", records=[chosen]))
-    assert {entry["n"] for entry in kept["evals"] if entry["metric"] == "x"} == {30}
-    again = run("attack", "fgsm", "--indices", "few", records=[chosen])
-    assert "1 found in the store" in again.stderr and only(again) == chosen
 
 
 def test_streamed_images_give_the_same_numbers(colour, photos, tmp_path, monkeypatch):
@@ -117,30 +99,11 @@ def test_download_brings_what_is_missing_and_only_when_asked(trained, tmp_path, 
         result = run("attack", *asked, records=[line])
         assert result.exit_code == 2 and "The data set mnist was not found" in result.stderr
         assert server.asked == [] and not (tmp_path / "sets").exists()
-        found = only(run("attack", *asked, "--download", records=[line]))
+        found = runner.one(run("attack", *asked, "--download", records=[line]))
         entry = found["evals"][-1]
         assert entry["dataset"] == "mnist" and entry["n"] == 12 and len(server.asked) == 2
-        only(run("attack", *asked, "--download", records=[line]))
+        runner.one(run("attack", *asked, "--download", records=[line]))
         assert len(server.asked) == 2
     finally:
         server.http.shutdown()
         server.http.server_close()
-
-
-def test_counts_need_no_files(tmp_path):
-    sizes = {"cifar100": 1_537_396, "imagenet16-120": 1_538_696, "cifar10-c:fog.3": 1_531_546}
-    for name, params in sizes.items():
-        record = only(run("arch", "--index", 1462, "--dataset", name, "--data-dir", tmp_path / "nowhere"))
-        assert record["arch"]["params"] == params and record["dataset"] == name
-
-
-def test_greyscale_for_a_model_of_colour_is_refused_before_it_sees_an_image(colour, tmp_path, monkeypatch):
-    record, folder = colour
-    np.savez(tmp_path / "grey.npz", images=archives.pixels(0, 10, 32, 32), labels=np.arange(10))
-    monkeypatch.setattr(Batch, "logits", lambda *_: pytest.fail("the evaluation started"))
-    data = ("--dataset", f"npz:{tmp_path / 'grey.npz'}", "--store", folder / "store", "--device", "cpu")
-    result = run("attack", "fgsm", *data, records=[record])
-    failed = only(result, 1)
-    (error,) = [line for line in result.stderr.splitlines() if ": error: " in line]
-    assert error.endswith(failed["error"]["message"]) and "evals" not in failed
-    assert "3 channels" in error and "have 1" in error

@@ -89,16 +89,6 @@ def left(home):
     return sorted(path.name for path in Path(home).iterdir())
 
 
-def test_a_file_arrives_whole_and_says_how_far_it_is(server, tmp_path):
-    data = archives.pixels(0, 3_000_000).tobytes()
-    remote, said, beats = server.offer("a.bin", data), [], []
-    bring(remote, tmp_path / "sets", said.append, lambda: beats.append(1))
-    assert (tmp_path / "sets/a.bin").read_bytes() == data and left(tmp_path / "sets") == ["a.bin"]
-    assert said[-1] == "downloading a.bin  3 MB of 1 MB" and len(beats) >= 3
-    bring(remote, tmp_path / "sets")
-    assert len(server.asked) == 1  # there already
-
-
 @pytest.mark.parametrize(
     ("answer", "message"),
     [

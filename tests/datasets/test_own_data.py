@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from rbtools import datasets
-from rbtools.cli import tools
 from rbtools.errors import RbError
 from rbtools.models import build
-from tests.runner import one
+from tests.runner import one, run
 
 MODULE = '''
 from dataclasses import dataclass
@@ -52,10 +51,6 @@ class Uneven(ArrayDataset):
     def arrays(self, split):
         return np.zeros((2, 1, 8, 8 if split == "test" else 4), np.uint8), np.zeros(2, int)
 
-@dataclass(frozen=True, kw_only=True)
-class Unnamed(Flat):
-    classes = ("one", "two")
-
 class Plain:
     pass
 '''
@@ -72,8 +67,7 @@ def _module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def attack(*words: str, text: str = "") -> Result:
-    arguments = ["none", "--n", "10", "--device", "cpu", *words]
-    return CliRunner().invoke(tools.tool("attack").command, arguments, input=text, prog_name="rb-attack")
+    return run("attack", ["none", "--n", "10", "--device", "cpu", *words], text)
 
 
 def checkpoint() -> list[str]:
@@ -106,12 +100,10 @@ def test_a_record_names_it_and_cannot_give_it_leave() -> None:
 
 
 def test_rb_arch_sizes_networks_for_it() -> None:
-    arch = tools.tool("arch").command
-    words = ["--index", "5", "--dataset", "python:own_flat:Flat"]
-    assert "add --allow-code" in CliRunner().invoke(arch, words).stderr
-    record = one(CliRunner().invoke(arch, [*words, "--allow-code"]))
-    assert record["dataset"] == "python:own_flat:Flat"
-    alone = CliRunner().invoke(arch, ["--index", "5", "--allow-code"])
+    words = "--index 5 --dataset python:own_flat:Flat"
+    assert "add --allow-code" in run("arch", words).stderr
+    assert one(run("arch", f"{words} --allow-code"))["dataset"] == "python:own_flat:Flat"
+    alone = run("arch", "--index 5 --allow-code")
     assert alone.exit_code == 2 and "is about a file of weights" in alone.stderr
 
 
@@ -122,7 +114,6 @@ def test_rb_arch_sizes_networks_for_it() -> None:
         ("Reals", "its images are float64 (2, 1, 8, 8)"),
         ("Short", "its labels are int64 (3,) for 2 images"),
         ("Uneven", "its splits have images of different shapes"),
-        ("Unnamed", "gives image 2 the label 2, and has 2 classes"),
         ("Plain", "keyword-only dataclass that inherits rbtools.datasets.base.DatasetSource"),
         ("Gone", "The module own_flat has no Gone"),
     ],

@@ -80,15 +80,6 @@ def test_batches_that_nobody_takes_do_not_pile_up(ahead):
     assert not on_cpu._read_ahead
 
 
-def test_memory_decides(monkeypatch):
-    monkeypatch.setattr(streaming, "memory_limit", lambda: ALL.nbytes)
-    assert isinstance(streaming.images(ALL.shape, fetch), torch.Tensor)
-    monkeypatch.setattr(streaming, "memory_limit", lambda: ALL.nbytes - 1)
-    found = streaming.images(ALL.shape, fetch)
-    assert isinstance(found, streaming.Streamed)
-    assert found.to("cpu").to(torch.device("cpu"))[0].shape == (3, 4, 5)
-
-
 @pytest.mark.parametrize(
     ("text", "size"),
     [("2K", 2048), ("1.5m", 3 * 2**19), ("8G", 2**33), ("1TB", 2**40), ("1e9", 10**9), ("0", 0)],
@@ -100,21 +91,6 @@ def test_limit_may_be_set(monkeypatch, text, size):
         monkeypatch.setenv("RB_IMAGE_MEMORY", wrong)
         with pytest.raises(RbError, match=f"RB_IMAGE_MEMORY is '{wrong}'. Expected a size such as 500M"):
             streaming.memory_limit()
-
-
-def test_a_device_that_is_too_small_gets_images_as_they_are_asked_for(monkeypatch):
-    whole = torch.from_numpy(ALL)
-    assert streaming.placed(whole, torch.device("cpu")) is whole
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * ALL.nbytes - 1, 0))
-    moved, empty = [], torch.empty
-    monkeypatch.setattr(streaming.torch, "empty", lambda shape, dtype, pin_memory: empty(shape, dtype=dtype))
-    monkeypatch.setattr(streaming, "_copy", lambda pixels, device: (moved.append(device) or pixels, None))
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
-    found = streaming.placed(whole, torch.device("cuda"))
-    assert isinstance(found, streaming.Streamed) and moved == []
-    assert torch.equal(found[torch.tensor([5, 0])], whole[[5, 0]]) and moved == [torch.device("cuda")]
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * ALL.nbytes, 0))
-    assert streaming.placed(whole, torch.device("cuda")) is whole
 
 
 @pytest.fixture

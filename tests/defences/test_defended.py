@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import rbtools
 from rbtools.attacks.pgd import PGD
 from rbtools.defences.base import Defence
-from rbtools.defences.defended import Defended, bare
+from rbtools.defences.defended import Defended
 from rbtools.defences.jpeg import Jpeg
 from rbtools.defences.quantize import Quantize
 from rbtools.evaluation.fast_model import make_fast_model
@@ -52,25 +52,6 @@ def test_the_identity_gives_the_gradient_at_the_image_that_the_network_sees(stag
     assert torch.equal(gradient, wanted)
 
 
-def test_the_gradient_of_jpeg_is_that_of_the_stand_in() -> None:
-    network, images, stage = linear(), images_for(2, (3, 8, 8)), Jpeg(quality=20)
-    _, gradient = logits_and_gradient(Defended(network, [stage]), images)
-    inputs = images.clone().requires_grad_()
-    (wanted,) = torch.autograd.grad(network(stage.stand_in(inputs))[:, 0].sum(), inputs)
-    assert torch.equal(gradient, wanted)
-
-
-def test_the_own_gradient_of_rounding_is_zero() -> None:
-    model = Defended(linear(), [Quantize(bits=2)], backward="own")
-    assert not logits_and_gradient(model, images_for(2, (3, 8, 8)))[1].any()
-
-
-def test_stages_come_in_their_order() -> None:
-    images, network = images_for(2, (3, 8, 8)), linear()
-    stages = [Jpeg(), Quantize(bits=1)]
-    assert torch.equal(Defended(network, stages)(images), network(Quantize(bits=1)(Jpeg()(images))))
-
-
 # --- the fast copy, pickles, evaluate ---------------------------------------------------------------------
 
 
@@ -83,11 +64,6 @@ def test_the_fast_copy_is_behind_the_same_stages() -> None:
     nearly = (Quantize(bits=2)(images) + 0.1 / 3).clamp(0, 1)  # bfloat16 would round it to other levels
     assert torch.equal(fast.model(nearly), fast.model(Quantize(bits=2)(nearly)))
     assert logits_and_gradient(fast.model, images)[1].abs().sum() > 0
-
-
-def test_the_bare_network_is_found_behind_other_modules() -> None:
-    network = linear()
-    assert bare(nn.Sequential(Defended(network, [Jpeg()]))) is network and bare(network) is network
 
 
 def test_a_defended_network_is_copied_and_pickled() -> None:

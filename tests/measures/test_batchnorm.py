@@ -12,20 +12,14 @@ from torch import Tensor, nn
 from rbtools.errors import RbError, UsageError
 from rbtools.execution.run import Run
 from rbtools.jobs.measurement import MeasureJob, perturbing
-from rbtools.measures import MEASURES, batchnorm, derivatives, kernel
+from rbtools.measures import MEASURES, batchnorm, kernel
 from rbtools.measures.base import MeasureBatch, measured
 from rbtools.rng.draws import Draws
 from rbtools.store import Store
+from tests.conftest import SMALL_ARCH
 from tests.runner import measure
 
-ARCH = {
-    "space": "nasbench201",
-    "name": "small",
-    "str": "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|",
-    "channels": 4,
-    "cells": 1,
-}
-FRESH = {"schema": 1, "arch": ARCH, "dataset": "digits"}
+FRESH = {"schema": 1, "arch": SMALL_ARCH, "dataset": "digits"}
 OF_BATCHES = ("ntk", "naswot", "nasi", "snip", "grad_norm")
 
 
@@ -115,16 +109,6 @@ def test_nothing_is_remembered_and_only_what_has_batchnorm_depends_on_the_batch(
     assert not batchnorm.use(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), "batch")
 
 
-def test_the_gradient_of_a_batch_is_that_of_training_mode() -> None:
-    images, labels = images_of(), torch.arange(5) % 3
-    trained = network().train()
-    torch.nn.functional.cross_entropy(trained(images), labels).backward()
-    found = derivatives.gradient(used("batch"), images, labels, len(images))
-    for name, parameter in trained.named_parameters():
-        assert parameter.grad is not None
-        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6)
-
-
 @pytest.mark.parametrize("statistics", ["batch", "image"])
 def test_a_single_value_of_a_channel_has_no_variance(statistics: str) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
@@ -183,15 +167,6 @@ def test_the_batch_goes_through_as_a_whole_however_many_images_fit() -> None:
     found = numbers(whole, (*OF_BATCHES, "jacobian"))
     assert {name.split(".")[0] for name in found} == {*OF_BATCHES, "jacobian"}
     assert numbers(pieces, (*OF_BATCHES, "jacobian")) == found
-
-
-def test_trained_weights_take_running_statistics(trained: dict[str, dict[str, Any]]) -> None:
-    record = measure(trained["erm"], asked("ntk", "jacobian", on="trained"), run_in())
-    assert not any("batchnorm" in entry for entry in record["evals"])
-    other = measure(trained["erm"], asked("ntk", on="trained", batchnorm="batch"), run_in())
-    name = "ntk.trained.train.clean.fro"
-    assert other["metrics"][name] != record["metrics"][name]
-    assert {e["batchnorm"] for e in other["evals"] if e.get("measure") == "ntk"} == {"batch"}
 
 
 def test_statistics_that_nothing_takes_are_refused() -> None:

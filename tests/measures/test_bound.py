@@ -175,16 +175,3 @@ def test_corollary_1_is_theorem_1_with_the_sizes_of_the_convolutions():
         assert (found[name].more["inputs"]["kappa"], found[name].more["inputs"]["p"]) == (5, 6)
         assert found[name].more["note"].startswith("corollary 1")
         assert "kappa" not in plain[name].more["inputs"]
-
-
-def test_separation_is_measured_on_images_of_norm_1():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 2)).eval()
-    batch = batch_of()
-    found = {value.name: value for value in measured(BoundMeasure(), model, [batch])}
-    rows = nn.functional.normalize(batch.images.flatten(1).double())
-    attacked = nn.functional.normalize(batch.attacked.flatten(1).double())
-    rho = float((attacked - rows).norm(dim=1).max())
-    assert found["separation.clean"].value == bounds.separation(rows.numpy(), 0.0).value
-    assert found["separation.robust"].value == bounds.separation(rows.numpy(), rho).value
-    assert found["separation.clean"].clean and not found["separation.robust"].clean

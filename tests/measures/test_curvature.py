@@ -67,21 +67,14 @@ def named(name: str, model: nn.Module, *batches: MeasureBatch, **params: Any) ->
 def test_weight_eigenvalues_are_those_of_the_full_hessian() -> None:
     model, batch = network(), batch_of()
     exact = torch.linalg.eigvalsh(full_hessian(model, batch.images, batch.labels).double())
-    found = named("hessian", model, batch, solver="both", top=3, tolerance=1e-6, iterations=300)
+    found = named("hessian", model, batch, solver="both", top=3, tolerance=1e-6, iterations=300, probes=100)
+    trace = found["weight.trace"]
+    assert trace.value is not None and trace.se is not None and trace.over == "probes"
+    assert 0 < trace.se < 0.2 * exact.sum() and abs(trace.value - exact.sum()) < 4 * trace.se
     for name, value in (("lmax", exact[-1]), ("top2", exact[-2]), ("top3", exact[-3])):
         assert found[f"weight.{name}"].value == pytest.approx(float(value), rel=1e-4)
     largest = exact[exact.abs().argmax()]
     assert found["weight.labs"].value == pytest.approx(float(largest), rel=1e-3)
-
-
-@pytest.mark.slow
-def test_weight_trace_is_unbiased_and_knows_its_error() -> None:
-    model, batch = network(), batch_of()
-    exact = float(full_hessian(model, batch.images, batch.labels).trace())
-    trace = named("hessian", model, batch, probes=400)["weight.trace"]
-    assert trace.over == "probes" and trace.se is not None and trace.value is not None
-    assert 0 < trace.se < 0.1 * exact
-    assert abs(trace.value - exact) < 4 * trace.se
 
 
 def test_input_hessian_is_the_mean_over_images() -> None:
@@ -116,42 +109,6 @@ def test_several_batches_have_their_error_over_batches() -> None:
     assert found.value == pytest.approx(sum(x for x in single if x is not None) / 3)
     assert found.over == "batches"
     assert found.se == pytest.approx(float(torch.tensor(single).std()) / math.sqrt(3), rel=1e-4)
-
-
-def test_wci_is_the_sum_over_layers_with_exact_traces() -> None:
-    model, batch = network(), batch_of()
-    hessian = full_hessian(model, batch.attacked, batch.labels)
-    place, exact = 0, {}
-    for name, weight in model.named_parameters():
-        block = slice(place, place + weight.numel())
-        exact[name] = (float(weight.detach().square().sum()), float(hessian[block, block].trace()))
-        place += weight.numel()
-    index = sum(
-        math.sqrt(norm * trace) for name, (norm, trace) in exact.items() if name in ("0.weight", "4.weight")
-    )
-    found = named("wci", model, batch, probes=250)
-    value = found[""]
-    assert value.value is not None and value.se is not None and value.over == "probes"
-    assert value.se < 0.08 * index
-    assert abs(value.value - index) < 4 * value.se
-    layers = value.more["layers"]
-    assert list(layers) == ["0", "4"] and value.more["negative"] == 0
-    for name, layer in layers.items():
-        norm, trace = exact[f"{name}.weight"]
-        assert layer["norm2"] == pytest.approx(norm, rel=1e-5)
-        assert abs(layer["trace"] - trace) < 4 * layer["se"]
-    assert found["trace"].value == pytest.approx(sum(layer["trace"] for layer in layers.values()))
-
-
-def test_wci_of_a_linear_softmax_model_has_its_analytic_trace() -> None:
-    """H = mean of (diag p - p p^T) x x^T, so that its trace is the mean of |x|^2 * (1 - |p|^2)."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(32, 3, bias=False)).eval()
-    batch = batch_of(count=40)
-    x = batch.attacked.flatten(1)
-    p = model(batch.attacked).softmax(1).detach()
-    exact = float((x.square().sum(1) * (1 - p.square().sum(1))).mean())
-    layer = named("wci", model, batch, probes=400)[""].more["layers"]["1"]
-    assert layer["se"] < 0.05 * exact and abs(layer["trace"] - exact) < 4 * layer["se"]
 
 
 def test_a_negative_trace_counts_as_zero_and_is_said() -> None:
@@ -213,23 +170,6 @@ def test_wci_with_its_default_probes_is_that_of_the_exact_traces(activation: typ
     assert seen == pytest.approx([1.0] * 2, abs=0.15), seen
 
 
-def test_only_weights_behind_a_smooth_activation_have_probes_of_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[list[str]] = []
-    hessian = derivatives.WeightHessian
-
-    def watched(model: nn.Module, images: Tensor, labels: Tensor, chunk: int, names: list[str]) -> Any:
-        asked.append(names)
-        return hessian(model, images, labels, chunk, names)
-
-    monkeypatch.setattr(derivatives, "WeightHessian", watched)
-    named("wci", deep(nn.ReLU), probes=2)
-    assert asked == []
-    named("wci", network(), probes=2)  # a convolution, tanh, and a linear layer
-    assert asked == [["0.weight"]]
-
-
 def test_batches_of_other_sizes_are_weighted() -> None:
     wci = MEASURES.build("wci", probes=1)
     parts = [{"layers": ["a"], "norms": [1.0], "traces": [[trace]]} for trace in (1.0, 5.0)]
@@ -271,12 +211,3 @@ def test_lanczos_of_a_row_that_is_exhausted_is_exact_and_leaves_the_others_alone
     found = hessian.lanczos(lambda v: v * diagonals, start, top=3, iterations=10, tolerance=1e-6)
     assert found[1].tolist() == pytest.approx([4, 3, 2], abs=1e-4)
     assert found[0, :2].tolist() == pytest.approx([3, 0], abs=1e-4) and math.isnan(found[0, 2])
-
-
-def test_signs_are_signs_and_independent() -> None:
-    draws = Draws(0, "x", torch.arange(3))
-    signs = derivatives.rademacher(draws, 1000, 0)
-    assert set(signs.unique().tolist()) == {-1.0, 1.0} and signs.shape == (3, 1000)
-    assert abs(float(signs.mean())) < 0.08
-    assert float((signs[0] * signs[1]).mean().abs()) < 0.15
-    assert not torch.equal(signs, derivatives.rademacher(draws, 1000, 1))

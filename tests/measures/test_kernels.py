@@ -184,12 +184,6 @@ def test_the_kernel_of_two_classes_can_be_that_of_the_logits_difference() -> Non
         named("ntk", cells(), batch, kernel="clean", logits="difference")
 
 
-def test_attention_has_second_derivatives() -> None:
-    found = named("hessian", tokens(), batch_of(), wrt="both", probes=2)
-    assert all(value.value is not None and math.isfinite(value.value) for value in found.values())
-    assert found["weight.lmax"].value != 0
-
-
 def test_a_singular_kernel_has_no_condition_and_says_why() -> None:
     batch = batch_of(2)
     same = MeasureBatch(batch.images[:1].repeat(2, 1, 1, 1), batch.labels, batch.draws, batch.probes)
@@ -310,16 +304,6 @@ def test_naswot_without_relu_is_refused_and_of_equal_codes_is_none() -> None:
     assert found.value is None and "same code" in found.more["reason"]
 
 
-@pytest.mark.parametrize(("name", "params", "macs"), [("nb201-11472", 559386, 78561930 - 10)])
-def test_params_and_macs_are_those_of_the_paper(name: str, params: int, macs: int) -> None:
-    arch = {"space": "nasbench201", "name": name, "index": 11472}
-    model = models.build(arch, classes=10, shape=(3, 32, 32)).eval()
-    ids = torch.zeros(1, dtype=torch.int64)
-    batch = MeasureBatch(torch.zeros(1, 3, 32, 32), ids, None, None)
-    assert value("params", model, batch) == params
-    assert value("macs", model, batch) == pytest.approx(macs, abs=30)
-
-
 def test_margin_is_the_labels_lead() -> None:
     model = cells()
     batch = batch_of(perturbed=(images_of() + 0.03).clamp(0, 1), chunk=4)
@@ -352,17 +336,6 @@ def test_sharpness_is_one_step_against_the_weights() -> None:
     after = float(F.cross_entropy(functional_call(model, moved, (batch.images,)), batch.labels))
     found = value("sharpness", model, batch, gamma=0.05)
     assert found == pytest.approx(after - before, rel=1e-3) and found > 0
-
-
-@pytest.mark.parametrize("norm", ["l2", "linf"])
-@pytest.mark.slow
-def test_nu_is_larger_in_a_larger_ball_and_nothing_without_one(norm: str) -> None:
-    model, batch = cells(), batch_of(chunk=4)
-    sizes = [value("nu", model, batch, eps=eps, norm=norm) for eps in (0.0, 0.01, 0.05)]
-    assert sizes[0] == pytest.approx(0, abs=1e-6) and 0 < sizes[1] < sizes[2] <= math.sqrt(2)
-    assert sizes[2] == pytest.approx(value("nu", model, batch_of(chunk=1), eps=0.05, norm=norm), rel=1e-3)
-    largest = named("nu", model, batch, eps=0.05, norm=norm)["max"].value
-    assert largest is not None and largest >= sizes[2]
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("l2", 0.2), ("linf", 0.03)])

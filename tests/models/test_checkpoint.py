@@ -80,15 +80,6 @@ def test_nesting_and_prefixes_are_taken_off(network, images, nesting, prefix):
     assert not model.training
 
 
-def test_notes_beside_the_weights_become_metadata(network):
-    notes = {"epoch": 3, "args": {"lr": 0.1}, "best": float("nan"), "optimizer": object, "x": Hostile()}
-    path = saved({**notes, "state_dict": network.state_dict()})
-    read = checkpoint.read(path)
-    assert read.metadata == {"epoch": 3, "args": {"lr": 0.1}}
-    assert read.origin == {"format": "torch", "nesting": ["state_dict"], "prefix": ""}
-    assert not Path("it-ran").exists()
-
-
 def lightning(state, **options):
     """A file of Lightning's trainer, as the weights of NAS-RobBench-201 are, with sine waves for weights."""
     waves = {
@@ -125,11 +116,6 @@ def test_a_file_of_lightning_is_a_cell_with_its_weights(cell):
     assert read.metadata["pytorch-lightning_version"] == "1.9.4"
     loaded = model.state_dict()
     assert all(any(torch.equal(wave, value) for value in loaded.values()) for wave in waves.values())
-    if cell == WITH_SKIP:  # sine waves have variances below 0, so that statistics do not decide
-        path = saved(lightning(network.state_dict())[1], "last.ckpt")
-        with pytest.raises(RbError, match="3 architectures fit"):
-            checkpoint.load(path)
-        assert checkpoint.load(path, {"space": "nasbench201", "str": cell})[1]["str"] == cell
 
 
 NORMALISERS = {

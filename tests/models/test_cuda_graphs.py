@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import rbtools.graphs
-from rbtools.attacks import ATTACKS
 from rbtools.models import cuda_graphs
 from rbtools.models.cuda_graphs import GraphedNetwork
 from tests import pretend_graphs
-from tests.networks import convolutional, draws_for, images_for
+from tests.networks import convolutional, images_for
 from tests.pretend_graphs import PretendGraph
 
 
@@ -76,26 +75,6 @@ def test_logits_whose_memory_was_overwritten_are_differentiated_anew(graphs: lis
     for k in range(2):
         wanted = torch.autograd.grad(exact[:, k].sum(), first, retain_graph=True)[0]
         torch.testing.assert_close(one[k], wanted)
-
-
-def test_an_attack_perturbs_as_on_the_network(graphs: list[PretendGraph]) -> None:
-    model, graphed = frozen(6)
-    points, labels = images(6), torch.arange(6) % 5
-    attack = ATTACKS.build("pgd", eps=0.1, steps=9, iterate="last")  # drops no image
-    wanted, got = (attack(m, points, labels, draws_for(6)) for m in (model, graphed))
-    assert torch.equal(got, wanted)
-    assert sum(graph.replays for graph in graphs) > 16
-
-
-def test_logits_without_a_gradient_are_replayed(graphs: list[PretendGraph]) -> None:
-    class Detached(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            return images.detach().flatten(1)[:, :5] * 2
-
-    graphed = GraphedNetwork(Detached(), 3, refuse)
-    logits = graphed(images(3).requires_grad_(True))
-    assert not logits.requires_grad and torch.equal(logits, images(3).flatten(1)[:, :5] * 2)
-    assert len(graphs) == 1 and graphs[0].replays == 3
 
 
 def test_a_batch_of_another_size_is_not_captured(graphs: list[PretendGraph]) -> None:

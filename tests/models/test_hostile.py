@@ -209,16 +209,10 @@ def test_a_file_of_an_optimiser_or_of_a_diffusion_model_is_said_to_be_one() -> N
     torch.save(optimiser.state_dict(), "w.pt")
     with pytest.raises(RbError, match=r"holds the state of an optimiser and no network.*--checkpoint FILE"):
         checkpoint.load("w.pt")
-    torch.save({"model": network.state_dict(), "optimizer": optimiser.state_dict()}, "w.pt")
-    with pytest.raises(RbError, match="not recognised"):
-        checkpoint.load("w.pt", classes=2)
     for name in ("model.diffusion_model.input_blocks.0.weight", "time_embedding.linear_1.weight"):
         torch.save({"state_dict": {name: torch.ones(2, 2), "conv_in.weight": torch.ones(2, 3, 3, 3)}}, "w.pt")
         with pytest.raises(RbError, match=r"is a diffusion model \(it has the tensor .*gives images"):
             checkpoint.load("w.pt", classes=10)
-    torch.save({"model.diffusion_model.input_blocks.0.weight": torch.ones(2, 2)}, "w.pt")  # a UNet alone
-    with pytest.raises(RbError, match="is a diffusion model"):
-        checkpoint.load("w.pt", classes=10)
 
 
 def test_many_tensors_of_the_same_few_bytes_are_refused() -> None:

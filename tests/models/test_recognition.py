@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -22,8 +21,6 @@ from rbtools.models.tensor_names import translation
 from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import zoo
 from rbtools.zoo import by_digest, external, make_torchvision_table
-
-with_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
 
 # A network with the function of one of the zoo gets the zoo's name.
 IN_ZOO = {
@@ -56,24 +53,6 @@ def test_every_torchvision_network_is_recognised_unless_a_tensor_has_another_sha
         checkpoint.load_into(hollow_network(infer(other)), checkpoint.Checkpoint(Path("m.pt"), other))
 
 
-OTHERS = [
-    name
-    for name in torchvision.models.list_models()
-    # A quantizable network has the weights of its plain form; ssdlite computes while it is built.
-    if name not in external.table() and not name.startswith(("quantized_", "ssdlite"))
-]
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_networks_of_torchvision_that_classify_no_images_are_refused(name):
-    module = torchvision.models.get_model_builder(name).__module__
-    options = {"weights_backbone": None} if "segmentation" in module or "detection" in module else {}
-    with meta_init():
-        state = torchvision.models.get_model(name, weights=None, **options).state_dict()
-    with pytest.raises(RbError, match=r"not recognised: its \d+ tensors are named .* with --arch"):
-        infer(state)
-
-
 def test_the_tables_have_every_network_once():
     assert list(external.table()) == make_torchvision_table.names()
     digests = [about["digest"] for about in external.table().values()]
@@ -104,17 +83,6 @@ def test_counts_are_those_that_torchvision_publishes(name):
     arch = external.Torchvision().describe({"space": "torchvision", "name": name}, 1000, (3, 224, 224))
     assert arch["params"] in {meta["num_params"] for meta in weights}
     assert any(arch["macs"] / 1e9 == pytest.approx(meta["_ops"], rel=1e-3) for meta in weights)
-
-
-@pytest.mark.filterwarnings("ignore:The default weight initialization")
-@pytest.mark.parametrize("name", ["squeezenet1_1", "googlenet"])
-def test_a_file_of_a_small_one_computes_what_torchvision_computes(name):
-    theirs = torchvision.models.get_model(name, num_classes=4).eval()
-    torch.save(theirs.state_dict(), "m.pt")
-    ours, arch, facts = checkpoint.load("m.pt")
-    assert (arch, facts["classes"]) == ({"space": "torchvision", "name": name}, 4)
-    images = torch.rand(1, 3, 64, 64)
-    assert torch.equal(ours(images), theirs(images))
 
 
 @pytest.mark.slow
@@ -192,20 +160,6 @@ def test_other_names_for_the_same_network(name, renamed):
     assert {new[key]: value for key, value in renamed(state).items() if key in new} == state
 
 
-@with_timm
-def test_timms_own_names():
-    with meta_init():  # with squeeze and excitation, so no plain ResNet
-        network = models.build({"space": "timm", "name": "seresnet50"}, classes=6, shape=(3, 32, 32))
-    assert infer(dict(network.state_dict())) == Inferred({"space": "timm", "name": "seresnet50"}, 6, 3)
-    network = models.build({"space": "timm", "name": "deit_tiny_patch16_224"}, classes=6, shape=(3, 32, 32))
-    network.eval()
-    torch.save(network.state_dict(), "deit.pt")
-    ours, arch, _ = checkpoint.load("deit.pt", shape=(3, 224, 224))
-    assert arch == {"space": "zoo", "name": "deit-ti"}
-    images = torch.rand(2, 3, 224, 224)
-    torch.testing.assert_close(ours(images), network(images))
-
-
 def test_timm_is_asked_for_by_name_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(RbError, match=r"pip install 'rbtools\[timm\]'"):
@@ -226,18 +180,6 @@ def test_near_misses_are_not_recognised_and_the_message_says_what_is():
         with pytest.raises(RbError, match="not recognised") as error:
             infer(state)
         assert all(family in str(error.value) for family in FAMILIES)
-
-
-def test_a_seven_by_seven_stem_is_the_form_for_large_images():
-    network = models.build({"space": "zoo", "name": "resnet18"}, classes=3, shape=(3, 224, 224))
-    torch.save(network.state_dict(), "m.pt")
-    _, arch, facts = checkpoint.load("m.pt")
-    assert arch == {"space": "zoo", "name": "resnet18", "stem": "imagenet"}
-    assert facts["shape"] == [3, 224, 224]
-    # The same when the name is given, and the images are small: the weights show the stem.
-    model, arch, _ = checkpoint.load("m.pt", {"space": "zoo", "name": "resnet18"}, shape=(3, 64, 64))
-    assert arch["stem"] == "imagenet"
-    assert isinstance(model.maxpool, nn.MaxPool2d)
 
 
 def test_a_network_of_timm_is_recognised_by_its_digest_and_asked_about_where_several_have_it(monkeypatch):

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import checkpoint
 from rbtools.spaces import describe, space
 
 
@@ -60,28 +59,3 @@ def test_the_weights_have_variance_one_by_width_and_count_as_the_record_says(nam
         sigma = parameter.numel() ** -0.5
         assert abs(float(parameter.square().mean()) * arch["width"] - 1) < 6 * sigma
         assert abs(float(parameter.mean())) * arch["width"] ** 0.5 < 5 * sigma
-
-
-def test_two_classes_are_one_function_and_the_logistic_loss():
-    model = build({"space": "fcnn", "str": "relu/relu"}, classes=2)
-    images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 1, 0, 1, 0])
-    logits = model(images)
-    assert logits.shape == (6, 2) and not logits[:, 0].any()
-    signed = (2 * labels - 1) * logits.sum(1)
-    expected = torch.log1p(torch.exp(-signed)).mean()
-    torch.testing.assert_close(F.cross_entropy(logits, labels), expected)
-
-
-def test_checkpoints_come_back(tmp_path):
-    arch = describe({"space": "rescnn", "str": "swish3/tanh1+skip", "width": 3}, 10, (1, 4, 4))
-    model = build(arch)
-    facts = {"arch": arch, "classes": 10, "shape": [1, 4, 4]}
-    (tmp_path / "ours").write_bytes(checkpoint.to_bytes(model, facts))
-    again, told, _ = checkpoint.load(tmp_path / "ours", classes=10, shape=(1, 4, 4))
-    images = torch.rand(2, 1, 4, 4)
-    assert torch.equal(again(images), model(images)) and told["str"] == arch["str"]
-    # Weights of others say the width themselves, where the layers are named.
-    torch.save(model.state_dict(), tmp_path / "plain.pt")
-    named = {"space": "rescnn", "str": "swish3/tanh1+skip"}
-    again, told, _ = checkpoint.load(tmp_path / "plain.pt", named, classes=10, shape=(1, 4, 4))
-    assert torch.equal(again(images), model(images)) and told["width"] == 3

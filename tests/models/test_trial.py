@@ -24,16 +24,6 @@ def load(seen: NormalizationHints, arch: dict[str, Any] | None = None) -> tuple[
     return checkpoint.load("m.pt", arch, shape=(3, SIDE, SIDE), hints=seen)
 
 
-@pytest.mark.parametrize("name", ["none", "half", "per-image", "imagenet"])
-def test_the_normalisation_with_which_more_images_are_correct_is_taken(name: str) -> None:
-    network, labels = made("wrn-10-1", KNOWN[name], 1000 if name == "imagenet" else 10)
-    torch.save(network.state_dict(), "m.pt")
-    model, _, facts = load(hints(labels))
-    assert facts["normalize_from"] == "accuracy" and facts["tried"]["acc"][f"--normalize {name}"] == 1.0
-    assert facts["tried"]["images"] <= COUNT
-    assert model(images()).argmax(1).eq(labels).all()
-
-
 def test_of_near_normalisations_the_likeliest_is_tried_alone() -> None:
     """That of the data set, else that of a data set with as many classes, else the one published most."""
     network, labels = made("wrn-10-1", KNOWN["cifar10"], 100)
@@ -49,21 +39,6 @@ def test_of_near_normalisations_the_likeliest_is_tried_alone() -> None:
     ]
 
 
-def test_what_accuracies_do_not_tell_is_asked_for_with_each_accuracy() -> None:
-    network, labels = made("wrn-10-1")
-    torch.save(network.state_dict(), "m.pt")
-    with pytest.raises(
-        RbError, match=r"fit 5 networks or normalisations, .* on 128 images .* do not tell"
-    ) as e:
-        load(hints((labels + 1) % 10))
-    for option in ("none", "half", "per-image", "cifar10", "kuangliu"):
-        assert f"--normalize {option}: 0." in str(e.value)
-    _, _, facts = load(hints(labels), {"normalize": "none"})
-    assert facts["normalize_from"] == "given" and "tried" not in facts
-    _, arch, facts = load(NormalizationHints(KNOWN))  # without images
-    assert (facts["normalize_from"], facts["normalize"]) == ("open", None) and "normalize" not in arch
-
-
 def test_a_network_that_refuses_values_of_a_trial_is_wrong_on_those_images() -> None:
     class Positive(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -76,29 +51,6 @@ def test_a_network_that_refuses_values_of_a_trial_is_wrong_on_those_images() -> 
     models["half"][0].running_mean.fill_(0.5)
     best, facts = trial.decided(Path("m.pt"), models, lambda: [(images(), labels)])
     assert (best, facts["acc"]) == ("none", {"none": 1.0, "half": 0.0})
-
-
-def test_a_candidate_that_is_beaten_sees_no_more_images() -> None:
-    right = trial.tried({"a": nn.Identity(), "b": Reversed(), "c": nn.Identity()}, scores)
-    assert {name: len(correct) for name, correct in right.items()} == {"a": 96, "b": 32, "c": 96}
-    assert trial.unbeaten(right) == ["a", "c"]
-    assert trial.decided(Path("m.pt"), {"a": nn.Identity(), "c": nn.Identity()}, scores, ["c"])[0] == "c"
-    assert len(trial.tried({"a": nn.Identity(), "b": Reversed()}, scores)["a"]) == 32
-    # Of n images on which two differ, the gain has the standard deviation sqrt(n) by chance.
-    nine, ten = (torch.arange(100) < count for count in (9, 10))
-    none = torch.zeros(100, dtype=torch.bool)
-    assert not trial.beats(nine, none) and trial.beats(ten, none) and trial.beats(nine, none, deviations=2)
-
-
-class Reversed(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return -x
-
-
-def scores() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Three batches of 32 logits, and the labels that they give."""
-    each = torch.eye(4).repeat(24, 1).split(32)
-    return [(logits, logits.argmax(1)) for logits in each]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from torch import nn
 
 from rbtools.errors import RbError
 from rbtools.inputs.checkpoints import named_arch
-from rbtools.models import build, checkpoint, families
+from rbtools.models import build, checkpoint
 from rbtools.models.normalize import PER_IMAGE, PerImageStandardization
 from rbtools.spaces import describe
 from rbtools.spaces.identity import identity
@@ -79,14 +79,6 @@ def test_a_network_written_behind_its_images_own_normalisation_is_read_so() -> N
     ours, _, facts = checkpoint.load("own.safetensors")
     assert (facts["normalize_from"], facts["normalize"]) == ("checkpoint", PER_IMAGE)
     assert torch.equal(ours(waves(SIDE)), model.eval()(waves(SIDE)))
-
-
-def test_the_last_of_counted_linear_layers_gives_the_logits() -> None:
-    shapes = {"conv1": (6, 3, 5, 5), "fc1": (120, 400), "fc2": (84, 120), "fc3": (10, 84)}
-    state = {f"{name}.weight": torch.ones(shape) for name, shape in shapes.items()}
-    assert families.classes_of(state) == 10
-    state = {"classifier.1.weight": torch.ones(7, 3), "classifier.4.weight": torch.ones(5, 7)}
-    assert families.classes_of(state) == 5
 
 
 def test_the_fields_of_variants_are_counted_and_checked() -> None:

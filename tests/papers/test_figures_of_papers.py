@@ -37,7 +37,7 @@ WITHOUT = {
     "prbench": {"figure 1", *(f"table {number}" for number in (1, 2, 3, 6, 7))},
     "robustness-dataset": {"figure 9", "table 2", "table 3", "table 4"},
     "wci": set(),
-    "theory": set(),
+    "theory": {"lemma 1", "lemma 2", "lemmas 3 to 8", "lemma 9", "lemmas 10 to 14"},
 }
 
 HISTOGRAM = items.PanelCall("plot", ["hist"], {"metric": "acc"})
@@ -57,13 +57,14 @@ class Killing(items.PanelCall):
 @pytest.mark.parametrize("name", NUMBERED)
 def test_every_number_of_a_paper_is_drawn_or_says_why_not(name: str) -> None:
     paper, counts = items.paper(name, "mini"), NUMBERED[name]
-    assert set(paper.items) == {f"{kind} {n}" for kind in counts for n in range(1, counts[kind] + 1)}
+    numbers = {f"{kind} {n}" for kind in counts for n in range(1, counts[kind] + 1)}
+    assert set(paper.items) == numbers | WITHOUT[name]  # several lemmas with one purpose are one item
     assert set(NUMBERED) == set(items.NAMES)
     for number, item in paper.items.items():
         assert item.caption and item.axes and item.verdict and not (item.panels and item.reason), number
     assert {number for number, item in paper.items.items() if item.reason} == WITHOUT[name]
     module = importlib.import_module(f"rbtools.papers.reproduce_{paper.records.replace('-', '_')}")
-    known = {*module.tables([], "mini"), *(["table 2"] if name == "nas-robbench-201" else [])}
+    known = module.tables([], "mini").keys()
     tables = {number for number, item in paper.items.items() if not item.panels and not item.reason}
     assert tables <= known
 
@@ -89,7 +90,7 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
     }
     run = figures_of_papers.PaperRun("wci", "mini", Path("made"), 3.3)
     run.paper = run.paper._replace(items=shown)
-    run.claims = [sidebyside.above("a > b", 2.0, 1.0)]
+    run.claims = [sidebyside.Claim("a > b", True, "2 and 1")]
     bound = {
         "measure": "bound",
         "metric": "bound.wci4",
@@ -226,7 +227,7 @@ def test_trainings_on_several_data_sets_are_told_apart_and_judged_by_the_claims_
         f"{how} on {one}" for one in ("cifar10", "cifar100") for how in ("none", "l2")
     ]
     # What the paper says of the index: it rises with both gaps, whatever the data set and the regularisation.
-    words = [claim.words for claim in wci.claims(records, "full")]
+    words = [claim.words for claim in wci.claims(records, "full", {})]
     assert len(words) == 10 and all(" the index rises with the robust " in one for one in words)
 
 
@@ -263,12 +264,12 @@ def test_networks_of_one_size_span_their_accuracies_under_attack() -> None:
         "18 kernel parameters": {"lowest": pytest.approx(0.3), "highest": 0.5, "networks": 2.0},
         "one number of parameters": {"lowest": pytest.approx(0.3), "highest": 0.8, "networks": 2.0},
     }
-    told = {claim.words: claim.holds for claim in jung.claims(records, "mini")}
+    told = {claim.words: claim.holds for claim in jung.claims(records, "mini", {})}
     assert told["networks of 18 kernel parameters differ by 0.19 in mean accuracy under attack"]
     assert jung.spreads(records[:1]) == {}
 
 
-def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
+def test_panels_of_a_figure_fill_their_rows_with_letters_above_them() -> None:
     Path("records.jsonl").write_text(lines(*NINE))
     panels = {
         "a": [HISTOGRAM],
@@ -280,19 +281,39 @@ def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
     said = figures_of_papers.draw(item, Path(), 6.0)
     assert list(said) == ["b"] and "missing" in said["b"]
     assert not Path("fig1a.pdf").exists()
-    alone = figures_of_papers.figure_of([HISTOGRAM], Path("records.jsonl"), 3)
-    height = alone.get_figheight() + figures_of_papers.GAP + alone.get_figheight()
+    half, whole = (figures_of_papers.figure_of([HISTOGRAM], Path("records.jsonl"), width) for width in (3, 6))
+    height = half.get_figheight() + whole.get_figheight() + 2 * figures_of_papers.GAP
     box = re.search(rb"/MediaBox \[ 0 0 (\S+) (\S+) \]", Path("fig1.pdf").read_bytes())
     assert box and [float(side) / 72 for side in box.groups()] == pytest.approx([6.0, height], abs=0.01)
     from matplotlib import image
 
     pixels = image.imread("fig1.png")[..., :3]
-    Path("alone.png").write_bytes(base.encode(alone, "png"))
-    one = image.imread("alone.png")[..., :3]
+    for figure, file in ((half, "half.png"), (whole, "whole.png")):
+        Path(file).write_bytes(base.encode(figure, "png"))
+    one, last = (image.imread(file)[..., :3] for file in ("half.png", "whole.png"))
+    letter = round(200 * figures_of_papers.GAP)
     rows, columns = one.shape[:2]
-    # The first panel, without its letter, is the figure itself; c, which has another label, stands beside it.
-    letter = 60
-    assert (pixels[letter:rows, :columns] == one[letter:]).mean() > 0.99
-    assert (pixels[letter:rows, columns : 2 * columns] == one[letter:]).mean() > 0.9
-    assert (pixels[-rows + letter :, :columns] == one[letter:]).mean() > 0.9
-    assert (pixels[-rows:, columns:] == 1).all()
+    # Below the letters are the figures themselves; c has another label, and d, alone in its row, all of it.
+    assert (pixels[letter : letter + rows, :columns] == one).mean() > 0.99
+    assert (pixels[letter : letter + rows, columns:] == one).mean() > 0.9
+    assert (pixels[-len(last) :] == last).mean() > 0.99
+    assert 0 < (pixels[:letter] < 1).mean() < 0.05 and (pixels[letter - 2 : letter] == 1).all()
+
+
+def test_panels_share_one_legend_of_what_they_explain_alike() -> None:
+    def figure(names: str) -> Any:
+        histogram = HISTOGRAM._replace(options={"metric": names})
+        return figures_of_papers.figure_of([histogram], Path("two.jsonl"), 3)
+
+    two = [{**one, "metrics": {"acc": 0.5, "fgsm.8": 0.2, "pgd20.8": 0.1}} for one in NINE]
+    Path("two.jsonl").write_text(lines(*two))
+    first, other, last = figure("acc,fgsm.8"), figure("pgd20.8,fgsm.8"), figure("pgd20.8,acc")
+    alone = figure("acc,fgsm.8").get_figheight()
+    whole = figures_of_papers.joined([("a", first), ("b", figure("acc,fgsm.8")), ("c", last)], 2, 6.0)
+    (legend,) = whole.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["clean", "FGSM, ε = 8/255"]
+    # acc has another colour in c, which keeps its legend; the others are lower by the height of theirs.
+    assert not first.legends and len(last.legends) == 1
+    assert first.bbox_inches.height == pytest.approx(alone)
+    assert whole.get_figheight() < alone + last.get_figheight() + 2 * figures_of_papers.GAP + 0.1
+    assert len(figures_of_papers.joined([("a", other)], 1, 3.0).legends) == 0

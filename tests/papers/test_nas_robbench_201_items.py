@@ -11,6 +11,7 @@ from rbtools.formats import naming
 from rbtools.papers import figures_of_papers, items, printed
 from rbtools.papers import reproduce_nas_robbench_201 as robbench
 from rbtools.papers import reproduce_theory as theory
+from rbtools.spaces import nasbench201
 from tests.runner import lines
 
 ITEMS = {name: items.paper(name, "full").items for name in ("nas-robbench-201", "theory")}
@@ -93,6 +94,36 @@ def test_the_mean_robust_accuracy_has_autoattack_in_it() -> None:
     assert robbench.best_by_none(rows)["none=0"]["class"] == 3
 
 
+def test_the_ten_best_have_their_operations_counted_by_edge() -> None:
+    # Cells of 3x3 convolutions with a skip connection on edge 4 are the ten best of twelve.
+    cells = [(3, 3, 3, 1, 3, at % 5) for at in range(10)] + [(0, 0, 0, 0, 0, 0)] * 2
+    index = nasbench201.index_by_ops()
+    rows = [{"class": index[cell], "PGD 8": 1.0 - at / 20} for at, cell in enumerate(cells)]
+    found = robbench.best_ten(rows)
+    assert found["edge 4"]["skip_connect"] == found["edge 1"]["nor_conv_3x3"] == 10
+    assert found["edge 6"]["nor_conv_3x3"] == 2
+    assert found["ten best"] == {"edges of 3x3 convolutions": 5}  # of edge 6 all operations are alike
+    assert robbench.best_ten(rows[:10]) == {}
+
+
+def test_ranks_of_networks_are_compared_between_data_sets() -> None:
+    turned = [{**one, "dataset": "cifar100"} for one in reversed(RECORDS)]
+    for one, other in zip(turned, RECORDS, strict=True):
+        one["arch"] = other["arch"]
+    found = robbench.across_sets([*RECORDS, *turned], "full")
+    assert found == {"cifar10 and cifar100": pytest.approx(-1.0)}
+    assert robbench.across_sets(RECORDS, "full") == {}
+
+
+def test_kernels_are_compared_by_the_attack_that_perturbs_their_images() -> None:
+    rows = [
+        {"PGD 8": at, "FGSM twice kernel 3": at, "twice kernel 3": -at, "clean kernel": at} for at in range(4)
+    ]
+    found = robbench.of_kernels(rows, ["twice kernel 3", "FGSM twice kernel 3", "clean kernel"])
+    assert found["twice kernel 3"]["PGD 8"] == pytest.approx(-1.0)
+    assert found["mean over kernels"] == {"FGSM": pytest.approx(1.0), "PGD": pytest.approx(-1.0)}
+
+
 def test_claims_and_tables_are_of_networks() -> None:
     rows = robbench.networks(RECORDS, "full")
     assert len(rows) == len(INDICES)
@@ -106,8 +137,7 @@ def test_claims_and_tables_are_of_networks() -> None:
 
 @pytest.mark.parametrize("name", ITEMS)
 def test_a_table_has_the_columns_that_its_item_names(name: str) -> None:
-    searched = {"table 2": robbench.searches([], "full")}
-    tables = {"theory": theory.tables([], "full")}.get(name, {**robbench.tables([], "full"), **searched})
+    tables = (theory if name == "theory" else robbench).tables([], "full")
     for number, table in tables.items():
         assert ITEMS[name][number].axes.partition("columns: ")[2] == ", ".join(table.columns)
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from rbtools.errors import RbError
 from rbtools.papers import __main__ as papers
-from rbtools.papers import pipes, planned, recipes
+from rbtools.papers import pipes, recipes
 from rbtools.papers.recipes import Pipe, Setting
 from rbtools.trainer import presets
 from tests import runner
@@ -187,10 +187,10 @@ def test_a_sum_says_what_it_lacks() -> None:
     plan = {"found": 1, "missing": 3}
     events = [{"event": "plan", **plan}, {"event": "end", "status": 0}, {"event": "end", "status": 2}]
     Path("log").write_text("".join(f"{json.dumps(event)}\n" for event in events))
-    assert planned.in_words(Path("log")) == (
+    assert pipes.planned(Path("log")) == (
         "in all: 1 results in the store, 3 to compute. Stages that failed, whose work is not in it: 1."
     )
-    assert planned.in_words(Path("none")) == "no stage ran."
+    assert pipes.planned(Path("none")) == "no stage ran."
 
 
 def test_a_training_of_the_full_scale_leaves_one_file_of_weights() -> None:

@@ -37,18 +37,13 @@ def test_a_site_is_a_side_of_its_own_between_the_printed_values_and_ours() -> No
 
 
 def test_claims_that_fail_are_shown_and_counted() -> None:
-    claims = [
-        side.above("a above b", 0.5, 0.4),
-        side.above("b above a", 0.4, 0.5),
-        side.above("a above c", 0.4, None),
-        side.at_most("a near zero", 0.01, 0.02),
-        side.all_above("all above c", [("a", 0.5, 0.4), ("b", 0.3, 0.4), ("d", None, 0.1)]),
-    ]
-    text = side.told(claims)
-    assert "- b above a: FAILS (0.4 and 0.5)" in text
-    assert "- all above c: FAILS (not so for b (0.3 and 0.4))" in text
-    assert "- a above c: cannot be told (not measured here)" in text
-    assert text.endswith("2 of 4 claims hold here; 1 cannot be told from these records.")
+    rows = {"a": {"AA": 0.5}, "b": {"AA": 0.3}, "c": {"AA": 0.4}}
+    comparisons = ("a > b", "b > a", "a > d", "b <= 0.3", "a,b,d > c", "a,c >= c")
+    text = side.told([side.tested(one, {"AA": [one]}, rows) for one in comparisons])
+    assert "- b > a: FAILS (0.3 and 0.5)" in text
+    assert "- a,b,d > c: FAILS (not so for b and c (0.3 and 0.4))" in text
+    assert "- a > d: cannot be told (not measured here)" in text
+    assert text.endswith("3 of 5 claims hold here; 1 cannot be told from these records.")
 
 
 def test_a_claim_compares_rows_in_columns_and_columns_in_rows() -> None:

@@ -71,7 +71,7 @@ def test_every_row_and_column_of_a_heat_map_has_a_name_in_a_paper_s_column(width
     ]
     axes = drawn("heatmap", some, rows="hessian.*", cols="corrupt.*", width=width).axes[0]
     assert len(set(ticks(axes))) == 20
-    assert [tick.get_text()[:7] for tick in axes.get_yticklabels()] == ["hessian"] * 2
+    assert [tick.get_text()[:7] for tick in axes.get_yticklabels()] == ["Hessian"] * 2
     tall = drawn("heatmap", some, rows="corrupt.*", cols="hessian.*", width=width)
     assert tall.get_figheight() < 2 * width
 

@@ -1,63 +1,23 @@
-"""Uniform noise: its range, its symmetry, its radius, and what it does to a linear classifier."""
+"""Noise: its distribution, the copies that rb-pr classifies, and what a call refuses."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from scipy import stats
+from torch import Tensor, nn
 
 from rbtools.errors import RbError
+from rbtools.evaluation import probabilistic
+from rbtools.evaluation.base import Batch
 from rbtools.probabilistic import NOISES
 from rbtools.rng.draws import Draws
 
 
 def draws(start: int, stop: int) -> Draws:
     return Draws(0, "noise", torch.arange(start, stop))
-
-
-class Fixed:
-    """Draws that give one chosen number."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def uniform(self, shape: tuple[int, ...], draw: int = 0) -> torch.Tensor:
-        return torch.full((1, *shape), self.value)
-
-
-def test_unit_draws_are_uniform_and_symmetric() -> None:
-    unit = NOISES.build("uniform").unit(draws(0, 200), (3, 16, 16), 0)
-    assert unit.shape == (200, 3, 16, 16) and unit.dtype == torch.float32
-    assert float(unit.abs().max()) < 1
-    flat = unit.double().flatten()
-    assert float(flat.mean()) == pytest.approx(0, abs=4 * (1 / 3 / len(flat)) ** 0.5)
-    assert float(flat.square().mean()) == pytest.approx(1 / 3, abs=0.003)
-    ordered = flat.sort().values
-    expected = (torch.arange(len(flat), dtype=torch.float64) * 2 + 1) / len(flat) - 1
-    assert float((ordered - expected).abs().max()) < 2 * 1.63 / len(flat) ** 0.5  # Kolmogorov, 1 %
-
-
-def test_the_ends_of_the_range_mirror_each_other() -> None:
-    uniform = NOISES.build("uniform")
-    lowest = uniform.unit(Fixed(0.0), (1,), 0)
-    highest = uniform.unit(Fixed(1 - 2.0**-24), (1,), 0)
-    assert float(lowest) == -float(highest) == -(1 - 2.0**-24)
-    below, above = (uniform.unit(Fixed(v), (1,), 0) for v in (0.5 - 2.0**-24, 0.5))
-    assert float(below) == -float(above) == -(2.0**-24)
-
-
-def test_noise_is_the_unit_draw_times_the_radius_and_clipping_keeps_pixels_in_the_box() -> None:
-    images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    before = images.clone()
-    for clip in (True, False):
-        uniform = NOISES.build("uniform", clip=clip)
-        unit = uniform.unit(draws(0, 4), (1, 8, 8), 0)
-        for gamma in (8 / 255, 0.3):
-            want = images + gamma * unit
-            want = want.clamp(0, 1) if clip else want
-            assert torch.allclose(uniform.apply(images, unit, gamma), want, atol=1e-7)
-        assert bool((uniform.apply(images, unit, 0.3) > 1).any()) != clip
-    assert torch.equal(images, before)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
@@ -69,13 +29,6 @@ def test_normal_numbers_make_the_same_noise(name: str, norm: str) -> None:
     assert sampled.shape == mapped.shape == (4000, 25)
     for view in (lambda unit: unit[:, 0], lambda unit: unit.norm(dim=1), lambda unit: unit[:, 3:5].sum(1)):
         assert stats.ks_2samp(view(sampled).numpy(), view(mapped).numpy()).pvalue > 0.001
-
-
-@pytest.mark.parametrize(("name", "deviation"), [("gaussian", 0.718), ("laplace", 0.727)])
-def test_clamped_noise_has_the_deviation_that_the_benchmark_s_tables_fit(name: str, deviation: float) -> None:
-    unit = NOISES.build(name).unit(draws(0, 100), (3, 16, 16), 0)
-    assert float(unit.abs().max()) == 1
-    assert float(unit.std()) == pytest.approx(deviation, abs=0.003)
 
 
 @pytest.mark.parametrize("name", NOISES)
@@ -106,14 +59,71 @@ def test_truncated_noise_is_uniform_in_the_part_of_the_ball_that_is_in_range() -
     assert torch.allclose(uniform.apply(inside, unit, 0.25), clipped.apply(inside, unit, 0.25), atol=1e-6)
 
 
-def test_an_option_that_came_later_is_in_no_key_at_its_default() -> None:
-    from rbtools import registry
-
-    assert registry.config(NOISES.build("uniform")) == {"norm": "linf", "clip": True}
-    assert registry.config(NOISES.build("uniform", truncate=True))["truncate"] is True
-
-
 @pytest.mark.parametrize("params", [{"norm": "l2"}, {"clip": False}])
 def test_truncated_noise_goes_with_neither_the_l2_ball_nor_no_clipping(params: dict[str, object]) -> None:
     with pytest.raises(RbError, match="in place of clipping"):
         NOISES.build("uniform", truncate=True, **params)
+
+
+KINDS = [
+    *((name, {"norm": norm}) for name in NOISES for norm in ("linf", "l2")),
+    *((name, {"clip": False}) for name in NOISES),
+    ("uniform", {"truncate": True}),
+]
+
+
+class Recorder(nn.Module):
+    """A network that keeps the images that it sees, and finds all of them in class 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen.append(images.clone())
+        return torch.tensor([[1.0, 0.0]]).repeat(len(images), 1)
+
+
+@pytest.mark.parametrize(("name", "options"), KINDS)
+def test_copies_are_those_that_the_evaluation_classifies(name: str, options: dict[str, Any]) -> None:
+    noise, model = NOISES.build(name, **options), Recorder()
+    images = torch.rand(3, 2, 5, 4, generator=torch.Generator().manual_seed(0))
+    kept, examples = images.clone(), torch.tensor([7, 2, 40])
+    batch = Batch(model, images, torch.zeros(3, dtype=torch.int64), examples, seed=5, chunk_size=1000)
+    assert batch.clean.all()
+    model.seen.clear()
+    probabilistic.sample_copies(batch, noise, [0.2], 6)
+    seen = torch.cat(model.seen).view(6, 3, 2, 5, 4)
+    copies = noise(images, 0.2, 6, seed=5, examples=examples)
+    assert torch.equal(copies, seen) and torch.equal(images, kept)
+    assert torch.equal(noise(images[1:], 0.2, draw=4, seed=5, examples=examples[1:]), seen[4, 1:])
+    assert torch.equal(noise(images, 0.2, 2, draw=3, seed=5, examples=examples), seen[3:5])
+
+
+def test_the_first_copy_of_seed_0_and_examples_from_0_on_is_the_default() -> None:
+    noise, images = NOISES.build("gaussian"), torch.full((3, 1, 4, 4), 0.5)
+    first = noise(images, 0.1, 2, seed=0, examples=torch.arange(3))[0]
+    assert torch.equal(noise(images, 0.1), first)
+    assert not torch.equal(noise(images, 0.1, seed=1), first)
+    assert torch.equal(noise(images, 0.0), images)
+
+
+IMAGES = torch.full((2, 3, 16, 16), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "message"),
+    [
+        (IMAGES, {"gamma": -0.1}, r"gamma is -0\.1\. Expected a radius of 0 or more"),
+        (IMAGES, {"gamma": float("nan")}, r"gamma is nan"),
+        (IMAGES * 255, {}, r"values from 127\.5 to 127\.5\. Expected \[0, 1\]"),
+        (IMAGES, {"samples": 0}, r"0 copies from number 0 are asked for"),
+        (IMAGES, {"draw": -1}, r"1 copies from number -1"),
+        (IMAGES, {"samples": 2, "draw": 2**32 - 1}, r"2 copies from number 4294967295"),
+        (IMAGES, {"examples": torch.arange(3)}, r"Expected 2 whole numbers"),
+        (IMAGES, {"seed": -1}, r"The seed is -1"),
+    ],
+)
+def test_wrong_input_is_one_sentence(images: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RbError, match=message):
+        NOISES.build("uniform")(images, **{"gamma": 0.1, **options})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from rbtools.probabilistic import intervals as module
 from rbtools.probabilistic.intervals import (
     clopper_pearson,
     mean_interval,
+    of_images,
     skewed_interval,
     square_and_add,
     student_quantile,
@@ -72,12 +74,6 @@ def test_wilson_by_hand() -> None:
 )
 def test_newcombe_s_own_examples(counts: tuple[int, int, int, int], want: tuple[float, float]) -> None:
     assert newcombe(*counts) == pytest.approx(want, abs=6e-5)
-
-
-def test_square_and_add_of_symmetric_intervals_is_the_normal_one() -> None:
-    assert square_and_add(0.5, (0.47, 0.53), 0.3, (0.26, 0.34)) == pytest.approx((0.15, 0.25))
-    low, high = square_and_add(-2.0, (-2.3, -1.6), 1.0, (0.6, 1.0))  # losses: any range, one-sided parts
-    assert (low, high) == pytest.approx((-3.3, -3 + math.hypot(0.4, 0.4)))
 
 
 @given(proportions(), st.sampled_from(CONFIDENCES))
@@ -180,3 +176,36 @@ def test_impossible_confidence_is_refused(confidence: float) -> None:
     for interval in (wilson, clopper_pearson):
         with pytest.raises(ValueError, match="not between 0 and 1"):
             interval(3, 5, confidence)
+
+
+RNG = np.random.default_rng(0)
+LAWS: dict[str, tuple[Callable[[tuple[int, int]], np.ndarray], float]] = {
+    "normal": (lambda size: RNG.normal(2, 1, size), 2.0),
+    "exponential": (lambda size: RNG.exponential(1, size), 1.0),
+    "log-normal": (lambda size: RNG.lognormal(0, 1, size), math.exp(0.5)),
+    "log-normal downwards": (lambda size: -RNG.lognormal(0, 1, size), -math.exp(0.5)),
+    "Pareto": (lambda size: RNG.pareto(2.5, size) + 1, 2.5 / 1.5),
+    "one in twenty": (
+        lambda size: np.where(RNG.random(size) < 0.05, RNG.exponential(5, size), RNG.exponential(0.05, size)),
+        0.05 * 5 + 0.95 * 0.05,
+    ),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_means_of_a_hundred_are_covered(law: str) -> None:
+    draw, mean = LAWS[law]
+    ends = [of_images(row) for row in draw((1000, 100))]
+    assert np.mean([low <= mean <= high for low, high in ends]) > 0.94
+
+
+def test_the_ends_by_hand() -> None:
+    values = [0.0, 0.0, 1.0, 3.0]
+    skewness = float(np.mean((np.array(values) - 1) ** 3)) / 1.5**1.5
+    ends = [skewed_interval(1.0, math.sqrt(2), known, 4) for known in (0.0, skewness)]
+    low, high = of_images(values)
+    assert low == pytest.approx(min(ends)[0] - 0.75) and high == pytest.approx(
+        max(one[1] for one in ends) + 1.5
+    )
+    assert of_images(values, 0.0) == (0.0, high)
+    assert of_images([0.5, 0.5, 0.5]) == (0.5, 0.5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
 
 from rbtools.probabilistic import sequential
 
@@ -60,45 +59,3 @@ def test_the_sequential_test_errs_no_more_often_than_stated(rho: float, confiden
             stopped += alive[:-1][at].sum()
             alive[:-1][at] = 0
         assert 0.2 * (1 - confidence) < stopped <= 1 - confidence
-
-
-@pytest.mark.parametrize("rho", [0.05, 0.2])
-def test_the_bets_are_worth_their_integrals(rho: float) -> None:
-    """The wealth of the bets, by quadrature: sufficient where the rule stops, but not one draw earlier."""
-
-    def worth(failures: int, draws: int, low: float, high: float) -> float:
-        def odds(rate: float) -> float:
-            right = draws - failures
-            return float((rate / rho) ** failures * ((1 - rate) / (1 - rho)) ** right)
-
-        return float(integrate.quad(odds, low, high, points=[rho])[0]) / (high - low)
-
-    def passing(failures: int, draws: int) -> float:
-        on_zero = (1 - rho) ** -draws if failures == 0 else 0.0
-        return sequential.ON_ZERO * on_zero + (1 - sequential.ON_ZERO) * worth(failures, draws, 0, rho)
-
-    rule = sequential.anytime(2000, rho, 0.95)
-    for failures in range(4):
-        draws = int(rule.passes[failures])
-        assert passing(failures, draws) >= 20 > passing(failures, draws - 1)
-    for failures in range(3, 9):
-        draws = int(rule.fails[failures])  # the most draws at which so many failures are too many
-        assert draws >= failures and worth(failures, draws, rho, 1) >= 20 > worth(failures, draws + 1, rho, 1)
-
-
-def test_draws_that_are_just_enough_are_enough() -> None:
-    assert [sequential.needed(0.5, 1 - 0.5**count) for count in (1, 3, 10)] == [1, 3, 10]
-    assert sequential.needed(0) is None
-
-
-def test_clear_images_are_decided_soon_and_right() -> None:
-    rng, rule = np.random.default_rng(0), sequential.anytime(10_000, 0.01)
-    for rate, want, at_most in ((0.0, 1, 299), (0.001, 1, 800), (0.1, 0, 100), (0.5, 0, 10)):
-        verdict, draws = verdicts(rule, rng.random((200, 10_000)) < rate)
-        assert (verdict == want).mean() >= 0.95 and draws.mean() <= at_most
-
-
-def test_undecided_counts_are_those_of_the_exact_test() -> None:
-    low, high = sequential.undecided(500, 0.05, 0.95)
-    assert stats.binom.cdf(low - 1, 500, 0.05) <= 0.05 < stats.binom.cdf(low, 500, 0.05)
-    assert stats.binom.sf(high, 500, 0.05) <= 0.05 < stats.binom.sf(high - 1, 500, 0.05)

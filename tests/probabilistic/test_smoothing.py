@@ -7,7 +7,6 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from rbtools.probabilistic import smoothing
 
@@ -82,30 +81,3 @@ def test_the_error_of_a_whole_list_is_below_alpha_wherever_the_truth_lies() -> N
         certified = crossed.cumprod(1).astype(bool)
         wrong = certified[:, rates <= true + 1e-15].any(1).mean()
         assert wrong <= alpha + 4 * math.sqrt(alpha * (1 - alpha) / runs), true
-
-
-@pytest.mark.parametrize("place", range(len(RADII)))
-def test_all_draws_certify_nearly_what_the_fixed_form_does(place: int) -> None:
-    draws, alpha = 100_000, 0.001
-    plan = smoothing.stopping_plan(draws, RADII, 0.25, alpha)
-    rate = smoothing.failure_rate(RADII[place], 0.25)
-    fixed = int(stats.binom.ppf(alpha, draws, rate)) - 1
-    last = int(plan.certify[place, -1])
-    assert last <= fixed
-    assert fixed - last < 0.5 * math.sqrt(draws * rate * (1 - rate))  # the deviation of the count
-
-
-def test_no_failure_is_decided_early_and_hopeless_ones_too() -> None:
-    plan = smoothing.stopping_plan(100_000, RADII, 0.25, 0.001)
-    first = [int(looks[0]) for looks in (plan.looks[row >= 0] for row in plan.certify)]
-    assert first == [128, 128, 384, 5888]
-    for row, stop in zip(plan.certify, plan.give_up, strict=True):
-        assert (stop > row).all()
-    assert plan.give_up[3, 0] == 2 and plan.give_up[0, 0] == 76
-
-
-def test_a_radius_out_of_reach_is_given_up_without_draws() -> None:
-    plan = smoothing.stopping_plan(1000, (0.0, 1.0), 0.25, 0.001)
-    assert (plan.certify[1] == -1).all() and (plan.give_up[1] == 0).all()
-    few = smoothing.stopping_plan(100, (0.0, 0.25), 0.25, 0.001)
-    assert few.looks.tolist() == [100] and few.certify[0, 0] == stats.binom.ppf(0.001, 100, 0.5) - 1

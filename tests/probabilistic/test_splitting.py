@@ -73,13 +73,6 @@ def test_what_never_happens_is_below_the_floor() -> None:
     assert bool((found("uniform", "simplex", 0.5, floor=1e-6, runs=2) == -math.inf).all())
 
 
-def test_runs_repeat_and_differ() -> None:
-    first = found("gaussian", "corner", 4, runs=3, particles=50)
-    assert torch.equal(first, found("gaussian", "corner", 4, runs=3, particles=50))
-    assert len(set(first.tolist())) > 1
-    assert not torch.equal(first, found("gaussian", "corner", 4, seed=1, runs=3, particles=50))
-
-
 def test_the_mean_over_runs_is_the_probability() -> None:
     """A level that counts its own lowest survivor gives 1.9 times the truth where five of fifty survive."""
     draws, limit = Draws(0, "rare", torch.tensor([3])), 3.719016485455709
@@ -87,25 +80,6 @@ def test_the_mean_over_runs_is_the_probability() -> None:
     shares = split.log_probabilities(lambda normals: normals[:, 0] - limit, 1, draws).exp() * 1e4
     error = float(shares.std()) / math.sqrt(len(shares))
     assert error < 0.1 and float(shares.mean()) == pytest.approx(1, abs=4 * error)
-
-
-@pytest.mark.parametrize(
-    ("scores", "level", "kept"),
-    [
-        ([-4, -3, -2, -1], -3, [0, 0, 1, 1]),
-        ([-1, -2, -3, -4], -3, [1, 1, 0, 0]),
-        ([-3, -2, -2, -1], -2, [0, 0, 0, 1]),  # what ties with the last one killed is killed, too
-        ([-2, -2, -2, -2], -2, [0, 0, 0, 0]),  # so that a population may die out
-        ([-2, -1, 0, 1], -1, [0, 0, 1, 1]),
-        ([-2, 0, 0, 1], 0, [0, 1, 1, 1]),  # the last level: the event is score >= 0
-        ([1, 2, 3, 4], 2, [1, 1, 1, 1]),
-    ],
-)
-def test_a_level_is_the_highest_score_that_is_killed(
-    scores: list[float], level: float, kept: list[int]
-) -> None:
-    levels, above = Splitting(particles=4, keep=0.5)._split(torch.tensor([scores], dtype=torch.float32))
-    assert levels.tolist() == [level] and above.int().tolist() == [kept]
 
 
 def test_a_plateau_below_the_event_counts_as_one_level() -> None:

@@ -23,13 +23,6 @@ def test_strata_are_cut_by_margin_and_hold_all() -> None:
     assert stratum[:3].tolist() == [0, 1, 2]  # every stratum has an image in a sample of three
 
 
-@pytest.mark.parametrize("survivors", [1, 2, 3, 10, 11, 999])
-def test_sizes_add_up(survivors: int) -> None:
-    sizes = two_phase.sizes(survivors)
-    assert sum(sizes) == survivors and min(sizes) >= 0
-    assert len(two_phase.order(np.zeros(survivors), np.arange(survivors) / survivors)[0]) == survivors
-
-
 def test_every_survivor_of_a_stratum_is_equally_likely() -> None:
     rng = np.random.default_rng(1)
     margins, counts = rng.random(100), np.zeros(100)
@@ -47,11 +40,6 @@ def test_the_distribution_of_the_rest_is_beta_binomial() -> None:
     ours = two_phase._unsampled(Stratum(50, 20, 3), 1 / 2)
     theirs = stats.betabinom.pmf(np.arange(31), 30, 3 + 1 / 2, 17 + 1 / 2)
     assert ours == pytest.approx(theirs, rel=1e-9) and ours.sum() == pytest.approx(1)
-
-
-def test_a_sample_of_all_is_exact() -> None:
-    estimate = two_phase.estimate([Stratum(10, 10, 4), Stratum(20, 20, 0), Stratum(0, 0, 0)])
-    assert estimate == (26, (26, 26), True)
 
 
 @pytest.mark.parametrize("sampled", [1, 2])

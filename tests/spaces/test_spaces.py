@@ -46,11 +46,6 @@ def test_a_short_arch_is_completed_and_keeps_its_name(arch):
     assert describe({"space": "nasbench201", **arch}, 10, (3, 8, 8)) == expected
 
 
-def test_the_skeleton_of_the_record_is_counted():
-    arch = nb.arch(7, channels=8, cells=1)
-    assert describe(arch, 120, (3, 16, 16)) == nb.arch(7, channels=8, cells=1, classes=120, shape=(3, 16, 16))
-
-
 @pytest.mark.parametrize(
     ("arch", "words"),
     [

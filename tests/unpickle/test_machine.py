@@ -232,12 +232,6 @@ def test_a_memo_with_large_numbers_takes_no_room() -> None:
     assert read(b"}r\xff\xff\xff\x7fj\xff\xff\xff\x7f.") == {}
 
 
-def test_small_numbers_are_keys_without_a_limit() -> None:
-    """A state of an optimiser has one for each tensor."""
-    many = {number: None for number in range(10_000)}
-    assert read(pickle.dumps(many, 2)) == many
-
-
 @pytest.mark.slow
 def test_deep_nesting_has_no_depth_limit_and_no_cost() -> None:
     found, depth = read(b"]" * 200_000 + b"a" * 199_999 + b"."), 0

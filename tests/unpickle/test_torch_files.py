@@ -127,12 +127,6 @@ def test_what_is_read_is_what_torch_reads(case: str, layout: str) -> None:
         network().load_state_dict(ours)
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_every_protocol_is_read(protocol: int) -> None:
-    value = {"w": torch.ones(2, 3), "history": [0.5] * 300, "names": ["a" * 300, "b"] * 200}
-    assert same(read(saved(value, pickle_protocol=protocol)), value)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_shared_memory_stays_shared(layout: str) -> None:
     found = read(saved(views(), layout))
