@@ -262,7 +262,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     begin = time.process_time()
     result = yield
     seconds = time.process_time() - begin
-    if seconds > LONGEST_SECONDS and not any(map(item.get_closest_marker, ("slow", "smoke", "processes"))):
+    most = LONGEST_SECONDS * (TIMES_LONGER if _in_the_long_profile() else 1)
+    if seconds > most and not any(map(item.get_closest_marker, ("slow", "smoke", "processes"))):
         pytest.fail(f"took {seconds:.1f} s of the processor; mark it with @pytest.mark.slow or shorten it")
     return result
 
@@ -356,9 +357,13 @@ def _starters(file: Path) -> frozenset[str]:
     return frozenset(starters)
 
 
+def _in_the_long_profile() -> bool:
+    return settings.default == settings.get_profile("long")
+
+
 def _prolong(items: list[pytest.Item]) -> None:
     """In the long profile, tests that say how many examples they want get more of them, too."""
-    if settings.default != settings.get_profile("long"):
+    if not _in_the_long_profile():
         return
     tests = {id(test): test for test in (getattr(item, "obj", None) for item in items)}
     for test in tests.values():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rbtools.errors import RbError, near, one_line
+from rbtools.errors import RbError, near, shown
 from rbtools.lazy import np, torch
 from rbtools.plain_files import opened
 from rbtools.registry import Registered
@@ -217,6 +217,6 @@ def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str,
     elif is_html(start):
         problem = "is an HTML page that was saved as data"
     else:
-        reason = one_line(str(error)) or type(error).__name__
+        reason = shown(str(error), 300) or type(error).__name__
         problem = f"cannot be read ({reason}): it is cut off, damaged or something else"
     return RbError(f"The file {path} {problem}. Expected {expected}. {advice}")

@@ -11,7 +11,7 @@ from typing import Any, cast
 from rbtools.datasets import npy
 from rbtools.datasets.arrays import Content, ImageArrays, Stamped
 from rbtools.datasets.base import Description, damaged, numbered
-from rbtools.errors import RbError
+from rbtools.errors import RbError, shown
 from rbtools.lazy import np
 from rbtools.plain_files import opened
 
@@ -88,7 +88,7 @@ class _Archive:
             if arrays is not None:
                 self.splits[split] = arrays
         if not self.splits:
-            raise self.wrong(f"it holds the arrays {', '.join(self._names) or '(none)'}")
+            raise self.wrong(f"it holds the arrays {shown(', '.join(self._names), 300) or '(none)'}")
 
     def wrong(self, problem: str) -> RbError:
         """The error for a file that is no data set."""

@@ -25,7 +25,7 @@ from rbtools.datasets.base import (
     damaged,
     numbered,
 )
-from rbtools.errors import RbError
+from rbtools.errors import RbError, shown
 from rbtools.lazy import np
 from rbtools.plain_files import plain
 
@@ -232,7 +232,7 @@ def _columns(schema: pyarrow.Schema, file: Path) -> tuple[str, str]:
     def choose(names: list[str], usual: tuple[str, ...], wanted: str) -> str:
         name = next((name for name in usual if name in names), names[0] if len(names) == 1 else None)
         if name is None:
-            there = ", ".join(f"{field.name} ({field.type})" for field in schema)
+            there = shown(", ".join(f"{field.name} ({field.type})" for field in schema), 300)
             raise RbError(
                 f"The file {file} has no one column of {wanted} ({', '.join(usual)}). It has: {there}."
             )

@@ -23,34 +23,6 @@ def module(name: str) -> Any:
         return importlib.import_module(name)
 
 
-TARGETS, CHANCE = module("fuzz_targets"), module("fuzz_grammar").Chance
-FILES = [name for name in TARGETS.TARGETS if name not in ("records", "checkpoints")]
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("records")
-    TARGETS.golden.inputs(folder)  # the files that command lines name
-    return TARGETS.Records(TARGETS.golden.table(), folder)
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [(n, " ".join(TARGETS.COMMANDS[n])) for n in TARGETS.LIGHT],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_no_changed_record_ends_a_tool(records: Any, number: int, words: str) -> None:
-    chance = CHANCE(number)
-    records.check(records.input(number, [records.changed(chance) for _ in range(10)]))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_no_input_ends_a_reader(name: str) -> None:
-    target = TARGETS.TARGETS[name]()
-    for seed in range(12):
-        target.check(target.make(CHANCE(seed)))
-
-
 @pytest.mark.slow
 def test_every_part_of_the_bench_of_a_gpu_runs_on_the_cpu_and_its_checks_hold(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
