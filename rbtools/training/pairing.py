@@ -15,7 +15,7 @@ from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 class Pairing(Adversarial):
     """CE + lambda * ||p(x') - p(x)||^2; `classified`: whether the cross-entropy is that of x or of x'.
 
-    p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). With `distance="l2"` too the
+    p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). If also `distance="l2"`, the
     second term is lambda * ||z(x') - z(x)||, z the logits, as in PRBench's code (wellzline/PRBenchmark,
     attack_algorithms.py) on every data set. x' ascends the cross-entropy from a uniform start.
     """
@@ -73,8 +73,8 @@ class Pairing(Adversarial):
 class ALP(Pairing):
     """Adversarial logit pairing (Kannan et al. 2018, arXiv:1803.06373): CE(x') + lambda * ||p(x') - p(x)||^2.
 
-    p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). PRBench's code pairs logits by
-    `distance="l2"`, with lambda 0.01. x' ascends the cross-entropy from a uniform start.
+    p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). PRBench's code pairs logits
+    with `distance="l2"` and lambda 0.01. x' ascends the cross-entropy from a uniform start.
     """
 
     name = "alp"
@@ -85,8 +85,8 @@ class ALP(Pairing):
 class CLP(Pairing):
     """Clean logit pairing as in PRBench's table 2: CE(x) + lambda * ||p(x') - p(x)||^2.
 
-    As ALP, but for the cross-entropy, and lambda 0.3 in PRBench's code. PRBench pairs an image with its own
-    adversarial image; Kannan et al. pair two images drawn at random.
+    As ALP, except for the cross-entropy at x, and for lambda 0.3 in PRBench's code. PRBench pairs an image
+    with its own adversarial image; Kannan et al. pair two images drawn at random.
     """
 
     name = "clp"

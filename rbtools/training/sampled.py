@@ -1,4 +1,4 @@
-"""The base class of the mean and the two risk measures of an image's losses under random perturbations."""
+"""The base class of training on the mean or a risk measure of losses under random perturbations."""
 
 from __future__ import annotations
 

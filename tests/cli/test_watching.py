@@ -201,7 +201,7 @@ def test_the_status_line_has_pace_and_what_was_found(
     pace = r"[\d,.]+ images/s · \d+:\d\d left"
     so_far = rf"fgsm · image 256/300 · {pace} · fgsm\.8 0\.\d{{3}}"
     assert any(re.fullmatch(so_far, line) for line in shown)
-    assert re.fullmatch(rf"{so_far} · fgsm, 1 of 1 · \d+ of \d+ stand · \d+ passes", shown[-1])
+    assert re.fullmatch(rf"{so_far} · fgsm, 1 of 1 · \d+ of \d+ left · \d+ passes", shown[-1])
     run("train", TRAIN, SMALL)
     assert re.search(rf"^erm seed 0 · epoch 1/1 · batch 12/\d+ · {pace} · loss ", shown[-1])
 

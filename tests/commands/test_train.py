@@ -81,7 +81,7 @@ def test_the_store_keeps_the_selected_weights_alone_on_request() -> None:
     assert "0 computed, 1 found in the store.\n" in run(f"{how} --select last --keep selected").stderr
     # What is asked for and is not there is trained again, and a line says why.
     result = run(f"{how} --select best --keep selected")
-    again = "the store has this training without the weights that are asked for: it is done again."
+    again = "the store has this training, but not the requested weights: it is done again."
     assert again in result.stderr and result.stderr.endswith("1 computed, 0 found in the store.\n")
     assert one(result)["checkpoint"] == names["best"]
     found = run(how)
@@ -184,7 +184,7 @@ WRONG = {
     "--regularize l2 --weight-decay 1e-4": "--weight-decay has no effect with --regularize l2",
     "--l2 1e-4": "--l2 has no effect with no --regularize l2.",
     "--mixup-alpha 1": "--mixup-alpha has no effect with no --regularize mixup.",
-    "--regularize awp --batch-size 20 --micro-batch 10": "and --micro-batch 10 cuts it in pieces.",
+    "--regularize awp --batch-size 20 --micro-batch 10": "and --micro-batch 10 cuts it into pieces.",
     "--track robust --stop-on wci": "--track has no wci. Add it: --track robust,wci.",
     "--stop-on ntk": "The measure of --stop-on is 'ntk'. Choose from: wci, sharpness.",
     "--val 0 --patience 3": "--patience 3 waits for a better validation, but --val 0",
@@ -196,8 +196,8 @@ WRONG = {
     "--label-smoothing -0.1": "--label-smoothing is -0.1. It must be from 0 to",
     "--filter chen-lee": "--filter chen-lee is for attacks by steps, and --method erm has none.",
     "--filter chenlee": "The filter is 'chenlee'. Choose from: chen-lee.",
-    "--method pgd --filter chen-lee --filter-rule example --inner-mode train": "whose"
-    " BatchNorm would see them with --inner-mode train. Use --inner-mode eval, or --filter-rule batch.",
+    "--method pgd --filter chen-lee --filter-rule example --inner-mode train": "with"
+    " --inner-mode train BatchNorm would use only these parts. Use --inner-mode eval, or --filter-rule",
     "--filter-rule example": "--filter-rule has no effect with no --filter.",
     "--method pgd --filter chen-lee --filter-rule each": "Invalid value for '--filter-rule'",
     "--method pgd --filter chen-lee --warm-steps 11": "--warm-steps is 11, more than the 10 of",

@@ -219,7 +219,7 @@ def test_the_batch_size_of_a_loader_is_taken() -> None:
         ({"method": TRADES(), "attack_steps": 3}, "Unknown option of rbtools.fit 'attack_steps'"),
         ({"batchsize": 3}, "Did you mean 'batch_size'"),
         ({"method": "trades", "eps": 8}, r"8/255 is eps=8 / 255"),
-        ({"normalize": "cifar10"}, "takes no normalize: the normalisation belongs into the model"),
+        ({"normalize": "cifar10"}, "takes no normalize: the normalisation belongs in the model"),
         ({"track": "wci"}, "takes no track"),
         ({"batch_size": 50}, "there are only 40 training images"),
         ({"schedule": "cosine", "milestones": (3,)}, "milestones has no effect"),
