@@ -87,9 +87,7 @@ class Measure(registry.Registered):
     # the measure is defined only with running statistics.
     batchnorm: ClassVar[str | None] = None
     less_is_better: ClassVar[bool] = False
-    own_eps: ClassVar[bool] = (
-        False  # whether its fields `eps` and `norm` give the ball over which it maximises
-    )
+    own_eps: ClassVar[bool] = False  # whether its fields `eps` and `norm` are the ball for its maximum
     needs_record: ClassVar[bool] = False  # whether `filled` takes settings from the record
 
     @property
