@@ -267,7 +267,9 @@ def _stability(
         inputs["t0"] = first
     value = _at_start(first, scale, power, n, steps)
     if not math.isfinite(value):
-        return Bound(formula, None, inputs, True, "the bound is larger than any float")
+        return Bound(
+            formula, None, inputs, True, "the bound is larger than any number that can be represented"
+        )
     return Bound(formula, value, inputs, value >= 1)
 
 

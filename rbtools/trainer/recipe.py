@@ -265,7 +265,7 @@ class Recipe:
             ("track_n", "robust" in self.track, "no --track robust"),
             ("stop_patience", self.stop_on is not None, "no --stop-on"),
             ("keep", self.val > 0, "--val 0, with which there are only the last weights"),
-            ("normalize", self.init != "checkpoint", "--init checkpoint, which keeps the file's"),
+            ("normalize", self.init != "checkpoint", "--init checkpoint, which keeps its own"),
             ("init_file", self.init == "timm", "no --init timm"),
             ("resample", self.init == "timm", "no --init timm"),
         )
