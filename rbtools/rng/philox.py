@@ -17,8 +17,8 @@ ROUNDS = 10
 WORD = 0xFFFFFFFF
 
 # Blocks that are made at once. On a CPU a call costs 2-3 us per operation, and the six scratch rows should
-# stay in cache: 7.4 ns per float32 at 32768 blocks a thread, 9 at 16384, 12 at 8192 (AMD EPYC, one core). 32768
-# is also where torch begins to use a second thread. On a GPU the launch dominates.
+# stay in cache: 7.4 ns per float32 at 32768 blocks a thread, 9 at 16384, 12 at 8192 (AMD EPYC, one core).
+# From 32768 torch also uses a second thread. On a GPU the launch dominates.
 CPU_TILE = 1 << 15
 GPU_TILE = 1 << 22
 
