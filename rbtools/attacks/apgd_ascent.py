@@ -41,13 +41,12 @@ def apgd(
     draw: int,
     keep_best: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Make `count` steps from a random start; return images (N, C, H, W) in [0, 1], and which broke (N,).
+    """Run `count` steps from a random start: images (N, C, H, W) in [0, 1], and which are broken (N,).
 
     eps is in pixel units of [0, 1]. An example is broken, and dropped, as soon as an iterate fools the model.
     Unbroken examples are returned unchanged, or with `keep_best` as the points of largest loss before the
-    last iterate. `draw` is the number of the random start. In L1 the first steps are in larger balls, where
-    points that fool the model do not count; the steps in the last ball start from the projection of the best
-    point.
+    last iterate. `draw` numbers the random start. In L1 the first steps are in larger balls, whose points
+    break no example; the steps in the last ball start from the projection of the best point.
     """
     balls = radii(eps, count) if norm == "l1" else [(eps, count)]
     start = border_start(batch.images, batch.draws, balls[0][0], norm, draw)
@@ -245,8 +244,7 @@ class HalvingAscent(Ascent):
         super().note(loss, gradient)
 
     def check(self, number: int) -> None:
-        """At a checkpoint, halve the step size of examples whose loss stalled, and return them to their best
-        point."""
+        """At a checkpoint, halve the step size of stalled examples, and return them to their best point."""
         if number not in self.checkpoints:
             return
         gap = number - self.last_checkpoint
@@ -271,8 +269,7 @@ def radii(eps: float, count: int) -> list[tuple[float, int]]:
 def sparse_direction(gradient: Tensor, entries: Tensor) -> Tensor:
     """The signs of the largest `entries` (N,) of the gradient, scaled to L1 norm 1; zeros stay zeros.
 
-    Entries that are as large as the smallest of these are included. Shape: gradient (N, C, H, W); the result
-    as gradient.
+    Entries equal to the smallest of these are included. Shape: gradient (N, C, H, W); the result as gradient.
     """
     sizes = gradient.abs().flatten(1)
     last = entries.long().clamp(1, sizes.shape[1]) - 1

@@ -217,7 +217,7 @@ class SequentialAttack(Attack):
         seed: int = 0,
         examples: Tensor | None = None,
     ) -> Tensor:
-        """Perturb `images` (N, C, H, W), in [0, 1] or uint8, as the base class says.
+        """Perturb `images` (N, C, H, W), in [0, 1] or uint8, as described in the base class.
 
         Without `draws` the random numbers are the same as in a run of the command with `seed`; `examples`,
         int64 (N,), are the positions of the images in their data set (by default image i is example i).

@@ -1,4 +1,4 @@
-"""The nearest adversarial example by several minimal-norm attacks: what `rb-attack curve` runs."""
+"""The attack of `rb-attack curve`: the nearest adversarial example of several minimal-norm attacks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The one loop of attacks by gradient steps.
 
-Each step asks the attack for points, looks at the model there, drops the examples that are broken, and tells
-the attack the loss and the gradient of the others.
+Each step asks the attack for points, evaluates the model at these points, drops the examples that are broken,
+and passes the loss and the gradient of the other examples to the attack.
 """
 
 from __future__ import annotations

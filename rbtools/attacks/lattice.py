@@ -4,8 +4,7 @@ The search itself stays as it is: its points are real numbers, but the model get
 each point (`OnLattice`), so that every decision of the search is about an image that exists. Gradients are
 computed at that image; small steps add up in the point. At the end each point is rounded so that it stays in
 the ball (`project`). In L-infinity the result is the image that the model saw. In L2 and L1 the nearest 8-bit
-image may be outside the ball: if rounding into the ball undoes a success, the search runs again in smaller
-balls.
+image may be outside the ball: if rounding into the ball undoes a success, smaller balls are searched.
 """
 
 from __future__ import annotations
@@ -31,11 +30,7 @@ if TYPE_CHECKING:
 
 _LEVELS = 255
 _SLACK = 1e-6  # relative tolerance of a distance, for the rounding of float32
-_SMALLER = (
-    0.97,
-    0.9,
-    0.75,
-)  # shares of eps for the searches that follow in L2 and L1 if rounding undid a success
+_SMALLER = (0.97, 0.9, 0.75)  # shares of eps for new searches in L2 and L1 after rounding undid a success
 
 
 def grid_param() -> Any:

@@ -1,8 +1,8 @@
 """Run AutoAttack's own code (the package pyautoattack) as an attack of this package.
 
 That code prints, reseeds the global generators, writes into the model's logits, needs contiguous tensors, and
-fails on empty batches, few classes and models that ignore their input. All of that is worked around
-here, so that the attacks that use it stay short. Imports torch: import inside functions only.
+fails on empty batches, few classes and models that ignore their input. This module works around all of this,
+so that the attacks stay short. It imports torch: import it inside functions only.
 """
 
 from __future__ import annotations

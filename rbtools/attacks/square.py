@@ -1,7 +1,8 @@
 """Square: random search with squares of pixels, without gradients; in L1 as in Croce and Hein 2021.
 
 The best image so far is one buffer: a query writes its square into it, and if the margin does not fall the
-old square is written back. Random numbers belong to the example and are drawn for many queries at a time.
+old square is written back. Each example has its own random numbers, which are drawn for many queries at a
+time.
 
 A square that changes nothing, or was rejected since the best image last changed, needs no query. Each image
 advances through its queries independently, so that batches stay full.

@@ -43,7 +43,7 @@ class Target(Protocol):
         """The parts of the model that attacks may use."""
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K), at least float32; they carry a graph where the images require a gradient."""
+        """Logits (N, K), at least float32, with a graph if the images require a gradient."""
 
     def take(self, rows: Tensor | slice) -> Target:
         """The target for some examples, by positions or by a mask: image i must belong to example i."""
@@ -189,7 +189,8 @@ class Network:
     def chunks(self, count: int) -> Iterator[slice]:
         """The rows of `count` examples that go through the model at once.
 
-        An attack gets more examples than a chunk holds, so that chunks stay full as broken examples leave.
+        An attack gets more examples than a chunk holds, so that chunks stay full when broken examples are
+        dropped.
         """
         size = self.chunk_size or max(count, 1)
         if count <= size:

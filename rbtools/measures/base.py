@@ -107,7 +107,7 @@ class Measure(registry.Registered):
 
     @classmethod
     def asked(cls, words: Collection[str]) -> dict[str, Any]:
-        """The fields that the words in requested names determine, such as "weight" in "weight.trace"."""
+        """The fields that follow from words in the requested names, such as "weight" in "weight.trace"."""
         return {}
 
     def settings(self, value: str) -> dict[str, Any]:

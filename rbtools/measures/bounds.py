@@ -137,8 +137,7 @@ def _quadrature() -> tuple[Array, Array]:
 def hermite(function: Callable[[Array], Array], order: int) -> float:
     """The coefficient E[f(z) h_r(z)], z standard normal, of the normalised Hermite polynomial h_r.
 
-    Computed by Gauss-Legendre quadrature on each side of 0, where activations may have a kink; exact to
-    1e-10.
+    By Gauss-Legendre quadrature on each side of 0, where activations may have a kink; exact to 1e-10.
     """
     nodes, weights = _quadrature()
     total = 0.0
@@ -183,9 +182,8 @@ def prbench4(constants: Constants, gamma: float, n: int, steps: int, c: float | 
 
     The least over t0 = 1 ... T of t0/n + (2 phi^2 + n phi chi) (T/t0)^(c psi) / (psi (n-1)), after Hardt,
     Recht and Singer (2016), theorem 3.12; at t0 = 1 it equals `prbench1`, so it is never larger. If c is None
-    the power is 1, as in the text. The appendix' theorem 4 (eq. 150) also uses the best t0; this function
-    computes the minimum itself and not the closed form printed there. Arguments and `vacuous`: as in
-    `prbench1`.
+    the power is 1, as in the text. The appendix' theorem 4 (eq. 150) also uses the best t0; this is the
+    minimum itself, not the closed form printed there. Arguments and `vacuous`: as in `prbench1`.
     """
     return _stability(*_of_worst_point(constants, gamma), gamma, n, steps, c, best=True)
 
@@ -245,8 +243,7 @@ def prbench2(
 def _stability(
     phi: float, chi: float, psi: float, gamma: float, n: int, steps: int, c: float | None, best: bool = False
 ) -> Bound:
-    """t0/n + (2 phi^2 + n phi chi) (T/t0)^power / (psi (n-1)), where power is c psi or 1, t0 is 1 or the
-    `best`."""
+    """t0/n + (2 phi^2 + n phi chi) (T/t0)^power / (psi (n-1)); power: c psi or 1; t0: 1 or the `best`."""
     if n < 2 or steps < 0 or gamma < 0:
         raise RbError(
             f"The bound is for n >= 2 training images, steps and gamma from 0 on; there are {n}, {steps} and"
@@ -267,9 +264,7 @@ def _stability(
         inputs["t0"] = first
     value = _at_start(first, scale, power, n, steps)
     if not math.isfinite(value):
-        return Bound(
-            formula, None, inputs, True, "the bound is larger than any number that can be represented"
-        )
+        return Bound(formula, None, inputs, True, "the bound is larger than any number in float64")
     return Bound(formula, value, inputs, value >= 1)
 
 
@@ -338,8 +333,8 @@ def wci_variances(norms: Sequence[float], traces: Sequence[float], temperature: 
 
 
 def wci3(traces: Sequence[float], variances: Sequence[float], largest: float = 1.0) -> Bound:
-    """WCI's lemma 3: the sum over layers of Tr(H_l) sigma_l^2 bounds what noise N(0, sigma_l^2 I) on the
-    weights adds to the loss.
+    """WCI's lemma 3: the sum over layers of Tr(H_l) sigma_l^2 bounds the increase of the loss under noise
+    N(0, sigma_l^2 I) on the weights.
 
     traces, variances: one number per layer; a layer of infinite variance, without curvature, adds nothing.
     Vacuous from the largest loss C on.

@@ -22,8 +22,7 @@ class Hessian(Measure):
     hessian.weight is the Hessian with respect to all weights (computed by Jung et al. 2023); hessian.input is
     the Hessian of each image's loss with respect to the image, and the values are means over images (Zhao et
     al. 2020 argue with it). lmax is the largest eigenvalue, by Lanczos; top2, top3 ... the next largest; labs
-    the eigenvalue of largest absolute value, with its sign, by power iteration; trace is estimated with
-    Hutchinson's probes.
+    the eigenvalue of largest absolute value, with its sign, by power iteration; trace by Hutchinson's probes.
     """
 
     name = "hessian"
@@ -126,8 +125,7 @@ class Hessian(Measure):
 
 
 def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, tolerance: float) -> Tensor:
-    """The `top` largest eigenvalues of each row's operator: float64 (R, top), filled with NaN if there are
-    fewer.
+    """The `top` largest eigenvalues of each row's operator: float64 (R, top), NaN if there are fewer.
 
     Lanczos (1950) with full reorthogonalisation. A row is done when the residuals of its `top` largest Ritz
     values are at most `tolerance` times its largest absolute Ritz value, or after `iterations` products. If

@@ -41,8 +41,7 @@ class WCI(Measure):
     probes: int = param(20, "Random vectors for a trace.", check="positive")
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        """`layers`: names; `norms`: squared Frobenius norms; `traces`: for each probe a row with one number
-        per layer."""
+        """`layers`: names; `norms`: squared Frobenius norms; `traces`: per probe one number per layer."""
         layers = derivatives.layers(model)
         names = list(layers.values())
         weights = derivatives.weights_of(model, names)
@@ -51,8 +50,7 @@ class WCI(Measure):
         return {"layers": list(layers), "norms": norms, "traces": rows}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The index, and the trace of all layers; standard errors are over probes, for the index by
-        jackknife.
+        """The index and the trace of all layers; standard errors are over probes, for the index by jackknife.
 
         A layer's trace is for the loss on all batches: the mean of the batches' traces, weighted by their
         sizes. For a layer that counts as 0, the error of the index includes its contribution at a trace of
@@ -163,9 +161,8 @@ def _linear_traces(
 ) -> list[list[float]]:
     """Estimates of the traces if logits are piecewise linear: `count` rows with a number for each weight.
 
-    An estimate is the sum over groups of |sum over a group's images of J' S u|^2 / N. u: random signs (N, K),
-    different for each image; S = diag(sqrt p) - p sqrt(p)', so that S S' = C. Groups do not depend on the
-    chunk.
+    An estimate is the sum over groups of |sum over a group's images of J' S u|^2 / N. u: independent random
+    signs (N, K); S = diag(sqrt p) - p sqrt(p)', so that S S' = C. Groups do not depend on the chunk.
     """
     weights = derivatives.weights_of(model, names)
     size = sum(value.numel() for value in weights.values())

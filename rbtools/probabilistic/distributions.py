@@ -23,7 +23,7 @@ class Noise(Registered):
     """Base class of the noise distributions: the norm and clipping.
 
     PRBench does not say whether x + delta is clipped to [0, 1]; advbench does so in training and in
-    evaluation. Without clipping a model sees pixels that no image has.
+    evaluation. Without clipping a model gets pixel values that no image has.
     """
 
     name: ClassVar[str]

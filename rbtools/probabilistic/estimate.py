@@ -147,7 +147,8 @@ def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidenc
     rank-th smallest PR is q or more, all but rank - 1 images have a PR of q or more. If the (rank + more)-th
     smallest count is k or less, `more` + 1 of these images have at most k correct copies; for each image the
     probability of this is at most P[Bin(samples, q) <= k]. The upper end is the q at which the chance of this
-    is half of the error; the lower end mirrors it. Both hold for any PR of the images.
+    is half of the error; the lower end is found in the same way from below. Both ends hold for any PR of the
+    images.
     """
     n, tail, more = len(counts), (1 - confidence) / 2, rank // 10
 
@@ -234,8 +235,8 @@ def _of_decisions(passed: int, decisions: Sequence[int], confidence: float) -> E
     """ProbAcc from a test that is wrong for an image with probability at most 1 - confidence.
 
     In expectation at least a share `confidence` of the images that truly pass is not decided as failed, and
-    at least that share of those that truly fail is not decided as passed. Both shares are counts of images,
-    and bounded by the exact interval.
+    at least this share of the images that truly fail is not decided as passed. Both shares are counts of
+    images, and bounded by the exact interval.
     """
     n = len(decisions)
     high = clopper_pearson(n - decisions.count(0), n, confidence)[1] / confidence

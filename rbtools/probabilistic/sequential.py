@@ -16,7 +16,7 @@ from rbtools.lazy import np, special
 NEVER = 1 << 40
 
 # The share of the stake on a failure rate of 0, which decides images without failures soonest. The rest is
-# spread over (0, rho), so that images with a few failures are decided too, but later.
+# spread over (0, rho), so that images with a few failures are also decided, but later.
 ON_ZERO = 0.99
 # Failures are compared as counts: .01 * 100 may round to 1.0000000000000002 or to 1.0.
 COUNT_SLACK = 1e-9

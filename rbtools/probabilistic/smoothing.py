@@ -1,10 +1,10 @@
 """Certificates of randomised smoothing, on counts of noisy copies.
 
-The smoothed classifier g gives the class that the network gives most often for x + N(0, sigma^2 I). If that
-class has the probability pA > 1/2, g gives it everywhere within the L2 distance sigma * Phi^-1(pA) of x
-(Cohen, Rosenfeld and Kolter, "Certified Adversarial Robustness via Randomized Smoothing", ICML 2019, theorem
-1). `certified_radii` is CERTIFY of that paper (section 3.2.2): a fixed number of draws and an exact lower
-bound of pA. `stopping_plan` decides a list of radii with as few draws as possible.
+The smoothed classifier g returns the class that the network returns most often for x + N(0, sigma^2 I). If
+this class has the probability pA > 1/2, g returns it everywhere within the L2 distance sigma * Phi^-1(pA) of
+x (Cohen, Rosenfeld and Kolter, "Certified Adversarial Robustness via Randomized Smoothing", ICML 2019,
+theorem 1). `certified_radii` is CERTIFY of that paper (section 3.2.2): a fixed number of draws and an exact
+lower bound of pA. `stopping_plan` decides a list of radii with as few draws as possible.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def sum_all(tensors: Sequence[Tensor]) -> None:
 
 
 def sum_gradients(model: nn.Module) -> None:
-    """Sum the gradients of a model's weights over all processes; each process has those of its share."""
+    """Sum the gradients of a model's weights over all processes; each one has those of its share."""
     if count() > 1:
         sum_all([weight.grad for weight in model.parameters() if weight.grad is not None])
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def notices(
     recipe: Recipe, method: Method[Any], model: nn.Module, name: str, device: torch.device
 ) -> Iterator[str]:
-    """A sentence for each way in which the result differs from that of undivided batches in one process.
+    """A sentence for each way in which the result differs from undivided batches in one process.
 
     name: the network's name.
     """

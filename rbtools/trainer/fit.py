@@ -37,7 +37,7 @@ _OF_RECORDS = {
     "lr_rule": "the rule needs a network of a space; give lr",
     **dict.fromkeys(
         ("track", "every", "track_n", "stop_on", "stop_patience"),
-        "measurements during a training are for rb-train",
+        "measurements during training are for rb-train",
     ),
 }
 

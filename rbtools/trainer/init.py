@@ -30,7 +30,7 @@ def mixed_seed(seed: int, purpose: str) -> int:
 
 def network(task: TrainingTask, run: Run) -> nn.Module:
     """The network on the CPU, with its normalisation, if any, as its first layer. A checkpoint keeps its own
-    normalisation. Raises RbError if it has another architecture, or is for other data.
+    normalisation. Raises RbError if a checkpoint has another architecture, or is for other data.
     """
     arch, about, recipe = task.record["arch"], task.data.about, task.recipe
     if recipe.init == "checkpoint":

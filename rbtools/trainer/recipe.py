@@ -254,7 +254,7 @@ class Recipe:
             ("nesterov", self.optimizer == "sgd", "--optimizer adam, which has no Nesterov form"),
             ("milestones", stepped, f"{schedule}, which has no milestones"),
             ("decay", stepped, f"{schedule}, which has no milestones"),
-            ("weight_decay", "l2" not in self.regularize, "--regularize l2, which has a decay of its own"),
+            ("weight_decay", "l2" not in self.regularize, "--regularize l2, which has its own decay"),
             *(
                 (name, name.partition("_")[0] in self.regularize, f"no --regularize {name.partition('_')[0]}")
                 for name in ("l2", "cutout_length", "mixup_alpha", "awp_gamma", "awp_warmup", "wci_weight")

@@ -74,7 +74,7 @@ class EvalCopy(nn.Module):
 def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> EvalCopy | None:
     """The evaluation copy of a model; None for one without parameters.
 
-    Raises ValueError if the copy gives other logits, and any error of tracing the network.
+    Raises ValueError if the copy's logits differ, and any error that occurs while the network is traced.
     """
     own = model.network if isinstance(model, Preprocessed) else model
     parameter = next(own.parameters(), None)

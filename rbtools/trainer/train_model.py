@@ -159,7 +159,7 @@ class _StoredTraining:
         """The stored result, if it is complete, or None."""
         plain = self.store.result(self.weights_key)
         if not isinstance(plain, dict) or "checkpoint" not in plain:
-            return None  # a store of other people may contain anything
+            return None  # another user's store may contain anything
         self.lacks_weights = not all(map(self.store.has_object, self.recipe.stored(plain)))
         if self.lacks_weights:
             return None

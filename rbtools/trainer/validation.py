@@ -80,7 +80,7 @@ def attack_of(method: Method) -> Any:
 
 
 def settings(method: Method) -> dict[str, Any]:
-    """The settings of that attack, for the record."""
+    """The settings of this attack, for the record."""
     attack = attack_of(method)
     return {"attack": "pgd", "eps": attack.eps, "step_size": attack.step_size, "steps": STEPS}
 

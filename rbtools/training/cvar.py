@@ -30,7 +30,7 @@ class CVaR(Sampled):
     """
 
     name = "cvar"
-    version = 2  # since 2 every image has a gradient, with prl and, for equal losses, with exact
+    version = 2  # since 2 every image has a gradient, with prl, and with exact if losses are equal
 
     beta: float = param(0.5, "The share of losses in the tail.", check="positive")
     tail: str = param(

@@ -13,7 +13,7 @@ from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing(Adversarial):
-    """CE + lambda * ||p(x') - p(x)||^2; `classified`: whether the cross-entropy is that of x or of x'.
+    """CE + lambda * ||p(x') - p(x)||^2; `classified`: whether the cross-entropy is at x or at x'.
 
     p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). If also `distance="l2"`, the
     second term is lambda * ||z(x') - z(x)||, z the logits, as in PRBench's code (wellzline/PRBenchmark,
@@ -51,7 +51,7 @@ class Pairing(Adversarial):
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
         if self.extra_pass:
             # PRBench's code computes the logits of the cross-entropy and those of the pair separately, in
-            # this order. The values are the same; BatchNorm's running statistics see three batches.
+            # this order. The values are the same; BatchNorm's running statistics get three batches.
             with torch.no_grad():
                 model(images if self.classified == "clean" else inner_result)
             adversarial, clean = model(inner_result), model(images)
