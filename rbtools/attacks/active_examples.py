@@ -125,8 +125,7 @@ class ActiveExamples:
     """The examples of a loop; the result of a broken example is the first point that fooled the model.
 
     schedule: used instead of the batch's own schedule. result: (N, C, H, W), at first the images; broken:
-    bool (N,). row: the indices of the examples that the loop works on; on a GPU they may include broken
-    examples.
+    bool (N,). row: the indices of the examples that the loop works on; on a GPU also broken ones.
     """
 
     def __init__(self, batch: AttackBatch, schedule: CheckSchedule | None = None) -> None:

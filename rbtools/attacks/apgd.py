@@ -103,8 +103,7 @@ class APGDDLR(APGDCE):
     """Auto-PGD on the difference of logits ratio, DLR (Croce and Hein 2020, arXiv:2003.01690).
 
     The loss is the margin divided by the difference of the first and the third logit, so it does not depend
-    on the scale of the logits. It needs three classes: for a model with two classes the loss is the margin
-    itself.
+    on the scale of the logits. It needs three classes: for two classes it is the margin itself.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """

@@ -60,8 +60,7 @@ def backend_param() -> Any:
 
 class _WithFields:
     """Adds the fields `grid` and `eot` to every dataclass that inherits from it. It is not a dataclass
-    itself: if it were frozen, a subclass that is not frozen would fail with an error that does not name the
-    cause."""
+    itself: if it were frozen, a subclass that is not frozen would fail with an unclear error."""
 
     if TYPE_CHECKING:
         grid: str

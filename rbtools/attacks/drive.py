@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Iterate(ExampleRows):
     """The examples of a run, one row each. Attacks that need more fields define a subclass.
 
-    images, points: (N, C, H, W) in [0, 1], the unchanged images and the current points; goal: the loss that
-    is increased.
+    images, points: (N, C, H, W) in [0, 1], the unchanged images and the current points; goal: the increased
+    loss.
     """
 
     images: Tensor

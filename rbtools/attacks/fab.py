@@ -32,9 +32,8 @@ class FAB(ReferenceBackend):
     """Fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044), without targets.
 
     It searches for the nearest adversarial example; an example is broken, and dropped, once an adversarial
-    example within eps is found. Every step computes the gradients of all classes; `fab-t` computes only two,
-    so it is suitable for many classes. The first run starts at the image. Unbroken examples are returned
-    unchanged.
+    example within eps is found. Every step computes the gradients of all classes; `fab-t` computes two and
+    suits many classes. The first run starts at the image. Unbroken examples are returned unchanged.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -254,8 +253,7 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
 
 
 def _steepest_first(slope: Tensor, room: Tensor, wanted: Tensor) -> Tensor:
-    """The moves of the coordinates (N, d) with the least L1 norm for which slope times move sums to `wanted`
-    (N,)."""
+    """The moves (N, d) of least L1 norm for which slope times move sums to `wanted` (N,)."""
     slopes, order = slope.sort(dim=1, descending=True)
     rooms = room.gather(1, order)
     gains = slopes * rooms

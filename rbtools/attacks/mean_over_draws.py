@@ -2,8 +2,7 @@
 
 Every gradient, loss and logit is a mean over draws of the model. A point is kept for its failure rate, not
 because one draw fails: for each example the points that failed most often are kept, and at the end new draws
-choose one of them. Random numbers depend only on (seed, example, pass), so that no result depends on the
-batch.
+choose one of them. Random numbers depend only on (seed, example, pass), so no result depends on the batch.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ class MIFGSM(SteppedAttack):
 
     A step follows the sum, with momentum, of the gradients so far, each divided by its mean absolute value:
     in L-infinity the sign of the sum, in L2 its direction. The run starts at the image, and the last iterate
-    counts, whatever the model under attack predicts before. The numbers of steps, step size and momentum are
-    the paper's.
+    counts, whatever the model under attack predicts before. Steps, step size and momentum are the paper's.
 
     `diversity=0.5` is input diversity (DI, Xie et al. 2019, arXiv:1803.06978) with the paper's probability:
     with this probability a gradient is computed on a smaller copy of the image, placed at random on a black

@@ -25,8 +25,7 @@ class Replays:
 
     On a GPU the third call with the same shapes is captured as a CUDA graph, which later calls replay: from
     then on `step` must not depend on anything else that changes, and must not wait for the GPU. The first
-    replay is compared with a call of `step`; if they differ, or the network cannot be captured, `step` is
-    always called.
+    replay is compared with a call of `step`; if they differ, or the capture fails, `step` is always called.
     """
 
     def __init__(

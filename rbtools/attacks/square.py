@@ -1,8 +1,7 @@
 """Square: random search with squares of pixels, without gradients; in L1 as in Croce and Hein 2021.
 
 The best image so far is one buffer: a query writes its square into it, and if the margin does not fall the
-old square is written back. Each example has its own random numbers, which are drawn for many queries at a
-time.
+old square is written back. Each example has its own random numbers, drawn for many queries at a time.
 
 A square that changes nothing, or was rejected since the best image last changed, needs no query. Each image
 advances through its queries independently, so that batches stay full.
@@ -85,8 +84,7 @@ class Square(ReferenceBackend):
         return float(self.p / 2 ** sum(query > after for after in HALVED_AFTER))
 
     def side(self, query: int, height: int, width: int) -> int:
-        """Side of the square of a query in pixels; in l2 and l1 odd and at least 3, because the square needs
-        a centre."""
+        """Side of a query's square in pixels; in l2 and l1 odd and at least 3, because it needs a centre."""
         side = max(round(math.sqrt(self.share(query) * height * width)), 1)
         if self.norm != "linf":
             side = max(side, 3) | 1
@@ -262,8 +260,7 @@ def _ask(model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
 
 
 def _stripes(batch: AttackBatch, eps: float, restart: int) -> Tensor:
-    """The start in linf: vertical stripes x + eps or x - eps, a sign per channel and column, clipped to the
-    box."""
+    """The start in linf: vertical stripes x + eps or x - eps, a sign per channel and column, in [0, 1]."""
     channels, width = batch.images.shape[1], batch.images.shape[3]
     bits = batch.draws.child("stripes").integers(2, (channels, 1, width), draw=restart)
     signs: Tensor = bits.to(batch.images) * 2 - 1

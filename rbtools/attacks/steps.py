@@ -88,13 +88,11 @@ _L1_ROUNDS_UNCHECKED = 16  # on a GPU, where a check of convergence would have t
 
 
 def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
-    """The nearest point in L2 that is in the L1 ball of radius eps around 0 and has entries of at most
-    `room`.
+    """The point nearest in L2 in the L1 ball of radius eps around 0 with entries of at most `room`.
 
     Croce and Hein 2021 (arXiv:2103.01208): sign(delta) clip(|delta| - t, 0, room), with the least t >= 0 for
     which the sum of absolute values is at most eps. This sum is piecewise linear in t. Each round solves the
-    linear piece at t; if its solution is outside the interval that contains t, the interval is halved
-    instead.
+    linear piece at t; if its solution is outside the interval of t, the interval is halved.
 
     Shape: delta and room (N, C, H, W), room >= 0; eps one per batch or (N, 1, 1, 1); the result as delta.
     """

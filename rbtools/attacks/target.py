@@ -189,8 +189,7 @@ class Network:
     def chunks(self, count: int) -> Iterator[slice]:
         """The rows of `count` examples that go through the model at once.
 
-        An attack gets more examples than a chunk holds, so that chunks stay full when broken examples are
-        dropped.
+        An attack gets more examples than a chunk holds, so that chunks stay full when some are dropped.
         """
         size = self.chunk_size or max(count, 1)
         if count <= size:

@@ -119,8 +119,7 @@ class Smooth(Registered):
     def certified(self, counts: np.ndarray, questions: tuple[float, ...]) -> np.ndarray:
         """The certified radius (n,) of each image's selected class, NaN if the classifier abstains.
 
-        counts: the rows (n, 5) of `smoothed_counts.count`. With `adaptive` it is the largest certified
-        question.
+        counts: the rows (n, 5) of `smoothed_counts.count`. With `adaptive`: the largest certified question.
         """
         if not self.adaptive:
             return smoothing.certified_radii(counts[:, 3], counts[:, 2], self.sigma, self.alpha)

@@ -36,9 +36,8 @@ class Frost(Corruption):
     """c x + d times a random crop of a picture of frost; constants (c, d).
 
     The photographs are those of the package imagecorruptions, if it is installed; else pictures in their
-    colours are generated. Results name which were used. With the constants of CIFAR-10-C pictures are reduced
-    to a fifth for images of 32 pixels (less for larger images), with those of ImageNet-C they keep their
-    size.
+    colours are generated. Results name which were used. With CIFAR-10-C's constants pictures are reduced to a
+    fifth for images of 32 pixels (less for larger images), with ImageNet-C's they keep their size.
     """
 
     name = "frost"

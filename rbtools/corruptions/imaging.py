@@ -33,8 +33,7 @@ def gaussian_matrix(size: int, sigma: float, truncate: float, mirror: bool) -> T
     """The blur of a line of pixels by a Gaussian as a matrix, float64 (size, size).
 
     The kernel extends to truncate * sigma pixels, rounded, and sums to 1. Beyond the border the edge pixel is
-    repeated (scipy's "nearest"); with `mirror` the line is mirrored, and its edge pixel occurs twice
-    ("reflect").
+    repeated (scipy's "nearest"); with `mirror` the line is mirrored with its edge pixel twice ("reflect").
     """
     reach = int(truncate * sigma + 0.5)
     weights = [math.exp(-0.5 * (k / sigma) ** 2) if reach else 1.0 for k in range(-reach, reach + 1)]
@@ -92,8 +91,7 @@ def motion_blurred(planes: Tensor, radius: int, sigma: float, angles: Tensor) ->
     """Blur float32 planes (N, C, H, W) along a line from each pixel, at an angle (N,) for each image.
 
     ImageMagick's motion blur: 2 r + 1 taps of half a Gaussian, one per pixel along the line, each at the
-    nearest pixel; beyond the border the edge pixels are repeated. Angles are in degrees, clockwise from the
-    right.
+    nearest pixel; beyond the border edge pixels are repeated. Angles: degrees, clockwise from the right.
     """
     width = 2 * radius + 1
     weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(width)]

@@ -16,9 +16,8 @@ Constant = tuple[float, float, float, float, int, float, float]
 class Snow(Corruption):
     """A layer of motion-blurred flakes, added to a whitened image as it is and turned by 180 degrees.
 
-    Constants: mean and standard deviation of the noise that makes the flakes, its zoom, the level below which
-    there are no flakes, radius and sigma of the motion blur (at -135 to -45 degrees), and the share of the
-    image that stays.
+    Constants: mean and deviation of the noise that makes the flakes, its zoom, the level below which there
+    are no flakes, radius and sigma of the motion blur (at -135 to -45 degrees), and the image's share.
     """
 
     name = "snow"

@@ -92,8 +92,7 @@ class Measure(registry.Registered):
 
     @property
     def attacks(self) -> int:
-        """The number of attacks that make its perturbed batches; each starts from the previous attack's
-        result."""
+        """The number of attacks on its perturbed batches; each starts from the result of the previous one."""
         return 0
 
     @property
@@ -119,8 +118,7 @@ class Measure(registry.Registered):
         raise NotImplementedError
 
     def joined(self, pieces: Sequence[BatchResult]) -> BatchResult:
-        """The result of a batch from the results of its consecutive pieces: lists with a number for each
-        image."""
+        """The result of a batch from those of its consecutive pieces: lists with a number for each image."""
         if len(pieces) == 1:
             return pieces[0]
         return {name: [number for piece in pieces for number in piece[name]] for name in pieces[0]}

@@ -57,8 +57,7 @@ class BoundMeasure(Measure):
     Constants of PRBench that are not given are estimated as the largest values on the images, which are lower
     bounds of the constants; the record notes this. `smooth_theta_local` in the record contains the mean and
     the least beta_theta^(i) over single images (eq. 126); beta_theta is the largest. Settings of the training
-    (images n, updates T, weight lambda of a term such as TRADES') are taken from the record if they are not
-    given.
+    (images n, updates T, weight lambda of a term such as TRADES') come from the record if they are not given.
     """
 
     name = "bound"

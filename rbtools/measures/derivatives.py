@@ -31,9 +31,7 @@ def weights_of(model: nn.Module, names: Sequence[str] | None = None) -> Weights:
     """
     weights = {name: value.detach() for name, value in model.named_parameters()}
     if not weights:
-        raise RbError(
-            "The model has no parameters, so nothing depends on its weights. Measure another model."
-        )
+        raise RbError("The model has no parameters, so nothing depends on its weights. Use another model.")
     return weights if names is None else {name: weights[name] for name in names}
 
 

@@ -18,9 +18,9 @@ class Nu(Measure):
     """Mean over the images of the largest distance |p(x + d) - p(x)| of softmax outputs for |d| <= eps.
 
     PRBench eq. 17: both norms are L2, and nu is the largest value over the images, nu.max; with `norm` linf,
-    d is in the ball of the attacks. Gradient steps increase the distance from a uniform start in the ball and
-    the box, for the given weights, and the best iterate counts, so the result is a lower bound. --eps is in
-    1/255 for either norm.
+    d is in the ball of the attacks. Gradient steps increase the distance, for the given weights, from a
+    uniform start in ball and box; the best iterate counts, so the result is a lower bound. --eps is always in
+    1/255.
     """
 
     name = "nu"

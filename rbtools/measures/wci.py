@@ -53,8 +53,8 @@ class WCI(Measure):
         """The index and the trace of all layers; standard errors are over probes, for the index by jackknife.
 
         A layer's trace is for the loss on all batches: the mean of the batches' traces, weighted by their
-        sizes. For a layer that counts as 0, the error of the index includes its contribution at a trace of
-        one standard error.
+        sizes. For a layer that counts as 0, the index' error includes its contribution at a trace of one
+        standard error.
         """
         layers, norms = results[0]["layers"], results[0]["norms"]
         share = [size / sum(sizes) for size in sizes]

@@ -147,8 +147,7 @@ def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidenc
     rank-th smallest PR is q or more, all but rank - 1 images have a PR of q or more. If the (rank + more)-th
     smallest count is k or less, `more` + 1 of these images have at most k correct copies; for each image the
     probability of this is at most P[Bin(samples, q) <= k]. The upper end is the q at which the chance of this
-    is half of the error; the lower end is found in the same way from below. Both ends hold for any PR of the
-    images.
+    is half of the error; the lower end is found in the same way. Both ends hold for any PR of the images.
     """
     n, tail, more = len(counts), (1 - confidence) / 2, rank // 10
 

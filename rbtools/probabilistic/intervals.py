@@ -172,8 +172,7 @@ OF_IMAGES_VERSION = 4
 
 
 def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -> Interval:
-    """The 95 % interval of the mean of two or more numbers (N,), one per image. Its lower end is at least
-    `least`.
+    """The 95 % interval, cut off below `least`, of the mean of two or more numbers (N,), one per image.
 
     Each end is the outer one of Student's and Hall's ends. Images unlike any seen image may be up to 3/N of
     all (the rule of three, Hanley and Lippman-Hand, JAMA 249, 1983), and are assumed to be as extreme as the

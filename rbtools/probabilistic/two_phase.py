@@ -98,10 +98,9 @@ def estimate(parts: Sequence[Stratum], confidence: float = 0.95) -> TwoPhaseEsti
 
     The ends of the interval are posterior quantiles of the result of sampling all survivors. Strata have
     independent priors: Beta(1/2, 1/2) for the lower end, Beta(0, 1/2) for the upper one, so that a stratum
-    without a broken image in the sample may have no broken image. If a stratum has no sampled image, because
-    there are fewer sampled images than strata, the share of all sampled images that broke is used for it; for
-    the interval it may have lost none or all of its images. Raises ValueError if there are survivors and none
-    was sampled.
+    without a broken image in the sample may have no broken image. A stratum without a sampled image, if fewer
+    images than strata were sampled, gets the share of all sampled images that broke; for the interval it may
+    have lost none or all of its images. Raises ValueError if there are survivors and none was sampled.
     """
     survivors, seen = sum(part.size for part in parts), sum(part.broken for part in parts)
     sampled = sum(part.sampled for part in parts)
@@ -157,8 +156,7 @@ def population_interval(robust: float, interval: tuple[float, float], n: int) ->
 
 
 def looks(survivors: int) -> list[int]:
-    """The sample sizes at which a run with a goal of precision checks its interval; the last is all
-    survivors."""
+    """The sample sizes at which a run with a goal of precision checks its interval; the last is all."""
     schedule = []
     size = 48.0
     while size < survivors:

@@ -28,8 +28,7 @@ class ExampleNumbers(TorchDispatchMode):
 
     A result with one row for each example, or the same number of consecutive rows for each, is filled row by
     row. Every other random operation is left as it is, and `shared` is true afterwards: its numbers depend on
-    the batch, as do those of NumPy and of Python. `kinds`: which kinds of operations occurred, "dropout" or
-    "noise".
+    the batch, as do those of NumPy and of Python. `kinds`: which operations occurred, "dropout" or "noise".
 
     examples, passes: int64 (N,), on the device of the images. Raises ValueError for passes outside [0, 2^31).
     """

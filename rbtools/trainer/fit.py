@@ -137,8 +137,7 @@ def fit(
 
 
 def _trained(task: TrainingTask, model: nn.Module, run: Run, device: torch.device) -> dict[str, Any]:
-    """Train the model on its device, load the weights that the recipe selects, and return the result's
-    fields."""
+    """Train the model on its device, load the weights selected by the recipe, return the result's fields."""
     weights: list[dict[str, Tensor]] = []
 
     def keep(network: nn.Module) -> str:
@@ -269,8 +268,7 @@ def read_data(data: Any) -> FitData:
 
 
 def check_model(model: nn.Module, data: FitData, device: torch.device) -> int:
-    """The number of outputs of a model on the device. Raises RbError unless the outputs are logits of the
-    images."""
+    """The number of outputs of a model on the device. Raises RbError unless they are logits."""
     images = pixels(data.images[:2].to(device))
     try:
         with torch.no_grad(), mode(model, train=False):

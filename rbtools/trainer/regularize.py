@@ -91,8 +91,7 @@ def perturbed_weights(
 
     With `ascent.step_inside`, a step that the optimiser makes inside the block is kept: afterwards only the
     perturbation is subtracted. Otherwise the weights from before the block are restored. If several processes
-    share a batch, `total` sums their gradients in place; a process without a share of the batch has no
-    `loss`.
+    share a batch, `total` sums their gradients in place; a process without a share has no `loss`.
     """
     weights = [value for value in model.parameters() if value.requires_grad and ascent.moves(value)]
     statistics = _copies(model.buffers())

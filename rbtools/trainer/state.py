@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class TrainState:
-    """The state after an epoch; order and draws of the next epoch follow from the seed and the epoch's
-    number.
+    """The state after an epoch; order and draws of the next epoch follow from the seed and its number.
 
     model: the network in training; averaged: its averaged weights (--ema). carried: the method's tensors with
     an entry for each example, by name. epoch: how many epochs are done. history, tracked: map each quantity
@@ -105,8 +104,7 @@ def allocate_carried(
     method: Method, examples: int, shape: Sequence[int], device: torch.device
 ) -> dict[str, Tensor]:
     """Zeros, float16 (examples, C, H, W), for each name of `method.carried`: on the device if they take at
-    most half of its free memory, else in the machine's memory. Raises RbError if they do not fit there
-    either.
+    most half of its free memory, else in the machine's memory. Raises RbError if they fit in neither.
     """
     if not method.carried:
         return {}

@@ -214,8 +214,7 @@ def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
 def _mean_and_std(
     normalize: str | Sequence[Sequence[float]], channels: int
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """Mean and standard deviation per channel, from a name (None for "none") or from one or more numbers
-    each."""
+    """Mean and standard deviation per channel, from a name (None for "none") or from numbers for each."""
     if normalize == "none":
         return None, None
     if isinstance(normalize, str):
@@ -243,9 +242,7 @@ def _initial_weights(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[s
             )
         file = recipe.init_file
         if file is not None and not os.path.isfile(file):
-            raise RbError(
-                f"--init-file {file} is not a file. Name the weights of the network, in timm's names."
-            )
+            raise RbError(f"--init-file {file} is not a file. Give the network's weights, in timm's names.")
         hashed = {} if file is None else {"file": run.store.file_hash(file)}
         return {"timm": record["arch"].get("name"), **hashed}
     if not record.get("checkpoint"):

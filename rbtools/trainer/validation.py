@@ -73,8 +73,7 @@ def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
 
 
 def attack_of(method: Method) -> Any:
-    """PGD in L-infinity with ten steps of a quarter of the radius; a method's own radius is used if it has
-    one."""
+    """PGD in L-infinity with ten steps of a quarter of the radius, which is the method's if it has one."""
     eps = min(getattr(method, "eps", 8 / 255), 1.0)  # on the sphere it may be larger
     return METHODS.build("pgd", eps=eps, step_size=2.5 * eps / STEPS, attack_steps=STEPS)
 

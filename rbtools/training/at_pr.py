@@ -29,8 +29,7 @@ class CandidateSettings(NamedTuple):
 class Walk(NamedTuple):
     """Depth and cross-entropy of each candidate, (N,), and the point before the last step, shaped as images.
 
-    The depth of a candidate that took no step is -inf; `last` is None if no candidate of the batch took a
-    step.
+    The depth of a candidate that took no step is -inf; `last` is None if no candidate took a step.
     """
 
     depth: Tensor
@@ -156,8 +155,7 @@ class ATPR(Method[Solution]):
 
     @property
     def reach(self) -> float:
-        """The largest sum of step lengths of the drawn or of the plain attack, whichever is smaller, in [0,
-        1] units."""
+        """The largest sum of step lengths of the drawn or the plain attack, whichever is less, on [0, 1]."""
         drawn = self.steps_max * self.step_max
         return min(drawn, self.plain_steps * self.plain_step) if self.first == "plain" else drawn
 

@@ -132,9 +132,7 @@ class CarriedPrior(Method[PriorStep]):
             values.clamp(-_LARGEST, _LARGEST).to(old.dtype)
             for old, values in zip(kept, result.following, strict=True)
         ]
-        if (
-            kept.delta.device != images.device
-        ):  # one copy for both tensors, because each copy waits for the device
+        if kept.delta.device != images.device:  # one copy for both, because each waits for the device
             following = list(torch.stack(following).to(kept.delta.device))
         for old, values in zip(kept, following, strict=True):
             old[places] = values
