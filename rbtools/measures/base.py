@@ -92,7 +92,7 @@ class Measure(registry.Registered):
 
     @property
     def attacks(self) -> int:
-        """The number of attacks on its perturbed batches; each starts from the result of the previous one."""
+        """The number of attacks that make its perturbed batches; each starts from the previous result."""
         return 0
 
     @property

@@ -19,8 +19,7 @@ class Nu(Measure):
 
     PRBench eq. 17: both norms are L2, and nu is the largest value over the images, nu.max; with `norm` linf,
     d is in the ball of the attacks. Gradient steps increase the distance, for the given weights, from a
-    uniform start in ball and box; the best iterate counts, so the result is a lower bound. --eps is always in
-    1/255.
+    uniform start in ball and box; the best iterate counts, so it is a lower bound. --eps is in 1/255.
     """
 
     name = "nu"

@@ -14,9 +14,8 @@ from rbtools.registry import param
 class Sharpness(Measure):
     """Cross-entropy on adversarial images with adversarially perturbed weights, minus that with the weights.
 
-    Wu et al. 2020 (arXiv:2004.05884): the weight tensor of each convolution and linear layer is moved one
-    step along its gradient; the norm of the step is `gamma` times the norm of the tensor. The adversarial
-    images are made with the unchanged model.
+    Wu et al. 2020 (arXiv:2004.05884): each convolution's and linear layer's weight tensor is moved one step
+    along its gradient; the step's norm is `gamma` times the tensor's. The attack is on the unchanged model.
     """
 
     name = "sharpness"
