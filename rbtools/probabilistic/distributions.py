@@ -84,7 +84,7 @@ class Noise(Registered):
         return copies[0] if samples is None else torch.stack(copies)
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """The draw-th draw of each example at radius 1: float32 (N, *shape)."""
+        """Draw number `draw` of each example at radius 1: float32 (N, *shape)."""
         return self.shaped(draws.normal((self.width(shape),), draw=draw), shape)
 
     def width(self, shape: tuple[int, ...]) -> int:
@@ -159,7 +159,7 @@ class Uniform(Noise):
         return low.add_(high.sub_(low).mul_(unit.add(1).div_(2))).clamp_(0, 1)
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """The draw-th draw of each example at radius 1: float32 (N, *shape).
+        """Draw number `draw` of each example at radius 1: float32 (N, *shape).
 
         In the L-infinity ball the 2^24 values are the odd multiples of 2^-24. They are exact in float32 and
         symmetric about 0; values 2 u - 1 with u in [0, 1) would not be symmetric.
@@ -219,7 +219,7 @@ class Laplace(Noise):
     }
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """The draw-th draw of each example at radius 1: float32 (N, *shape), from uniform numbers."""
+        """Draw number `draw` of each example at radius 1: float32 (N, *shape), from uniform numbers."""
         uniform = signed_uniform(draws, shape, draw)
         z = uniform.abs().neg_().log1p_().mul_(uniform.sign().neg_())
         return _projected(z.flatten(1), self.norm, math.sqrt(2)).view(-1, *shape)

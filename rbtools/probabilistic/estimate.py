@@ -152,8 +152,7 @@ def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidenc
     n, tail, more = len(counts), (1 - confidence) / 2, rank // 10
 
     def chance(images: int) -> float:
-        """The probability of an event per image for which at least `more` + 1 of `images` images have it with
-        probability `tail`."""
+        """The probability p for which P[Bin(images, p) >= more + 1] = tail."""
         return float(special.betaincinv(more + 1, images - more, tail))
 
     low, high = counts[rank - 1 - more], counts[min(rank + more, n) - 1]

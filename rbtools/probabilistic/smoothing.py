@@ -112,7 +112,7 @@ def stopping_plan(draws: int, radii: tuple[float, ...], sigma: float, alpha: flo
 
 
 def _first_look(rate: float, draws: int, alpha: float) -> int:
-    """The first number of draws at which an image without failures is certified, at this look's error."""
+    """The number of draws at the first look that can certify an image, if it has no failures."""
     need = math.log(_FIRST * alpha) / math.log1p(-rate) if rate > 0 else math.inf
     return draws if need > draws else min(math.ceil(math.ceil(need) / BLOCK) * BLOCK, draws)
 

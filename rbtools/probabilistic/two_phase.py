@@ -166,7 +166,7 @@ def looks(survivors: int) -> list[int]:
 
 
 def confidence_of_look(survivors: int, confidence: float = 0.95) -> float:
-    """The confidence that each look needs so that all looks hold together, by Bonferroni's inequality.
+    """The confidence of each look so that all looks hold with `confidence`, by Bonferroni's inequality.
 
     The look at all survivors cannot be wrong.
     """

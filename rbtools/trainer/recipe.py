@@ -34,7 +34,7 @@ class Recipe:
     measures/wci.py). `filter`: see training/chen_lee.py. `label_smoothing` s trains on (1 - s) * one-hot + s
     / K. `output` "random" is algorithm 1 of Wu et al. 2024. `lr_rule`: see trainer/optim.py. `track`: see
     trainer/tracking.py. If `augment`, `normalize`, `cutout_length` or `awp_gamma` is None, the usual value
-    for the data set or the method is used. `given` names the options that the user set beside a preset.
+    for the data set or the method is used. `given`: options set by the user in addition to a preset.
     """
 
     preset: str | None = param(

@@ -43,8 +43,8 @@ class ATPR(Method[Solution]):
     correctly. Each of the `candidates` is the result of an attack on the cross-entropy from a uniform start,
     with its own step size and number of steps, drawn for each image. From a misclassified candidate a walk
     (the paper's word) descends the loss, with the candidate's step size, until the point is classified
-    correctly, for at most `walk_steps` steps; the walk's L-infinity length is the depth of the candidate. The
-    deepest candidate is trained on, or the candidate with the highest loss if none is misclassified.
+    correctly, for at most `walk_steps` steps; the walk's L-infinity length is the depth of the candidate.
+    Training uses the deepest candidate, or the candidate with the highest loss if none is misclassified.
 
     PRBench's text gives neither the ranges of step size and steps nor the distance. Its walk follows the
     unnormalised gradient (`walk="grad"`); "sign" follows the signs of the gradient, "margin" the signs of the
