@@ -1,8 +1,8 @@
 """Adversarial attacks: pure functions of a model, images, labels and per-example draws.
 
-Each attack is one file and one line here. An attack has no device, seed or file; the evaluation projects
-its result onto the budget again and decides success in float32, so that a wrong attack cannot report a
-false number.
+Each attack is one file and one line here. An attack does not know the device or the seed and uses no files.
+The evaluation projects its result onto the budget again and decides success in float32, so that an attack
+with an error cannot report a false number.
 """
 
 from __future__ import annotations

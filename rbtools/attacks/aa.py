@@ -46,17 +46,18 @@ class AutoAttack(ReferenceBackend):
     """AutoAttack (Croce and Hein 2020, arXiv:2003.01690).
 
     standard: APGD-CE, targeted APGD, targeted FAB, Square; in L1 (arXiv:2103.01208) with five restarts of
-    APGD-CE and five targets of targeted APGD. plus: APGD-CE, APGD-DLR and FAB with five restarts
-    each, Square, targeted APGD, targeted FAB with five, as in AutoAttack's code. rand, for randomised models:
-    APGD-CE and APGD-DLR, each gradient a mean of 20. --attacks runs other attacks, with their defaults, and
-    the metric has their names (ensemble-fgsm-square.8), unless they are those of the standard variant. Each
-    attack gets the examples that the earlier ones did not break, and within an attack an example is dropped
-    as soon as it is broken. Unbroken examples are returned unchanged.
+    APGD-CE and five targets of targeted APGD. plus: APGD-CE, APGD-DLR and FAB with five restarts each,
+    Square, targeted APGD, and targeted FAB with five restarts, as in AutoAttack's code. rand, for randomised
+    models: APGD-CE and APGD-DLR, where each gradient is the mean over 20 passes. --attacks runs other attacks
+    with their defaults. The name of the metric then lists them (ensemble-fgsm-square.8), unless they are the
+    attacks of the standard variant. Each attack gets the examples that the earlier ones did not break, and
+    within an attack an example is dropped as soon as it is broken. Unbroken examples are returned unchanged.
 
-    DLR needs three classes and its targeted form four; with fewer classes the margin is used.
+    DLR needs three classes and targeted DLR four; with fewer classes the margin is used.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Raises RbError
-    for an unknown attack, or one without this norm, and where the code of backend pyautoattack fails.
+    for an unknown attack, for an attack that does not support the norm, and if the code of backend
+    pyautoattack fails.
     """
 
     name: ClassVar[str] = "aa"
@@ -87,7 +88,7 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def stem(self) -> str:
-        """`aa`, or `ensemble-fgsm-square` where other attacks run: the name does not depend on their
+        """`aa`, or a name such as `ensemble-fgsm-square` if other attacks run; it does not depend on their
         order."""
         if not self.attacks:
             return super().stem
@@ -157,13 +158,13 @@ class AutoAttack(ReferenceBackend):
         reference.verbose = False
         reference.logger = reference.apgd.logger = reference.apgd_targeted.logger = pyauto.logger
         pyauto.mend_ties(reference.square)
-        if self.named:  # else their constructors' five restarts would remain
+        if self.named:  # otherwise the five restarts of AutoAttack's constructors would remain
             reference.apgd.n_restarts = reference.apgd_targeted.n_restarts = reference.fab.n_restarts = 1
-        # Their code uses 9 targets for any number of classes, and fails with fewer classes.
+        # AutoAttack's code always uses 9 targets, and fails if the model has fewer wrong classes.
         plan = dict(self.plan)
         for name, theirs in (("apgd-t", reference.apgd_targeted), ("fab-t", reference.fab)):
             theirs.n_target_classes = min(plan.get(name, {}).get("targets", 9), tame.classes - 1)
-        # Their code runs the larger balls of L1 only in the standard variant.
+        # AutoAttack's code runs the larger balls of L1 only in the standard variant.
         reference.apgd.use_largereps = reference.apgd_targeted.use_largereps = self.norm == "l1"
 
         def perturb(images: Tensor, labels: Tensor) -> Tensor:

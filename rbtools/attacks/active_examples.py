@@ -1,11 +1,12 @@
-"""The examples of an attack without the broken ones, and the steps at which a loop drops those.
+"""The examples of an attack that are not broken yet, and the steps at which a loop drops broken examples.
 
 A check makes the host wait for all work of a GPU. On a CPU it costs nothing, so a broken example is dropped
 at once, which saves its remaining passes. On a GPU a loop works on all its examples, marks on the device
 which are broken, and checks every few steps; if less than half of them are active, the others are dropped.
-Both give the same points: an example has its own random numbers, and its computation does not depend on the
-others. A GPU searches on the fast copy of the model: an example that the copy misclassifies is judged by the
-model itself at the next check, and its search, which goes on meanwhile, ends only if the model agrees.
+Both ways give the same points: each example has its own random numbers, and its computation does not depend
+on the other examples. A search on a GPU uses the fast copy of the model. If the copy misclassifies an
+example, its search continues until the next check, where the model itself classifies the example; the search
+ends only if the model also misclassifies it.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
     from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
-    # From a model, a batch and whether more stages follow to (an image each, which of them fool the model).
+    # Maps a model, a batch and whether more stages follow to (one image per example, which fool the model).
     Stage = Callable[[Network, "AttackBatch", bool], tuple[Tensor, Tensor]]
 
 STILL_CORRECT, CLEAN = -1, -2
-"""Takes the place of a stage's number for an example that is misclassified without an attack."""
+"""Instead of a stage's number: the example is not broken, or it is misclassified without an attack."""
 
 
 class CheckSchedule(NamedTuple):
-    """At which steps a loop checks: every `every`-th."""
+    """The steps at which a loop checks which examples are broken: every `every`-th step."""
 
     every: int
 
@@ -59,9 +60,9 @@ def check_schedule(device: torch.device) -> CheckSchedule:
 class AttackBatch:
     """Examples under attack.
 
-    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); draws: their random numbers; logits: of the
-    unchanged images (N, K), if there was a clean pass; decides: the model itself, where the search is on a
-    fast copy that asks nobody.
+    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); draws: their random numbers; logits: (N, K),
+    for the unchanged images, if there was a clean pass; decides: the model itself, if the search uses a fast
+    copy whose decisions are not checked at once.
     """
 
     images: Tensor
@@ -90,7 +91,7 @@ class AttackBatch:
 
 
 class ExampleRows:
-    """The base of dataclasses whose tensors, objectives and draws have one row an example."""
+    """The base of dataclasses whose tensors, objectives and draws have one row for each example."""
 
     def take(self, kept: Tensor) -> Any:
         """Keep some examples, by a mask or by positions, in place; fields of other types stay."""
@@ -109,7 +110,7 @@ class ExampleRows:
 def size_for(active: int, size: int) -> int | None:
     """The number of examples to go on with when `active` of `size` are active; None to go on with all.
 
-    It is `size` halved, rounded up, as long as it holds them, so that a loop has few shapes.
+    `size` is halved, rounding up, as long as all active examples fit, so that a loop has few tensor shapes.
     """
     if 2 * active >= size:
         return None
@@ -121,10 +122,10 @@ def size_for(active: int, size: int) -> int | None:
 
 
 class ActiveExamples:
-    """The examples of a loop: the image of each broken one is the first point that fooled the model.
+    """The examples of a loop; the result of a broken example is the first point that fooled the model.
 
-    schedule: another one than the batch has. result: (N, C, H, W), at first the images; broken: bool (N,).
-    row: the numbers of the examples that the loop works on; on a GPU broken ones may be among them.
+    schedule: used instead of the batch's own schedule. result: (N, C, H, W), at first the images; broken:
+    bool (N,). row: the indices of the examples that the loop works on; on a GPU also broken ones.
     """
 
     def __init__(self, batch: AttackBatch, schedule: CheckSchedule | None = None) -> None:
@@ -133,11 +134,11 @@ class ActiveExamples:
         self.result = images.clone()
         self.broken = torch.zeros(len(images), dtype=torch.bool, device=images.device)
         self.row = torch.arange(len(images), device=images.device)
-        if not self.schedule.each_step:  # between checks
+        if not self.schedule.each_step:  # used between checks
             self._first = images.clone()  # the points that fooled the model
             self._done = self.broken.clone()  # which rows are broken
-            self._confirmed = self.broken.clone()  # by the model itself
-            self._refuted = self.broken.clone()  # the copy was wrong before: the latest point counts
+            self._confirmed = self.broken.clone()  # which rows the model itself misclassified
+            self._refuted = self.broken.clone()  # the copy was wrong before, so the latest point counts
 
     def __len__(self) -> int:
         return len(self.row)
@@ -145,8 +146,8 @@ class ActiveExamples:
     def update(self, step: int, fooled: Tensor, points: Tensor, *rows: Any) -> tuple[Any, ...]:
         """Mark the examples that fool the model at these points (M, C, H, W), and drop broken ones.
 
-        step: counted from 0; -1 drops none on a GPU. Returns `rows` of the examples to go on with: each a
-        tensor of M rows or anything with `take`.
+        step: counted from 0; with -1 no example is dropped on a GPU. Each of `rows` is a tensor of M rows or
+        an object with `take`; returns them for the examples to go on with.
         """
         if self.schedule.each_step:
             return _kept(rows, self._drop(fooled, points))
@@ -156,7 +157,7 @@ class ActiveExamples:
         return self.check(step, *rows)
 
     def check(self, step: int, *rows: Any) -> tuple[Any, ...]:
-        """On a GPU after a step that is due: drop broken examples, as `update` does."""
+        """Drop broken examples, as `update` does, on a GPU and if a check is due after this step."""
         if self.schedule.each_step or not self.schedule.due(step):
             return rows
         done = self._decided()
@@ -171,11 +172,11 @@ class ActiveExamples:
         return _kept(rows, kept)
 
     def marks(self) -> tuple[Tensor, Tensor]:
-        """On a GPU a copy of what `update` writes: which rows are broken, and their points."""
+        """A copy of what `update` writes on a GPU: which rows are broken, and their points."""
         return self._done.clone(), self._first.clone()
 
     def set_marks(self, marks: tuple[Tensor, Tensor]) -> None:
-        """Let the marks be those of that time."""
+        """Restore the marks to a copy from `marks`."""
         self._done.copy_(marks[0])
         self._first.copy_(marks[1])
 
@@ -190,7 +191,7 @@ class ActiveExamples:
         return self.result, self.broken
 
     def _drop(self, fooled: Tensor, points: Tensor) -> Tensor | None:
-        """The rows to go on with, without the broken ones (a mask (M,)); None for all."""
+        """A mask (M,) of the rows to go on with, which are not broken; None for all rows."""
         if not fooled.any():
             return None
         rows = self.row[fooled]
@@ -200,7 +201,7 @@ class ActiveExamples:
         return on
 
     def _decided(self) -> Tensor:
-        """Which rows are broken, on the host; the model judges those of which only the copy says so."""
+        """Which rows are broken, on the host; the model checks the rows that only the copy misclassified."""
         if self.batch.decides is None:
             return self._done.cpu()
         done, confirmed = torch.stack((self._done, self._confirmed)).cpu()
@@ -229,8 +230,7 @@ def _kept(rows: tuple[Any, ...], kept: Tensor | None) -> tuple[Any, ...]:
 
 
 def uploaded(index: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on the device; a GPU gets it from pinned memory, so that the host does not
-    wait."""
+    """Copy a tensor from the host to a device; to a GPU from pinned memory, so the host does not wait."""
     return index.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else index.to(device)
 
 

@@ -1,4 +1,4 @@
-"""Auto-PGD as attacks: on the cross-entropy, DLR and the margin, and towards each of several classes."""
+"""The Auto-PGD attacks: on the cross-entropy, DLR and the margin, and targeted at several classes in turn."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ class APGDCE(_AutoPGD):
     """Auto-PGD on the cross-entropy (Croce and Hein 2020, arXiv:2003.01690).
 
     In L1 it is l1-APGD (Croce and Hein 2021, arXiv:2103.01208): steps along the largest entries of the
-    gradient, projected onto ball and box; .3 of the steps are in the ball of 3 eps, .3 in that of 2 eps.
-    Any iterate that fools the model counts, and its example is dropped. Unbroken examples are returned
-    unchanged.
+    gradient, projected onto ball and box; .3 of the steps are in the ball of radius 3 eps, .3 in the ball of
+    radius 2 eps, the rest in the ball of radius eps. Any iterate that fools the model counts, and its example
+    is dropped. Unbroken examples are returned unchanged.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -103,7 +103,7 @@ class APGDDLR(APGDCE):
     """Auto-PGD on the difference of logits ratio, DLR (Croce and Hein 2020, arXiv:2003.01690).
 
     The loss is the margin divided by the difference of the first and the third logit, so it does not depend
-    on the scale of the logits. It needs three classes: for a model of two it is the margin itself.
+    on the scale of the logits. It needs three classes: for two classes it is the margin itself.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -117,9 +117,9 @@ class APGDDLR(APGDCE):
 class APGDMargin(APGDCE):
     """Auto-PGD on the margin, max of the other logits - z_y. Two-phase attacks in L1 run it on all images.
 
-    For an unbroken example the result is the point of largest loss in the ball, not the image: the margin
-    there orders the examples that are not broken. It is not registered: `rb-attack apgd-dlr` scales this
-    loss.
+    For an unbroken example the result is not the image but the point of largest loss in the ball: unbroken
+    examples are ordered by their margin at this point. The attack is not registered; `rb-attack apgd-dlr` is
+    registered and maximises this loss divided by a difference of logits.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -135,8 +135,8 @@ class APGDT(_AutoPGD):
     """Targeted Auto-PGD on the targeted DLR loss (Croce and Hein 2020, arXiv:2003.01690).
 
     One run per target: the wrong classes in the order of the clean logits, the most likely first. Any wrong
-    class counts as a success. The loss needs four classes: for models of two or three it is z_t - z_y, the
-    numerator alone. Unbroken examples are returned unchanged. In L1 the steps are those of apgd-ce.
+    class counts as a success. The loss needs four classes: for models with two or three classes it is its
+    numerator alone, z_t - z_y. Unbroken examples are returned unchanged. In L1 the steps are as in apgd-ce.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """

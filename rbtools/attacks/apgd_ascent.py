@@ -1,6 +1,6 @@
 """Auto-PGD (Croce and Hein 2020, arXiv:2003.01690): momentum and an adaptive step size.
 
-In L1 the steps are those of l1-APGD (Croce and Hein 2021, arXiv:2103.01208), in the L1 ball and the box.
+In L1 the steps are as in l1-APGD (Croce and Hein 2021, arXiv:2103.01208), in the L1 ball and the box.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 ALPHA = 0.75  # weight of the new step relative to the last move
 RHO = 0.75  # share of the steps since the last checkpoint that must have raised the loss
-SPARSER = 0.95  # l1: the share of the changed entries below which the change has become sparser
+SPARSER = 0.95  # l1: the change is sparser if its number of changed entries falls below this share
 SPARSITY_RATIO = (
     1.5  # l1: changed entries of the best point for each entry of the gradient that a step follows
 )
-SHRINK, LEAST_STEP = 1.5, 0.1  # l1: the divisor of the step size, and its least value as a share of eps
+SHRINK, LEAST_STEP = 1.5, 0.1  # l1: divides the step size; the least step size as a share of eps
 
 
 def apgd(
@@ -41,12 +41,12 @@ def apgd(
     draw: int,
     keep_best: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`count` steps from a random start: images (N, C, H, W) in [0, 1], and which are broken (N,).
+    """Run `count` steps from a random start: images (N, C, H, W) in [0, 1], and which are broken (N,).
 
-    eps is in pixel units of [0, 1]. Any iterate that fools the model breaks its example, which is then
-    dropped; unbroken examples are returned unchanged, or with `keep_best` as the points of largest loss
-    before the last iterate. `draw` numbers the random start. In L1 the first steps are in larger balls, and
-    their points break no example; the steps in the last ball start from the projection of the best one.
+    eps is in pixel units of [0, 1]. An example is broken, and dropped, as soon as an iterate fools the model.
+    Unbroken examples are returned unchanged, or with `keep_best` as the points of largest loss before the
+    last iterate. `draw` numbers the random start. In L1 the first steps are in larger balls, whose points
+    break no example; the steps in the last ball start from the projection of the best point.
     """
     balls = radii(eps, count) if norm == "l1" else [(eps, count)]
     start = border_start(batch.images, batch.draws, balls[0][0], norm, draw)
@@ -67,7 +67,7 @@ def _until_broken(
     *,
     keep_best: bool,
 ) -> tuple[Tensor, Tensor]:
-    """`count` steps; an example is dropped at the first point that fools the model."""
+    """Make `count` steps; an example is dropped at the first point that fools the model."""
     active, everyone = ActiveExamples(batch), not batch.schedule.each_step
     seen = model.loss_and_gradient(start, goal, everyone=everyone)
     broken = ~seen.still_correct
@@ -91,7 +91,7 @@ def _until_broken(
         make_step()
         state.check(number)
         state, model = active.check(number, state, model)
-    if len(active):  # no gradient at the last iterate: no step follows
+    if len(active):  # the last iterate needs no gradient, because no step follows
         point = state.move(count)
         active.update(-1, ~model.still_correct(point, state.goal.labels), point, state)
     return active.finish(state.best_point if keep_best else None)
@@ -116,8 +116,8 @@ def _highest(
 def border_start(images: Tensor, draws: Draws, eps: float, norm: str, draw: int) -> Tensor:
     """A random point on the border of the ball, shaped as `images` (N, C, H, W), in [0, 1].
 
-    A uniform offset, its largest entry stretched to eps (linf), or a uniform direction of length eps (l2), in
-    pixel units; then clipped to the box. l1: a standard normal offset, projected onto ball and box.
+    linf: a uniform offset whose largest entry is scaled to eps; l2: a uniform direction of length eps; both
+    are clipped to the box. l1: a standard normal offset, projected onto ball and box. eps: in pixel units.
     """
     shape = tuple(images.shape[1:])
     if norm == "linf":
@@ -133,7 +133,7 @@ def border_start(images: Tensor, draws: Draws, eps: float, norm: str, draw: int)
 
 @dataclass
 class Ascent(ExampleRows):
-    """The state of a run of `count` steps, one row an example; each step rule is a subclass.
+    """The state of a run of `count` steps, one row for each example; each step rule is a subclass.
 
     images, point, gradient: (N, C, H, W); loss: (N,); eps: in pixel units of [0, 1]; step_size: (N, 1, 1, 1).
     """
@@ -181,10 +181,10 @@ class Ascent(ExampleRows):
 
 
 def checkpoints(count: int) -> list[int]:
-    """The steps, of `count`, after which the step size is checked: 22, 41, 57, 70, 80, 87, 93, 99 of 100.
+    """The steps after which the step size is checked; for a `count` of 100: 22, 41, 57, 70, 80, 87, 93, 99.
 
-    The paper's p_1 = .22, p_{j+1} = p_j + max(p_j - p_{j-1} - .03, .06), with the gaps rounded down
-    as in the authors' code.
+    As in the paper p_1 = .22 and p_{j+1} = p_j + max(p_j - p_{j-1} - .03, .06); the gaps are rounded down as
+    in the authors' code.
     """
     gap, least, shrink = (max(int(share * count), 1) for share in (0.22, 0.06, 0.03))
     numbers: list[int] = []
@@ -199,18 +199,19 @@ def checkpoints(count: int) -> list[int]:
 def stalled(rises: Tensor, gap: int, halved: Tensor, best: Tensor, best_then: Tensor) -> Tensor:
     """The examples whose step size is halved at a checkpoint (N,).
 
-    Condition 1: the loss rose in no more than RHO of the `gap` steps since the last one. Condition 2:
-    the step size was not halved there and the best loss has not changed since.
+    Condition 1: the loss rose in at most the share RHO of the `gap` steps since the last checkpoint.
+    Condition 2: the step size was not halved at the last checkpoint and the best loss has not changed since.
     """
     return (rises <= RHO * gap) | (~halved & (best <= best_then))
 
 
 @dataclass
 class HalvingAscent(Ascent):
-    """Steps in L-infinity or L2 with momentum, of a size that is halved where the loss stalls (algorithm 1).
+    """Steps in L-infinity or L2 with momentum; the step size is halved if the loss stalls (algorithm 1).
 
-    previous: the point x^(k-1) before `point`. Since the last checkpoint: rises (N,), the steps that raised
-    the loss. At it: halved, bool (N,), and best_then (N,), the best loss.
+    previous: the point x^(k-1) before `point`. rises: (N,), the number of steps since the last checkpoint
+    that raised the loss. halved: bool (N,), whether the last checkpoint halved the step size. best_then:
+    (N,), the best loss at the last checkpoint.
     """
 
     previous: Tensor = field(init=False)
@@ -243,7 +244,7 @@ class HalvingAscent(Ascent):
         super().note(loss, gradient)
 
     def check(self, number: int) -> None:
-        """At a checkpoint, halve the step size where the loss stalled, and return there to the best point."""
+        """At a checkpoint, halve the step size of stalled examples, and return them to their best point."""
         if number not in self.checkpoints:
             return
         gap = number - self.last_checkpoint
@@ -256,9 +257,9 @@ class HalvingAscent(Ascent):
 
 
 def radii(eps: float, count: int) -> list[tuple[float, int]]:
-    """The radii and numbers of steps of the balls in turn: 3 eps, 2 eps and eps with .3, .3 and .4 of all.
+    """Each ball's radius and number of steps: 3 eps, 2 eps and eps with .3, .3 and .4 of the steps.
 
-    With fewer than four steps all are in the last ball.
+    If there are fewer than four steps, all of them are in the last ball.
     """
     larger = 3 * count // 10
     balls = [(3 * eps, larger), (2 * eps, larger), (eps, count - 2 * larger)]
@@ -266,9 +267,9 @@ def radii(eps: float, count: int) -> list[tuple[float, int]]:
 
 
 def sparse_direction(gradient: Tensor, entries: Tensor) -> Tensor:
-    """The signs of the largest `entries` (N,) of the gradient, of L1 norm 1; zeros stay zeros.
+    """The signs of the largest `entries` (N,) of the gradient, scaled to L1 norm 1; zeros stay zeros.
 
-    Entries as large as the smallest of them count too. Shape: gradient (N, C, H, W); the result as gradient.
+    Entries equal to the smallest of these are included. Shape: gradient (N, C, H, W); the result as gradient.
     """
     sizes = gradient.abs().flatten(1)
     last = entries.long().clamp(1, sizes.shape[1]) - 1
@@ -279,10 +280,11 @@ def sparse_direction(gradient: Tensor, entries: Tensor) -> Tensor:
 
 @dataclass
 class SparseAscent(Ascent):
-    """Steps in L1 along the largest entries of the gradient, as many as the best change so far suggests.
+    """Steps in L1 along the largest entries of the gradient; the best point so far determines their number.
 
-    After every 4 % of the steps: where that change has become sparser, the step size is eps again and the run
-    goes on from the best point; elsewhere it shrinks. changed: the changed entries (N,) at the last of these.
+    The step size is adapted after every 4 % of the steps. For examples whose best point has become sparser it
+    is set to eps, and the run continues from the best point; for the other examples it shrinks. changed:
+    (N,), the number of changed entries of the best point at the last adaptation.
     """
 
     changed: Tensor = field(init=False)

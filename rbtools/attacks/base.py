@@ -1,6 +1,6 @@
-"""The base class of all attacks, and of those that run stages, each on the examples not yet broken.
+"""The base classes of all attacks and of attacks that run stages, each on the examples not broken yet.
 
-Nothing here imports torch, so that the classes of attacks load with `--help`.
+Nothing here imports torch, because `--help` loads the attack classes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _NEEDS = {"dlr": (3, "margin"), "targeted-dlr": (4, "targeted-margin")}
 
 
 def norm_param(*more: str) -> Any:
-    """The field of attacks with L-infinity, L2 and perhaps more norms."""
+    """The field `norm` of attacks that support L-infinity, L2 and the norms in `more`."""
     return param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2", *more))
 
 
 def step_size_param(default: str) -> Any:
-    """The field of the length of a step; `default` says what it is without one."""
+    """The field `step_size`; `default` describes the step size that is used if none is given."""
     return param(
         None,
         f"Length of a step, in the unit of --eps, or as a share of it: 0.25*eps.  [default: {default}]",
@@ -45,12 +45,12 @@ def step_size_param(default: str) -> Any:
 
 
 def relative_step_param() -> Any:
-    """The field of the length of a step as a share of eps."""
+    """The field `relative_step`."""
     return param(None, "Length of a step as a share of eps.", check="non-negative")
 
 
 def backend_param() -> Any:
-    """The field of attacks that AutoAttack's own code also implements."""
+    """The field `backend` of attacks that AutoAttack's own code also implements."""
     return param(
         "rbtools",
         "Whose code runs: this package's, or AutoAttack's own.",
@@ -59,8 +59,8 @@ def backend_param() -> Any:
 
 
 class _WithFields:
-    """Gives every dataclass below it the fields `grid` and `eot`. It is none itself: below a frozen dataclass
-    a class that is not frozen could not be defined, and its error would not say what is wrong."""
+    """Adds the fields `grid` and `eot` to every dataclass that inherits from it. It is not a dataclass
+    itself: if it were frozen, a subclass that is not frozen would fail with an unclear error."""
 
     if TYPE_CHECKING:
         grid: str
@@ -80,7 +80,7 @@ class Attack(_WithFields, Registered):
     """The base of every registered attack: a frozen, keyword-only dataclass with `__call__`.
 
     `eps` is the radius of the ball of `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1]. With `grid`
-    "8bit" whoever calls `run` does so by `lattice.run`, and projects with `lattice.project`.
+    "8bit", callers use `lattice.run` instead of `run`, and project with `lattice.project`.
     """
 
     name: ClassVar[str]
@@ -89,11 +89,11 @@ class Attack(_WithFields, Registered):
     loss: ClassVar[str | None] = None
     # Which iterate of a run is evaluated: "any" of them, or the "last".
     iterate: str = "any"
-    # Whether it searches for the nearest point that the model misclassifies, within any distance.
+    # Whether the attack searches for the nearest point that the model misclassifies, at any distance.
     minimal: ClassVar[bool] = False
-    # Settings of which an entry says what they amount to, and which may follow from the others.
+    # Settings that may follow from other settings; an entry contains the values in use.
     derived: ClassVar[frozenset[str]] = frozenset({"step_size"})
-    # With several draws of a randomised model: what the mean is of.
+    # The quantity that is averaged over several draws of a randomised model.
     mean_of: ClassVar[str] = "logits"
     eps: float
     norm: str = "linf"
@@ -115,8 +115,8 @@ class Attack(_WithFields, Registered):
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether the random numbers depend on the batch and not only on the example. Then the batches do not
-        depend on the memory.
+        """Whether the random numbers depend on the batch and not only on the example. If so, the available
+        memory does not determine the batches.
         """
         return False
 
@@ -132,13 +132,12 @@ class Attack(_WithFields, Registered):
 
     @property
     def draws_each(self) -> int:
-        """The draws of a randomised model that each gradient or score is the mean of."""
+        """The number of draws of a randomised model over which each gradient or score is averaged."""
         return self.eot
 
     @property
     def parts(self) -> Sequence[Attack]:
-        """The names of an ensemble's attacks, in the order of the numbers in `broken_by`; empty for a single
-        attack."""
+        """An ensemble's attacks, in the order of the numbers in `broken_by`; empty for a single attack."""
         return ()
 
     @property
@@ -147,7 +146,7 @@ class Attack(_WithFields, Registered):
         return float(getattr(self, "step_size"))  # noqa: B009  # other attacks have none
 
     def said(self) -> dict[str, Any]:
-        """Its settings in an entry: the configuration, with the norm and the step in use."""
+        """The attack's settings in an entry: the configuration, with the norm and the step size in use."""
         settings = config(self)
         settings.setdefault("norm", self.norm)
         if "step_size" in settings:
@@ -155,11 +154,11 @@ class Attack(_WithFields, Registered):
         return settings
 
     def loss_for(self, classes: int) -> str | None:
-        """The loss in use for a model of that many classes."""
+        """The loss in use for a model with this number of classes."""
         return self.loss
 
     def check_step_size(self) -> None:
-        """Raise RbError for an attack with two lengths of its step."""
+        """Raise RbError if both step_size and relative_step are given."""
         if getattr(self, "step_size", None) is not None and getattr(self, "relative_step", None) is not None:
             raise RbError(
                 f"Attack '{self.name}' has a step_size and a relative_step. Give one of them: the length of a"
@@ -167,7 +166,7 @@ class Attack(_WithFields, Registered):
             )
 
     def check_distance(self) -> None:
-        """Raise RbError for a ball that holds no other image of the attack's lattice."""
+        """Raise RbError if the ball contains only the clean image of the attack's lattice."""
         lattice.check_distance(self)
 
     def __call__(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
@@ -182,8 +181,8 @@ class Attack(_WithFields, Registered):
     def run(
         self, model: Network, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Perturb images; also return further results of each example, by name (N,):
-        `broken_by` of aa (a number in its `parts`), `distance` of cw-l2, fmn and ddn.
+        """Perturb images; also return further results (N,) by name: `broken_by` for aa (an index in its
+        `parts`), `distance` for cw-l2, fmn and ddn.
         """
         return self(model, images, labels, draws), {}
 
@@ -199,11 +198,11 @@ class SequentialAttack(Attack):
         return str(self.loss) if classes >= least else instead
 
     def stages(self, classes: int) -> list[Stage]:
-        """The stages for a model of that many classes (0 without a clean pass)."""
+        """The stages for a model with this number of classes (0 without a clean pass)."""
         raise NotImplementedError
 
     def stage_names(self, classes: int) -> list[str]:
-        """What the status line calls each stage."""
+        """The name of each stage in the status line."""
         return [self.name for _ in self.stages(classes)]
 
     @check_input.outside_inference
@@ -217,11 +216,11 @@ class SequentialAttack(Attack):
         seed: int = 0,
         examples: Tensor | None = None,
     ) -> Tensor:
-        """Perturb `images` (N, C, H, W), in [0, 1] or uint8, as the base class says.
+        """Perturb `images` (N, C, H, W), in [0, 1] or uint8, as described in the base class.
 
-        Without `draws` the random numbers are those that the command has under `seed`; `examples`, int64
-        (N,), are the positions of the images in their data set, else image i is example i. Raises RbError for
-        invalid input.
+        Without `draws` the random numbers are the same as in a run of the command with `seed`; `examples`,
+        int64 (N,), are the positions of the images in their data set (by default image i is example i).
+        Raises RbError for invalid input.
         """
         if draws is None:
             from rbtools.rng.draws import of_images
@@ -260,7 +259,7 @@ class SequentialAttack(Attack):
                     break
                 if isinstance(target, Network):
                     name = self.stage_names(classes)[number]
-                    left_in_words = f"{len(batch)} of {len(images)} stand"
+                    left_in_words = f"{len(batch)} of {len(images)} left"
                     target.stage(f"{name}, {number + 1} of {len(stages)} · {left_in_words}")
                 more = number + 1 < len(stages)
                 some = target.take(left)
@@ -281,7 +280,7 @@ class SequentialAttack(Attack):
 
 
 class ReferenceBackend(SequentialAttack):
-    """An attack that AutoAttack's own code also implements; `--backend pyautoattack` runs that."""
+    """An attack that AutoAttack's own code also implements; `--backend pyautoattack` runs that code."""
 
     backend: str
 
@@ -291,7 +290,7 @@ class ReferenceBackend(SequentialAttack):
         return self.backend == "pyautoattack"
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
-        """AutoAttack's own attack on images such as these: from images and labels to perturbed images."""
+        """AutoAttack's own attack for images of this shape: maps images and labels to perturbed images."""
         raise NotImplementedError
 
     def run(

@@ -1,4 +1,4 @@
-"""The nearest adversarial example by several minimal-norm attacks: what `rb-attack curve` runs."""
+"""The attack of `rb-attack curve`: the nearest adversarial example of several minimal-norm attacks."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.target import Network
 
-# Shares of the steps. _TARGETED is for the searches towards the _TARGETS likeliest classes, _REFINED for the
-# search around the nearest point so far. The first search gets the other steps, in L2 DDN gets _DDN of those.
+# Shares of the steps: _TARGETED for searches towards the _TARGETS likeliest classes, _REFINED for the search
+# around the nearest point so far. The first search gets the rest; in L2, DDN gets the share _DDN of the rest.
 _TARGETED, _TARGETS = 0.5, 4
-_MANY = 150  # with fewer steps there are no targeted searches: the first one would not converge
+_MANY = 150  # with fewer steps there are no targeted searches, because the first search would not converge
 _REFINED = 0.2
 _DDN = 0.7
 _HALVINGS = 10
-_SEARCHES = 9  # CW's binary search runs that often; the runs share the queries
+_SEARCHES = 9  # number of runs of CW's binary search, which share the queries
 _LOOKS = 10  # passes that confirm the points of each search and find their classes
-UNBOUNDED = 1e6  # larger than any distance of two images
+UNBOUNDED = 1e6  # larger than any distance between two images
 SEARCHES = Registry(
     "search",
     {
@@ -44,11 +44,11 @@ SEARCHES = Registry(
 class CurveAttack(MinimalNormAttack):
     """The nearest adversarial example of several searches, with at most `queries` passes for each image.
 
-    In L2 DDN and then FMN, in L-infinity and L1 FMN; FMN towards each of the four most likely other classes;
-    FMN with smaller steps from the nearest example so far, towards the class of that example; then bisection
-    of the segment from the image to it. A forward and a backward pass are two queries; the exact model's
-    checks of the fast model's decisions are not counted. `run` returns the distances as "distance" (infinite
-    if there is none).
+    The searches are, in this order: DDN and FMN in L2, FMN in L-infinity and L1; FMN towards each of the four
+    most likely other classes; FMN with smaller steps from the nearest example so far, towards its class; and
+    bisection of the segment from the image to the nearest example. A forward and a backward pass are two
+    queries; checks of the fast model's decisions by the exact model are not counted. `run` returns the
+    distances as "distance" (infinite if there is none).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -86,7 +86,7 @@ class CurveAttack(MinimalNormAttack):
     def _refine(
         self, model: Network, images: Tensor, labels: Tensor, points: Tensor, count: int
     ) -> tuple[Tensor, Tensor]:
-        """FMN from the points towards their classes, with the step sizes that FMN has at its end."""
+        """FMN from the points towards their classes, with the step sizes of the end of an FMN run."""
         targets = model.logits(points).argmax(1)
         attack = fmn.FMN(norm=self.norm, steps=count, step_size=0.1, last_step_size=0.001, gamma=0.01)
         radius = minimal_norm.distances(points, images, self.norm).view(-1, 1, 1, 1)
@@ -97,7 +97,7 @@ class CurveAttack(MinimalNormAttack):
     def _bisect(
         self, model: Network, images: Tensor, labels: Tensor, points: Tensor, distance: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Halve the segments from the images to the points: the nearest points that fool the model."""
+        """Bisect the segments from images to points; return the nearest points that fool the model."""
         low, high = torch.zeros_like(distance), torch.ones_like(distance)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
@@ -110,7 +110,7 @@ class CurveAttack(MinimalNormAttack):
 
 
 def search_named(name: str, norm: str, queries: int) -> MinimalNormAttack:
-    """The minimal-norm attack of that name, with at most `queries` passes per image. Raises RbError."""
+    """The minimal-norm attack `name`, with at most `queries` passes per image. Raises RbError if unknown."""
     searches: dict[str, Callable[[], MinimalNormAttack]] = {
         "curve": lambda: CurveAttack(norm=norm, queries=queries),
         "fmn": lambda: fmn.FMN(norm=norm, steps=max(queries // 2, 1), eps=UNBOUNDED),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-8
 INSIDE = 1 - 1e-6  # moves the start off the border of the box, where tanh has no inverse
-NO_BETTER = 0.9999  # an example stops unless a tenth of the steps reduces its loss below this share
+NO_BETTER = 0.9999  # an example stops if a tenth of the steps does not reduce its loss below this share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ class _CWState(ExampleRows):
 
 
 def _value(model: Network, state: _CWState, kappa: float, rows: slice) -> tuple[Tensor, ...]:
-    """(logits (N, K), objective (N,), margin (N,), distance (N,), gradient with respect to w), of `rows`."""
+    """(logits (N, K), objective (N,), margin (N,), distance (N,), gradient with respect to w), for `rows`."""
     with torch.enable_grad():
         w = state.w[rows].detach().requires_grad_(True)
         point = model.seen((torch.tanh(w) + 1) / 2)

@@ -1,4 +1,4 @@
-"""DDN: the nearest adversarial example in L2, by steps whose direction and norm are chosen apart."""
+"""DDN: the nearest adversarial example in L2, by steps whose direction and norm are chosen separately."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _LAST_STEP = 0.01  # the length of the last step, as in the paper
 class DDN(MinimalNormAttack):
     """Decoupled direction and norm (Rony et al. 2019, arXiv:1811.09600, algorithm 1) without a target.
 
-    A step of the cross-entropy's normalised gradient gives the direction; the perturbation is then scaled to
-    a norm that shrinks by the share gamma where the point is adversarial, and grows by gamma where it is
-    not. Without the paper's quantisation to 256 levels. eps has no part in the search: it only says up to
-    which distance an adversarial example counts. `run` returns the distances themselves as "distance"
-    (infinite if there is none).
+    A step along the normalised gradient of the cross-entropy gives the direction. The perturbation is then
+    scaled to a norm, which shrinks by the share gamma if the point is adversarial, and otherwise grows by
+    gamma. The paper's quantisation to 256 levels is left out. The search does not use eps, which only limits
+    the distance of adversarial examples that count. `run` also returns the distances as "distance" (infinite
+    if there is none).
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Examples
-    without an adversarial example within eps come back unchanged.
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Images without
+    an adversarial example within eps are returned unchanged.
     """
 
     name: ClassVar[str] = "ddn"

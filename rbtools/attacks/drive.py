@@ -1,7 +1,7 @@
 """The one loop of attacks by gradient steps.
 
-Each step asks the attack for points, looks at the model there, drops the examples that are broken, and tells
-the attack the loss and the gradient of the others.
+Each step asks the attack for points, evaluates the model at these points, drops the examples that are broken,
+and passes the loss and the gradient of the other examples to the attack.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Iterate(ExampleRows):
-    """The examples of a run, a row each. An attack that remembers more has a subclass with further fields.
+    """The examples of a run, one row each. Attacks that need more fields define a subclass.
 
-    images, points: (N, C, H, W) in [0, 1], the unchanged images and where the run is; goal: the loss that is
-    increased.
+    images, points: (N, C, H, W) in [0, 1], the unchanged images and the current points; goal: the increased
+    loss.
     """
 
     images: Tensor
@@ -38,8 +38,8 @@ class Iterate(ExampleRows):
 class SteppedAttack(SequentialAttack):
     """The base of attacks by gradient steps: a dataclass with `begin`, `tell` and perhaps `ask`.
 
-    Whether the search is on a CPU or a GPU, in chunks, on a fast copy, on means over draws, on 8-bit images
-    or behind stages is not its business.
+    The code of an attack is the same for a CPU and a GPU, with or without chunks, a fast copy, means over
+    draws, 8-bit images and earlier stages.
     """
 
     steps: int
@@ -47,16 +47,16 @@ class SteppedAttack(SequentialAttack):
 
     @property
     def any_counts(self) -> bool:
-        """Whether the first point that fools the model is an example's result, and the run goes on without
-        it; otherwise only the last point counts."""
+        """Whether an example's result is the first point that fools the model, and the run then drops the
+        example; otherwise only the last point counts."""
         return self.iterate == "any"
 
     def goal(self, batch: AttackBatch) -> AttackObjective:
-        """The loss that is increased: the cross-entropy, unless an attack says otherwise."""
+        """The loss that is increased: the cross-entropy, unless the attack overrides this method."""
         return batch.goal(losses.cross_entropy)
 
     def begin(self, batch: AttackBatch, restart: int) -> Iterate:
-        """The `Iterate` of a run, at the images. `restart` counts the runs from 0."""
+        """The `Iterate` at the start of a run, at the images. `restart` is the run's number, from 0."""
         return Iterate(batch.images, batch.images, self.goal(batch))
 
     def ask(self, state: Any, step: int) -> Tensor:
@@ -72,7 +72,7 @@ class SteppedAttack(SequentialAttack):
         return [functools.partial(self._drive, restart) for restart in range(self.restarts)]
 
     def _drive(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        """One run: (a point of each example, which of them are known to fool the model)."""
+        """Make one run; return (a point for each example, which points are known to fool the model)."""
         state: Any = self.begin(batch, restart)
         active = ActiveExamples(batch)
         everyone = not (self.any_counts and batch.schedule.each_step)

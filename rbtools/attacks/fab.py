@@ -31,9 +31,9 @@ BETA = 0.9  # the share of the offset from the image that is kept once a point i
 class FAB(ReferenceBackend):
     """Fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044), without targets.
 
-    It searches for the nearest adversarial example; an example is broken, and dropped, once one within eps is
-    found. Every step takes the gradients of all classes; `fab-t` takes two and scales to many classes. The
-    first run starts at the image. Unbroken examples are returned unchanged.
+    It searches for the nearest adversarial example; an example is broken, and dropped, once an adversarial
+    example within eps is found. Every step computes the gradients of all classes; `fab-t` computes two and
+    suits many classes. The first run starts at the image. Unbroken examples are returned unchanged.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -177,7 +177,7 @@ def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
 
 
 def _boundary(model: Network, state: _FABState, rows: slice) -> tuple[Tensor, Tensor]:
-    """z_t - z_y (N,) and its gradient (N, C, H, W), of some of the examples."""
+    """z_t - z_y (N,) and its gradient (N, C, H, W), for some of the examples."""
     goal = losses.AttackObjective(losses.targeted_margin, state.labels[rows], state.targets[rows])
     with torch.enable_grad():
         inputs = state.point[rows].detach().requires_grad_(True)
@@ -186,7 +186,7 @@ def _boundary(model: Network, state: _FABState, rows: slice) -> tuple[Tensor, Te
 
 
 def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
-    """The same for the wrong class whose linearised boundary is nearest."""
+    """As `_boundary`, for the wrong class whose linearised boundary is nearest."""
     labels = state.labels[rows]
     with torch.enable_grad():
         inputs = state.point[rows].detach().requires_grad_(True)
@@ -207,16 +207,16 @@ def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) 
 
 
 _ROUNDS = 50
-# Rounds on a GPU, which would have to wait for a check of convergence. Converged rows stay; the others
-# continue in the next step of the attack.
+# The rounds on a GPU, where a check of convergence would have to wait. Converged rows do not change; the rest
+# continues in the next step of the attack.
 _ROUNDS_UNCHECKED = 16
 
 
 def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Tensor:
     """The smallest change d in `norm` with value + <normal, d> = 0 and points + d in [0, 1].
 
-    If the box does not reach the hyperplane, every coordinate goes to the border. Coordinates whose normal is
-    zero stay.
+    If the box does not reach the hyperplane, every coordinate moves to the border. Coordinates whose normal
+    is zero do not move.
 
     Shape: points and normal (N, d), value (N,); the result is (N, d).
 
@@ -253,8 +253,7 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
 
 
 def _steepest_first(slope: Tensor, room: Tensor, wanted: Tensor) -> Tensor:
-    """How far each coordinate moves (N, d) so that slope times move adds up to `wanted` (N,), in the least
-    L1 norm."""
+    """The moves (N, d) of least L1 norm for which slope times move sums to `wanted` (N,)."""
     slopes, order = slope.sort(dim=1, descending=True)
     rooms = room.gather(1, order)
     gains = slopes * rooms

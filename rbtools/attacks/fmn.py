@@ -26,17 +26,16 @@ _TINY = 1e-12
 class FMN(MinimalNormAttack):
     """The fast minimum-norm attack (Pintor et al. 2021, arXiv:2102.12827, algorithm 1) without a target.
 
-    It minimises the margin z_y - max of the others within a ball of each example's own radius. Where the
-    point is adversarial the radius shrinks by the share gamma; else it grows by gamma, or, before the first
-    adversarial point, to the distance at which the linearised margin is zero. Where that is nearer than
-    the radius grown by gamma, it grows by gamma too: else clipping to the box, which shortens every step, can
-    keep the search from reaching the boundary (the paper's rule finds nothing for most images of digits in
-    L2). Step length and gamma fall along half a cosine. eps has no part in the search: it only says up to
-    which distance an adversarial example counts. `run` returns the distances themselves as "distance"
-    (infinite if there is none).
+    It minimises the margin z_y - max of the other logits within a ball whose radius is adapted for each
+    example. If the point is adversarial, the radius shrinks by the share gamma; otherwise it grows by gamma.
+    Before the first adversarial point it grows to the distance at which the linearised margin is zero, but at
+    least by gamma: otherwise clipping to the box, which shortens every step, can keep the search from
+    reaching the boundary (the paper's rule finds nothing for most images of digits in L2). Step length and
+    gamma fall along half a cosine. The search does not use eps, which only limits the distance of adversarial
+    examples that count. `run` also returns the distances as "distance" (infinite if there is none).
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Examples
-    without an adversarial example within eps come back unchanged.
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Images without
+    an adversarial example within eps are returned unchanged.
     """
 
     name: ClassVar[str] = "fmn"

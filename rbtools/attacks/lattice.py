@@ -2,9 +2,9 @@
 
 The search itself stays as it is: its points are real numbers, but the model gets the nearest 8-bit image of
 each point (`OnLattice`), so that every decision of the search is about an image that exists. Gradients are
-those at that image; small steps add up in the point. At the end each point is rounded so that it stays in the
-ball (`project`). In L-infinity this is the image that the model saw. In L2 and L1 the nearest 8-bit image may
-be outside the ball: where the rounding inside it undoes a success, the search runs again in smaller balls.
+computed at that image; small steps add up in the point. At the end each point is rounded so that it stays in
+the ball (`project`). In L-infinity the result is the image that the model saw. In L2 and L1 the nearest 8-bit
+image may be outside the ball: if rounding into the ball undoes a success, smaller balls are searched.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     Method = TypeVar("Method", bound=Attack)
 
 _LEVELS = 255
-_SLACK = 1e-6  # of a distance, for the rounding of float32
-_SMALLER = (0.97, 0.9, 0.75)  # shares of eps, for searches in L2 and L1 whose result rounding undid
+_SLACK = 1e-6  # relative tolerance of a distance, for the rounding of float32
+_SMALLER = (0.97, 0.9, 0.75)  # shares of eps for new searches in L2 and L1 after rounding undid a success
 
 
 def grid_param() -> Any:
-    """The field of the lattice on which an attack searches."""
+    """The field `grid`, the lattice on which an attack searches."""
     return param(
         "none",
         "With 8bit every attacked image has pixels k/255, as a file of 8 bits holds them.",
@@ -44,7 +44,7 @@ def grid_param() -> Any:
 
 
 def check_distance(attack: Attack) -> None:
-    """Raise RbError for a ball that holds no other 8-bit image."""
+    """Raise RbError if the ball contains no 8-bit image except the clean one."""
     if attack.grid != "none" and attack.eps > 0 and _in_levels(attack.eps) < 1:
         raise RbError(
             f"With grid 8bit eps is {attack.eps * _LEVELS:.4g}/255. Pixels of 8 bits change by 1/255 or"
@@ -54,7 +54,7 @@ def check_distance(attack: Attack) -> None:
 
 
 def searched(attack: Method) -> Method:
-    """The attack with the eps that its search has: in L-infinity whole steps of 1/255."""
+    """The attack with the eps that its search uses: in L-infinity rounded down to a multiple of 1/255."""
     if attack.grid == "none" or attack.norm != "linf":
         return attack
     return _with_eps(attack, math.floor(_in_levels(attack.eps)) / _LEVELS)
@@ -65,21 +65,21 @@ def _with_eps(attack: Method, eps: float) -> Method:
 
 
 def _in_levels(eps: float) -> float:
-    """A distance in steps of 1/255; the product with 255 may be a little less than a whole number."""
+    """A distance in steps of 1/255, raised slightly because `eps * 255` may be just below a whole number."""
     return eps * _LEVELS * (1 + 1e-9)
 
 
 def levels(images: Tensor) -> Tensor:
-    """The levels, whole numbers from 0 to 255, of the 8-bit images that are nearest."""
+    """The levels, whole numbers from 0 to 255, of the nearest 8-bit images."""
     return (images * _LEVELS).round_().clamp_(0, _LEVELS)
 
 
 def run(
     attack: Attack, model: object, images: Tensor, labels: Tensor, draws: Draws
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """As `attack.run`, on the lattice that the attack has. An attack with several draws runs on their mean,
-    and its points are those that fail most often. Raises RbError for clean images of more than 8 bits, and
-    for a ball without another 8-bit image."""
+    """Call `attack.run` on the attack's lattice. An attack with several draws runs on their mean, and returns
+    the points that fail most often. Raises RbError if the clean images are not 8-bit images, and if the ball
+    contains no other 8-bit image."""
     target = as_target(model)
     if attack.batch_dependent or not (attack.draws_each > 1 or target.randomised):
         return _run(attack, target, images, labels, draws)
@@ -96,7 +96,7 @@ def run(
 def _run(
     attack: Attack, target: Network, images: Tensor, labels: Tensor, draws: Draws
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The same on a target."""
+    """As `run`, on a target."""
     if attack.grid == "none":
         return attack.run(target, images, labels, draws)
     check_distance(attack)
@@ -128,8 +128,8 @@ def _run(
 def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
     """Project onto the attack's ball and the box and, with a grid, onto an 8-bit image in them.
 
-    That is the nearest one; where it is outside an L2 or L1 ball, the pixels whose rounding away from the
-    clean image moved them farthest are rounded towards it.
+    With a grid the result is the nearest 8-bit image. If this is outside an L2 or L1 ball, the pixels that
+    rounding moved farthest away from the clean image are rounded towards the clean image instead.
 
     Shape: points and images (N, C, H, W), images of 8 bits with a grid; the result as images.
     """
@@ -144,7 +144,7 @@ def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
         rounded = rounded.clamp(-math.floor(eps), math.floor(eps))
     else:
         sizes = rounded.abs()
-        # what each pixel adds to the norm, or to its square, with its last step
+        # how much the last step of each pixel adds to the norm (l1) or to its square (l2)
         gains = (2 * sizes - 1) if attack.norm == "l2" else torch.ones_like(sizes)
         gains = torch.where(sizes > 0, gains, 0)
         excess = (sizes.square() if attack.norm == "l2" else sizes).sum(1) - (
@@ -165,7 +165,7 @@ class OnLattice(Network):
         self.target, self.gives = target, target.gives
 
     def seen(self, points: Tensor) -> Tensor:
-        """The images that the model gets; their gradient is that of the points."""
+        """The images that the model gets; a gradient with respect to them is passed on to the points."""
         images = levels(points.detach()).div_(_LEVELS)
         return images + (points - points.detach()) if points.requires_grad else images
 

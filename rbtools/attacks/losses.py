@@ -16,7 +16,7 @@ from rbtools.lazy import F, torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    # From logits (N, K), labels (N,) and target classes (N,) to a value an example (N,).
+    # Maps logits (N, K), labels (N,) and target classes (N,) to one value for each example (N,).
     Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -45,7 +45,7 @@ def best_other(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def of_class(logits: Tensor, labels: Tensor) -> Tensor:
-    """Each example's logit of one class (N,)."""
+    """The logit of each example's class in `labels` (N,)."""
     return logits.gather(1, labels[:, None])[:, 0]
 
 
@@ -55,13 +55,13 @@ def cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
 
 
 def targeted_cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """log of the target's probability; where the target is the label itself, the untargeted cross-entropy."""
+    """log of the target's probability; the untargeted cross-entropy if the target is the label itself."""
     sign = torch.where(targets == labels, 1.0, -1.0)
     return sign * F.cross_entropy(logits, targets, reduction="none")
 
 
 def margin(logits: Tensor, labels: Tensor, targets: Tensor, kappa: float = math.inf) -> Tensor:
-    """max of the others - z_y, no more than kappa (Carlini and Wagner 2017, arXiv:1608.04644)."""
+    """max of the other logits - z_y, at most kappa (Carlini and Wagner 2017, arXiv:1608.04644)."""
     return (best_other(logits, labels) - of_class(logits, labels)).clamp_max(kappa)
 
 
@@ -71,7 +71,7 @@ def targeted_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
 
 
 def targeted_logit_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """z_t - z_y; where the target is the label itself, the untargeted margin."""
+    """z_t - z_y; the untargeted margin if the target is the label itself."""
     away = margin(logits, labels, targets)
     return torch.where(targets == labels, away, targeted_margin(logits, labels, targets))
 
@@ -83,7 +83,7 @@ def dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
 
 
 def targeted_dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Its targeted form (eq. 7): (z_t - z_y) over z_(1) - (z_(3) + z_(4)) / 2."""
+    """Targeted DLR (eq. 7): (z_t - z_y) over z_(1) - (z_(3) + z_(4)) / 2."""
     largest = logits.topk(4, dim=1).values
     scale = largest[:, 0] - (largest[:, 2] + largest[:, 3]) / 2
     return targeted_margin(logits, labels, targets) / (scale + 1e-12)
@@ -105,6 +105,6 @@ def with_kappa(kappa: float) -> Loss:
 
 
 def ranked_targets(logits: Tensor, labels: Tensor) -> Tensor:
-    """The wrong classes of each example, the most likely first (N, K - 1)."""
+    """The wrong classes of each example (N, K - 1), the most likely first."""
     others = logits.scatter(1, labels[:, None], -torch.inf)
     return others.argsort(dim=1, descending=True, stable=True)[:, :-1]

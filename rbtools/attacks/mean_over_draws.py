@@ -1,8 +1,8 @@
 """A randomised model under attack: expectation over transformation (Athalye et al. 2018, arXiv:1707.07397).
 
-Every gradient, loss and logit is a mean over draws of the model. A point is not kept because one draw fails,
-but for its failure rate: each example keeps the points that failed most often, and the end chooses among them
-by new draws. Random numbers belong to (seed, example, pass), so that no result depends on the batch.
+Every gradient, loss and logit is a mean over draws of the model. A point is kept for its failure rate, not
+because one draw fails: for each example the points that failed most often are kept, and at the end new draws
+choose one of them. Random numbers depend only on (seed, example, pass), so no result depends on the batch.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
     from rbtools.rng.draws import Draws
 
-CHOICE = 20  # new draws of each point that is left, to choose one
-SURE = 100  # draws that all failed, one pass after the other: the rate of failures is 97 % or more
-BY_MARGIN = 3  # points of each example that are kept for their mean margin, which is noisy
-_SLACK = 1e-5  # of a distance, for the rounding of float32
+CHOICE = 20  # new draws for each candidate point, to choose one
+SURE = 100  # after so many failed draws in a row the failure rate is 97 % or more
+BY_MARGIN = 3  # points kept for each example because of their mean margin, which is noisy
+_SLACK = 1e-5  # relative tolerance of a distance, for the rounding of float32
 
 
 def eot_param() -> Any:
-    """The field of the number of draws."""
+    """The field `eot`, the number of draws."""
     return param(
         1,
         "Average each gradient (or score) over this many draws of a randomised model.",
@@ -51,8 +51,8 @@ class _Best:
         self.values = torch.full_like(self.points[:, :, 0, 0, 0], -torch.inf)
 
     def note(self, rows: Tensor, points: Tensor, values: Tensor, allowed: Tensor) -> None:
-        """Take the points (M, C, H, W) of the examples `rows` that are better than the least of theirs, of
-        the allowed ones (M,)."""
+        """Keep each allowed point (M, C, H, W), of the examples `rows`, whose value is larger than the
+        smallest kept value of its example. allowed: a mask (M,)."""
         points, values = points.to(self.points), values.to(self.values)
         least, place = self.values[:, rows].min(0)
         better = allowed & (values > least)
@@ -63,10 +63,10 @@ class _Best:
 class MeanOverDraws(Network):
     """The mean over `method.draws_each` draws of a randomised model, for the examples of an attack.
 
-    `logits` are mean logits; `loss_and_gradient` gives the mean loss and its gradient; the draws of an image
-    share a batch. An example is still correct, and stays in the attack, unless all draws failed in so many
-    passes in a row that there is nothing more to gain (SURE); for an attack that searches for the nearest
-    point, or has one draw a pass, unless most draws of a pass fail.
+    `logits` returns mean logits and `loss_and_gradient` the mean loss and its gradient; the draws of an image
+    share a batch. An example counts as correct, and stays in the attack, until SURE draws have failed in
+    consecutive passes without a correct draw. If the attack searches for the nearest point, or has one draw
+    per pass, an example counts as correct if most draws of a pass are correct.
     """
 
     def __init__(self, target: Network, method: Attack, images: Tensor, labels: Tensor, draws: Draws) -> None:
@@ -75,7 +75,7 @@ class MeanOverDraws(Network):
         super().__init__(target, None if chunk is None else max(chunk // self.each, 1))
         self.gives = target.gives
         self.rows = torch.arange(len(images), device=images.device)
-        # shared with the targets of some of the examples
+        # shared with the targets that `take` returns
         self.passes, self.failed = torch.zeros_like(labels), torch.zeros_like(labels)
         self.last, self.by_margin, self.by_rate = images.clone(), _Best(images, BY_MARGIN), _Best(images, 1)
         self._last: tuple[Any, Any] = (None, None)
@@ -127,16 +127,16 @@ class MeanOverDraws(Network):
         return self._still(self._last[1], self.rows)
 
     def _still(self, right: Tensor, rows: Tensor) -> Tensor:
-        """Which examples are still correct (M,), after a pass with so many right draws (M,)."""
+        """Which examples count as correct (M,) after a pass in which `right` (M,) draws were correct."""
         if self.method.minimal or self.each == 1:
             return 2 * right > self.each
         return self.failed[rows] < SURE
 
     def chosen(self, points: Tensor) -> Tensor:
-        """The best for each example of the attack's points (N, C, H, W) and of those that it met.
+        """For each example the best of its result in `points` (N, C, H, W) and the points kept before.
 
-        New draws decide, the same for all candidates: the largest mean margin, unless another candidate fails
-        more often by more than a standard deviation of that difference.
+        All candidates get the same new draws. The candidate with the largest mean margin is the best, unless
+        another one fails more often by more than one standard deviation of the difference.
         """
         candidates = [points, self.last, *self.by_margin.points, *self.by_rate.points]
         judged = self._new_draws(candidates)
@@ -154,9 +154,9 @@ class MeanOverDraws(Network):
         return best
 
     def _new_draws(self, candidates: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """For each candidate which of CHOICE or more draws are right (N, draws), and the mean margin (N,).
+        """Per candidate: which of at least CHOICE draws are correct (N, draws), and the summed margin (N,).
 
-        No search has seen these draws. A point that is several candidates is judged once.
+        The search did not use these draws. A point that is a candidate several times is evaluated once.
         """
         judged: list[tuple[Tensor, Tensor]] = []
         for number, candidate in enumerate(candidates):
@@ -170,12 +170,12 @@ class MeanOverDraws(Network):
                 right, margin = judged[0][0].clone(), torch.full_like(judged[0][1], -torch.inf)
                 right[rows], margin[rows] = self._judged(candidate[rows], rows)
                 judged.append((right, margin))
-            else:  # not every model takes no images
+            else:  # some models do not accept an empty batch
                 judged.append((judged[0][0], torch.full_like(judged[0][1], -torch.inf)))
         return judged
 
     def _judged(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for the points (M, C, H, W) of some examples."""
+        """As `_new_draws`, for the points (M, C, H, W) of some examples."""
         right, margin = [], torch.zeros(len(rows), device=rows.device)
         with torch.no_grad():
             for first in range(0, CHOICE, self.each):
@@ -192,13 +192,13 @@ class MeanOverDraws(Network):
         return rows.repeat_interleave(self.each, 0)
 
     def _margins(self, drawn: Tensor, labels: Tensor) -> Tensor:
-        """The largest other logit minus the label's (M, draws)."""
+        """The largest other logit minus the label's logit (M, draws)."""
         labels = self._copies(labels)
         return losses.margin(drawn.flatten(0, 1), labels, labels).view(-1, self.each)
 
     def _drawn(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (M, draws, K) of some examples, and how many draws are right (M,). Notes the last point, the
-        one that failed most often, and that of the largest mean margin."""
+        """Logits (M, draws, K) of some examples, and how many draws are correct (M,). Updates the last points
+        and the points with the highest failure rates and mean margins."""
         drawn = self._passed(points, rows, "search", self.passes[rows] * self.each)
         self.passes[rows] += 1
         labels, points = self.labels[rows], points.detach()
@@ -212,11 +212,11 @@ class MeanOverDraws(Network):
         return drawn, right
 
     def _repeated(self, rows: Tensor, points: Tensor) -> Tensor:
-        """The logits (M * draws, K) of other points in the last pass of these examples."""
+        """The logits (M * draws, K) of other points with the random numbers of the examples' last pass."""
         return self._passed(points, rows, "search", (self.passes[rows] - 1) * self.each).flatten(0, 1)
 
     def _passed(self, points: Tensor, rows: Tensor, stream: str, first: Tensor) -> Tensor:
-        """Logits (M, draws, K) of some examples, each from its pass number `first` (M,) on."""
+        """Logits (M, draws, K) of some examples; `first` (M,) is the number of each example's first draw."""
         from rbtools.rng.foreign import ExampleNumbers
 
         parts = []

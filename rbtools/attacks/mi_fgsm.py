@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from rbtools.attacks.target import Evaluated
     from rbtools.rng.draws import Draws
 
-_SMALLEST = 0.9  # of the image's side, the smallest copy of --diversity
+_SMALLEST = 0.9  # side of the smallest copy of --diversity, as a share of the image's side
 
 
 @dataclass(frozen=True, kw_only=True)
 class MIFGSM(SteppedAttack):
     """Momentum iterative FGSM on the cross-entropy (Dong et al. 2018, arXiv:1710.06081), for transfer.
 
-    The step follows a sum of the gradients so far, each divided by its mean absolute value: its sign, in L2
-    its direction. It starts at the image, and the last iterate counts, whatever the model under attack
-    predicts on the way. Steps, their length and the momentum are the paper's.
+    A step follows the sum, with momentum, of the gradients so far, each divided by its mean absolute value:
+    in L-infinity the sign of the sum, in L2 its direction. The run starts at the image, and the last iterate
+    counts, whatever the model under attack predicts before. Steps, step size and momentum are the paper's.
 
     `diversity=0.5` is input diversity (DI, Xie et al. 2019, arXiv:1803.06978) with the paper's probability:
-    each gradient of an image is, with this probability, that of a smaller copy at a random place on a black
-    image of the same size. The sides are .9 to 1 of the image's, as in torchattacks, because networks take
-    images of one size; the paper enlarges by up to a tenth.
+    with this probability a gradient is computed on a smaller copy of the image, placed at random on a black
+    image of the same size. The sides of the copy are .9 to 1 of the image's, as in torchattacks, because
+    networks accept images of one size; the paper enlarges the image by up to a tenth.
 
     `kernel=15` is the translation-invariant attack (TI, Dong et al. 2019, arXiv:1904.02884) with the paper's
-    kernel for images of 299x299: a Gaussian smooths the gradient before it is divided. Its half side is three
+    kernel for images of 299x299: a Gaussian smooths the gradient before it is divided. Half its side is three
     standard deviations, as in the authors' code. A side of 3 suits small images.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Raises RbError
@@ -123,7 +123,7 @@ class MIFGSM(SteppedAttack):
 
 @dataclass
 class _Momentum(Iterate):
-    """direction: (N, C, H, W), the sum of gradients; rows, columns: the maps of the step's `copies`."""
+    """direction: (N, C, H, W), the sum of gradients; rows, columns: the matrices of the step's `copies`."""
 
     direction: Tensor
     draws: Draws
@@ -132,8 +132,8 @@ class _Momentum(Iterate):
 
 
 def copies(images: Tensor, draws: Draws, draw: int, probability: float) -> tuple[Tensor, Tensor]:
-    """The maps A (N, 1, H, H) and B (N, 1, W, W) for which A x B^T is each image's copy of --diversity, or
-    the image itself."""
+    """Matrices A (N, 1, H, H) and B (N, 1, W, W), with which A x B^T is the copy of an image x for
+    --diversity, or x itself."""
     height, width = images.shape[2:]
     chance, size, *places = draws.bits(4, draw).unbind(1)
     least = max(int(_SMALLEST * height), 1)
@@ -148,13 +148,13 @@ def copies(images: Tensor, draws: Draws, draw: int, probability: float) -> tuple
 
 
 def _below(words: Tensor, count: int | Tensor) -> Tensor:
-    """Whole numbers (N,) from 0 to below `count`, from 32 random bits each."""
+    """Whole numbers (N,) in [0, count), each from 32 random bits."""
     return (words * count) >> 32
 
 
 def shrinking(size: int, length: Tensor, start: Tensor) -> Tensor:
-    """Maps (N, size, size) from a line of pixels to one of `length` (N,), by linear interpolation, that
-    begins at pixel `start` (N,) of a black line."""
+    """Matrices (N, size, size) that shrink a line of pixels to `length` (N,) by linear interpolation, and
+    place it at pixel `start` (N,) of a black line."""
     pixel = torch.arange(size, device=length.device)
     place = pixel - start[:, None]
     inside = (place >= 0) & (place < length[:, None])
@@ -163,10 +163,11 @@ def shrinking(size: int, length: Tensor, start: Tensor) -> Tensor:
 
 
 def gaussian(size: int, kernel: int) -> Tensor:
-    """The map (size, size) that smooths a line of pixels, black beyond its ends, by a Gaussian of `kernel`
-    pixels, an odd number of 3 or more."""
+    """The matrix (size, size) that smooths a line of pixels, black beyond its ends, with a Gaussian of
+    `kernel` pixels, an odd number of at least 3."""
     half = kernel // 2
-    weights = torch.exp(-4.5 * (torch.arange(-half, half + 1) / half) ** 2)  # half is three deviations
+    # `half` is three standard deviations.
+    weights = torch.exp(-4.5 * (torch.arange(-half, half + 1) / half) ** 2)
     pixel = torch.arange(size)
     offset = pixel - pixel[:, None] + half
     inside = (offset >= 0) & (offset < kernel)

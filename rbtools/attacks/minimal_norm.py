@@ -1,4 +1,4 @@
-"""The base of attacks that search for the nearest adversarial example, and the loop of two of them."""
+"""The base of attacks that search for the nearest adversarial example, and the loop of FMN and DDN."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from rbtools.attacks.losses import AttackObjective
     from rbtools.rng.draws import Draws
 
-    # Takes the search, the objective's gradient (N, C, H, W) and value (N,) at its points, and the number of
-    # the step; returns the next points.
+    # Maps the search, the objective's gradient (N, C, H, W) and value (N,) at its points, and the number of
+    # the step to the next points.
     Move = Callable[["Search", Tensor, Tensor, int], Tensor]
 
 
 class MinimalNormAttack(SequentialAttack):
     """An attack whose search does not depend on eps, the distance up to which an adversarial example counts.
 
-    `run` also returns the distances, "distance" (N,), infinite without an adversarial example.
+    `run` also returns the distances as "distance" (N,), infinite if there is no adversarial example.
     """
 
     random: ClassVar[bool] = False
@@ -48,9 +48,9 @@ class MinimalNormAttack(SequentialAttack):
             return torch.where(within, points, images), {"distance": distance}
 
     def _confirmed(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The result of `search`. On a GPU the fast model decides alone during the search, and the exact
-        model checks the points at the end. Where they disagree, the search is repeated with a check at each
-        step.
+        """The result of `search`. On a GPU the search uses only the fast model, and the exact model checks
+        the points at the end. For points that do not fool the exact model, the search is repeated with checks
+        by the exact model.
         """
         alone = None if check_schedule(images.device).each_step else model.undecided()
         if alone is None:
@@ -67,9 +67,9 @@ class MinimalNormAttack(SequentialAttack):
 
 @dataclass
 class Search:
-    """points: (N, C, H, W), where the search is; length: (N,), how far they are from their images;
-    adversarial: bool (N,), whether they fool the model; nearest: the nearest points so far that do, and
-    distance: (N,), how far they are (infinity without one).
+    """points: (N, C, H, W), the current points; length: (N,), their distances from the images; adversarial:
+    bool (N,), whether they fool the model; nearest: (N, C, H, W), the nearest points so far that fool the
+    model; distance: (N,), the distances of these (infinity if there is none).
     """
 
     images: Tensor
@@ -89,9 +89,9 @@ def nearest(
     move: Move,
     start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run `count` steps from the images: the nearest adversarial examples and their distances (N,).
+    """Make `count` steps from the images; return the nearest adversarial examples and their distances (N,).
 
-    Clean errors have distance 0. `start`: other points (N, C, H, W) to start from.
+    Misclassified images have distance 0. `start`: points (N, C, H, W) to start from, instead of the images.
     """
     unknown = torch.full_like(images.flatten(1)[:, 0], torch.inf)
     points = images.clone() if start is None else start
@@ -113,12 +113,12 @@ def nearest(
 
 
 def cosine(first: float, last: float, number: int, count: int) -> float:
-    """From `first` to `last` along half a cosine, at step `number` of `count`."""
+    """The value at step `number` of `count`, on half a cosine from `first` to `last`."""
     return last + (first - last) * (1 + math.cos(math.pi * number / count)) / 2
 
 
 def _look(model: Network, search: Search, logits: Tensor, labels: Tensor, norm: str) -> None:
-    """Keep the points that fool the model and are nearer than those before."""
+    """Keep the points that fool the model and are nearer than the nearest points so far."""
     search.adversarial = ~model.still_correct(search.points, labels, logits)
     points, length = model.seen(search.points), search.length
     if points is not search.points:

@@ -30,12 +30,12 @@ class PGD(SteppedAttack):
     iterate is returned and the example is dropped from the batch. `iterate="last"`: only the last iterate
     counts, as in torchattacks, foolbox and the papers; no example is dropped.
 
-    `target`: instead of away from its label an example is moved towards the class that is least likely on the
-    clean image, or towards the class of that number (examples of that class are attacked without a target).
-    Any wrong class counts as a success.
+    `target`: an example is moved not away from its label but towards the class that is least likely on the
+    clean image, or towards the class with the given number (examples of this class are attacked without a
+    target). Any wrong class counts as a success.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Raises RbError
-    for restarts without a random start, for two step sizes at once, and for a target that is no class.
+    for restarts without a random start, for two step sizes at once, and for a target that is not a class.
     """
 
     name: ClassVar[str] = "pgd"
@@ -84,12 +84,12 @@ class PGD(SteppedAttack):
 
     @property
     def effective_step_size(self) -> float:
-        """The first step, in pixel units of [0, 1]."""
+        """The length of the first step, in pixel units of [0, 1]."""
         if self.step_size is not None:
             return self.step_size
         if self.relative_step is not None:
             return self.relative_step * self.eps
-        # Relative to eps: with a cap of 2/255 PGD-20 at 32/255 was weaker than FGSM (.454 against .418).
+        # Without a cap: with a cap of 2/255, PGD-20 at eps 32/255 was weaker than FGSM (.454 against .418).
         return 2.5 * self.eps / self.steps
 
     def step_at(self, step: int) -> float:
@@ -156,6 +156,6 @@ class PGD(SteppedAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class OnSphere(PGD):
-    """PGD in an L2 ball on the sphere of the image's norm; eps and step_size are shares of that norm."""
+    """PGD in an L2 ball on the sphere with the image's norm; eps and step_size are shares of this norm."""
 
     norm: str = param("sphere", "The norm that bounds the perturbation.", choices=("sphere",))

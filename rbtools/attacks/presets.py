@@ -1,4 +1,4 @@
-"""Presets: the attacks that a paper reports, with their distances, under a name."""
+"""Presets: the attacks and distances that a paper reports, under one name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rbtools.registry import gathered
 
 @dataclass(frozen=True)
 class PresetAttack:
-    """One attack of a preset, its distances in pixel units, and its parameters other than defaults."""
+    """An attack of a preset, its distances in pixel units, and its parameters that are not defaults."""
 
     attack: str
     eps: tuple[float, ...]
@@ -23,7 +23,7 @@ class PresetAttack:
 def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[PresetAttack, ...]:
     """The attacks of a preset, at its own distances or at `eps`. Raises RbError for an unknown name.
 
-    Where a published step size cannot reach a distance of `eps`, the attack's default is used.
+    If the steps of a published step size cannot reach a distance of `eps`, the default step size is used.
     """
     presets: dict[str, tuple[PresetAttack, ...]] = gathered("attack-presets")
     if name not in presets:

@@ -1,8 +1,8 @@
 """Run AutoAttack's own code (the package pyautoattack) as an attack of this package.
 
 That code prints, reseeds the global generators, writes into the model's logits, needs contiguous tensors, and
-fails on empty batches, few classes and models that ignore their input. All of that is worked around
-here, so that the attacks that use it stay short. Imports torch: import inside functions only.
+fails on empty batches, few classes and models that ignore their input. This module works around all of this,
+so that the attacks stay short. It imports torch: import it inside functions only.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 def run(method: ReferenceBackend, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
     """Perturb images (N, C, H, W) with AutoAttack's own code.
 
-    The seed comes from the draws of the first example, since this code draws for the whole batch: equal
-    batches give equal results. Images are float32 in [0, 1]. Raises RbError if that code fails: its DLR
-    losses need 3 and 4 classes, and Square's start in L2 and L1 some sizes of images.
+    This code draws random numbers for the whole batch, so its seed comes from the draws of the first example,
+    and equal batches give equal results. Images are float32 in [0, 1]. Raises RbError if that code fails: its
+    DLR losses need 3 and 4 classes, and Square's start in L2 and L1 does not support all image sizes.
     """
     if len(images) == 0 or method.eps == 0:
         return images.clone()
@@ -66,7 +66,7 @@ class TameModel:
     def __init__(self, model: Network, image: Tensor) -> None:
         self.model = model
         self.classes: int = model.logits(image).shape[1]
-        self.failed = False  # while the model computes, and after it raised
+        self.failed = False  # True while the model computes, and after the model raised an error
 
     def __call__(self, images: Tensor) -> Tensor:
         if len(images) == 0:
@@ -85,8 +85,8 @@ class TameModel:
 
 
 def mend_ties(square: Any) -> None:
-    """Let a Square attack count an exact tie as fooled from its start on, as its search does. Its own start
-    requires a negative margin, and then fails on an empty batch.
+    """Make the start of AutoAttack's Square count an exact tie as fooled, as its search does. The original
+    start requires a negative margin, and the search then fails on an empty batch.
     """
     original = square.margin_and_loss
 
@@ -98,7 +98,7 @@ def mend_ties(square: Any) -> None:
 
 
 class _Once(logging.Filter):
-    """Let a warning through once per process, whatever numbers it contains: every batch repeats it."""
+    """Let a warning through once per process, even if its numbers differ, because every batch repeats it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,4 +133,4 @@ def _guarded(model: Network) -> Iterator[None]:
             parameter.requires_grad_(True)
         random.setstate(python)
         np.random.set_state(legacy)
-        sys.settrace(tracer)  # its check for dynamic models switches tracing off
+        sys.settrace(tracer)  # AutoAttack's check for dynamic models switches tracing off

@@ -1,4 +1,4 @@
-"""The steps of a loop on a GPU as one launch each, so that the GPU does not wait for Python."""
+"""Runs each step of a loop on a GPU as one launch, so that the GPU does not wait for Python."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.active_examples import ActiveExamples, ExampleRows
 
-_BEFORE = 2  # steps of a shape before one is captured
-_LARGEST = 1 << 26  # bytes of the images: where they are more, a kernel takes longer than its launch
+_BEFORE = 2  # calls with the same shapes before a call is captured
+_LARGEST = 1 << 26  # bytes of a tensor; with larger tensors a kernel takes longer than its launch
 _APART = 0.5  # the largest difference from the same step without a graph, as a share of what the step changed
 
 
 class Replays:
     """Makes a step of a loop by calling `step`, which assigns new tensors to fields of `state`, and marks
-    `active` examples.
+    broken examples in `active`.
 
-    On a GPU the third call with tensors of some shapes is captured, and then replayed: from there on `step`
-    may not depend on anything else that changes, nor wait for the GPU. A replay is compared with the step
-    itself before it is used; where they differ, or a network cannot be captured, all steps are calls.
+    On a GPU the third call with the same shapes is captured as a CUDA graph, which later calls replay: from
+    then on `step` must not depend on anything else that changes, and must not wait for the GPU. The first
+    replay is compared with a call of `step`; if they differ, or the capture fails, `step` is always called.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Replays:
         self.fixed: dict[str, Tensor] = {}
 
     def __call__(self, case: object = None) -> None:
-        """Make a step. case: what else the step depends on."""
+        """Make a step. case: a further value on which the step depends."""
         if not (self.usable and self.model.captures):
             self.step()
             return
@@ -58,11 +58,11 @@ class Replays:
             self._record()
 
     def _settle(self) -> None:
-        """Copy new values of the fields into the tensors that the graph has."""
+        """Copy new values of the fields into the tensors that the graph uses."""
         now = self.state.tensors()
         held = {id(tensor) for tensor in self.fixed.values()}
         fresh = {name: now[name] for name, tensor in self.fixed.items() if now[name] is not tensor}
-        # A field may have got the tensor of another one, which is written to below.
+        # A field may now contain the tensor of another field, which is overwritten below.
         fresh = {name: value.clone() if id(value) in held else value for name, value in fresh.items()}
         for name, value in fresh.items():
             self.fixed[name].copy_(value)
@@ -73,7 +73,7 @@ class Replays:
             setattr(self.state, name, tensor)
 
     def _record(self) -> None:
-        """Capture the step, make it, and compare it with the step without a graph."""
+        """Capture the step, replay it, and compare the result with that of a call."""
         before, self.fixed = self._copies(), self._copies()
         marks, counted = self.active.marks(), self.model.counted
         try:
@@ -92,7 +92,7 @@ class Replays:
             self.graph = graph
             self._count_from(counted)
             self.model.count(*self.passes)
-        except (RuntimeError, ValueError):  # whatever the network's own code cannot do in a capture
+        except (RuntimeError, ValueError):  # the network's own code does something that cannot be captured
             self.model.captures, self.fixed = False, {}
             graphs.lasting_pool.cache_clear()
             self._count_from(counted)
@@ -104,13 +104,13 @@ class Replays:
         return {name: tensor.clone() for name, tensor in self.state.tensors().items()}
 
     def _count_from(self, counted: tuple[int, int]) -> None:
-        """Count no passes since then."""
+        """Remove the passes since `counted` from the count."""
         self.model.count(*(then - now for then, now in zip(counted, self.model.counted, strict=True)))
 
     def _compare(
         self, before: dict[str, Tensor], called: dict[str, Tensor], marked: tuple[Tensor, ...]
     ) -> None:
-        """Raise ValueError if a replay differs from the step without a graph."""
+        """Raise ValueError if the replay differs from a call."""
         same = [(self.active.marks()[0] == marked[0]).all()]
         for name, tensor in self.fixed.items():
             if tensor.is_floating_point():

@@ -1,7 +1,7 @@
 """Square: random search with squares of pixels, without gradients; in L1 as in Croce and Hein 2021.
 
 The best image so far is one buffer: a query writes its square into it, and if the margin does not fall the
-old square is written back. Random numbers belong to the example and are drawn for many queries at a time.
+old square is written back. Each example has its own random numbers, drawn for many queries at a time.
 
 A square that changes nothing, or was rejected since the best image last changed, needs no query. Each image
 advances through its queries independently, so that batches stay full.
@@ -35,8 +35,8 @@ HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """The queries, of 10,000, after which the share of pixels in a square is halved (section 4 of the paper)."""
 _AT_ONCE = 64  # queries whose random words are drawn together
 _WORDS = 5  # words per query: row and column of two corners; the channels' signs, with one bit for a rotation
-_BLOCK = 8 * _AT_ONCE  # the most queries by which an image may be ahead of another
-_MOST_SQUARES = 1 << 15  # different squares of one side; with more, few are drawn twice
+_BLOCK = 8 * _AT_ONCE  # an image may be at most this many queries ahead of another
+_MOST_SQUARES = 1 << 15  # different squares of one side; if there are more, few are drawn twice
 _ORDER = {"l2": 2, "l1": 1}
 _DECAY = {"l2": 2, "l1": 4}  # how fast eta falls with the distance from its centre
 
@@ -84,18 +84,17 @@ class Square(ReferenceBackend):
         return float(self.p / 2 ** sum(query > after for after in HALVED_AFTER))
 
     def side(self, query: int, height: int, width: int) -> int:
-        """Side of the square of a query in pixels; odd and at least 3 in l2 and l1, where it needs a
-        centre."""
+        """Side of a query's square in pixels; in l2 and l1 odd and at least 3, because it needs a centre."""
         side = max(round(math.sqrt(self.share(query) * height * width)), 1)
         if self.norm != "linf":
             side = max(side, 3) | 1
         return min(side, height, width)
 
     def _search(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        """One run: images (N, C, H, W) in [0, 1], and which are broken (N,)."""
+        """Make one run; return images (N, C, H, W) in [0, 1], and which are broken (N,)."""
         sides = [self.side(query, *batch.images.shape[2:]) for query in range(self.queries)]
         schedule = batch.schedule
-        if not schedule.each_step:  # the loop waits twice: for which images are active, and for a block's end
+        if not schedule.each_step:  # the loop waits twice: for the active images, and for a block's end
             schedule = CheckSchedule(2 * schedule.every)
         active, images = ActiveExamples(batch, schedule), batch.images.contiguous()
         eps, norm = self.eps, self.norm
@@ -146,9 +145,9 @@ class Square(ReferenceBackend):
 class _SquareState(ExampleRows):
     """The examples that are not broken: their best image so far and its margin.
 
-    Of a block of Q queries: words (N, Q, 5); next (N,), the first query that is not yet made. In linf, if
-    there are few squares of the side: their numbers (N, Q), and rejected (N, squares), which of all squares
-    are known not to lower the margin of the best image.
+    For a block of Q queries: words (N, Q, 5); next (N,), the first query that is not made yet. In linf, if
+    few different squares have this side: numbers (N, Q) of the queries' squares; rejected (N, squares), which
+    squares are known not to lower the margin of the best image.
     """
 
     labels: Tensor
@@ -164,7 +163,7 @@ class _SquareState(ExampleRows):
     rejected: Tensor | None = None
 
     def start_block(self, words: Tensor, side: int) -> None:
-        """Begin with the first of Q queries of these random words; with a new side none is rejected yet."""
+        """Begin a block of Q queries with these random words; no square of a new side is rejected yet."""
         self.words, self.next = words.to(self.images.device), torch.zeros_like(self.labels)
         channels, height, width = self.best.shape[1:]
         rows, columns = height - side + 1, width - side + 1
@@ -180,8 +179,8 @@ class _SquareState(ExampleRows):
         self._skip_rejected()
 
     def advance(self, going: Tensor, better: Tensor) -> None:
-        """Advance the `going` images (N,) to the next query that needs the model; the last query of the
-        `better` ones (N,) was accepted.
+        """Advance the `going` images, a mask (N,), to the next query that needs the model; `better` (N,) are
+        the images whose last query was accepted.
         """
         if self.rejected is not None:
             last = self.numbers.gather(1, self.next.clamp_max(self.numbers.shape[1] - 1)[:, None])
@@ -201,7 +200,7 @@ class _SquareState(ExampleRows):
 
 
 def _blocks(sides: list[int]) -> Iterator[range]:
-    """The queries in ranges of one side, each inside a block of _BLOCK."""
+    """The queries in ranges with the same side, each inside a block of _BLOCK queries."""
     start = 0
     for query in range(1, len(sides) + 1):
         if query == len(sides) or query % _BLOCK == 0 or sides[query] != sides[start]:
@@ -221,7 +220,7 @@ def _words(draws: Draws, first: int, queries: range) -> Tensor:
 
 def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
     """Write each image's next square into its best image if that lowers the margin; return which examples it
-    fools (N,). `each`: find first which images change, and query the model for these alone.
+    fools (N,). `each`: find first which images change, and query the model only for these.
     """
     count = state.words.shape[1]
     going = state.next < count
@@ -231,7 +230,7 @@ def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
     old = flat.gather(2, at)
     changed = (old != values).flatten(1).any(1) & going
     if model.randomised and changed.any():
-        # A mean over other draws is no measure for the next point: a lucky one would never be beaten.
+        # Both margins need the same draws: a lucky mean over other draws would never be beaten.
         some = model.take(changed)
         state.margin[changed] = _ask(some, state.best[changed], state.labels[changed])[0]
         some.repeat_draws()
@@ -239,8 +238,8 @@ def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
     if not each:
         margin, fooled = _ask(model, state.best, state.labels)
         margin = torch.where(changed, margin, state.margin)
-        # A fast copy may have been fooled before, and the model not: the margin goes on to fall.
-        fooled &= ~(margin >= state.margin)  # not where it is NaN
+        # If only the fast copy was fooled before, and not the model, the margin must continue to fall.
+        fooled &= ~(margin >= state.margin)  # does not apply to NaN
     else:
         margin, fooled = state.margin.clone(), torch.zeros_like(changed)
         if changed.any():
@@ -261,7 +260,7 @@ def _ask(model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
 
 
 def _stripes(batch: AttackBatch, eps: float, restart: int) -> Tensor:
-    """The start in linf: vertical stripes x + eps or x - eps, one sign per channel and column, in the box."""
+    """The start in linf: vertical stripes x + eps or x - eps, a sign per channel and column, in [0, 1]."""
     channels, width = batch.images.shape[1], batch.images.shape[3]
     bits = batch.draws.child("stripes").integers(2, (channels, 1, width), draw=restart)
     signs: Tensor = bits.to(batch.images) * 2 - 1
@@ -269,12 +268,12 @@ def _stripes(batch: AttackBatch, eps: float, restart: int) -> Tensor:
 
 
 def _corners(words: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Pairs of words (..., 2) in [0, 2^32) as a row in [0, rows) and a column in [0, columns)."""
+    """Maps pairs of words (..., 2) in [0, 2^32) to a row in [0, rows) and a column in [0, columns)."""
     return (words[..., 0] * rows) >> 32, (words[..., 1] * columns) >> 32
 
 
 def _window(words: Tensor, side: int, like: Tensor) -> Tensor:
-    """Flat positions (N, C, side * side) in images like these of a square each, from two words (N, 2)."""
+    """Flat positions (N, C, side * side) of a square in each image of this shape, from two words (N, 2)."""
     channels, height, width = like.shape[1:]
     top, left = _corners(words, height - side + 1, width - side + 1)
     reach = torch.arange(side, device=words.device)
@@ -300,9 +299,9 @@ def _patch_linf(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, 
 
 
 def _eta_half(rows: int, columns: int, norm: str) -> Tensor:
-    """One half of the paper's eta (section 3.3), of length 1. A pixel at distance d from the centre (the
-    larger of its two) has the sum of 1 / (k + 1)^2 over k from d to the largest distance; in L1 of
-    1 / (k + 1)^4, as in AutoAttack's code.
+    """One half of the paper's eta (section 3.3), of length 1. A pixel whose larger distance from the centre,
+    by rows or columns, is d gets the sum of 1 / (k + 1)^2 over k from d to the largest distance; in L1 the
+    sum of 1 / (k + 1)^4, as in AutoAttack's code.
     """
     distance = torch.maximum(
         (torch.arange(rows) - rows // 2).abs()[:, None], (torch.arange(columns) - columns // 2).abs()
@@ -326,14 +325,14 @@ def _eta(side: int, norm: str, device: torch.device) -> Tensor:
 
 
 def _turned_etas(turned: Tensor, side: int, norm: str) -> Tensor:
-    """Eta for each example (N, side * side), rotated by 90 degrees where `turned` (N,)."""
+    """Eta for each example (N, side * side), rotated by 90 degrees if its `turned` (N,) is true."""
     upright = _eta(side, norm, turned.device)
     return torch.where(turned[:, None], upright.T.reshape(1, -1), upright.reshape(1, -1))
 
 
 def _tiles(batch: AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
-    """The start in l2 and l1: a grid of about five etas a side, each with a sign per channel; of length eps,
-    clipped to the box (l2), or projected onto ball and box (l1).
+    """The start in l2 and l1: a grid of about five by five etas, each with a sign per channel. It is scaled
+    to length eps and clipped to the box (l2), or projected onto ball and box (l1).
     """
     images = batch.images
     count, channels, height, width = images.shape
@@ -354,7 +353,7 @@ def _tiles(batch: AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
 
 
 def _within(images: Tensor, offset: Tensor, eps: float, norm: str) -> Tensor:
-    """Images in ball and box: the offset stretched to length eps and clipped (l2), or projected (l1)."""
+    """The images plus the offset, which is scaled to length eps, then clipped (l2), or projected (l1)."""
     if norm == "l1":
         return steps.project(images + offset, images, eps, norm)
     return (images + eps * steps.unit(offset)).clamp_(0, 1)
@@ -367,11 +366,11 @@ def _unit_rows(rows: Tensor, norm: str) -> Tensor:
 
 
 def _patch_lp(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Tensor]:
-    """Algorithm 3: the length of two windows, and the rest of eps, go into a new eta in the first.
+    """Algorithm 3: a new eta in the first of two windows gets the length of both and the unused part of eps.
 
-    In l2 the squares of lengths add up. In l1 lengths do, and each channel gets its share times the number of
-    channels, as in AutoAttack's code; the projection removes the excess. Returns as `_patch_linf` does, for
-    all pixels: (N, C, H * W).
+    In l2 the squares of the lengths are added. In l1 the lengths are added, and each channel gets its share
+    times the number of channels, as in AutoAttack's code; the projection removes the excess. Returns the same
+    as `_patch_linf`, but for all pixels: (N, C, H * W).
     """
     norm, channels = state.norm, state.best.shape[1]
     w1, w2 = (_window(corner, side, state.best) for corner in (words[:, :2], words[:, 2:4]))

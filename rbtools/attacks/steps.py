@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rbtools.rng.draws import Draws
 
     Model = Callable[[Tensor], Tensor]
-    # From logits (N, classes) to the value to maximise, one an example (N,).
+    # Maps logits (N, classes) to the values to maximise, one for each example (N,).
     Objective = Callable[[Tensor], Tensor]
 
 
@@ -63,10 +63,10 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
     """Project onto the ball of radius `eps` around `images`, then onto the box [0, 1].
 
     Projecting onto the box afterwards does not leave the ball: images lie in the box, so clipping moves every
-    pixel towards its original. l1: onto the nearest point, in L2, of the intersection of ball and box: both
-    projections in turn would shorten a change that touches the box (Croce and Hein 2021). sphere: onto the
-    intersection of the L2 ball of radius eps |x| with the sphere of radius |x|, without a box; the unit
-    sphere of definition 1 in Wu et al. 2024, by the image's norm.
+    pixel towards its original. l1: onto the point of the intersection of ball and box that is nearest in L2;
+    one projection after the other would shorten a change that touches the box (Croce and Hein 2021). sphere:
+    onto the intersection of the L2 ball of radius eps |x| with the sphere of radius |x|, without a box; this
+    is definition 1 in Wu et al. 2024, with their unit sphere scaled by the image's norm.
 
     Shape: perturbed and images (N, C, H, W), images and eps in pixel units of [0, 1]; the result as images.
     """
@@ -84,15 +84,15 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
 
 
 _L1_ROUNDS = 60
-_L1_ROUNDS_UNCHECKED = 16  # on a GPU, which would have to wait for a check of convergence
+_L1_ROUNDS_UNCHECKED = 16  # on a GPU, where a check of convergence would have to wait
 
 
 def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
-    """The nearest point, in L2, of the L1 ball of radius eps around 0 with entries no larger than `room`.
+    """The point nearest in L2 in the L1 ball of radius eps around 0 with entries of at most `room`.
 
-    Croce and Hein 2021 (arXiv:2103.01208): sign(delta) clip(|delta| - t, 0, room), with the least t >= 0 that
-    brings the sum of its sizes down to eps. That sum is piecewise linear in t: each round solves the piece at
-    t, and halves the interval that holds the solution where this would leave it.
+    Croce and Hein 2021 (arXiv:2103.01208): sign(delta) clip(|delta| - t, 0, room), with the least t >= 0 for
+    which the sum of absolute values is at most eps. This sum is piecewise linear in t. Each round solves the
+    linear piece at t; if its solution is outside the interval of t, the interval is halved.
 
     Shape: delta and room (N, C, H, W), room >= 0; eps one per batch or (N, 1, 1, 1); the result as delta.
     """
@@ -117,23 +117,23 @@ def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
             break
         threshold = torch.where(going, following, threshold)
     changed = torch.minimum((sizes - threshold[:, None]).clamp_min_(0), walls).view_as(delta)
-    # The sum is within 1e-6 of eps by now: the rest is scaled away.
+    # The sum now differs from eps by at most a share of 1e-6; scaling removes the difference.
     within = radius / changed.flatten(1).sum(1).clamp_min(torch.finfo(delta.dtype).tiny)
     return delta.sign() * changed * within.clamp_max(1).view(-1, 1, 1, 1)
 
 
 def _onto_cap(perturbed: Tensor, images: Tensor, eps: float) -> Tensor:
-    """The point of the sphere that is nearest in direction, at most eps |x| away from x."""
+    """The point of the sphere with the nearest direction, at most eps |x| away from x."""
     centre, point = unit(images), unit(perturbed)
     along = (centre * point).sum(dim=tuple(range(1, images.ndim)), keepdim=True)
-    # Where the sphere leaves the ball: |u - v|^2 = 2 - 2 cos.
+    # The border of the ball on the sphere: |u - v|^2 = 2 - 2 cos.
     cosine = 1 - min(eps, 2.0) ** 2 / 2
     border = cosine * centre + math.sqrt(1 - cosine**2) * unit(point - along * centre)
     return _length(images) * torch.where(_length(point - centre) > eps, border, point)
 
 
 def ascend(perturbed: Tensor, gradient: Tensor, step_size: float | Tensor, norm: str) -> Tensor:
-    """Move by `step_size` in the direction of steepest ascent of `norm`; nowhere if the gradient is 0.
+    """Move by `step_size` in the direction of steepest ascent in `norm`; a point whose gradient is 0 stays.
 
     A step size per example has shape (N, 1, 1, 1).
     """
@@ -174,7 +174,7 @@ def pgd_step(
     step_size: float | Tensor,
     norm: str = "linf",
 ) -> tuple[Tensor, Tensor]:
-    """(The next iterate, by `step` along the gradient of the objective; the logits at `perturbed`.)"""
+    """Return (the next iterate, by `step` along the objective's gradient, and the logits at `perturbed`)."""
     gradient, logits = input_gradient(model, perturbed, objective)
     return step(perturbed, gradient, images, eps=eps, step_size=step_size, norm=norm), logits
 
@@ -184,8 +184,8 @@ def uniform_start(
 ) -> Tensor:
     """Return one point per example, uniform in the ball of radius `eps`, clipped to the box.
 
-    l2: a uniform direction, and a radius eps * u^(1/d) so that equal volumes are equally likely. sphere:
-    such a point of the ball of radius eps |x|, brought to the sphere.
+    l2: a uniform direction, and a radius eps * u^(1/d) so that equal volumes are equally likely. sphere: a
+    point drawn as in l2 from the ball of radius eps |x|, projected onto the sphere.
 
     Shape: images (N, C, H, W) and eps in pixel units of [0, 1], one per batch or (N, 1, 1, 1); the result as
     images.
@@ -203,7 +203,7 @@ def uniform_start(
 
 
 def distances(points: Tensor, images: Tensor, norm: str) -> Tensor:
-    """How far the points (N, C, H, W) are from their images: (N,)."""
+    """The distances (N,) of the points (N, C, H, W) from their images."""
     lengths: Tensor = torch.linalg.vector_norm((points - images).flatten(1), ord=_ORDER[norm], dim=1)
     return lengths
 
@@ -217,8 +217,8 @@ def _length(vectors: Tensor) -> Tensor:
 def unit(vectors: Tensor) -> Tensor:
     """Each example scaled to L2 norm 1; zeros stay zeros.
 
-    The largest entry is divided out first: the gradient of a confident network is often below 1e-20,
-    where squares underflow.
+    Each example is first divided by its largest entry, because the gradients of a confident network are often
+    below 1e-20, and their squares would underflow.
     """
     tiny = torch.finfo(vectors.dtype).tiny
     scaled = vectors / vectors.abs().amax(dim=tuple(range(1, vectors.ndim)), keepdim=True).clamp_min(tiny)

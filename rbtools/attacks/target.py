@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 class Evaluated(NamedTuple):
     """The result at N points: which are still classified correctly, bool (N,), and the loss (S,) and its
-    gradient (S, C, H, W) at the S points that are, or with `everyone` at all.
+    gradient (S, C, H, W) at the S points that are classified correctly, or with `everyone` at all points.
     """
 
     still_correct: Tensor
@@ -29,7 +29,7 @@ class Evaluated(NamedTuple):
     gradient: Tensor
 
     def take(self, index: Tensor) -> Evaluated:
-        """The result at some of the points; if losses are of the correct ones only, `index` selects these."""
+        """The result at some points; `index` must select all correct points if only these have losses."""
         some = index if len(self.loss) == len(self.still_correct) else slice(None)
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
@@ -43,10 +43,10 @@ class Target(Protocol):
         """The parts of the model that attacks may use."""
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K), at least float32; they carry a graph where the images require a gradient."""
+        """Logits (N, K), at least float32, with a graph if the images require a gradient."""
 
     def take(self, rows: Tensor | slice) -> Target:
-        """The target of some of the examples, by positions or by a mask: an image i is of example i."""
+        """The target for some examples, by positions or by a mask: image i must belong to example i."""
 
     def loss_and_gradient(
         self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
@@ -54,7 +54,7 @@ class Target(Protocol):
         """The objective and its gradient with respect to the points, for those still classified correctly."""
 
     def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
-        """Which points the model itself classifies correctly: bool (N,). `logits`: if they are known."""
+        """Which points the model itself classifies correctly: bool (N,). `logits`: the logits, if known."""
 
 
 # If most examples of a graph are broken, it is discarded: a second forward pass on the rest costs less than a
@@ -63,7 +63,7 @@ _WORTH_A_SECOND_FORWARD = 0.5
 
 
 class Network:
-    """A model as it is. chunk_size: images that go through it at once; None: all."""
+    """A model as it is. chunk_size: the number of images that go through it at once; None: all."""
 
     gives: Literal["gradients", "logits", "labels"] = "gradients"
     _captures = True
@@ -81,7 +81,7 @@ class Network:
         return bool(getattr(self.model, "randomised", False))
 
     def stage(self, words: str) -> None:
-        """Take in words which stage of an attack begins, for the status line."""
+        """Receive the description of the stage that begins, for the status line."""
 
     def logits(self, images: Tensor) -> Tensor:
         """See `Target`. Raises RbError for a model that does not accept images that require a gradient."""
@@ -99,7 +99,7 @@ class Network:
     ) -> Evaluated:
         """One forward pass, and one backward pass for the examples that are still classified correctly.
 
-        `everyone`: broken examples get a gradient, too.
+        `everyone`: broken examples also get a gradient.
         """
         return Evaluated(
             *self.in_chunks(
@@ -149,11 +149,11 @@ class Network:
         return self
 
     def nearest(self) -> Network:
-        """The target of a search for the nearest point that fools the model."""
+        """The target to use in a search for the nearest point that fools the model."""
         return self
 
     def repeat_draws(self) -> None:
-        """The next pass has the random numbers of the last one, where they are under control."""
+        """Make the next pass use the random numbers of the last pass again, if they are under control."""
 
     def seen(self, points: Tensor) -> Tensor:
         """The images that the model gets for these points (N, C, H, W)."""
@@ -177,19 +177,19 @@ class Network:
 
     @property
     def counted(self) -> tuple[int, int]:
-        """The images that went forward and backward through the model so far, where it counts them."""
+        """How many images went forward and backward through the model so far; 0 if it does not count them."""
         return self.model.counted if isinstance(self.model, Network) else (0, 0)
 
     def count(self, forwards: int, backwards: int) -> None:
-        """Add passes that the model did not see; less than 0: that an image had only because of the others in
-        its batch."""
+        """Add passes that the model did not count; negative numbers remove passes that an image had only
+        because of other images in its batch."""
         if isinstance(self.model, Network):
             self.model.count(forwards, backwards)
 
     def chunks(self, count: int) -> Iterator[slice]:
         """The rows of `count` examples that go through the model at once.
 
-        An attack gets more examples than a chunk holds, so that chunks stay full as broken examples leave.
+        An attack gets more examples than a chunk holds, so that chunks stay full when some are dropped.
         """
         size = self.chunk_size or max(count, 1)
         if count <= size:
@@ -205,12 +205,12 @@ class Network:
 
 
 def as_target(model: Any) -> Any:
-    """A target as it is, and any other callable from images to logits as a `Network`."""
+    """Return a target unchanged, and wrap any other callable from images to logits in a `Network`."""
     return model if isinstance(model, Target) else Network(model)
 
 
 def not_differentiable() -> RbError:
-    """The error for an attack by gradients on a model that has none."""
+    """The error for an attack by gradients on a model without gradients."""
     return RbError(
         "The model's output has no gradient with respect to the image, so attacks by gradients cannot run."
         " Only the attacks 'square' and 'noise' apply: they use outputs alone."

@@ -1,4 +1,4 @@
-"""Checks of what a certification method is given."""
+"""Checks of the inputs of a certification method."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def together(images: Tensor) -> int:
 
 
 def checked(model: Model, images: Tensor, labels: Tensor, batch: int | None) -> tuple[Model, Tensor, Tensor]:
-    """The model, images as floats in [0, 1] and labels int64, as check_input does. Raises RbError for invalid
-    ones, and for an invalid model or batch."""
+    """The model, the images as floats in [0, 1] and the labels as int64, checked by check_input. Raises
+    RbError for invalid arguments."""
     check_input.check_model(model)
     if not len(images):
         raise RbError("There are no images. Expected 1 or more.")

@@ -19,12 +19,12 @@ class Smooth(Registered):
     """Randomised smoothing (Cohen, Rosenfeld and Kolter 2019, arXiv:1902.02918): L2 certificates for any
     network, by sampling.
 
-    They are not for the network itself, which attacks evaluate, but for the smoothed classifier. It gives the
-    network's most frequent class under Gaussian noise of standard deviation --sigma, or
-    abstains. The network does best if it was trained on this noise: rb-train --method corruption --noise
-    gaussian --sigma 0.25. Some copies select the class, others bound its probability, each certificate with
-    an error probability of --alpha. Copies are classified by the network itself in float32; rounding in noise
-    and network is not covered.
+    The certificates do not hold for the network itself, which attacks evaluate, but for the smoothed
+    classifier. This returns the network's most frequent class under Gaussian noise of standard deviation
+    --sigma, or abstains. The network does best if it was trained on this noise: rb-train --method corruption
+    --noise gaussian --sigma 0.25. Some copies select the class, others bound its probability; each
+    certificate has an error probability of --alpha. Copies are classified by the network itself in float32;
+    rounding in noise and network is not covered.
 
     With --adaptive an image gets no more copies as soon as all distances of --eps are decided. The error
     probability of all its certificates together is --alpha; a few images near a limit are not certified
@@ -66,27 +66,27 @@ class Smooth(Registered):
     ) -> Tensor:
         """The certified L2 radius of each image, float64 (N,): `Smooth(sigma=0.25)(model, images, labels)`.
 
-        It is in pixel units of [0, 1], and NaN where the smoothed classifier abstains or gives another class
-        than the label, so that `radii >= eps` are the images that `rb-certify smooth` counts. Random numbers
-        belong to (seed, example), as there. With `adaptive` it is the largest certified one of the distances
-        `eps`, or 0; without them those of `rb-certify`, 0, .25, .5, .75 and 1.
+        A radius is in pixel units of [0, 1]. It is NaN if the smoothed classifier abstains or its class is
+        not the label, so that `radii >= eps` selects the images that `rb-certify smooth` counts. Random
+        numbers depend on (seed, example), as in `rb-certify`. With `adaptive` the radius is the largest
+        certified distance in `eps`, or 0; by default `eps` is 0, .25, .5, .75 and 1, as in `rb-certify`.
 
         Shape:
             images: floating point (N, C, H, W) in [0, 1]; labels: int64 (N,), on the device of the images.
             model: maps images to logits (N, K), in eval mode; noisy images are not clipped to [0, 1].
             examples: int64 (N,), the numbers of the images in their data set; without them image i is
                 example i.
-            batch: copies that go through the model together at most, 64 on a CPU.
+            batch: the most copies that go through the model at once; the default on a CPU is 64.
 
-        Raises RbError for images, labels, distances, examples, a seed or a batch that are none of this kind,
-        distances without `adaptive`, and a model in train mode or whose logits are not finite.
+        Raises RbError for invalid images, labels, distances, examples, seed or batch, for distances without
+        `adaptive`, and for a model that is in train mode or whose logits are not finite.
         """
         model, images, labels = base.checked(model, images, labels, batch)
         if eps is None:
             distances = [float(text) for text in self.default_eps.split(",")]
         elif not self.adaptive:
             raise RbError(
-                "eps are the distances that adaptive decides. Leave it out, and compare the radii with it."
+                "eps is a list of distances for adaptive. Leave it out, and compare the radii with it."
             )
         else:
             distances = [float(distance) for distance in eps]
@@ -117,10 +117,9 @@ class Smooth(Registered):
         return (0.0, *sorted(radius for radius in set(radii) if radius > 0))
 
     def certified(self, counts: np.ndarray, questions: tuple[float, ...]) -> np.ndarray:
-        """The certified radius (n,) of each image's selected class, NaN where the classifier abstains.
+        """The certified radius (n,) of each image's selected class, NaN if the classifier abstains.
 
-        counts: the rows (n, 5) of `smoothed_counts.count`. With `adaptive` it is the largest one of the
-        questions that is certified.
+        counts: the rows (n, 5) of `smoothed_counts.count`. With `adaptive`: the largest certified question.
         """
         if not self.adaptive:
             return smoothing.certified_radii(counts[:, 3], counts[:, 2], self.sigma, self.alpha)

@@ -1,5 +1,5 @@
 """Count the classes of the noisy copies of randomised smoothing. Each image has its own draws, in its own
-blocks, so that counts do not depend on other images or on the number of workers.
+blocks, so that counts depend neither on other images nor on the number of workers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 class SmoothedExamples(NamedTuple):
     """The images to certify. images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). select, estimate:
-    their draws, of the copies that select the class and of those that bound its probability. logits: maps
-    noisy copies (M, C, H, W) of the examples in rows (M,) to logits (M, classes), in float32.
+    the draws of the copies that select the class, and of those that bound its probability. logits: maps noisy
+    copies (M, C, H, W) of the examples in rows (M,) to logits (M, classes), in float32.
     """
 
     images: Tensor
@@ -31,10 +31,10 @@ class SmoothedExamples(NamedTuple):
 
 
 def count(method: Smooth, questions: tuple[float, ...], examples: SmoothedExamples) -> Tensor:
-    """The counts of each image, a row each: int64 (N, 5).
+    """The counts, one row for each image: int64 (N, 5).
 
-    The selected class, whether it is the label, the draws after the selection, those of the selected class,
-    and the number of certified questions, -1 without `adaptive`.
+    The columns are the selected class, whether it is the label, the number of copies after the selection, how
+    many of these have the selected class, and the number of certified questions, -1 without `adaptive`.
     """
     everybody = torch.arange(len(examples.labels), device=examples.labels.device)
     votes = torch.zeros(len(everybody), examples.classes, dtype=torch.int64, device=everybody.device)
@@ -51,7 +51,8 @@ def count(method: Smooth, questions: tuple[float, ...], examples: SmoothedExampl
 class _Drawing:
     """The counts of some examples, and the questions that they decide.
 
-    drawn, hits, passed: int64 (N,), copies, those of the selected class, and certified questions.
+    drawn, hits, passed: int64 (N,), the numbers of copies, of copies with the selected class, and of
+    certified questions.
     """
 
     def __init__(
@@ -115,5 +116,5 @@ def _classes(
 
 
 def part_size(images: int, most: int) -> int:
-    """The size of equal parts of so many images, at most `most`: kernels round differently for a few."""
+    """The size of equal parts of `images` images, at most `most`; kernels round small batches differently."""
     return math.ceil(images / math.ceil(images / most))

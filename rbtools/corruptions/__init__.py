@@ -1,7 +1,7 @@
 """Common corruptions: typical degradations of photographs, at five severities each.
 
 A corruption is called as `corruption(images, severity, seed=0)`, or with the draws of its images in place of
-a seed. Images are float32 (N, C, H, W) in [0, 1]; the result is too, rounded to 256 grey levels like the
+a seed. Images and result are float32 (N, C, H, W) in [0, 1]; the result has 256 grey levels, as in the
 published archives.
 """
 
@@ -32,7 +32,7 @@ CORRUPTIONS = Registry(
         "spatter": "rbtools.corruptions.spatter:Spatter",
         "saturate": "rbtools.corruptions.saturate:Saturate",
     },
-    # Meant for validation; the benchmark's means leave them out.
+    # These are meant for validation; the benchmark's means leave them out.
     apart=("speckle_noise", "gaussian_blur", "spatter", "saturate"),
     group="corruptions",
 )

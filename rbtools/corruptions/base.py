@@ -19,7 +19,7 @@ CPU_PIECE = 3 << 17
 
 
 def by_archive(cifar: Sequence[Any], imagenet: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
-    """The constants of CIFAR-10-C and of ImageNet-C, five each, as `severities` takes them."""
+    """The constants of CIFAR-10-C and of ImageNet-C, five each, in the form of `severities`."""
     return {"cifar": cifar, "imagenet": imagenet}
 
 
@@ -32,8 +32,8 @@ class Corruption(Registered):
     on average, also in the published numbers. If some results are whole grey levels (brightness .2 adds
     exactly 51), the truncation depends on the last bit: such corruptions work in float64, or in grey levels.
 
-    A subclass defines `corrupt`, on pixels in [0, 1] in float64, or `corrupt_levels`, on grey levels; one
-    that reads files (frost) has its own `prepared`, which gives such a function.
+    A subclass defines `corrupt`, on pixels in [0, 1] in float64, or `corrupt_levels`, on grey levels; a
+    corruption that reads files (frost) has its own `prepared`, which returns such a function.
 
     Shape:
         images: float32 (N, C, H, W) in [0, 1], any C; rounded to the nearest grey level first.
@@ -72,17 +72,17 @@ class Corruption(Registered):
     ) -> Tensor:
         """Corrupt images: `Fog()(images, severity=3)`. They may be on any device, and are not changed.
 
-        Random numbers belong to (seed, example): each image gets what `rb-corrupt --seed` gives it, whatever
-        other images there are. `examples` are the numbers of the images in their data set; without them image
-        i is example i. With `draws` both are ignored, and the images are taken as they are.
+        Random numbers depend only on (seed, example): each image gets the same numbers as in `rb-corrupt
+        --seed`. `examples` are the numbers of the images in their data set; without them image i is example
+        i. With `draws`, both are ignored, and the images are not checked.
 
         Shape:
             images: floating point (N, C, H, W) in [0, 1]; examples: int64 (N,).
             result: float32 (N, C, H, W), every value k / 255; on the device of the images.
 
-        Raises RbError for a severity other than 1 to 5, too small images, images that are no tensor of this
-        shape and range, examples that are not N whole numbers, a seed outside [0, 2^64), and for photographs
-        of frost that are asked for and not installed.
+        Raises RbError for a severity other than 1 to 5, too small images, images that are not a tensor of
+        this shape and range, examples that are not N whole numbers, a seed outside [0, 2^64), and for
+        photographs of frost that are requested but not installed.
         """
         if draws is None:
             images = check_input.floats(images)
@@ -104,7 +104,7 @@ class Corruption(Registered):
         )
 
     def constant(self, severity: int, size: Sequence[int]) -> Any:
-        """The constant of a severity for images of this (height, width). RbError for an invalid severity."""
+        """The constant of a severity for images of this (height, width). Raises RbError for others."""
         if severity not in SEVERITIES:
             raise RbError(f"Severity of {self.name} is {severity}. Choose from: 1, 2, 3, 4, 5.")
         return self.severities[self.constants_for(size)][int(severity) - 1]

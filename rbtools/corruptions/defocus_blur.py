@@ -39,7 +39,7 @@ class DefocusBlur(Corruption):
 
 
 def by_fft(padded: Tensor, kernel: Kernel) -> Tensor:
-    """The same filter by FFT, whose time does not depend on the kernel size (errors near 1e-15)."""
+    """As `imaging.by_taps`, by FFT: the time does not depend on the kernel size (errors near 1e-15)."""
     size, shape = len(kernel), padded.shape[2:]
     flipped = torch.tensor(kernel, dtype=padded.dtype, device=padded.device).flip(0, 1)
     spectrum = torch.fft.rfft2(padded) * torch.fft.rfft2(flipped, s=shape)

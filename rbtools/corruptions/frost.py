@@ -36,8 +36,8 @@ class Frost(Corruption):
     """c x + d times a random crop of a picture of frost; constants (c, d).
 
     The photographs are those of the package imagecorruptions, if it is installed; else pictures in their
-    colours are generated, and results say which. With the constants of CIFAR-10-C they are reduced to a fifth
-    on images of 32 pixels (less on larger ones), with those of ImageNet-C they keep their size.
+    colours are generated. Results name which were used. With CIFAR-10-C's constants pictures are reduced to a
+    fifth for images of 32 pixels (less for larger images), with ImageNet-C's they keep their size.
     """
 
     name = "frost"
@@ -99,12 +99,12 @@ def _photographs() -> tuple[Tensor, ...]:
 
 
 def fitted(picture: Tensor, size: tuple[int, int], reduced: bool) -> Tensor:
-    """A uint8 picture (3, H, W) at the scale at which images of this (height, width) are cropped from it.
+    """Scale a uint8 picture (3, H, W) for crops of this (height, width).
 
-    Reduced by taking single pixels, as OpenCV does to a fifth; enlarged only where it is too small.
+    It is reduced by taking single pixels, as OpenCV does for a fifth, and enlarged only if it is too small.
     """
     step = CIFAR_SCALE * min(CIFAR_SIDE / max(size), 1) if reduced else 1.0
-    # A crop never takes the last place, so one pixel more than the image has is not enough.
+    # A crop is never at the last place, so a picture with one more pixel than the image is too small.
     step = min(step, *(have / (need + 2) for have, need in zip(picture.shape[1:], size, strict=True)))
     rows, columns = (
         ((torch.arange(int(side / step)) + 0.5) * step).long().clamp(max=side - 1)
@@ -150,8 +150,8 @@ def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:
 def generated() -> tuple[Tensor, ...]:
     """Pictures of frost, uint8 (3, H, W): veins of ice at all scales, in the photographs' colours.
 
-    The sum of noise on increasingly fine lattices, folded at its middle for sharp crests. Made from integer
-    hashes, so the same on every machine.
+    Each is a sum of noise on increasingly fine lattices, folded at its middle for sharp crests. It is made
+    from integer hashes, so it is the same on every machine.
     """
     pictures = []
     for number, (mean, deviation) in enumerate(TINTS):

@@ -14,11 +14,11 @@ Constant = tuple[float, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class GlassBlur(Corruption):
-    """A Gaussian blur to grey levels, displaced pixels, a Gaussian blur; constants (sigma, delta, rounds).
+    """A Gaussian blur with truncation, displaced pixels, a Gaussian blur; constants (sigma, delta, rounds).
 
-    From the lower right to the upper left, in each round, every pixel is exchanged with one up to delta
-    pixels away, offsets from -delta to delta - 1. A known defect of the reference is kept, since the
-    published archives have it: its exchange only copies, so the other pixel does not change.
+    From the lower right to the upper left, in each round, every pixel is exchanged with a pixel at offsets
+    from -delta to delta - 1. A known defect of the reference is kept, because the published archives have it:
+    its exchange only copies, so the other pixel does not change.
     """
 
     name = "glass_blur"
@@ -29,7 +29,7 @@ class GlassBlur(Corruption):
     )
 
     def smallest(self, constant: Constant) -> int:
-        return 2 * constant[1] + 2  # else no pixel is far enough from the border to move
+        return 2 * constant[1] + 2  # otherwise no pixel is far enough from the border to move
 
     def corrupt_levels(self, levels: Tensor, constant: Constant, draws: Draws) -> Tensor:
         sigma, delta, rounds = constant
@@ -44,8 +44,8 @@ class GlassBlur(Corruption):
 def sources(size: tuple[int, ...], delta: int, draws: Draws, number: int) -> Tensor:
     """The source of each pixel after a round: int64 (N, H * W), indices in row-major order.
 
-    A pixel copies from another. One later in reading order was itself overwritten before: the chain of copies
-    is followed to its end by jumping twice as far each time.
+    Each pixel copies another pixel. If that pixel is later in reading order, it was itself overwritten
+    before: the chain of copies is followed to its end, jumping twice as far each time.
     """
     height, width = size
     offsets = draws.integers(2 * delta, (2, height, width), draw=number) - delta
@@ -56,7 +56,7 @@ def sources(size: tuple[int, ...], delta: int, draws: Draws, number: int) -> Ten
     target = torch.where(moving, position + offsets[:, 0] * width + offsets[:, 1], position).flatten(1)
     position, moving = position.flatten(1), moving.flatten()
     if delta == 1:
-        return target  # offsets -1 and 0 only ever reach back
+        return target  # offsets -1 and 0 never reach later pixels
     count = height * width
     # Places from `count` on are the original pixels: there a chain ends.
     overwritten = (target > position) & moving[target]

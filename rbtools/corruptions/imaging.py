@@ -32,8 +32,8 @@ def by_taps(padded: Tensor, kernel: Kernel) -> Tensor:
 def gaussian_matrix(size: int, sigma: float, truncate: float, mirror: bool) -> Tensor:
     """The blur of a line of pixels by a Gaussian as a matrix, float64 (size, size).
 
-    The kernel ends at truncate * sigma, rounded, and sums to 1. Beyond the border the last pixel is repeated,
-    or with `mirror` the image is mirrored with its edge pixels twice (scipy's "nearest" and "reflect").
+    The kernel extends to truncate * sigma pixels, rounded, and sums to 1. Beyond the border the edge pixel is
+    repeated (scipy's "nearest"); with `mirror` the line is mirrored with its edge pixel twice ("reflect").
     """
     reach = int(truncate * sigma + 0.5)
     weights = [math.exp(-0.5 * (k / sigma) ** 2) if reach else 1.0 for k in range(-reach, reach + 1)]
@@ -62,7 +62,7 @@ def _blurs(
 def gaussian_blur(planes: Tensor, sigma: float, truncate: float = 4.0, mirror: bool = False) -> Tensor:
     """Blur float64 planes (..., H, W) by a Gaussian of `sigma` pixels; see `gaussian_matrix`.
 
-    As two matrix products: on 32 pixels 3 times as fast as one shifted sum per weight.
+    Two matrix products: for 32 pixels 3 times as fast as one shifted sum per weight.
     """
     if int(truncate * sigma + 0.5) == 0:
         return planes
@@ -91,7 +91,7 @@ def motion_blurred(planes: Tensor, radius: int, sigma: float, angles: Tensor) ->
     """Blur float32 planes (N, C, H, W) along a line from each pixel, at an angle (N,) for each image.
 
     ImageMagick's motion blur: 2 r + 1 taps of half a Gaussian, one per pixel along the line, each at the
-    nearest pixel; the border is extended by its last pixel. Angles are in degrees, clockwise from the right.
+    nearest pixel; beyond the border edge pixels are repeated. Angles: degrees, clockwise from the right.
     """
     width = 2 * radius + 1
     weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(width)]
@@ -116,7 +116,7 @@ def motion_blurred(planes: Tensor, radius: int, sigma: float, angles: Tensor) ->
 def sampled(planes: Tensor, down: Tensor, right: Tensor, edge_twice: bool) -> Tensor:
     """Planes (N, C, H, W) sampled by linear interpolation at rows `down` and columns `right` (N, H, W).
 
-    Beyond the border the image is mirrored, its edge pixels once or twice.
+    Beyond the border the image is mirrored; with `edge_twice` its edge pixels occur twice, otherwise once.
     """
     height, width = planes.shape[2:]
     if edge_twice:

@@ -12,8 +12,8 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class JpegCompression(Corruption):
-    """Compressed as JPEG by Pillow at quality c, on the CPU. Images without three channels are compressed
-    channel by channel, as greyscale.
+    """Images are compressed as JPEG by Pillow at quality c, on the CPU. Images without three channels are
+    compressed channel by channel, as greyscale.
     """
 
     name = "jpeg_compression"
@@ -25,7 +25,7 @@ class JpegCompression(Corruption):
 
 def compress(levels: Tensor, quality: int) -> Tensor:
     """Whole grey levels (N, C, H, W), float32, after JPEG compression by Pillow: three channels are colours,
-    others are compressed one by one.
+    other channels are compressed one by one.
     """
     channels, height, width = levels.shape[1:]
     pictures = levels.to(torch.uint8).cpu()
@@ -41,7 +41,7 @@ def compress(levels: Tensor, quality: int) -> Tensor:
 def compressed(pictures: np.ndarray, quality: int) -> bytearray:
     """The bytes of uint8 pictures (N, H, W) or (N, H, W, 3) after JPEG compression.
 
-    Sequentially: Pillow holds Python's lock while it codes, so threads are not faster at any size.
+    This is sequential: Pillow holds Python's lock while it codes, so threads are not faster at any size.
     """
     from PIL import Image
 

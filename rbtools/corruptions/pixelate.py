@@ -10,12 +10,12 @@ from rbtools.corruptions.base import Corruption, by_archive
 from rbtools.lazy import Tensor, torch
 from rbtools.rng.draws import Draws
 
-FIXED = 1 << 22  # Pillow's weights for 8 bits are whole numbers of this share
+FIXED = 1 << 22  # Pillow's weights for 8 bits are whole numbers divided by this
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pixelate(Corruption):
-    """Shrink to c of each side by averaging boxes, and back; exactly as Pillow's BOX filter."""
+    """Shrink each side to the share c by averaging boxes, then enlarge it, exactly as Pillow's BOX filter."""
 
     name = "pixelate"
     severities = by_archive(cifar=(0.95, 0.9, 0.85, 0.75, 0.65), imagenet=(0.6, 0.5, 0.4, 0.3, 0.25))
@@ -50,8 +50,8 @@ def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def there_and_back(side: int, small: int, device: str) -> Tensor | None:
-    """Weights (side, side) that shrink a line and enlarge it again, if enlarging only repeats pixels. Then
-    one rounding suffices, and one product per direction. None if an enlarged pixel averages two.
+    """Weights (side, side) that shrink a line and enlarge it again, if enlarging only repeats pixels: one
+    rounding, and one product per direction, is then enough. None if an enlarged pixel is the mean of two.
     """
     back = box_weights(small, side, device)
     if not bool(((back == 0) | (back == 1)).all()):

@@ -11,7 +11,7 @@ from rbtools.lazy import Tensor, torch
 from rbtools.rng.draws import Draws
 
 WORD = 32  # bits of a draw
-BINS = 10  # the leading bits that choose the start of the search
+BINS = 10  # number of leading bits that choose the start of the search
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +32,14 @@ class ShotNoise(Corruption):
 
 
 def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
-    """Poisson counts of mean level * constant / 255 by inversion of bits (0 to 2^32 - 1), all int64."""
+    """Poisson counts with mean level * constant / 255 by inversion of bits (0 to 2^32 - 1), all int64."""
     ends, starts, width = _tables(constant, str(levels.device))
     counts = starts.take((levels << BINS) + (bits >> (WORD - BINS))).long()
     places = (levels * width).add_(counts).flatten()
     drawn = bits.flatten()
     more = ends.take(places) <= drawn
     places += more
-    # Nearly all are decided: only bins in a tail contain the ends of more than two counts.
+    # Nearly all counts are decided: only bins in a tail contain the ends of more than two counts.
     undecided = more.nonzero().flatten()
     while len(undecided):
         undecided = undecided[ends[places[undecided]] <= drawn[undecided]]

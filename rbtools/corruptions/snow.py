@@ -14,10 +14,10 @@ Constant = tuple[float, float, float, float, int, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Snow(Corruption):
-    """A layer of motion-blurred flakes, added as it is and turned by 180 degrees, on a whitened image.
+    """A layer of motion-blurred flakes, added to a whitened image as it is and turned by 180 degrees.
 
-    Constants: mean and deviation of the noise that flakes are made of, its zoom, the level below which there
-    is none, radius and sigma of the motion blur (at -135 to -45 degrees), and how much of the image stays.
+    Constants: mean and deviation of the noise that makes the flakes, its zoom, the level below which there
+    are no flakes, radius and sigma of the motion blur (at -135 to -45 degrees), and the image's share.
     """
 
     name = "snow"

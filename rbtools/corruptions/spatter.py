@@ -13,8 +13,8 @@ from rbtools.rng.draws import Draws
 Constant = tuple[float, float, float, float, float, int]
 WATER = (175, 238, 238)  # pale turquoise
 MUD = (63, 42, 20)
-FARTHEST = 20  # pixels; larger distances from an edge count as this one
-# Lengths of a step in the distance transform: beside, across, and a knight's move.
+FARTHEST = 20  # pixels; larger distances from an edge are set to this
+# Lengths of the steps of the distance transform: straight, diagonal, and a knight's move.
 STEPS = {1.0: ((0, 1), (1, 0)), 1.4: ((1, 1),), 2.1969: ((1, 2), (2, 1))}
 LOW, HIGH = 50, 150  # the lower and the upper threshold of edges
 
@@ -23,8 +23,8 @@ LOW, HIGH = 50, 150  # the lower and the upper threshold of edges
 class Spatter(Corruption):
     """Drops of water (shaded from their edges inward) or mud. One of the four extra corruptions.
 
-    Constants: mean and deviation of the noise that drops are made of, its blur, the level above which
-    there is a drop, how strong the water is or how blurred the mud, and 1 for mud.
+    Constants: mean and standard deviation of the noise that makes the drops, its blur, the level above which
+    there is a drop, the strength of the water or the blur of the mud, and 1 for mud.
     """
 
     name = "spatter"
@@ -47,7 +47,7 @@ class Spatter(Corruption):
     )
 
     def smallest(self, constant: Constant) -> int:
-        return 3  # filters of 3x3 pixels, and what mirrors them at the border
+        return 3  # for filters of 3x3 pixels and their mirrored borders
 
     def corrupt_levels(self, levels: Tensor, constant: Constant, draws: Draws) -> Tensor:
         mean, deviation, sigma, least, strength, is_mud = constant
@@ -116,7 +116,7 @@ def edges(levels: Tensor) -> Tensor:
 
 
 def distances(marked: Tensor) -> Tensor:
-    """The distance of each pixel from the nearest marked one, float64 (N, 1, H, W), at most FARTHEST.
+    """The distance of each pixel from the nearest marked pixel, float64 (N, 1, H, W), at most FARTHEST.
 
     Borgefors' 5x5 distance, by parallel relaxation until nothing changes.
     """
@@ -154,6 +154,6 @@ def _box(planes: Tensor) -> Tensor:
 
 
 def _filtered(planes: Tensor, kernel: imaging.Kernel, mode: str | None = "reflect") -> Tensor:
-    """Correlate float64 planes with a 3x3 kernel; without a mode, where it fits inside."""
+    """Correlate float64 planes with a 3x3 kernel; without a mode, only where the kernel fits."""
     padded = planes if mode is None else F.pad(planes, (1, 1, 1, 1), mode=mode)
     return imaging.by_taps(padded, kernel)

@@ -1,7 +1,7 @@
-"""Defences in front of a network: transformations of its images, each with a way back for gradients.
+"""Defences in front of a network: transformations of its images, each with a gradient for attacks.
 
-A stage is a frozen dataclass in one file; `Defended` (defended.py) is a network behind some of them, `Stages`
-(stages.py) the list that --defend names.
+A stage is a frozen dataclass in one file; `Defended` (defended.py) is a network behind some stages, `Stages`
+(stages.py) the list of stages in --defend.
 """
 
 from __future__ import annotations

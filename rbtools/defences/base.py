@@ -15,9 +15,9 @@ Backward = Literal["own", "identity", "stand-in", "none"]
 class Defence(Registered):
     """One stage: a transformation of images.
 
-    `backward` is how attacks get its gradient: `own`, through its operations; `identity`, as if the stage
-    changed nothing (BPDA, Athalye et al., ICML 2018); `stand-in`, the gradient of `stand_in`. The value is
-    the stage's own in each case. A random stage draws with torch, one row of numbers for each image.
+    `backward` is how attacks compute the stage's gradient: `own`, through its operations; `identity`, as if
+    the stage changed nothing (BPDA, Athalye et al., ICML 2018); `stand-in`, the gradient of `stand_in`. The
+    output is the stage's own in each case. A random stage draws with torch, one row per image.
 
     Shape:
         images: float32 (N, C, H, W) in [0, 1].

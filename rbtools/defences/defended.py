@@ -13,10 +13,10 @@ from rbtools.defences.base import Backward, Defence
 
 
 class Defended(nn.Module):
-    """A network that sees images as the stages leave them: images (N, C, H, W) in [0, 1] -> logits (N, K).
+    """A network behind stages: maps images (N, C, H, W) in [0, 1] to logits (N, K).
 
-    model: takes images in [0, 1], so that its first layer is its normalisation. backward: how gradients pass
-    all stages, in place of each stage's own `backward`: `none` (zero), `identity` or `own`.
+    model: takes images in [0, 1], so its first layer is its normalisation. backward: how gradients pass all
+    stages, in place of each stage's own `backward`: `none` (zero), `identity` or `own`.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Defended(nn.Module):
         self.backward = backward
 
     def extra_repr(self) -> str:
-        """Name the stages: the key of stored outcomes has it."""
+        """Name the stages; the key of stored outcomes contains this text."""
         stages = ", ".join(f"{stage!r} version {stage.version}" for stage in self.stages)
         return f"{stages}; backward {self.backward}"
 
@@ -42,7 +42,7 @@ class Defended(nn.Module):
         return logits
 
     def before(self, model: nn.Module) -> Defended:
-        """The same stages before another model."""
+        """The same stages in front of another model."""
         return Defended(model, self.stages, backward=self.backward)
 
     def _passed(self, stage: Defence, images: Tensor) -> Tensor:

@@ -30,14 +30,14 @@ _CHROMINANCE = (
 )
 # From red, green and blue to luminance and two differences (JFIF).
 _COLOURS = ((0.299, 0.587, 0.114), (-0.168736, -0.331264, 0.5), (0.5, -0.418688, -0.081312))
-_SIDE = 8  # of a block
+_SIDE = 8  # side of a block
 
 
 @dataclass(frozen=True, kw_only=True)
 class Jpeg(Defence):
-    """Compressed as JPEG by Pillow, from 8-bit grey levels (Guo et al., Countering adversarial images using
-    input transformations, ICLR 2018: quality 75). Images without three channels are compressed channel by
-    channel.
+    """Images are compressed as JPEG by Pillow, from 8-bit grey levels (Guo et al., Countering adversarial
+    images using input transformations, ICLR 2018: quality 75). Images without three channels are compressed
+    channel by channel.
 
     The stand-in does the same with rounding replaced by round(x) + (x - round(x))^3 (Shin and Song,
     JPEG-resistant adversarial images, 2017).
@@ -67,7 +67,7 @@ class Jpeg(Defence):
         return torch.einsum("ij,njhw->nihw", colours.inverse().to(levels.device), planes) / 255
 
     def _coded(self, planes: Tensor, table: tuple[tuple[int, ...], ...]) -> Tensor:
-        """Planes (N, C, H, W), coded and decoded in blocks of 8x8."""
+        """Code and decode planes (N, C, H, W) in blocks of 8x8."""
         height, width = planes.shape[-2:]
         padded = F.pad(planes, (0, -width % _SIDE, 0, -height % _SIDE), mode="replicate")
         blocks = padded.unflatten(3, (-1, _SIDE)).unflatten(2, (-1, _SIDE))
@@ -80,7 +80,7 @@ class Jpeg(Defence):
         return decoded.flatten(4).flatten(2, 3)[..., :height, :width]
 
     def _steps(self, table: tuple[tuple[int, ...], ...]) -> Tensor:
-        """The quantisation steps at this quality, as libjpeg has them."""
+        """The quantisation steps at this quality, as in libjpeg."""
         percent = 5000 // self.quality if self.quality < 50 else 200 - 2 * self.quality
         return ((torch.tensor(table) * percent + 50) // 100).clamp(1, 255)
 

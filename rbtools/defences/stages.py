@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stages:
-    """Stages in their order. backward: see `Defended`."""
+    """Stages in order. backward: see `Defended`."""
 
     stages: tuple[Defence, ...]
     backward: Backward | None = None
 
     @property
     def text(self) -> str:
-        """The list as --defend takes it, with the value of each stage."""
+        """The list in the form of --defend, with the value of each stage."""
         return ",".join(":".join((_name(stage), *_value_of(stage))) for stage in self.stages)
 
     @property
     def backwards(self) -> list[str]:
-        """How the gradient of each stage is taken."""
+        """How the gradient of each stage is computed."""
         return [self.backward or stage.backward for stage in self.stages]
 
     def key_fields(self) -> dict[str, Any]:
-        """What determines results: names, versions, options and gradients of the stages."""
+        """Everything that determines results: names, versions, options and gradients of the stages."""
         return {
             "defend": [
                 {"defence": _name(stage), "version": stage.version, "config": registry.config(stage)}
@@ -51,7 +51,7 @@ class Stages:
 
 
 def parse(text: str, *, allow_code: bool = False) -> tuple[Defence, ...]:
-    """The stages of a list: each NAME, or NAME:VALUE for its first option.
+    """The stages of a list, each given as NAME, or as NAME:VALUE with a value for its first option.
 
     Raises RbError for an unknown name, a value out of range, and for python:MODULE:CLASS without
     `allow_code`.
@@ -88,7 +88,7 @@ def _built(name: str, **options: Any) -> Defence:
 
 
 def _name(stage: Defence) -> str:
-    """The name that --defend has for it."""
+    """The stage's name in --defend."""
     if stage.name in DEFENCES and DEFENCES.load(stage.name) is type(stage):
         return stage.name
     if stage.name in DEFENCES.plugins:

@@ -1,7 +1,7 @@
 """Training-free and curvature measures of a network.
 
-A measure is one file and one line here. It is called with a model and a batch: images, labels, random numbers
-and, where it requests them, adversarial images. It returns named numbers.
+A measure is one file and one line here. It is called with a model and a batch (images, labels, random numbers
+and, if the measure requests them, adversarial images) and returns named numbers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The base class of measures, their batch, and the combination of several batches' numbers.
+"""The base class of measures, their batch, and how the numbers of several batches are combined.
 
-Imports torch only for types, so that measures load with `--help`.
+Imports torch only for types, because `--help` loads the measures.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rbtools.lazy import Tensor, nn
 from rbtools.rng.draws import Draws
 
 BatchResult = dict[str, Any]
-"""The result of one batch, as JSON can write it: names to numbers, or to lists of them."""
+"""The result of one batch, in types that JSON can represent: maps names to numbers or lists of numbers."""
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,18 @@ class MeasureBatch:
     """Some examples with their random numbers and adversarial images.
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). perturbed: the attacked images, shaped as
-    `images`; twice: the perturbed ones, attacked again. together: the model's BatchNorm takes the statistics
-    of the batch, so that an image's logits depend on the others; all images go through the model at once, the
-    perturbed ones as a separate batch.
+    `images`; twice: the perturbed images, attacked again. together: whether the model's BatchNorm uses the
+    statistics of the batch, so that an image's logits depend on the other images; all images then go through
+    the model at once, the perturbed images as a separate batch.
     """
 
     images: Tensor
     labels: Tensor
     draws: Draws  # the random numbers of these N examples
-    probes: Draws  # those of the batch, for directions in the space of weights
+    probes: Draws  # the random numbers of the batch, for directions in weight space
     perturbed: Tensor | None = None
     twice: Tensor | None = None
-    chunk: int = 64  # images that go through the model at once: memory depends on it, results do not
+    chunk: int = 64  # images that go through the model at once; affects memory, not results
     together: bool = False
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class MeasureBatch:
 
     @property
     def attacked_twice(self) -> Tensor:
-        """The images attacked twice. Raises ValueError as `attacked` does."""
+        """The images attacked twice. Raises ValueError in the same case as `attacked`."""
         if self.twice is None:
             raise ValueError("this measure needs a batch that is perturbed twice")
         return self.twice
@@ -63,36 +63,36 @@ class Value:
     name: str  # "weight.trace"; "" if the measure has one number
     value: float | None
     se: float | None = None  # the standard error
-    over: str | None = None  # the units that it was estimated over: "batches", "probes" or "examples"
+    over: str | None = None  # the units of the standard error: "batches", "probes" or "examples"
     more: Mapping[str, Any] = field(default_factory=dict)  # "reason", if the value is None
     clean: bool = False  # whether it is the same without an attack
-    numbers: Sequence[float] = ()  # of single images, if its interval is computed from these and not from se
+    numbers: Sequence[float] = ()  # per image, if the interval is computed from these and not from se
 
 
 class Measure(registry.Registered):
-    """Base of the measures; each is a frozen, keyword-only dataclass that overrides defaults."""
+    """The base class of measures; each is a frozen, keyword-only dataclass that overrides the defaults."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    # The weights it is defined on: "init" (freshly initialised), "trained" (needs a checkpoint), "any", or
+    # Defined for these weights: "init" (freshly initialised), "trained" (needs a checkpoint), "any", or
     # "none" (independent of the weights).
     weights: ClassVar[str] = "any"
-    split: ClassVar[str] = "train"  # by default
-    size: ClassVar[tuple[int, int]] = (1, 256)  # by default: batches, images per batch
+    split: ClassVar[str] = "train"  # the default split
+    size: ClassVar[tuple[int, int]] = (1, 256)  # the default number of batches, and of images per batch
     data: ClassVar[bool] = True  # whether it uses images, and not only their shape
     placed: ClassVar[bool] = False  # whether the names of its metrics always contain weights and split
-    plain: ClassVar[bool] = False  # whether its metric leaves out the attack PGD at 8/255
+    plain: ClassVar[bool] = False  # whether the metric's name leaves out the attack if it is PGD at 8/255
     random: ClassVar[bool] = False  # whether it depends on the seed
-    # The default of the statistics that BatchNorm takes on fresh weights: "batch", "image" or "running"; None
-    # if the measure is defined with running ones only.
+    # The statistics that BatchNorm uses by default on fresh weights: "batch", "image" or "running"; None if
+    # the measure is defined only with running statistics.
     batchnorm: ClassVar[str | None] = None
     less_is_better: ClassVar[bool] = False
-    own_eps: ClassVar[bool] = False  # whether its fields `eps` and `norm` are the ball that it maximises over
+    own_eps: ClassVar[bool] = False  # whether its fields `eps` and `norm` are the ball for its maximum
     needs_record: ClassVar[bool] = False  # whether `filled` takes settings from the record
 
     @property
     def attacks(self) -> int:
-        """The number of attacks that make its perturbed batches, each from the result of the one before."""
+        """The number of attacks that make its perturbed batches; each starts from the previous result."""
         return 0
 
     @property
@@ -106,11 +106,11 @@ class Measure(registry.Registered):
 
     @classmethod
     def asked(cls, words: Collection[str]) -> dict[str, Any]:
-        """The fields that the words of its numbers' names determine, such as "weight" of "weight.trace"."""
+        """The fields that follow from words in the requested names, such as "weight" in "weight.trace"."""
         return {}
 
     def settings(self, value: str) -> dict[str, Any]:
-        """The part of the configuration that the number of this name depends on."""
+        """The part of the configuration on which the number with the name `value` depends."""
         return registry.config(self)
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
@@ -118,13 +118,13 @@ class Measure(registry.Registered):
         raise NotImplementedError
 
     def joined(self, pieces: Sequence[BatchResult]) -> BatchResult:
-        """The result of a batch from those of its consecutive pieces; lists have a number for each image."""
+        """The result of a batch from those of its consecutive pieces: lists with a number for each image."""
         if len(pieces) == 1:
             return pieces[0]
         return {name: [number for piece in pieces for number in piece[name]] for name in pieces[0]}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The numbers for all batches, from the result of each and its number of examples."""
+        """The numbers for all batches, from each batch's result and number of examples."""
         return [over_batches(name, [result[name] for result in results], sizes) for name in results[0]]
 
 
@@ -140,7 +140,7 @@ def watching(modules: Iterable[nn.Module], hook: Callable[..., None]) -> Iterato
 
 
 def measured(measure: Measure, model: nn.Module, batches: Iterable[MeasureBatch]) -> list[Value]:
-    """The values of a measure over some batches."""
+    """The values of a measure over these batches."""
     results, sizes = zip(*((measure(model, batch), len(batch)) for batch in batches), strict=True)
     return measure.values(results, sizes)
 
@@ -149,11 +149,11 @@ def over_batches(
     name: str,
     numbers: Sequence[float | None],
     sizes: Sequence[int],
-    missing: str = "it could not be had on every batch",
+    missing: str = "it could not be computed on every batch",
 ) -> Value:
-    """The mean of a number over batches, weighted by their sizes, with its standard error over them.
+    """The mean of a number over batches, weighted by their sizes, with its standard error over batches.
 
-    `missing`: the reason where a batch has no number.
+    `missing`: the reason that is given if a batch has no number.
     """
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
@@ -167,14 +167,14 @@ def over_batches(
 
 
 def over_images(name: str, numbers: Sequence[float], clean: bool = False) -> Value:
-    """The mean of the images' numbers, with its standard error over them."""
+    """The mean of the images' numbers, with its standard error over images."""
     error = standard_error(numbers)
     over = None if error is None else "examples"
     return Value(name, math.fsum(numbers) / len(numbers), error, over, clean=clean, numbers=numbers)
 
 
 def standard_error(numbers: Sequence[float]) -> float | None:
-    """The standard error of the mean of independent numbers; None for a single one."""
+    """The standard error of the mean of independent numbers; None for a single number."""
     count = len(numbers)
     if count < 2:
         return None

@@ -16,15 +16,15 @@ NORMS = nn.modules.batchnorm._BatchNorm
 def use(model: nn.Module, statistics: str) -> bool:
     """Change the model's BatchNorm layers permanently; return whether an image then depends on its batch.
 
-    `statistics`: "running" changes nothing; with "batch" a layer takes mean and variance of the batch that it
-    sees, with "image" those of each image, as if it were a separate batch. Both are as in training mode, but
-    running statistics are not updated, and dropout is unchanged.
+    `statistics`: "running" changes nothing; with "batch" a layer uses the mean and variance of its input
+    batch, with "image" those of each image, as if the image were a separate batch. Both are as in training
+    mode, but running statistics are not updated, and dropout is unchanged.
     """
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
     if statistics == "running" or not norms:
         return False
     for norm in norms:
-        # Without running statistics torch takes those of the batch, in eval mode too.
+        # Without running statistics torch uses those of the batch, also in eval mode.
         norm.track_running_stats = False
         norm.running_mean = norm.running_var = norm.num_batches_tracked = None
         norm.forward = partial(_forward, norm.forward if statistics == "batch" else partial(_of_images, norm))  # type: ignore[method-assign]
@@ -38,7 +38,7 @@ def _forward(forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         if "more than 1" not in str(error):
             raise
         raise RbError(
-            f"A BatchNorm layer sees a single value of each channel, shape {tuple(x.shape)}, which has no"
+            f"A BatchNorm layer gets a single value of each channel, shape {tuple(x.shape)}, which has no"
             " variance. Use more images (--batch-size) with --batchnorm batch, or --batchnorm running."
         ) from error
 

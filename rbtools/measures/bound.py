@@ -25,18 +25,18 @@ _OF: dict[str, tuple[str, ...]] = {
     "wci1": ("largest", "failure"),
     "wci2": ("largest",),
     "wci3": ("largest",),
-}  # options of all theorems of a paper, and of single theorems, besides inputs
+}  # options of all theorems of a paper, and of single theorems, apart from inputs
 _ITERATIONS = 3  # steps of the power method, for each image
 LOWER = (
-    "what is estimated is the largest found on these images, a lower bound of what the theorem means: the"
-    " bound may be larger"
+    "estimated constants are the largest values found on these images, lower bounds of the theorem's"
+    " constants: the bound may be larger"
 )
 COROLLARY = (
-    "corollary 1: theorem 1 for a convolutional network, whose constants in the filter size kappa and the"
-    " pixels p are left out as those of theorem 1 are. The paper's filters have one dimension, kappa of p"
-    " pixels in a row; those of rescnn have two, kappa x kappa"
+    "corollary 1: theorem 1 for a convolutional network; its constants, which depend on the filter size kappa"
+    " and the number of pixels p, are left out, as those of theorem 1 are. The paper's filters have one"
+    " dimension, kappa of p pixels in a row; the filters of rescnn have two, kappa x kappa"
 )
-NOT_UNIT = "theorem 1 is about fcnn and rescnn with inputs of norm 1, and this is another network"
+NOT_UNIT = "theorem 1 holds for fcnn and rescnn with inputs of norm 1; this is another network"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,20 +46,18 @@ class BoundMeasure(Measure):
     robbench, on fresh weights: theorem 1 of NAS-RobBench-201, sqrt(L^2 y'K^-1 y / N) without its constants,
     with the joint kernels K_all (robbench1.clean) and K~_all (robbench1.robust), the mean of y'K^-1 y over
     the classes; theorem 2 (robbench2.clean, .robust), a lower bound of the smallest eigenvalue, for images
-    scaled to norm 1; the condition of that theorem on the images (separation.clean, .robust). For rescnn
-    theorem 1 stands for corollary 1. Of two classes the kernels are those of the theorem's single output, the
-    difference of the logits; of more, those of the sum of the logits, for each class against the others.
-    prbench: its theorems 1 and 2 on |R - R_S|, theorem 1 with the best t0 (prbench4), and theorem 5 with
-    proposition 1, for training on random points (prbench5). wci: theorem 4,
-    sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance of each layer that theorem 4
-    takes; the sum of lemma 3 with those variances (wci3); Catoni's bound of lemma 1 with the divergence
-    (wci1).
+    scaled to norm 1; the condition of theorem 2 on the images (separation.clean, .robust). For rescnn
+    corollary 1 is used in place of theorem 1. For two classes the kernels are those of the theorem's single
+    output, the difference of the logits; for more classes, those of the sum of the logits, for each class
+    against the others. prbench: its theorems 1 and 2 on |R - R_S|, theorem 1 with the best t0 (prbench4), and
+    theorem 5 with proposition 1, for training on random points (prbench5). wci: theorem 4, sqrt(2/lambda)
+    WCI; the divergence of lemma 2 (wci2), with the variance that theorem 4 uses for each layer; the sum of
+    lemma 3 with the same variances (wci3); Catoni's bound of lemma 1 with this divergence (wci1).
 
     Constants of PRBench that are not given are estimated as the largest values on the images, which are lower
-    bounds of the constants; the record notes that. `smooth_theta_local` of the record has the mean and the
-    least beta_theta^(i) of single images (eq. 126), the largest of which is beta_theta. Settings of the
-    training (images n, updates T, weight lambda of a term such as TRADES') are taken from the record if they
-    are not given.
+    bounds of the constants; the record notes this. `smooth_theta_local` in the record contains the mean and
+    the least beta_theta^(i) over single images (eq. 126); beta_theta is the largest. Settings of the training
+    (images n, updates T, weight lambda of a term such as TRADES') come from the record if they are not given.
     """
 
     name = "bound"
@@ -124,7 +122,7 @@ class BoundMeasure(Measure):
         "Probability epsilon with which wci's lemma 1 may fail.",
         check="share",
     )
-    unit: bool = False  # whether the network has the form of the theory, with inputs of norm 1
+    unit: bool = False  # whether the network is as in the theory, with inputs of norm 1
     kappa: int = 0  # the largest filter of networks of the space rescnn
 
     @property
@@ -159,7 +157,7 @@ class BoundMeasure(Measure):
         return replace(self, activation=activation, unit=unit, kappa=max(map(int, filters), default=0))
 
     def settings(self, value: str) -> dict[str, Any]:
-        """The options that the theorems of this paper depend on; `inputs` is a field of its own."""
+        """The options on which the theorems of this paper depend; `inputs` is a separate field."""
         settings: dict[str, Any] = super().settings(value)
         names: tuple[str, ...] = ("paper", *_OF[self.paper], *_OF.get(value, ()))
         return {name: settings[name] for name in names}
@@ -170,7 +168,7 @@ class BoundMeasure(Measure):
         return self._robbench(model, batch) if self.paper == "robbench" else estimates(model, batch)
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The worst bound over the batches, or the bound of the largest constants."""
+        """The worst bound over the batches, or the bound with the largest constants."""
         if self.paper == "wci":
             return self._from_wci(results, sizes)
         if self.paper == "prbench":
@@ -184,7 +182,7 @@ class BoundMeasure(Measure):
         return [
             _value(
                 name,
-                # Without a value a bound is infinite, the worst case of theorem 1.
+                # A bound without a value counts as infinite, the worst case of theorem 1.
                 worst[name.partition(".")[0]](
                     of_batches, key=lambda bound: math.inf if bound.value is None else bound.value
                 ),
@@ -234,7 +232,7 @@ class BoundMeasure(Measure):
         if self.smooth_theta is None:
             more["smooth_theta_local"] = {"mean": math.fsum(local) / len(local), "least": min(local)}
         if self.examples is None or self.updates is None:
-            reason = "the record tells no training: give --examples N and --updates T"
+            reason = "the record describes no training: give --examples N and --updates T"
             return [_none(name, reason) for name in ("prbench1", "prbench2", "prbench4", "prbench5")]
         about = used["gamma"], self.examples, self.updates
         of_first = [key for key in guessed if key != "softmax"]
@@ -280,10 +278,10 @@ class BoundMeasure(Measure):
 
 
 def estimates(model: nn.Module, batch: MeasureBatch) -> BatchResult:
-    """The largest ratios on these images, their attacked ones, and in the direction of gradients.
+    """The largest ratios on these images, on their attacked images, and in the direction of gradients.
 
     Keys: the names of the constants, gamma (the largest L2 distance of an attacked image), softmax, and
-    smooth_theta_local, a list of the smooth_theta of each attacked image.
+    smooth_theta_local, the list of smooth_theta for each attacked image.
     """
     largest = dict.fromkeys((*CONSTANTS, "gamma", "softmax"), 0.0)
     local = []
@@ -318,7 +316,7 @@ def estimates(model: nn.Module, batch: MeasureBatch) -> BatchResult:
 
 
 def _of_image(model: nn.Module, image: Tensor, label: Tensor) -> tuple[float, float, Tensor]:
-    """The loss of an image, the norm of its gradient by the image, and the softmax."""
+    """The loss of an image, the norm of its gradient with respect to the image, and the softmax."""
     with torch.enable_grad():
         point = image.detach().requires_grad_()
         logits = model(point).double()

@@ -1,8 +1,8 @@
-"""The numeric bounds of the papers as functions of numbers; no model, no torch.
+"""The numeric bounds of the papers as functions of numbers, without a model and without torch.
 
-Each returns a `Bound`: its value, the formula and its inputs, and whether it is vacuous, that is not smaller
+Each returns a `Bound`: its value, the formula and its inputs, and whether it is vacuous, that is, not smaller
 than the trivial bound. RobBench is NAS-RobBench-201 (Wu et al., ICLR 2024), WCI the paper of the
-Weight-Curvature Index; theorems have the papers' numbers.
+Weight-Curvature Index; theorems are numbered as in the papers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 class Bound:
     """A bound: `value`, `formula` in words of its inputs, `inputs` by name, and whether it is vacuous.
 
-    value is None if the formula has none; `reason` then says why.
+    value is None if the formula has no value; `reason` then explains why.
     """
 
     formula: str
@@ -46,8 +46,8 @@ class Bound:
 def robbench1(kernel: Array, targets: Array, depth: int) -> Bound:
     """RobBench's theorem 1, without its constants: sqrt(L^2 * y^T K^-1 y / N) bounds the expected error.
 
-    kernel: (N, N), K_all for the clean error and K~_all for the robust one. targets: (N,), +1 and -1, or
-    (N, K) of them, one column a class, over which y^T K^-1 y is averaged. depth: L. Vacuous from 1 on. A
+    kernel: (N, N), K_all for the clean error and K~_all for the robust one. targets: +1 and -1, (N,), or (N,
+    K) with one column for each class, over which y^T K^-1 y is averaged. depth: L. Vacuous from 1 on. A
     kernel that is not positive definite gives no bound.
     """
     kernel, targets = np.asarray(kernel, np.float64), np.asarray(targets, np.float64)
@@ -70,10 +70,10 @@ def robbench2(
     """RobBench's theorem 2: a lower bound of the smallest eigenvalue of the robust kernel.
 
     2 mu_r(s_1)^2 (1 - (N-1) max_(i != j) (|<x_i, x_j>| + 2 rho + rho^2)^r), mu_r the r-th coefficient of the
-    first activation s_1 in normalised Hermite polynomials. images: (N, d), of norm 1 each (they are brought
-    to it); rho: L2 radius on that scale, 0 for the clean kernel. order: r; None takes that from 1 to 200 with
-    the largest bound, of those whose coefficient is not 0. Vacuous from 0 down. Raises RbError for an image
-    that is black, or fewer than two.
+    first activation s_1 in normalised Hermite polynomials. images: (N, d), which are scaled to norm 1; rho:
+    L2 radius on this scale, 0 for the clean kernel. order: r; None selects the order from 1 to 200 with the
+    largest bound, among those whose coefficient is not 0. Vacuous at 0 and below. Raises RbError for a black
+    image, and for fewer than two images.
     """
     count, closest = len(images), _closest(images)
     function = ACTIVATIONS[activation] if isinstance(activation, str) else activation
@@ -99,8 +99,8 @@ def separation(images: Array, rho: float) -> Bound:
     below 1.
 
     This is the form that its bound uses; the paper's assumption 3 is on the distribution of images. `order`
-    is the least r with (N-1) s^r < 1: from there on the bound is above 0 for each activation with mu_r other
-    than 0. Vacuous where s is 1 or more: then no order r gives a positive bound. images, rho, errors: as in
+    is the least r with (N-1) s^r < 1: from this r on the bound is above 0 for each activation whose mu_r is
+    not 0. Vacuous if s is 1 or more: then no order r gives a positive bound. images, rho, errors: as in
     `robbench2`.
     """
     count, closest = len(images), _closest(images)
@@ -113,7 +113,7 @@ def separation(images: Array, rho: float) -> Bound:
 
 
 def _closest(images: Array) -> float:
-    """The largest |<x_i, x_j>| of two images brought to norm 1. Raises RbError as `robbench2` says."""
+    """The largest |<x_i, x_j>| of two images scaled to norm 1. Raises RbError as in `robbench2`."""
     rows = np.asarray(images, np.float64).reshape(len(images), -1)
     norms = np.linalg.norm(rows, axis=1)
     if len(rows) < 2 or not (norms > 0).all():
@@ -137,7 +137,7 @@ def _quadrature() -> tuple[Array, Array]:
 def hermite(function: Callable[[Array], Array], order: int) -> float:
     """The coefficient E[f(z) h_r(z)], z standard normal, of the normalised Hermite polynomial h_r.
 
-    By Gauss-Legendre quadrature on each side of 0, where activations may have a kink: exact to 1e-10.
+    By Gauss-Legendre quadrature on each side of 0, where activations may have a kink; exact to 1e-10.
     """
     nodes, weights = _quadrature()
     total = 0.0
@@ -156,9 +156,9 @@ def hermite(function: Callable[[Array], Array], order: int) -> float:
 class Constants:
     """The Lipschitz constants of a loss and its gradients in PRBench's theorems, all in L2.
 
-    lipschitz (L): of the loss in the image; lipschitz_theta (L_theta): of the loss in the weights; smooth
-    (beta): of the gradient by the weights in the image; smooth_theta (beta_theta): of that gradient in the
-    weights.
+    lipschitz (L): of the loss as a function of the image; lipschitz_theta (L_theta): of the loss as a
+    function of the weights; smooth (beta), smooth_theta (beta_theta): of the gradient with respect to the
+    weights, as a function of the image and of the weights.
     """
 
     lipschitz: float
@@ -170,20 +170,20 @@ class Constants:
 def prbench1(constants: Constants, gamma: float, n: int, steps: int, c: float | None = None) -> Bound:
     """PRBench's theorem 1: |R - R_S| of training on the worst point of a ball (adversarial training).
 
-    phi = 2 L_theta, chi = 4 beta gamma + 2 L_theta, psi = 2 beta_theta + L_theta^2, and
-    1/n + (2 phi^2 + n phi chi) T / (psi (n-1)); `c` has the appendix' T^(c psi) in place of T. gamma: L2
-    radius; n: training images; steps: T. For losses in [0, 1]: vacuous from 1 on.
+    phi = 2 L_theta, chi = 4 beta gamma + 2 L_theta, psi = 2 beta_theta + L_theta^2, and 1/n + (2 phi^2 + n
+    phi chi) T / (psi (n-1)); with `c`, T is replaced by T^(c psi), as in the appendix. gamma: L2 radius; n:
+    training images; steps: T. For losses in [0, 1]: vacuous from 1 on.
     """
     return _stability(*_of_worst_point(constants, gamma), gamma, n, steps, c)
 
 
 def prbench4(constants: Constants, gamma: float, n: int, steps: int, c: float | None = None) -> Bound:
-    """PRBench's theorem 1 with the best step t0, up to which both trainings are the same.
+    """PRBench's theorem 1 with the best step t0, up to which both training runs are the same.
 
     The least over t0 = 1 ... T of t0/n + (2 phi^2 + n phi chi) (T/t0)^(c psi) / (psi (n-1)), after Hardt,
-    Recht and Singer (2016), theorem 3.12; at t0 = 1 it is `prbench1`, so it is never larger. Where c is None
-    the power is 1, as in the text. The appendix' theorem 4 (eq. 150) takes the best t0 too; this is the
-    minimum itself and not the closed form printed there. Arguments and `vacuous`: as in `prbench1`.
+    Recht and Singer (2016), theorem 3.12; at t0 = 1 it equals `prbench1`, so it is never larger. If c is None
+    the power is 1, as in the text. The appendix' theorem 4 (eq. 150) also uses the best t0; this is the
+    minimum itself, not the closed form printed there. Arguments and `vacuous`: as in `prbench1`.
     """
     return _stability(*_of_worst_point(constants, gamma), gamma, n, steps, c, best=True)
 
@@ -191,10 +191,10 @@ def prbench4(constants: Constants, gamma: float, n: int, steps: int, c: float | 
 def prbench5(constants: Constants, n: int, steps: int, c: float | None = None) -> Bound:
     """PRBench's proposition 1 with theorem 5: E(R - R_S) of training on random points (corruption, CVaR).
 
-    1/n + 2 phi^2 T / (psi (n-1)), phi = 2 L_theta and psi = max(phi, 2 beta_theta + L_theta^2). Such an
-    objective is phi-Lipschitz and psi-smooth (lemma 3 has phi and psi of the plain loss), without the term
-    n phi chi of `prbench1`; theorem 5 bounds the expected gap by the stability, which is theorem 4's with eta
-    0. The other arguments and `vacuous`: as in `prbench1`.
+    1/n + 2 phi^2 T / (psi (n-1)), phi = 2 L_theta and psi = max(phi, 2 beta_theta + L_theta^2). This
+    objective is phi-Lipschitz and psi-smooth (lemma 3 gives phi and psi of the plain loss), without the term
+    n phi chi of `prbench1`; theorem 5 bounds the expected gap by the stability, which is that of theorem 4
+    with eta 0. The other arguments and `vacuous`: as in `prbench1`.
     """
     phi, _, smooth = _of_worst_point(constants, 0.0)
     bound = _stability(phi, 0.0, max(phi, smooth), 0.0, n, steps, c)
@@ -221,12 +221,12 @@ def prbench2(
     c: float | None = None,
     form: str = "text",
 ) -> Bound:
-    """PRBench's theorem 2: the same for training with a term `weight` (lambda) on the distance of outputs.
+    """PRBench's theorem 2: `prbench1` for training with a term `weight` (lambda) on the distance of outputs.
 
-    phi~ = phi + 2 lambda (nu beta gamma + 3 nu^2 L_theta), psi~ = psi + 6 lambda (nu^2 beta_theta +
-    4 nu L_theta^2), chi~ = 4 beta gamma + 2 nu L_theta + 2 lambda gamma (nu^2 beta + 2 nu L L_theta); the
-    appendix (`form`) has 12 lambda in place of the last 2 lambda. nu: the largest distance of softmax outputs
-    in the ball. Raises RbError for another form.
+    phi~ = phi + 2 lambda (nu beta gamma + 3 nu^2 L_theta), psi~ = psi + 6 lambda (nu^2 beta_theta + 4 nu
+    L_theta^2), chi~ = 4 beta gamma + 2 nu L_theta + 2 lambda gamma (nu^2 beta + 2 nu L L_theta); in the
+    appendix (`form`) the last 2 lambda is 12 lambda. nu: the largest distance of softmax outputs in the ball.
+    Raises RbError for an unknown form.
     """
     if form not in FORMS:
         raise RbError(f"The form of PRBench's theorem 2 is '{form}'. Choose from: {', '.join(FORMS)}.")
@@ -243,7 +243,7 @@ def prbench2(
 def _stability(
     phi: float, chi: float, psi: float, gamma: float, n: int, steps: int, c: float | None, best: bool = False
 ) -> Bound:
-    """t0/n + (2 phi^2 + n phi chi) (T/t0)^power / (psi (n-1)), power c psi or 1, t0 = 1 or the `best`."""
+    """t0/n + (2 phi^2 + n phi chi) (T/t0)^power / (psi (n-1)); power: c psi or 1; t0: 1 or the `best`."""
     if n < 2 or steps < 0 or gamma < 0:
         raise RbError(
             f"The bound is for n >= 2 training images, steps and gamma from 0 on; there are {n}, {steps} and"
@@ -264,7 +264,7 @@ def _stability(
         inputs["t0"] = first
     value = _at_start(first, scale, power, n, steps)
     if not math.isfinite(value):
-        return Bound(formula, None, inputs, True, "the bound is larger than any number that can be written")
+        return Bound(formula, None, inputs, True, "the bound is larger than any number in float64")
     return Bound(formula, value, inputs, value >= 1)
 
 
@@ -277,7 +277,7 @@ def _at_start(first: int, scale: float, power: float, n: int, steps: int) -> flo
 
 
 def _best_start(scale: float, power: float, n: int, steps: int) -> int:
-    """The t0 of 1 ... `steps` where `_at_start`, which is convex in t0 for a power above 0, is least."""
+    """The t0 from 1 to `steps` that minimises `_at_start`, which is convex in t0 for a power above 0."""
     if scale <= 0 or power <= 0:
         return 1
     # The derivative is 0 at t0^(power + 1) = n scale power T^power.
@@ -295,7 +295,7 @@ def wci1(
     With probability 1 - epsilon over n training images it bounds the robust gap (loss on the distribution
     minus loss on the images) of weights drawn from the posterior, for losses in [0, C]. divergence: KL of the
     posterior from the prior; temperature: lambda, above 0, chosen before the images are seen; largest: C;
-    failure: epsilon. Vacuous from C on. Raises RbError for other numbers.
+    failure: epsilon. Vacuous from C on. Raises RbError for numbers outside these ranges.
     """
     if not (temperature > 0 and n > 0 and largest > 0 and 0 < failure < 1 and divergence >= 0):
         raise RbError(
@@ -314,7 +314,7 @@ def wci2(
 
     It is the divergence (KL, in nats) of a posterior N(W_l, sigma_l^2 I) from a prior N(0, sigma_l^2 I).
     norms: squared Frobenius norms; variances: sigma_l^2, each above 0, infinite for a layer without
-    curvature, which adds nothing. Vacuous where KL / lambda alone reaches the largest loss C in `wci1`.
+    curvature, which adds nothing. Vacuous if KL / lambda alone reaches the largest loss C in `wci1`.
     """
     value = math.fsum(norm / (2 * variance) for norm, variance in zip(norms, variances, strict=True))
     inputs = {"layers": len(norms), "lambda": temperature, "C": largest}
@@ -322,7 +322,7 @@ def wci2(
 
 
 def wci_variances(norms: Sequence[float], traces: Sequence[float], temperature: float) -> list[float]:
-    """The sigma_l^2 with the least |W_l|^2 / (2 lambda sigma_l^2) + sigma_l^2 Tr H_l, whose sum is theorem 4.
+    """The sigma_l^2 that minimise |W_l|^2 / (2 lambda sigma_l^2) + sigma_l^2 Tr H_l; the sum is theorem 4.
 
     sqrt(|W_l|^2 / (2 lambda Tr H_l)); infinite for a layer whose trace is 0 or less.
     """
@@ -333,10 +333,10 @@ def wci_variances(norms: Sequence[float], traces: Sequence[float], temperature: 
 
 
 def wci3(traces: Sequence[float], variances: Sequence[float], largest: float = 1.0) -> Bound:
-    """WCI's lemma 3: the sum over layers of Tr(H_l) sigma_l^2 bounds what noise N(0, sigma_l^2 I) on the
-    weights adds to the loss.
+    """WCI's lemma 3: the sum over layers of Tr(H_l) sigma_l^2 bounds the increase of the loss under noise
+    N(0, sigma_l^2 I) on the weights.
 
-    traces, variances: a number a layer; a layer of infinite variance, without curvature, adds nothing.
+    traces, variances: one number per layer; a layer of infinite variance, without curvature, adds nothing.
     Vacuous from the largest loss C on.
     """
     value = math.fsum(t * v for t, v in zip(traces, variances, strict=True) if math.isfinite(v))
@@ -347,7 +347,7 @@ def wci4(wci: float, temperature: float) -> Bound:
     """WCI's theorem 4: sqrt(2 / lambda) * WCI bounds the robust generalisation gap.
 
     temperature: the lambda of its PAC-Bayesian argument, above 0. For losses in [0, 1]: vacuous from 1 on.
-    Raises RbError for another lambda.
+    Raises RbError for a lambda of 0 or less.
     """
     if not temperature > 0:
         raise RbError(f"lambda of WCI's theorem 4 is {temperature:g}. It must be above 0.")

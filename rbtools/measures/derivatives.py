@@ -1,7 +1,7 @@
-"""Derivatives of a model's loss by torch.func: weights as values, Hessians as products with vectors.
+"""Derivatives of a model's loss with torch.func: weights are arguments, Hessians are products with vectors.
 
-All functions split images into chunks and accumulate in the model's dtype; in eval mode the loss over images
-is the mean of the images' losses.
+All functions split images into chunks and accumulate in the model's dtype; in eval mode the loss of several
+images is the mean of the images' losses.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ def differentiating() -> Iterator[None]:
 
 
 def weights_of(model: nn.Module, names: Sequence[str] | None = None) -> Weights:
-    """The model's parameters, or those of these names, as plain tensors.
+    """The model's parameters, or those with these names, as plain tensors.
 
-    Raises RbError for a model without any.
+    Raises RbError for a model without parameters.
     """
     weights = {name: value.detach() for name, value in model.named_parameters()}
     if not weights:
-        raise RbError("The model has no parameters, so nothing depends on its weights. Measure another one.")
+        raise RbError("The model has no parameters, so nothing depends on its weights. Use another model.")
     return weights if names is None else {name: weights[name] for name in names}
 
 
 def layers(model: nn.Module) -> dict[str, str]:
-    """The convolutions and linear layers: layer name -> the name of its weight.
+    """The convolutions and linear layers: maps each layer's name to the name of its weight.
 
-    Raises RbError for a model that has none.
+    Raises RbError for a model without such layers.
     """
     kinds = (nn.modules.conv._ConvNd, nn.Linear)
     weight_names = {
@@ -48,7 +48,7 @@ def layers(model: nn.Module) -> dict[str, str]:
     }
     if not weight_names:
         raise RbError(
-            "The model has no convolution and no linear layer, which is what this measure is about. It has:"
+            "The model has no convolution and no linear layer, and this measure is defined on these. It has:"
             f" {', '.join(sorted({type(module).__name__ for module in model.modules()}))}."
         )
     return weight_names
@@ -79,12 +79,12 @@ def loss_of(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[Weigh
 
 
 def chunks(chunk: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same rows of all tensors, at most `chunk` at a time."""
+    """Yields the same rows of all tensors, at most `chunk` at a time."""
     yield from zip(*(tensor.split(chunk) for tensor in tensors), strict=True)
 
 
 def read_sum(terms: Iterable[Tensor]) -> float:
-    """The sum of scalars, added in float64 in their order, with one read from the device."""
+    """The sum of scalars, in float64 and in this order, with a single read from the device."""
     return float(sum(torch.stack(list(terms)).tolist()))
 
 
@@ -132,22 +132,22 @@ class WeightHessian:
     def traces(self, probes: Draws, count: int) -> list[list[float]]:
         """Hutchinson's estimates of the trace of each weight's own block of H: a row for each probe.
 
-        v_l . (H v)_l with random signs v for all weights at once, which is unbiased for each of them and
-        costs as much as one estimate of the whole trace.
+        An estimate is v_l . (H v)_l with random signs v for all weights at once. It is unbiased for each
+        weight, and all together cost as much as one estimate of the whole trace.
         """
         signs, names = probes.child("trace"), list(self.weights)
         estimates = []
         with differentiating():
             for part, truth in chunks(self.chunk, self.images, self.labels):
-                # The gradient of a chunk is computed once, and then multiplied by all probes: a probe costs
-                # about as much as a gradient, and not twice that.
+                # The gradient of a chunk is computed once for all probes: a probe costs about as much as a
+                # gradient, and not twice as much.
                 product = self._product(part, truth)
                 for number in range(count):
                     vector = self.shaped(rademacher(signs, self.size, number)[0])
                     block = product(vector)
                     estimates.append(torch.stack([(vector[name] * block[name]).sum() for name in names]))
         rows = [[0.0] * len(names) for _ in range(count)]
-        # Read all at once, because a read waits for a GPU; added in float64.
+        # All are read at once, because a read waits for a GPU, and added in float64.
         for index, read in enumerate(torch.stack(estimates).tolist() if estimates else ()):
             rows[index % count] = [
                 total + estimate for total, estimate in zip(rows[index % count], read, strict=True)
@@ -155,7 +155,7 @@ class WeightHessian:
         return rows
 
     def flat(self, vector: Tensor) -> Tensor:
-        """H v for v as one row (1, size), as one row."""
+        """H v for a vector v given, and returned, as one row (1, size)."""
         return flat(self.product(self.shaped(vector[0])))[None]
 
     def shaped(self, flat: Tensor) -> Weights:
@@ -165,7 +165,7 @@ class WeightHessian:
         return {name: part.view(value.shape) for (name, value), part in parts}
 
     def _product(self, images: Tensor, labels: Tensor) -> Callable[[Weights], Weights]:
-        """The product with the Hessian of a chunk; cached if there is only one chunk."""
+        """The product with the Hessian of one chunk; cached if there is only one chunk."""
         if self._only is not None:
             return self._only
         # Reverse over reverse: on a CPU half the time of forward over reverse, which computes the gradient

@@ -1,4 +1,4 @@
-"""Length of the gradient of a batch's loss, and its square."""
+"""The norm of the gradient of a batch's loss, and its square."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 
 @dataclass(frozen=True, kw_only=True)
 class NASI(Measure):
-    """Squared length of the gradient of a batch's mean cross-entropy, at initialisation.
+    """Squared norm of the gradient of a batch's mean cross-entropy, at initialisation.
 
-    Shu et al. 2022 (arXiv:2109.00817) approximate the trace norm of the neural tangent kernel by it, inside a
-    differentiable search. That search does not rank architectures by this score. BatchNorm takes the batch's
-    statistics.
+    Shu et al. 2022 (arXiv:2109.00817) use it inside a differentiable search, as an approximation of the trace
+    norm of the neural tangent kernel. The search does not rank architectures by this score. BatchNorm uses
+    the batch's statistics.
     """
 
     name = "nasi"
@@ -32,8 +32,8 @@ class NASI(Measure):
 class GradNorm(NASI):
     """Euclidean length of the gradient of a batch's mean cross-entropy with respect to all weights.
 
-    As in Abdelfattah et al. 2021 (arXiv:2101.08134), but of the whole gradient, where their code adds up
-    the lengths of its layers; their networks are in training mode. At initialisation.
+    As in Abdelfattah et al. 2021 (arXiv:2101.08134), but for the whole gradient; their code adds up the norms
+    of the layers' gradients. Their networks are in training mode. At initialisation.
     """
 
     name = "grad_norm"

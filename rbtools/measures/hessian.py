@@ -11,7 +11,7 @@ from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches, standard_error
 from rbtools.registry import param
 
-# Takes vectors (R, d), returns products (R, d): one operator for each row.
+# Maps vectors (R, d) to products (R, d), with one operator for each row.
 Product = Callable[[Tensor], Tensor]
 
 
@@ -19,10 +19,10 @@ Product = Callable[[Tensor], Tensor]
 class Hessian(Measure):
     """Largest eigenvalues and trace of the Hessian of the mean cross-entropy.
 
-    hessian.weight is that with respect to all weights (Jung et al. 2023 compute it), hessian.input that of
-    each image's loss with respect to the image, as the mean over images (Zhao et al. 2020 argue with it).
-    lmax is the largest eigenvalue, by Lanczos; top2, top3 ... those after it; labs the one of largest
-    absolute value with its sign, by power iteration; trace by Hutchinson's probes.
+    hessian.weight is the Hessian with respect to all weights (computed by Jung et al. 2023); hessian.input is
+    the Hessian of each image's loss with respect to the image, and the values are means over images (Zhao et
+    al. 2020 argue with it). lmax is the largest eigenvalue, by Lanczos; top2, top3 ... the next largest; labs
+    the eigenvalue of largest absolute value, with its sign, by power iteration; trace by Hutchinson's probes.
     """
 
     name = "hessian"
@@ -67,7 +67,7 @@ class Hessian(Measure):
         return self.wrt == "input"
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The standard error of one batch is over its probes or images; of several, over batches."""
+        """With one batch the standard error is over its probes or images; with several, over batches."""
         names = [name for name in results[0] if not name.endswith(".probes")]
         means = {
             name: [torch.tensor(result[name], dtype=torch.float64).mean() for result in results]
@@ -125,11 +125,12 @@ class Hessian(Measure):
 
 
 def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, tolerance: float) -> Tensor:
-    """The `top` largest eigenvalues of each row's operator: float64 (R, top), NaN where there are fewer.
+    """The `top` largest eigenvalues of each row's operator: float64 (R, top), NaN if there are fewer.
 
-    Lanczos (1950) with full reorthogonalisation; it ends when the residual of each wanted Ritz value is below
-    `tolerance` times the largest absolute value, or after `iterations` products. A row whose Krylov space is
-    exhausted has its exact eigenvalues. Eigenvalues that are not finite are NaN.
+    Lanczos (1950) with full reorthogonalisation. A row is done when the residuals of its `top` largest Ritz
+    values are at most `tolerance` times its largest absolute Ritz value, or after `iterations` products. If
+    the Krylov space of a row is exhausted, its Ritz values are exact eigenvalues. Eigenvalues that are not
+    finite are NaN.
 
     Shape: start float (R, d), not zero.
     """
@@ -144,7 +145,7 @@ def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, toler
         basis.append(current)
         following = product(current)
         alpha = (following * current).sum(1)
-        for _twice in range(2):  # a single pass leaves rounding errors
+        for _twice in range(2):  # one pass would leave rounding errors
             for earlier in basis:
                 following = following - (following * earlier).sum(1, keepdim=True) * earlier
         beta = following.norm(dim=1)
@@ -166,7 +167,7 @@ def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, toler
 
 
 def _ritz(alphas: Tensor, betas: Tensor, top: int, tolerance: float) -> tuple[Tensor, Tensor]:
-    """The largest Ritz values (R, at most top), descending, and which rows need no further step."""
+    """The largest Ritz values (R, at most top), in descending order, and which rows need no further step."""
     tridiagonal = torch.diag_embed(alphas)
     if alphas.shape[1] > 1:
         off = betas[:, :-1]

@@ -18,15 +18,15 @@ from rbtools.registry import param
 class Jacobian(Measure):
     """Root mean square over the images of the Frobenius norm of the Jacobian of the logits.
 
-    By random projection (Hoffman et al. 2019, arXiv:1908.02729): the squared norm is C times the mean
-    squared length of the gradient of v.z, for v uniform on the unit sphere of the C logits; each image has
-    its own v. The exact norm takes the C unit vectors instead. Derivatives are with respect to pixels in
-    [0, 1], not to normalised inputs, which differ by 1/std.
+    Estimated by random projection (Hoffman et al. 2019, arXiv:1908.02729): the squared norm is C times the
+    mean squared length of the gradient of v.z, for v uniform on the unit sphere of the C logits; each image
+    has its own v. The exact norm uses the C unit vectors instead. Derivatives are with respect to pixels in
+    [0, 1] and not to normalised inputs; they differ by the factor 1/std.
 
-    With BatchNorm by the batch's statistics it is the derivative of an image's logits with respect to all
-    pixels of the batch, since the directions of different images are independent.
+    If BatchNorm uses the batch's statistics, it is the derivative of an image's logits with respect to all
+    pixels of the batch, because the directions of different images are independent.
 
-    Raises RbError if `exact` needs more memory than there is, and for `exact` with such statistics.
+    Raises RbError if `exact` needs more memory than is free, and for `exact` with the batch's statistics.
     """
 
     name = "jacobian"
@@ -46,8 +46,8 @@ class Jacobian(Measure):
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         if self.exact and batch.together:
             raise RbError(
-                "--exact takes each image's Jacobian by itself, and with --batchnorm batch an"
-                " image's logits depend on the others of its batch. Leave out one of the two."
+                "--exact computes each image's Jacobian separately, and with --batchnorm batch an"
+                " image's logits depend on the other images. Leave out one of the two."
             )
         squares: list[Tensor] = []
         rows = torch.arange(len(batch), device=batch.images.device)
@@ -70,14 +70,14 @@ class Jacobian(Measure):
         return {"": torch.cat(squares).tolist()}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The root of the mean square of each batch."""
+        """The root of each batch's mean square."""
         means = [torch.tensor(result[""], dtype=torch.float64).mean() for result in results]
         return [over_batches("", [math.sqrt(float(mean)) for mean in means], sizes)]
 
     def _chunk(self, model: nn.Module, batch: MeasureBatch) -> int:
         """The number of images whose gradients of all logits fit into memory at once."""
         classes = len(model(batch.images[:1])[0])
-        # For each class two gradients of the size of the largest feature map, in float32.
+        # Two gradients of the size of the largest feature map for each class, in float32.
         need = classes * 2 * max(largest_map(model, batch.images[:1]), batch.images[0].numel()) * 4
         free = free_memory(batch.images.device)
         if need > free:

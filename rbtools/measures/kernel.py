@@ -1,4 +1,4 @@
-"""The empirical neural tangent kernel: inner products of the images' gradients, without storing those.
+"""The empirical neural tangent kernel: inner products of the images' gradients, which are not stored.
 
 In eval mode an image's gradient with respect to a layer's weight is computed from the layer's input for that
 image and the gradient at its output. One forward and one backward pass for all images give both; the kernel
@@ -17,22 +17,22 @@ from rbtools.measures.derivatives import Weights, differentiating, weights_of
 
 # Takes a layer, its input, and the gradient at its output.
 Add = Callable[["nn.Module", Tensor, Tensor], None]
-# Parameters' names, and the gradients of N images with respect to some of their numbers: (N, ...).
+# Yields a parameter's name and the gradients of N images with respect to some of its numbers: (N, ...).
 Blocks = Iterator[tuple[str, Tensor]]
 
-# Numbers of a layer's gradients that are in memory at once, and columns of a block of products.
+# How many numbers of a layer's gradients are in memory at once, and columns of a block of products.
 _NUMBERS = 1 << 26
 _COLUMNS = 4096
-# Numbers of the gradients of all images that are in memory at once when each needs its own pass.
+# How many numbers of all images' gradients are in memory at once if each image needs its own pass.
 _ROWS = 1 << 28
 
 
 def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tensor:
     """The kernel of the sum of the logits: K_ij = <d f(x_i)/d theta, d f(x_j)/d theta>, float64 (N, N).
 
-    With `each_logit` the sum of the kernels of the single logits, the trace over outputs. Gradients are in
-    float32, their products in float64: the kernel is positive semidefinite up to float64's rounding. Its
-    small eigenvalues are good to some 1e-6 * sqrt(largest * smallest).
+    With `each_logit` it is the sum of the kernels of the single logits, the trace over outputs. Gradients are
+    in float32, their products in float64: the kernel is positive semidefinite up to the rounding of float64.
+    The error of its small eigenvalues is about 1e-6 * sqrt(largest * smallest).
 
     Shape: images (N, C, H, W). Raises RbError for a model without parameters.
     """
@@ -56,8 +56,8 @@ def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: 
     with the batch's statistics): f(x_i) is the output for image i in its batch, differentiated through all
     images.
 
-    There is a backward pass of the whole batch for each image (and logit). Gradients of all images are in
-    memory for at most 1 GiB of parameters' numbers at once: for more parameters the passes are repeated.
+    There is a backward pass of the whole batch for each image (and logit). At most 1 GiB of gradients is in
+    memory at once: for more parameters the passes are repeated.
 
     Shape: each batch (N, C, H, W); the kernel is of the images of all batches, in their order. Raises
     RbError for a model without parameters.
@@ -69,7 +69,7 @@ def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: 
     with _differentiable(list(parameters.values())), torch.enable_grad():
         for group in _groups(weights, list(weights), _ROWS // count):
             some = [parameters[name] for name in group]
-            # The graphs of all batches are kept: there is a backward pass for each image.
+            # The graphs of all batches are kept, because there is a backward pass for each image.
             logits = [model(images) for images in batches]
             outputs = [part.T if each_logit else part.sum(1)[None] for part in logits]
             for places in zip(*outputs, strict=True):
@@ -118,7 +118,7 @@ def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
 
 
 def _convolution(conv: nn.Conv2d, inside: Tensor, gradient: Tensor) -> Blocks:
-    """The gradients of all images are those of the weight of one convolution with a group for each image.
+    """The gradients of all images are the weight gradient of one convolution with a group for each image.
 
     (50 images of 16 channels and 32x32 pixels on one core: 3.7 ms; 16.7 ms by unfolding.)
     """
@@ -138,7 +138,7 @@ def _convolution(conv: nn.Conv2d, inside: Tensor, gradient: Tensor) -> Blocks:
 
 
 def _linear(module: nn.Linear, inside: Tensor, gradient: Tensor) -> Blocks:
-    """Dimensions between the first and the last are summed over."""
+    """The images' gradients of a linear layer, summed over dimensions between the first and the last."""
     left, right = (x.reshape(len(x), -1, x.shape[-1]) for x in (gradient, inside))
     step = max(_NUMBERS // right[:, 0].numel(), 1)
     for part in left.split(step, dim=2):
@@ -151,7 +151,7 @@ def _middle_sum(gradient: Tensor) -> Tensor:
 
 
 def _batch_norm(norm: nn.modules.batchnorm._BatchNorm, inside: Tensor, gradient: Tensor) -> Blocks:
-    """The backward pass of one BatchNorm in which each channel of each image is a channel."""
+    """The backward pass of one BatchNorm that has a channel for each channel of each image."""
     assert norm.running_mean is not None and norm.running_var is not None
     count = len(inside)
     left, right = (x.reshape(1, -1, *x.shape[2:]) for x in (gradient, inside))
@@ -163,10 +163,10 @@ def _batch_norm(norm: nn.modules.batchnorm._BatchNorm, inside: Tensor, gradient:
 
 
 def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], list[str]]:
-    """The parameters whose gradients follow from layers' inputs and outputs, and the names of the others.
+    """The parameters whose gradients `_blocks` computes, and the names of the other parameters.
 
-    A parameter is in the first list only if this reproduces autograd's gradient for one image, whatever its
-    layer and the number of its calls. Parameters that the logits do not depend on are in neither.
+    A parameter is in the first result only if `_blocks` reproduces autograd's gradient for one image.
+    Parameters on which the logits do not depend are in neither.
     """
     blocks: dict[Tensor, list[Tensor]] = {}
     places: dict[Tensor, tuple[nn.Module, str]] = {}
@@ -202,8 +202,8 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
 
 
 def _same(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
-    """Which computed gradients are the exact ones, as torch.allclose compares them with a tolerance of their
-    largest value; with two reads from the device for all of them."""
+    """Which computed gradients agree with the exact ones, as in torch.allclose with a tolerance relative to
+    the largest value. All comparisons take two reads from the device."""
     alike = [computed.shape == exact.shape for computed, exact in pairs]
     comparable = [pair for pair, fits in zip(pairs, alike, strict=True) if fits]
     if not comparable:
@@ -235,7 +235,7 @@ def _backward(model: nn.Module, images: Tensor, modules: set[nn.Module], add: Ad
     with _watched(modules, add), torch.enable_grad():
         points = images.detach().requires_grad_()
         logits = model(points)
-        if not logits.requires_grad:  # the logits do not depend on the image, nor on any layer that sees it
+        if not logits.requires_grad:  # the logits depend neither on the image nor on a layer that gets it
             return
         outputs = logits.sum(0) if each_logit else logits.sum()[None]
         for number, output in enumerate(outputs):
@@ -249,14 +249,14 @@ def _watched(modules: set[nn.Module], add: Add) -> AbstractContextManager[None]:
 
     def seen(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
         if isinstance(output, torch.Tensor) and output.requires_grad and isinstance(inputs[0], torch.Tensor):
-            # The hook gets the gradient at the tensor's present value, also if that is overwritten later.
+            # The hook gets the gradient at the tensor's current value, even if it is overwritten later.
             output.register_hook(partial(take, module, inputs[0].detach()))
 
     return watching((module for module in modules if module._parameters), seen)
 
 
 def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tensor, each_logit: bool) -> None:
-    """Add the part of the parameters that `_blocks` does not support, by vmap over images."""
+    """Add the part of the parameters that `_blocks` does not support, with vmap over images."""
     weights = weights_of(model)
     classes = len(model(images[:1])[0]) if each_logit else 1
 
@@ -275,7 +275,7 @@ def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tenso
 
 
 def _groups(weights: Weights, names: list[str], most: int) -> Iterator[Weights]:
-    """These parameters in groups of at most `most` numbers; a larger parameter is a group of its own."""
+    """Yields these parameters in groups of at most `most` numbers; a larger parameter is a separate group."""
     group: Weights = {}
     for name in names:
         if group and sum(map(torch.Tensor.numel, (*group.values(), weights[name]))) > most:

@@ -14,13 +14,13 @@ from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, ove
 
 @dataclass(frozen=True, kw_only=True)
 class NASWOT(Measure):
-    """log|det K| for K_ij the number of ReLU units in the same state, on or off, for images i and j.
+    """log|det K|, where K_ij is the number of ReLU units in the same state, on or off, for images i and j.
 
     Mellor et al. 2021 (arXiv:2006.04647), over all ReLUs that a gradient of the logits reaches. There is no
-    value where two images have the same code. The authors' network is in training mode: BatchNorm takes the
+    value if two images have the same code. The authors' network is in training mode: BatchNorm uses the
     statistics of the batch.
 
-    Raises RbError for a network without a ReLU.
+    Raises RbError for a network without ReLU.
     """
 
     name = "naswot"
@@ -31,7 +31,7 @@ class NASWOT(Measure):
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         kernel = agreement(model, batch.images)
         sign, log = torch.linalg.slogdet(kernel)
-        # Equal rows are compared exactly: with rounding a zero determinant may come out nonzero.
+        # Rows are compared exactly, because rounding can make a zero determinant nonzero.
         apart = len(torch.unique(kernel, dim=0)) == len(kernel)
         return {"": float(log) if apart and float(sign) > 0 and bool(log.isfinite()) else None}
 
@@ -45,7 +45,7 @@ class NASWOT(Measure):
 def agreement(model: nn.Module, images: Tensor) -> Tensor:
     """K: the number of ReLU units in the same state for each pair of images, float64 (N, N).
 
-    A ReLU counts when a gradient of the logits arrives at it. Raises RbError for a model without ReLU.
+    A ReLU counts if a gradient of the logits reaches it. Raises RbError for a model without ReLU.
     """
     from torch.overrides import TorchFunctionMode
 
@@ -76,7 +76,7 @@ def agreement(model: nn.Module, images: Tensor) -> Tensor:
             logits = model(points)
         if not any_relu:
             raise RbError(
-                "The model has no ReLU, and NASWOT counts which are on. Take another measure, such as ntk."
+                "The model has no ReLU, and NASWOT compares their states. Use another measure, such as ntk."
             )
         if logits.requires_grad:
             torch.autograd.grad(logits.sum(), points, allow_unused=True)

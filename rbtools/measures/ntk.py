@@ -23,21 +23,21 @@ class NTK(Measure):
 
     The kernel is that of the sum of the logits, K_ij = <df(x_i)/dw, df(x_j)/dw>. Its scores: fro, the
     Frobenius norm (KNAS' estimate of the smallest eigenvalue); trace (EigenNAS); lmin, the smallest
-    eigenvalue; cond, the largest by the smallest.
+    eigenvalue; cond, the largest divided by the smallest eigenvalue.
 
     ntk.clean is on the images, ntk.robust on the images attacked once, ntk.twice on the images attacked a
     second time; ntk.cross is between images and attacked images, ntk.cross2 between attacked and twice
-    attacked ones. With the share `beta` of adversarial loss, ntk.all is (1-b)^2 clean + b(1-b)(cross + its
-    transpose) + b^2 robust, which governs clean accuracy, and ntk.all_robust the same for the images attacked
-    once and twice, which governs robust accuracy; both have bound, the mean over classes of y'K^-1 y for the
-    labels +1 of a class against -1 of the others.
+    attacked images. With the share `beta` (b) of adversarial loss, ntk.all is (1-b)^2 clean + b(1-b)(cross +
+    its transpose) + b^2 robust, which governs clean accuracy, and ntk.all_robust the same for the images
+    attacked once and twice, which governs robust accuracy. Both also have the score bound, the mean over
+    classes of y'K^-1 y, where y is +1 for the class and -1 for the others.
 
-    On fresh weights BatchNorm takes the statistics of the batch, separately for images and attacked images:
+    On fresh weights BatchNorm uses the statistics of the batch, separately for images and attacked images:
     f(x_i) is then the output for image i in its batch, and its derivative includes the dependence on the
-    other images. (With running statistics, mean 0 and variance 1 there, the signal fades with depth, and the
-    kernel is that of the last bias.) KNAS' code passes each image alone in training mode: that is the
-    statistics "image", at the cost of running ones; those of the batch need a backward pass of the batch for
-    each image.
+    other images. (With the running statistics of fresh weights, mean 0 and variance 1, the signal fades with
+    depth, and the kernel is that of the last bias.) KNAS' code passes each image alone in training mode: this
+    corresponds to the statistics "image", which cost as much as running statistics. The statistics of the
+    batch need a backward pass of the batch for each image.
     """
 
     name = "ntk"
@@ -64,7 +64,7 @@ class NTK(Measure):
 
     @classmethod
     def asked(cls, words: Collection[str]) -> dict[str, Any]:
-        """A kernel of which also those before it are computed."""
+        """The last kernel that is needed; the kernels before it in KERNELS are also computed."""
         among = (kernel for kernel in reversed(KERNELS) if kernel in words)
         joint = not {"all", "all_robust"}.isdisjoint(words)
         return {"kernel": "joint" if joint else next(among, KERNELS[0])}
@@ -113,21 +113,21 @@ class NTK(Measure):
 
 
 def difference(model: nn.Module, batch: MeasureBatch) -> nn.Module:
-    """The network with the difference of its two logits as its output. RbError for more classes."""
+    """The network with the difference of its two logits as its output. Raises RbError for more classes."""
     from rbtools.measures.scalar import Difference
 
     with torch.no_grad():
         count = model(batch.images).shape[1]
     if count != 2:
         raise RbError(
-            f"The difference of the logits is of two classes, and the network has {count}. Choose two:"
+            f"The difference of the logits needs two classes, and the network has {count}. Choose two:"
             " --dataset cifar10:classes=cat/dog."
         )
     return Difference(model)
 
 
 def _norms(name: str, kernel: Tensor) -> BatchResult:
-    """The scores of a kernel that need not be symmetric."""
+    """The scores of a kernel that may be asymmetric."""
     return {f"{name}.fro": float(kernel.norm()), f"{name}.trace": float(kernel.trace())}
 
 
@@ -141,7 +141,7 @@ def _scores(name: str, kernel: Tensor) -> BatchResult:
 
 
 def _bound(kernel: Tensor, labels: Tensor) -> float | None:
-    """The mean over the classes of y'K^-1 y; None where K is singular."""
+    """The mean over the classes of y'K^-1 y; None if K is singular."""
     if not kernel.isfinite().all():
         return torch.nan
     values, vectors = torch.linalg.eigh((kernel + kernel.T) / 2)

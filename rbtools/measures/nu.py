@@ -17,9 +17,9 @@ from rbtools.rng.draws import Draws
 class Nu(Measure):
     """Mean over the images of the largest distance |p(x + d) - p(x)| of softmax outputs for |d| <= eps.
 
-    PRBench eq. 17: both lengths are L2, and nu is the largest of the images, nu.max; `norm` linf has the ball
-    of the attacks. Found by gradient steps on the distance from a uniform start in the ball and the box, for
-    the given weights, so a lower bound. The best iterate counts. --eps is in 1/255 for either norm.
+    PRBench eq. 17: both norms are L2, and nu is the largest value over the images, nu.max; with `norm` linf,
+    d is in the ball of the attacks. Gradient steps increase the distance, for the given weights, from a
+    uniform start in ball and box; the best iterate counts, so it is a lower bound. --eps is in 1/255.
     """
 
     name = "nu"
@@ -59,7 +59,7 @@ class Nu(Measure):
         for step in range(self.steps + 1):
             with torch.enable_grad():
                 points = points.detach().requires_grad_()
-                # Squared: the root has no derivative at distance 0.
+                # Squared, because the root has no derivative at distance 0.
                 squares = (model(points).double().softmax(1) - there).square().sum(1)
                 (gradient,) = torch.autograd.grad(
                     squares.sum(), points, allow_unused=True, materialize_grads=True

@@ -1,4 +1,4 @@
-"""The single output of a network of two classes, which theorems on kernels are about."""
+"""The single output of a network with two classes, for which theorems on kernels hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Difference(nn.Module):
-    """The single output f of a network with two: its cross-entropy is log(1 + exp(-y f)), y = 1 for class 1
+    """The difference f of a network's two logits: the cross-entropy is log(1 + exp(-y f)), y = 1 for class 1
     and -1 for class 0."""
 
     def __init__(self, model: nn.Module) -> None:

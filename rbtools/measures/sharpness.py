@@ -12,10 +12,10 @@ from rbtools.registry import param
 
 @dataclass(frozen=True, kw_only=True)
 class Sharpness(Measure):
-    """Cross-entropy on adversarial images at adversarially perturbed weights, minus that at the weights.
+    """Cross-entropy on adversarial images with adversarially perturbed weights, minus that with the weights.
 
-    Wu et al. 2020 (arXiv:2004.05884): each weight of a convolution or a linear layer takes one step along its
-    gradient, of `gamma` times its own length. The adversarial images are made on the unchanged model.
+    Wu et al. 2020 (arXiv:2004.05884): each convolution's and linear layer's weight tensor is moved one step
+    along its gradient; the step's norm is `gamma` times the tensor's. The attack is on the unchanged model.
     """
 
     name = "sharpness"

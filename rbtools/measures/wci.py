@@ -13,10 +13,10 @@ from rbtools.measures.derivatives import Weights
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
 
-_LOOKED_AT = 8  # images on which linearity is tested
-# a share of the gradient: far above rounding errors, far below the second derivatives of smooth activations
+_LOOKED_AT = 8  # number of images on which linearity is tested
+# share of the gradient: far above rounding errors, far below the second derivatives of smooth activations
 _LINEAR = 1e-4
-_GROUP = 32  # images of one estimate: half as many give half the variance, and smaller passes
+_GROUP = 32  # images per estimate: half as many halve the variance, but make the passes smaller
 _KEPT = 2**26  # the most gradient values kept in memory for a group in several chunks: 256 MiB in float32
 
 
@@ -26,9 +26,9 @@ class WCI(Measure):
 
     The Hessian is that of the mean cross-entropy on adversarial training images, held constant, with respect
     to the weight of a convolution or a linear layer (no biases, no BatchNorm). A layer's trace is estimated
-    without the other layers' blocks (`traces`); it is above 0 where logits are piecewise linear in the
-    weight. A layer with a negative estimate counts as 0; the record has their number, and the standard error
-    includes their possible contribution.
+    without the other layers' blocks (`traces`); it is above 0 if the logits are piecewise linear in the
+    weight. A layer with a negative estimate counts as 0; the record contains the number of such layers, and
+    the standard error includes their possible contribution.
     """
 
     name = "wci"
@@ -41,7 +41,7 @@ class WCI(Measure):
     probes: int = param(20, "Random vectors for a trace.", check="positive")
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        """`layers`: names; `norms`: squared Frobenius norms; `traces`: a row of layers for each probe."""
+        """`layers`: names; `norms`: squared Frobenius norms; `traces`: per probe one number per layer."""
         layers = derivatives.layers(model)
         names = list(layers.values())
         weights = derivatives.weights_of(model, names)
@@ -50,14 +50,15 @@ class WCI(Measure):
         return {"layers": list(layers), "norms": norms, "traces": rows}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The index, and the trace of all layers; standard errors are over probes, the index' by jackknife.
+        """The index and the trace of all layers; standard errors are over probes, for the index by jackknife.
 
-        A layer's trace is that of the loss on all batches: means weighted by their sizes. A layer that counts
-        as 0 adds to the error of the index its value for a trace of one standard error.
+        A layer's trace is for the loss on all batches: the mean of the batches' traces, weighted by their
+        sizes. For a layer that counts as 0, the index' error includes its contribution at a trace of one
+        standard error.
         """
         layers, norms = results[0]["layers"], results[0]["norms"]
         share = [size / sum(sizes) for size in sizes]
-        # The estimate of each probe for each layer: (probes, layers).
+        # The estimates, for each probe and layer: (probes, layers).
         rows = [
             [
                 sum(w * result["traces"][p][i] for w, result in zip(share, results, strict=True))
@@ -91,7 +92,7 @@ class WCI(Measure):
 
 
 def index(norms: Sequence[float], traces: Sequence[float]) -> float:
-    """The index, from the squared Frobenius norm of each layer's weight and its trace of the Hessian."""
+    """The index, from each layer's squared Frobenius norm of the weight and trace of the Hessian."""
     return sum(math.sqrt(norm * max(trace, 0.0)) for norm, trace in zip(norms, traces, strict=True))
 
 
@@ -110,14 +111,14 @@ def traces(
 ) -> list[list[float]]:
     """Unbiased estimates of the trace of each weight's block of the Hessian of the mean cross-entropy.
 
-    `count` rows, independent of each other, of one number for each of `names`. images: (N, C, H, W), those on
-    which the loss is taken, with the labels and the random numbers of `batch`.
+    Returns `count` independent rows with one number for each of `names`. images: (N, C, H, W), on which the
+    loss is computed, with the labels and the random numbers of `batch`.
 
-    The block of a layer has the trace of J' C J, the mean over images, if the logits are piecewise linear in
-    that weight, as behind ReLU, pooling and BatchNorm's running statistics: J is the Jacobian of an image's
-    logits with respect to the weight, C = diag(p) - p p' the Hessian of the cross-entropy with respect to
-    them. That needs no second derivative, and one backward pass gives an estimate for all layers at once,
-    without the blocks between layers. Each other layer has its own probes.
+    If the logits are piecewise linear in a weight, as with ReLU, pooling and BatchNorm's running statistics,
+    the trace of its block is the mean over images of the trace of J' C J: J is the Jacobian of an image's
+    logits with respect to the weight, C = diag(p) - p p' the Hessian of the cross-entropy with respect to the
+    logits. This needs no second derivative, and one backward pass gives an estimate for all such layers at
+    once, without the blocks between layers. Each of the other layers has its own probes.
     """
     curved = _curved(model, images[:_LOOKED_AT], batch.probes.child("linear"), names)
     linear = [name for name in names if name not in curved]
@@ -134,8 +135,8 @@ def traces(
 def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]) -> list[str]:
     """The weights in which the logits of these few images are not piecewise linear, or not finite.
 
-    Where they are, the second derivative of a random combination of logits in a random direction of the
-    weight is 0 up to rounding.
+    If they are piecewise linear, the second derivative of a random combination of logits in a random
+    direction of the weight is 0 up to rounding.
     """
     logits = derivatives.logits_of(model, images)
     straight = []
@@ -158,10 +159,10 @@ def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]
 def _linear_traces(
     model: nn.Module, images: Tensor, batch: MeasureBatch, names: Sequence[str], count: int
 ) -> list[list[float]]:
-    """Estimates of the traces where logits are piecewise linear: `count` rows of a number for each weight.
+    """Estimates of the traces if logits are piecewise linear: `count` rows with a number for each weight.
 
-    The sum over groups of |sum over a group's images of J' S u|^2 / N. u: random signs (N, K), of each image
-    its own; S = diag(sqrt p) - p sqrt(p)', so that S S' = C. Groups are the same whatever the chunk.
+    An estimate is the sum over groups of |sum over a group's images of J' S u|^2 / N. u: independent random
+    signs (N, K); S = diag(sqrt p) - p sqrt(p)', so that S S' = C. Groups do not depend on the chunk.
     """
     weights = derivatives.weights_of(model, names)
     size = sum(value.numel() for value in weights.values())
@@ -200,17 +201,17 @@ def _times_root(root: Tensor, vectors: Tensor) -> Tensor:
 
 
 def of_batch(model: nn.Module, logits: Tensor, signs: Tensor) -> Tensor:
-    """The index on one batch by one probe: a scalar with its graph to the weights.
+    """The index on one batch with one probe: a scalar with its graph to the weights.
 
-    The sum over layers of |W| |J' S u| / sqrt(N), as |J' S u|^2 / N estimates a layer's trace (see `traces`);
-    this is the root of an estimate, so on average it is below the index. logits: (N, K) with their graph; in
-    training mode J includes the statistics of the batch. signs: u, random, (N, K). Where logits are not
-    piecewise linear in a weight, it is the trace of J' C J alone, without the second derivatives of logits.
+    It is the sum over layers of |W| |J' S u| / sqrt(N), because |J' S u|^2 / N estimates a layer's trace (see
+    `traces`); as the root of an estimate it is, on average, below the index. logits: (N, K) with their graph;
+    in training mode J includes the statistics of the batch. signs: u, random, (N, K). If logits are not
+    piecewise linear in a weight, its trace is that of J' C J alone, without the second derivatives of logits.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     named = dict(model.named_parameters())
     weights = [named[name] for name in derivatives.layers(model).values() if named[name].requires_grad]
-    # 0 has no root with a derivative: a probability that underflows counts as the least number.
+    # The root has no derivative at 0: a probability that underflows is replaced by the least number.
     root = logits.softmax(1).clamp_min(torch.finfo(logits.dtype).tiny).sqrt()
     vectors = _times_root(root, signs.to(root))
     gradients = torch.autograd.grad(logits, weights, vectors, create_graph=True, allow_unused=True)

@@ -1,7 +1,7 @@
 """Probabilistic robustness: noise distributions, and the statistics of noisy copies.
 
-`distributions` has the noise, `splitting` estimates probabilities of rare failures; `estimate`, `mixing`,
-`intervals` and `sequential` work on counts, without model and tensors.
+`distributions` contains the noise, `splitting` estimates probabilities of rare failures; `estimate`,
+`mixing`, `intervals` and `sequential` work on counts, without model and tensors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Noise around an image, as a unit draw times a radius.
 
-All radii share the unit draw: estimates over a range of radii are smooth, and a further radius costs one
+All radii share the unit draw, so estimates over a range of radii are smooth, and a further radius costs one
 multiply-add. Every noise is also a function of independent standard normal numbers (`shaped`), the space in
 which splitting samples rare events. A noise is called as `noise(images, gamma, seed=0)`.
 """
@@ -23,7 +23,7 @@ class Noise(Registered):
     """Base class of the noise distributions: the norm and clipping.
 
     PRBench does not say whether x + delta is clipped to [0, 1]; advbench does so in training and in
-    evaluation. Without clipping a model sees pixels that no image has.
+    evaluation. Without clipping a model gets pixel values that no image has.
     """
 
     name: ClassVar[str]
@@ -60,10 +60,9 @@ class Noise(Registered):
     ) -> Tensor:
         """Noisy copies of images: `Uniform()(images, gamma=0.1)`. The images are not changed.
 
-        Random numbers belong to (seed, example, draw): copy number `draw` of an image is the one that
-        `rb-pr --seed` classifies, which takes the copies from 0 to --samples - 1, whatever other images there
-        are. All radii share the unit draw. `examples` are the numbers of the images in their data set;
-        without them image i is example i.
+        Random numbers depend only on (seed, example, draw): copy number `draw` of an image is the same as in
+        `rb-pr --seed`, which classifies the copies 0 to --samples - 1. All radii share the unit draw.
+        `examples` are the numbers of the images in their data set; without them image i is example i.
 
         Shape:
             images: floating point (N, C, H, W) in [0, 1]; examples: int64 (N,). `gamma` is in pixel units of
@@ -71,21 +70,21 @@ class Noise(Registered):
             result: float32 (N, C, H, W), or with `samples` (samples, N, C, H, W), the copies number `draw` to
                 `draw + samples - 1`; in [0, 1] unless `clip` is false; on the device of the images.
 
-        Raises RbError for images that are no tensor of this shape and range, a negative or infinite radius,
-        draws outside [0, 2^32), and invalid examples or seeds.
+        Raises RbError for images that are not a tensor of this shape and range, a negative or infinite
+        radius, draws outside [0, 2^32), and invalid examples or seeds.
         """
         images = check_input.floats(images)
         count = 1 if samples is None else samples
         if not 0 <= gamma < math.inf:
             raise RbError(f"gamma is {gamma}. Expected a radius of 0 or more, in pixel units of [0, 1].")
         if count < 1 or not 0 <= draw <= (1 << 32) - count:
-            raise RbError(f"{count} copies from number {draw} are asked for. Expected 1 or more, from 0 on.")
+            raise RbError(f"{count} copies from number {draw} are requested. Expected 1 or more, from 0 on.")
         draws, shape = of_images(f"noise.{self.stem}", images, seed, examples), tuple(images.shape[1:])
         copies = [self.apply(images, self.unit(draws, shape, draw + i), gamma) for i in range(count)]
         return copies[0] if samples is None else torch.stack(copies)
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """The draw-th draw of each example at radius 1: float32 (N, *shape)."""
+        """Draw number `draw` of each example at radius 1: float32 (N, *shape)."""
         return self.shaped(draws.normal((self.width(shape),), draw=draw), shape)
 
     def width(self, shape: tuple[int, ...]) -> int:
@@ -104,7 +103,7 @@ class Noise(Registered):
     def apply(self, images: Tensor, unit: Tensor, gamma: float) -> Tensor:
         """Noisy images at radius `gamma` (pixel units of [0, 1]), of the shape of `images`.
 
-        Of the precision of `unit`, if that is the higher one.
+        They have the precision of `unit`, if it is higher than that of `images`.
         """
         noisy = images.add(unit, alpha=gamma)
         return noisy.clamp_(0, 1) if self.clip else noisy
@@ -114,12 +113,12 @@ class Noise(Registered):
 class Uniform(Noise):
     """Uniform in the ball: for L-infinity independent U(-gamma, gamma) on every pixel and channel.
 
-    PRBench section 3 and advbench sample the L-infinity ball. In the L2 ball the direction is uniform
-    and the length gamma * u^(1/d), d the number of pixels and channels.
+    PRBench section 3 and advbench sample the L-infinity ball. In the L2 ball the direction is uniform and the
+    length is gamma * u^(1/d), where d is the number of pixels and channels.
 
     With `truncate` the noisy pixel is uniform in the part of [x - gamma, x + gamma] that lies in [0, 1], as
-    in wellzline/PRBenchmark (evaluate.py): a black pixel at gamma .3 then has a root mean square of .173, and
-    .122 with clipping, which leaves half of the draws at 0.
+    in wellzline/PRBenchmark (evaluate.py): a black pixel at gamma .3 then has a root mean square of .173;
+    with clipping, which sets half of the draws to 0, it has .122.
     """
 
     name = "uniform"
@@ -160,10 +159,10 @@ class Uniform(Noise):
         return low.add_(high.sub_(low).mul_(unit.add(1).div_(2))).clamp_(0, 1)
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """The draw-th draw of each example at radius 1: float32 (N, *shape).
+        """Draw number `draw` of each example at radius 1: float32 (N, *shape).
 
-        In the L-infinity ball the 2^24 values are the odd multiples of 2^-24, exact in float32:
-        symmetric about 0, which [0, 1) times 2 minus 1 is not.
+        In the L-infinity ball the 2^24 values are the odd multiples of 2^-24. They are exact in float32 and
+        symmetric about 0; values 2 u - 1 with u in [0, 1) would not be symmetric.
         """
         if self.norm == "linf":
             return signed_uniform(draws, shape, draw)
@@ -178,7 +177,7 @@ class Uniform(Noise):
 
     def shaped(self, normals: Tensor, shape: tuple[int, ...]) -> Tensor:
         if self.norm == "linf":
-            # In float32 the numbers next to 1 are 6e-8 apart, which at 1e-8 is all of the probability.
+            # In float32 the numbers next to 1 are 6e-8 apart, which is too coarse for probabilities of 1e-8.
             return normals.double().div_(math.sqrt(2)).erf_().view(-1, *shape)
         # The first d of d + 2 coordinates of a uniform point on the sphere are uniform in the ball.
         length: Tensor = normals.norm(dim=1, keepdim=True)
@@ -220,7 +219,7 @@ class Laplace(Noise):
     }
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """The draw-th draw of each example at radius 1: float32 (N, *shape), from uniform numbers."""
+        """Draw number `draw` of each example at radius 1: float32 (N, *shape), from uniform numbers."""
         uniform = signed_uniform(draws, shape, draw)
         z = uniform.abs().neg_().log1p_().mul_(uniform.sign().neg_())
         return _projected(z.flatten(1), self.norm, math.sqrt(2)).view(-1, *shape)
@@ -236,8 +235,7 @@ def signed_uniform(draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
 
 
 def _projected(z: Tensor, norm: str, deviation: float) -> Tensor:
-    """Numbers (N, d) of standard deviation `deviation`, projected onto the unit ball, as described in the
-    classes above."""
+    """Project numbers (N, d) of standard deviation `deviation` onto the unit ball; see the classes above."""
     if norm == "linf":
         return z.clamp(-1, 1)
     z = z / (deviation * math.sqrt(z.shape[1]))

@@ -47,7 +47,7 @@ class Estimator:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, or the reason why there is none.
+    """A number with its interval, or the reason why there is no number.
 
     `n` is the number of counted images. `interval` is None exactly when `value` is.
     """
@@ -69,7 +69,7 @@ class Estimate:
 
 
 def proportion(successes: int, n: int, confidence: float = 0.95) -> Estimate:
-    """A share of images, such as an accuracy, with the interval `wilson`; value None for no images."""
+    """A share of images, such as an accuracy, with the interval `wilson`; value None without images."""
     if n == 0:
         return Estimate(None, None, 0, confidence, "there are no images to count")
     return Estimate(successes / n, wilson(successes, n, confidence), n, confidence)
@@ -78,10 +78,10 @@ def proportion(successes: int, n: int, confidence: float = 0.95) -> Estimate:
 def pr_d(correct: Sequence[int], samples: int, confidence: float = 0.95) -> Estimate:
     """PR_D: the mean over images of the share of `samples` noisy copies classified correctly.
 
-    The interval is for the mean over the source of the images, of which they are independent draws: the
-    shares are variables in [0, 1] with that mean (`mean_interval`), whatever the number of copies. One from
-    images * samples pooled draws would be too narrow, and so would one from the deviation between images,
-    where most of the source's failing images are not among them.
+    The interval is for the mean over the source from which the images are drawn independently: the shares are
+    variables in [0, 1] with this mean (`mean_interval`), for any number of copies. An interval from images *
+    samples pooled draws would be too narrow. So would one from the deviation between images, if most of the
+    source's failing images are not among them.
     """
     counts = _counted(correct, samples)
     if not counts:
@@ -124,11 +124,11 @@ def undecided(correct: Sequence[int], samples: int, rho: float, confidence: floa
 
 
 def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) -> list[dict[str, Any]]:
-    """Quantiles of PR over these images: for each of SHARES the smallest PR that at least this share does not
-    exceed.
+    """Quantiles of PR over these images: for each of SHARES the smallest PR that at least this share of the
+    images does not exceed.
 
-    `pr` is that of the shares of correct copies. The interval is for the quantile of the images' true PR, of
-    these images and not of their source: copies are drawn at random, images are not (`_quantile_interval`).
+    `pr` is the quantile of the shares of correct copies. The interval is for the quantile of the true PR of
+    these images, not of their source: copies are drawn at random, images are not (`_quantile_interval`).
     """
     counts = sorted(_counted(correct, samples))
     entries = []
@@ -144,16 +144,15 @@ def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidenc
     """The interval of the rank-th smallest PR of images with these numbers of correct copies, ascending.
 
     The lowest counts are partly low by chance, so the interval of a single count would be too low. If the
-    rank-th smallest PR is q or more, all but rank - 1 images have a PR of q or more. That the
-    (rank + more)-th smallest count is k or less then takes `more` + 1 of these images with at most k correct
-    copies, each of which has at most the probability P[Bin(samples, q) <= k]. The upper end is the q at which
-    the chance of this is half of the error; the lower end mirrors it. Both hold for any PR of the images.
+    rank-th smallest PR is q or more, all but rank - 1 images have a PR of q or more. If the (rank + more)-th
+    smallest count is k or less, `more` + 1 of these images have at most k correct copies; for each image the
+    probability of this is at most P[Bin(samples, q) <= k]. The upper end is the q at which the chance of this
+    is half of the error; the lower end is found in the same way. Both ends hold for any PR of the images.
     """
     n, tail, more = len(counts), (1 - confidence) / 2, rank // 10
 
     def chance(images: int) -> float:
-        """The probability per image at which at least `more` + 1 of `count` images have an event, with
-        probability `tail`."""
+        """The probability p for which P[Bin(images, p) >= more + 1] = tail."""
         return float(special.betaincinv(more + 1, images - more, tail))
 
     low, high = counts[rank - 1 - more], counts[min(rank + more, n) - 1]
@@ -200,7 +199,7 @@ def stopped_findings(
 
     A row: correct copies (-1: excluded), draws, then for each rho 1 (passed), 0 (failed) or -1 (undecided
     after `samples` draws: counted by its estimate). There is no PR_D, because the share of correct draws is
-    biased when sampling stops early. The intervals are for the true share: decisions are those of all
+    biased when sampling stops early. The intervals are for the true share: decisions are the same as with all
     `samples` draws, or (`adaptive`) wrong with probability at most 1 - confidence.
     """
     images = [[int(value) for value in row] for row in rows]
@@ -234,8 +233,8 @@ def _of_decisions(passed: int, decisions: Sequence[int], confidence: float) -> E
     """ProbAcc from a test that is wrong for an image with probability at most 1 - confidence.
 
     In expectation at least a share `confidence` of the images that truly pass is not decided as failed, and
-    at least that share of those that truly fail is not decided as passed. Both shares are counts of images,
-    and bounded by the exact interval.
+    at least this share of the images that truly fail is not decided as passed. Both shares are counts of
+    images, and bounded by the exact interval.
     """
     n = len(decisions)
     high = clopper_pearson(n - decisions.count(0), n, confidence)[1] / confidence

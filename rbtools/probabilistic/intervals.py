@@ -14,8 +14,8 @@ from rbtools.proportions import Interval, check_counts
 from rbtools.proportions import normal_quantile as normal_quantile
 from rbtools.proportions import wilson as wilson
 
-_GROUPS = 256  # the most different values in the interval of a mean
-_STEP = 0.2  # step of the quadrature there
+_GROUPS = 256  # the largest number of different values in the interval of a mean
+_STEP = 0.2  # step of its quadrature
 
 
 def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
@@ -45,18 +45,18 @@ def mean_interval(
     counts: Sequence[float] | np.ndarray | None = None,
     confidence: float = 0.95,
 ) -> Interval:
-    """Interval of the mean of the distribution in [0, 1] that `values` (N,) are independent draws of.
+    """Interval of the mean of a distribution on [0, 1], from independent draws `values` (N,).
 
-    counts: (N,), how often each value was drawn (default: once). No assumption on the distribution: also
-    where rare values decide, such as images that always fail and of which none or one was drawn. Each end is
-    Gaffke's bound at half the error ("Three test statistics for a nonparametric one-sided hypothesis on the
-    mean of a nonnegative variable", Math. Methods Stat. 14, 2005): the lower one is a quantile of the mean
-    under uniform Dirichlet weights of the draws and of one more, which is 0; the upper one takes 1 for that
-    one. Of zeros and ones it is Clopper and Pearson's interval, whose coverage is at least the confidence.
-    For other values that is a conjecture (also Learned-Miller and Thomas, arXiv:1905.06208; Phan, Thomas and
-    Learned-Miller, ICML 2021); `tests/probabilistic/test_intervals.py` searches for exceptions. Intervals by
-    betting (Waudby-Smith and Ramdas, J. R. Stat. Soc. B 86, 2024) have a proof; of many values they are
-    sqrt(2 log 40) / 1.96 = 1.39 times as long.
+    counts: (N,), how often each value was drawn (default: once). It makes no assumption on the distribution:
+    it also holds if rare values matter, such as images that always fail and of which none or one was drawn.
+    Each end is Gaffke's bound at half the error ("Three test statistics for a nonparametric one-sided
+    hypothesis on the mean of a nonnegative variable", Math. Methods Stat. 14, 2005): the lower end is a
+    quantile of the mean of the draws and an additional 0, under uniform Dirichlet weights; for the upper end
+    the additional value is 1. For zeros and ones it is Clopper and Pearson's interval, whose coverage is at
+    least the confidence. For other values this coverage is a conjecture (also Learned-Miller and Thomas,
+    arXiv:1905.06208; Phan, Thomas and Learned-Miller, ICML 2021); `tests/probabilistic/test_intervals.py`
+    searches for exceptions. Intervals by betting (Waudby-Smith and Ramdas, J. R. Stat. Soc. B 86, 2024) have
+    a proof; for many values they are sqrt(2 log 40) / 1.96 = 1.39 times as long.
 
     More than 256 different values are rounded, together with their neighbours, to the mean of these. Raises
     ValueError for no values, and for values outside [0, 1].
@@ -72,7 +72,7 @@ def mean_interval(
 
 
 def _grouped(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different values and how often each was drawn; of many the means of _GROUPS groups."""
+    """The different values and how often each was drawn; if there are too many, means of _GROUPS groups."""
     different, group = np.unique(values, return_inverse=True)
     if len(different) > _GROUPS:
         scale = (_GROUPS - 1e-9) / (different[-1] - different[0])
@@ -83,13 +83,13 @@ def _grouped(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _mean_bound(values: np.ndarray, counts: np.ndarray, tail: float) -> float:
-    """The `tail` quantile of the mean of values, and of one 0, under uniform Dirichlet weights."""
+    """The `tail` quantile of the mean of the values and an additional 0, under uniform Dirichlet weights."""
     high = float((values * counts).sum() / counts.sum())
     if high == 0:
         return 0.0
 
     def excess(bound: float) -> float:
-        # On the scale of normal quantiles it is nearly a straight line.
+        # On the scale of normal quantiles the excess is nearly linear.
         chance = min(max(_mean_below(values, counts, bound), 1e-300), 1 - 1e-16)
         return float(special.ndtri(chance) - special.ndtri(tail))
 
@@ -105,7 +105,7 @@ def _mean_bound(values: np.ndarray, counts: np.ndarray, tail: float) -> float:
         there = excess(middle)
         if abs(there) < 1e-8:
             return middle
-        # The rule of the secant; an end that stays twice counts half (the Illinois rule).
+        # The secant method; the value at an end that stays twice is halved (Illinois method).
         if there > 0:
             high, above, below, stays = middle, there, below / 2 if stays < 0 else below, -1
         else:
@@ -114,12 +114,12 @@ def _mean_bound(values: np.ndarray, counts: np.ndarray, tail: float) -> float:
 
 
 def _mean_below(values: np.ndarray, counts: np.ndarray, bound: float) -> float:
-    """The probability that the mean of values, and of one 0, is below `bound` under those weights.
+    """The probability that the mean of the values and an additional 0 is below `bound`, under these weights.
 
     Weights are proportional to independent exponential variables, so the event is that a sum of Gamma
     variables with shapes `counts` and factors 1 - value / bound is positive. Its probability is the integral
     of exp(K(z)) / (2 pi i z) over a line through the saddle point, K the sum's cumulant generating function
-    (Daniels, Int. Stat. Rev. 55, 1987). The line is bent to a hyperbola of the curvature of the path of
+    (Daniels, Int. Stat. Rev. 55, 1987). The line is replaced by a hyperbola with the curvature of the path of
     steepest descent, on which the trapezoid rule needs few points.
     """
     factors = np.append(1 - values / bound, 1.0)
@@ -168,17 +168,17 @@ def skewed_interval(
 OF_IMAGES = "images like those seen"
 """The name of the interval `of_images` in entries."""
 OF_IMAGES_VERSION = 4
-"""Raised when that interval changes, so that stored ones are made anew."""
+"""Raised when this interval changes, so that stored intervals are computed again."""
 
 
 def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -> Interval:
-    """The 95 % interval of the mean of numbers of any range, one an image (N,), two or more; none is below
-    `least`.
+    """The 95 % interval, cut off below `least`, of the mean of two or more numbers (N,), one per image.
 
-    The wider of Student's and Hall's ends. Images unlike any that was seen may be up to 3/N of all (the rule
-    of three, Hanley and Lippman-Hand, JAMA 249, 1983), and are assumed to be as extreme as the most extreme
-    one seen: each end is moved outwards by 3/N of the distance to that. Images that are rarer than some 3/N
-    and far more extreme are in no interval, and without a bound on the numbers in none that is finite.
+    Each end is the outer one of Student's and Hall's ends. Images unlike any seen image may be up to 3/N of
+    all (the rule of three, Hanley and Lippman-Hand, JAMA 249, 1983), and are assumed to be as extreme as the
+    most extreme image seen: each end is moved outwards by 3/N of the distance from the mean to this image.
+    The interval does not account for images that are rarer than about 3/N and far more extreme; if the
+    numbers have no bound, no finite interval can.
     """
     values = np.asarray(numbers, float)
     n, mean, deviation = len(values), float(values.mean()), float(values.std())
@@ -193,7 +193,7 @@ def square_and_add(first: float, of_first: Interval, second: float, of_second: I
     """Interval of `first - second` from an interval of each, which must be independent.
 
     Zou and Donner's MOVER (Stat. Med. 27, 2008): the distances from estimate to limit in the same direction
-    are squared and added. Unlike a normal interval it keeps the asymmetry of its parts.
+    are squared and added. Unlike a normal interval it keeps the asymmetry of the two intervals.
     """
     difference = first - second
     below = math.hypot(first - of_first[0], of_second[1] - second)

@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
 
 def events(failures: Sequence[int], samples: int, rho: float) -> list[Event]:
-    """The events of the failures of `samples` draws: counts at thresholds up to 3 deviations from rho."""
+    """The events for failures in `samples` draws: counts at thresholds up to 3 deviations from rho."""
     deviation = math.sqrt(samples * rho * (1 - rho))
     around = (math.floor(rho * samples + step * deviation / 2 + COUNT_SLACK) for step in range(-6, 7))
     thresholds = sorted({min(max(threshold, 0), samples - 1) for threshold in around})
@@ -41,16 +41,16 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
 
     The smallest and the largest share over all G whose event probabilities lie in their intervals:
     F-localization (Ignatiadis and Wager, "Confidence intervals for nonparametric empirical Bayes analysis",
-    JASA 117, 2022, section 2), here with the exact intervals of the events, which hold for few images too, at
-    a simultaneous level. If many images are near rho, it stays wide for any number of images: only more draws
-    make it narrower.
+    JASA 117, 2022, section 2), here with the exact intervals of the events, which also hold for few images,
+    at a simultaneous level. If many images have rates near rho, the interval stays wide for any number of
+    images: only more draws make it narrower.
     """
     from scipy.optimize import linprog
 
     rates, passing = _rates(seen, rho)
     columns = np.stack([special.bdtr(event.most, event.draws, rates) for event in seen])
     quantile = _together([event.images for event in seen], images, confidence)
-    while True:  # improbable counts may be infeasible for every G: widen the intervals until one is feasible
+    while True:  # improbable counts may exclude every G: widen the intervals until some G is feasible
         level = math.erf(quantile / math.sqrt(2))
         ends = np.array([clopper_pearson(event.images, images, level) for event in seen])
         bounds = np.concatenate([ends[:, 1], -ends[:, 0]])
@@ -71,12 +71,12 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
 
 
 def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """The grid of rates of G, and 1 for those that pass. It has rho twice: as passing and as failing.
+    """The grid of rates of G, and 1 for each rate that passes. rho is in it twice: as passing and as failing.
 
-    On the scale of angles all shares of M draws deviate by 1 / (2 sqrt(M)). Within 12 deviations of rho,
-    beyond which the events are certain or impossible, a step is a 16th of it: a rate between two points of
-    the grid is then as good as their mixture. With wider steps it is not, for the narrow intervals of 10,000
-    images.
+    On the scale of angles every share of M draws has the standard deviation 1 / (2 sqrt(M)). Within 12
+    deviations of rho, beyond which the events are certain or impossible, a step is a 16th of a deviation: a
+    mixture of two grid points then replaces any rate between them. Wider steps would not be enough for the
+    narrow intervals of 10,000 images.
     """
     deviation = 0.5 / math.sqrt(max(event.draws for event in seen))
     angles = math.asin(math.sqrt(rho)) + deviation * np.arange(-12, 12.01, 1 / 16)
@@ -88,7 +88,7 @@ def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
 def _together(counts: Sequence[int], images: int, confidence: float) -> float:
     """The number of deviations at which the intervals of all nested events hold simultaneously.
 
-    The maximum of a Brownian bridge, standardised, at the events' probabilities.
+    It is a quantile of the maximum of a standardised Brownian bridge at the events' probabilities.
     """
     probability = np.unique((np.array(counts) + 0.5) / (images + 1))
     widths = np.diff(np.concatenate([[0.0], probability, [1.0]]))
@@ -105,7 +105,7 @@ def _normals() -> np.ndarray:
 
 def share_estimate(failures: Sequence[int], samples: int, rhos: Sequence[float]) -> list[float]:
     """G([0, rho]) for each rho, with G estimated by maximum likelihood from the failures of `samples` draws.
-    0 without images.
+    0 if there are no images.
 
     Expectation maximisation on a grid of rates, from a flat start and stopped early, so that G stays smooth.
     """

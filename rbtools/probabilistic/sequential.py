@@ -1,7 +1,7 @@
 """Two stopping rules, in one form, that decide whether an image passes at a tolerated failure rate.
 
-A rule is two tables over the number of failures f so far. With n draws made, the image passes
-as soon as n >= passes[f] and fails as soon as n <= fails[f].
+A rule has two tables, indexed by the number of failures f so far. After n draws the image passes if n >=
+passes[f] and fails if n <= fails[f].
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rbtools.lazy import np, special
 NEVER = 1 << 40
 
 # The share of the stake on a failure rate of 0, which decides images without failures soonest. The rest is
-# spread over (0, rho), so that images with a few failures are decided too, but later.
+# spread over (0, rho), so that images with a few failures are also decided, but later.
 ON_ZERO = 0.99
 # Failures are compared as counts: .01 * 100 may round to 1.0000000000000002 or to 1.0.
 COUNT_SLACK = 1e-9
@@ -30,7 +30,7 @@ class Rule(NamedTuple):
 
 
 def allowed(samples: int, rho: float, above: bool = False) -> int:
-    """How many of `samples` copies may fail: a PR of at least 1 - rho, or `above` it. -1: not even 0."""
+    """How many of `samples` copies may fail for a PR of at least 1 - rho, or `above` it; -1 if not even 0."""
     if above:
         return math.ceil(rho * samples - COUNT_SLACK) - 1
     return math.floor(rho * samples + COUNT_SLACK)
@@ -40,7 +40,7 @@ def needed(rho: float, confidence: float = 0.95) -> int | None:
     """The fewest draws that can show a failure rate below rho, if all are correct: (1 - rho)^n <= 1 -
     confidence.
 
-    299 for rho .01 and 95 %. None for rho 0, which no number of draws can show.
+    299 for rho .01 and 95 %. None for rho 0, because no number of draws can show it.
     """
     return math.ceil(math.log(1 - confidence) / math.log1p(-rho) - COUNT_SLACK) if rho > 0 else None
 
@@ -62,8 +62,8 @@ def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> st
 def undecided(samples: int, rho: float, confidence: float = 0.95) -> tuple[int, int]:
     """The fewest and the most failures in `samples` that do not decide whether the rate is below rho.
 
-    Fewer show a rate below rho and more one above it, each by the exact binomial test at level 1 -
-    confidence. (0, ...) if not even 0 failures show it.
+    Fewer failures show a rate below rho, and more failures a rate above it, each by the exact binomial test
+    at level 1 - confidence. (0, ...) if not even 0 failures show a rate below rho.
     """
     counts = np.arange(samples + 1, dtype=float)
     level = 1 - confidence
@@ -85,11 +85,11 @@ def fixed(samples: int, rho: float, above: bool = False) -> Rule:
 def anytime(samples: int, rho: float, confidence: float = 0.95) -> Rule:
     """A sequential test of the failure rate p against rho, valid after every draw.
 
-    An image with p >= rho passes at any time with probability at most 1 - confidence, and one with p <= rho
-    fails at any time with at most the same probability (Ville's inequality): each side is a bet against p =
-    rho, and stops when its wealth has grown by 1 / (1 - confidence). The bet on passing has 99 % of its stake
-    on p = 0 and the rest spread evenly over (0, rho); the bet on failing is spread evenly over (rho, 1). rho
-    in (0, 1).
+    An image with p >= rho passes at any time with probability at most 1 - confidence, and an image with p <=
+    rho fails at any time with at most the same probability (Ville's inequality): each side is a bet against p
+    = rho, and stops when its wealth has grown by the factor 1 / (1 - confidence). The bet on passing has 99 %
+    of its stake on p = 0 and the rest spread evenly over (0, rho); the bet on failing is spread evenly over
+    (rho, 1). rho in (0, 1).
     """
     need = -math.log(1 - confidence)
     failures = np.arange(samples + 1)

@@ -1,10 +1,10 @@
 """Certificates of randomised smoothing, on counts of noisy copies.
 
-The smoothed classifier g gives the class that the network gives most often for x + N(0, sigma^2 I). If that
-class has the probability pA > 1/2, g gives it everywhere within the L2 distance sigma * Phi^-1(pA) of x
-(Cohen, Rosenfeld and Kolter, "Certified Adversarial Robustness via Randomized Smoothing", ICML 2019, theorem
-1). `certified_radii` is CERTIFY of that paper (section 3.2.2): a fixed number of draws and an exact lower
-bound of pA. `stopping_plan` decides a list of radii with as few draws as possible.
+The smoothed classifier g returns the class that the network returns most often for x + N(0, sigma^2 I). If
+this class has the probability pA > 1/2, g returns it everywhere within the L2 distance sigma * Phi^-1(pA) of
+x (Cohen, Rosenfeld and Kolter, "Certified Adversarial Robustness via Randomized Smoothing", ICML 2019,
+theorem 1). `certified_radii` is CERTIFY of that paper (section 3.2.2): a fixed number of draws and an exact
+lower bound of pA. `stopping_plan` decides a list of radii with as few draws as possible.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import NamedTuple
 from rbtools.lazy import np, special
 
 BLOCK = 128
-"""Draws of an image that are made together. The plan looks at multiples of it."""
+"""The number of draws of an image that are made together. The plan has looks at multiples of it."""
 
-_GROWTH = 1.1  # factor between two looks; 1.25 takes 4 % more draws
-# Shares of the error. The first look that can certify gets one, because most images have no failure and are
-# decided there. The last look gets one for images near a limit; the looks between share the remainder.
+_GROWTH = 1.1  # factor between two looks; 1.25 needs 4 % more draws
+# Shares of the error for the first look that can certify, which decides most images because they have no
+# failure, and for the last look, which decides images near a limit. The looks between share the remainder.
 _FIRST, _LAST = 0.4, 0.3
-# A radius is given up when the image would pass at the end with less than this probability. That loses some
-# certificates, but makes none wrong: .01 takes 4 % more draws.
+# A radius is given up if the image would pass at the end with less than this probability. This loses some
+# certificates, but makes none of them wrong; .01 needs 4 % more draws.
 _HOPE = 0.015
 
 
 def lower_bound(hits: np.ndarray, draws: np.ndarray, alpha: float) -> np.ndarray:
     """The exact lower confidence bound (N,) of a probability (Clopper and Pearson, Biometrika 26, 1934).
 
-    One-sided: it is above the probability with a chance of at most alpha. hits, draws: (N,), hits of draws.
+    One-sided: it is above the probability with a chance of at most alpha. hits, draws: (N,), how many.
     """
     hits, draws = np.asarray(hits, float), np.asarray(draws, float)
     bound: np.ndarray = np.where(
@@ -40,10 +40,10 @@ def lower_bound(hits: np.ndarray, draws: np.ndarray, alpha: float) -> np.ndarray
 
 
 def certified_radii(hits: np.ndarray, draws: np.ndarray, sigma: float, alpha: float) -> np.ndarray:
-    """The certified L2 radius (N,) of each image, in the unit of sigma; NaN where CERTIFY abstains.
+    """The certified L2 radius (N,) of each image, in the unit of sigma; NaN if CERTIFY abstains.
 
-    hits: (N,), how many of `draws` copies the network gives the selected class. Each radius is too large with
-    a chance of at most alpha.
+    hits: (N,), how many of `draws` copies the network puts into the selected class. Each radius is too large
+    with a chance of at most alpha.
     """
     share = lower_bound(hits, draws, alpha)
     radii: np.ndarray = np.where(share > 0.5, sigma * special.ndtri(share), np.nan)
@@ -51,18 +51,18 @@ def certified_radii(hits: np.ndarray, draws: np.ndarray, sigma: float, alpha: fl
 
 
 def failure_rate(radius: float, sigma: float) -> float:
-    """The share of copies of another class below which the radius is certified: 1 - Phi(radius / sigma)."""
+    """The radius is certified if a smaller share of copies has another class: 1 - Phi(radius / sigma)."""
     return float(special.ndtr(-radius / sigma))
 
 
 def largest_radius(draws: int, sigma: float, alpha: float) -> float:
-    """The largest radius that `draws` copies can certify, if all are of one class; 0 for none."""
+    """The largest radius that `draws` copies of one class can certify; 0 if they can certify none."""
     share = alpha ** (1 / draws)
     return sigma * float(special.ndtri(share)) if share > 0.5 else 0.0
 
 
 def too_few(radii: tuple[float, ...], draws: int, sigma: float, alpha: float) -> str | None:
-    """Why that number of draws cannot certify every radius; None if it can."""
+    """Why `draws` draws cannot certify every radius; None if they can."""
     most = largest_radius(draws, sigma, alpha)
     beyond = [radius for radius in radii if radius > most]
     if not beyond:
@@ -75,10 +75,11 @@ def too_few(radii: tuple[float, ...], draws: int, sigma: float, alpha: float) ->
 
 
 class StoppingPlan(NamedTuple):
-    """When an image is decided, by the number of its failures at some numbers of draws.
+    """When an image is decided, given the number of its failures after certain numbers of draws.
 
-    looks: int64 (L,), the numbers of draws, the last is all; certify, give_up: int64 (R, L), for each radius
-    the most failures that certify it at a look (-1: none), and the fewest with which it is given up.
+    looks: int64 (L,), the numbers of draws; the last is all draws. certify, give_up: int64 (R, L), for each
+    radius and look the most failures that certify the radius (-1: none), and the fewest with which it is
+    given up.
     """
 
     looks: np.ndarray
@@ -88,19 +89,19 @@ class StoppingPlan(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def stopping_plan(draws: int, radii: tuple[float, ...], sigma: float, alpha: float) -> StoppingPlan:
-    """The plan that decides whether each of the increasing `radii` is certified, with at most so many draws.
+    """The plan that decides whether each of the increasing `radii` is certified, with at most `draws` draws.
 
-    A radius is certified where the failure rate p is shown to be below rho = 1 - Phi(radius / sigma). For
-    p >= rho that happens at some look with a chance of at most alpha: the boundaries spend it look by look
-    (Lan and DeMets, Biometrika 70, 1983), computed from the exact distribution of the failures at p = rho
-    that the looks before leave. An image has a radius only if it has all smaller ones, so the chance that any
-    of its radii is wrong is at most alpha, too: that takes the smallest one for which p >= rho to be wrong (a
-    fixed sequence of tests: Maurer, Hothorn and Lehmacher, 1995). Giving up certifies nothing, and so costs
-    no error.
+    A radius is certified if the failure rate p is shown to be below rho = 1 - Phi(radius / sigma). If p >=
+    rho, this happens at some look with a probability of at most alpha: the boundaries spend alpha look by
+    look (Lan and DeMets, Biometrika 70, 1983), computed from the exact distribution, at p = rho, of the
+    failures of images that earlier looks left undecided. An image has a radius only if it has all smaller
+    ones. A wrong radius therefore requires that the smallest radius with p >= rho is wrong, so the
+    probability that any radius of an image is wrong is also at most alpha (a fixed sequence of tests: Maurer,
+    Hothorn and Lehmacher, 1995). Giving up certifies nothing, and so costs no error.
     """
     rates = [failure_rate(radius, sigma) for radius in radii]
     starts = [_first_look(rate, draws, alpha) for rate in rates]
-    numbers, blocks = {draws, *starts}, 1  # of draws: growing ones, and the first of each radius
+    numbers, blocks = {draws, *starts}, 1  # of draws: a growing sequence, and the first look of each radius
     while blocks * BLOCK < draws:
         numbers.add(blocks * BLOCK)
         blocks = max(blocks + 1, round(blocks * _GROWTH))
@@ -111,13 +112,13 @@ def stopping_plan(draws: int, radii: tuple[float, ...], sigma: float, alpha: flo
 
 
 def _first_look(rate: float, draws: int, alpha: float) -> int:
-    """The first number of draws at which no failure certifies, with its part of the error."""
+    """The number of draws at the first look that can certify an image, if it has no failures."""
     need = math.log(_FIRST * alpha) / math.log1p(-rate) if rate > 0 else math.inf
     return draws if need > draws else min(math.ceil(math.ceil(need) / BLOCK) * BLOCK, draws)
 
 
 def _boundary(looks: np.ndarray, rate: float, alpha: float, start: int) -> np.ndarray:
-    """The most failures (L,) that certify at each look; -1 for none."""
+    """The most failures (L,) that certify the radius at each look; -1 if none do."""
     boundary = np.full(len(looks), -1)
     # probabilities of undecided runs with low, low + 1 ... failures, at p = rate
     open_share, low = np.ones(1), 0
@@ -140,7 +141,7 @@ def _boundary(looks: np.ndarray, rate: float, alpha: float, start: int) -> np.nd
 
 
 def _binomial(draws: int, rate: float) -> tuple[int, np.ndarray]:
-    """The first number of failures, and the chances of it and of the next ones; the rest is below 1e-18."""
+    """The first number of failures, and the chances of it and the next ones; the rest is below 1e-18."""
     reach = 9 * math.sqrt(draws * rate * (1 - rate)) + 20
     low, high = max(0, math.floor(draws * rate - reach)), min(draws, math.ceil(draws * rate + reach))
     count = np.arange(low, high + 1, dtype=float)
@@ -152,7 +153,7 @@ def _binomial(draws: int, rate: float) -> tuple[int, np.ndarray]:
 def _hopeless(looks: np.ndarray, most: int) -> np.ndarray:
     """The fewest failures (L,) at each look after which `most` failures in all draws are out of reach.
 
-    They are where the failure rate is at most most / draws with a probability below _HOPE, by Jeffreys'
+    With these, the failure rate is at most most / draws with a probability below _HOPE, under Jeffreys'
     prior.
     """
     if most < 0:

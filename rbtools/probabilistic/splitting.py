@@ -9,7 +9,7 @@ The level is the highest score of a particle that is killed, and survivors are s
 the lowest survivor's score would overestimate, by half at 1e-9, because that survivor would count as above
 itself. With this rule the mean over runs is unbiased if moved particles are independent of their start:
 Brehier, Gazeau, Goudenege, Lelievre and Rousset, "Unbiasedness of some generalized adaptive multilevel
-splitting algorithms" (Ann. Appl. Probab. 26, 2016). tests/probabilistic/test_splitting.py holds it.
+splitting algorithms" (Ann. Appl. Probab. 26, 2016). tests/probabilistic/test_splitting.py checks this.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Splitting:
     def log_probabilities(self, score: Callable[[Tensor], Tensor], width: int, draws: Draws) -> Tensor:
         """The logarithm of each run's estimate of P[score(z) >= 0]: float64 (runs,), -inf below `floor`.
 
-        score: standard normal numbers (M, width) -> (M,).
+        score: maps standard normal numbers (M, width) to scores (M,).
         """
         shape = (self.runs, self.particles)
 
@@ -88,7 +88,7 @@ class Splitting:
                 accepted = there > level[:, None]
                 z = torch.where(accepted[..., None], moved, z)
                 scores = torch.where(accepted, there, scores)
-                # A step adapted to each population alone would bias the probability by +.7 %.
+                # A step adapted for each population alone would bias the probability by +.7 %.
                 rate = accepted[open_].float().mean()
                 step = (step * (rate - _ACCEPTED).exp()).clamp(max=1)
         low = runs <= math.log(self.floor)
@@ -97,9 +97,9 @@ class Splitting:
     def _split(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The level (R,) of each run's scores (R, P), and which particles are above it: bool (R, P).
 
-        All but the share `keep` are killed, and all ties with the last of them, so that at most that share
-        survives, possibly none. A level inside the event is the last one, and its survivors are the particles
-        in the event: score >= 0.
+        All particles but the share `keep` are killed, and all that tie with the last of them, so that at most
+        this share survives, possibly none. If the level is inside the event it is the last level, and the
+        survivors are the particles in the event: score >= 0.
         """
         killed = int((1 - self.keep) * self.particles + 1e-9)  # (1 - .9) * 200 is 19.999999999999996
         level = scores.kthvalue(max(killed, 1), dim=1).values
@@ -119,13 +119,13 @@ def _refilled(survived: Tensor, uniform: Tensor) -> Tensor:
 def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[str, Any]:
     """The results in an `evals` entry: the mean failure probability 1 - PR over images.
 
-    The interval is for the mean over the source of the images (`mean_interval`): where no image of n fails
-    often, its upper end is near 3.7 / n, because images that do may be that frequent in the source. What
-    these images show is in `images`.
+    The interval is for the mean over the source of the images (`mean_interval`): if none of n images fails
+    often, its upper end is near 3.7 / n, because images that fail often may be that frequent in the source.
+    `images` contains the results of these images.
 
     A row: the example's id, then the logarithm of its probability in each run (-inf: below the floor); NaN
-    for an example that is misclassified without noise and excluded. `images` has for each the logarithm of
-    the mean over runs, and the standard deviation of the runs' logarithms.
+    for an example that is misclassified without noise and excluded. `images` contains for each image the
+    logarithm of the mean over runs, and the standard deviation of the runs' logarithms.
     """
     rows = [list(map(float, row)) for row in rows]
     included = [row for row in rows if not math.isnan(row[1])]
@@ -143,7 +143,7 @@ def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[
 
 
 def _of_image(row: Sequence[float], share: float) -> dict[str, Any]:
-    """An image's fields in the record; None if no run (deviation: fewer than two) came above the floor."""
+    """An image's fields in the record; None if no run (deviation: fewer than two) is above the floor."""
     logs = [value for value in row[1:] if value > -math.inf]
     spread = None
     if len(logs) > 1:

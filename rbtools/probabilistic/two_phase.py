@@ -2,11 +2,11 @@
 
 Survivors are ordered by their margin under the cheap attack and cut into strata (Neyman, J. Am. Stat. Assoc.
 33, 1938). The sample of each stratum is simple and random, without replacement, and a prefix of every larger
-one. The estimate of how many survivors the expensive attack breaks is the sum over strata of
-size * broken / sampled. It is unbiased for a size that was fixed before, if each stratum has a sampled image.
-A run that stops at a goal of precision stops sooner where it happens to see few breaks, so that its estimate
-is optimistic: on average by up to a fifth of the goal (bench/coverage_of_intervals.py). The entry says so,
-and its interval, simultaneous over all looks, includes this bias.
+one. The estimate of how many survivors the expensive attack breaks is the sum over strata of size * broken /
+sampled. It is unbiased for a size that was fixed before, if each stratum has a sampled image. A run that
+stops at a goal of precision stops sooner if it happens to find few broken images, so its estimate is
+optimistic: on average by up to a fifth of the goal (bench/coverage_of_intervals.py). The entry notes this,
+and its interval, which holds for all looks together, includes this bias.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ STOPPED = (
 )
 """Names of the estimators in an entry: for a fixed sample size, and for a goal of precision."""
 
-# Shares of the survivors, from the smallest margin on, and the share of each that is expected to break. The
-# sample of a stratum is proportional to its size times the standard deviation of its outcomes.
+# For each stratum, from the smallest margin on: its share of the survivors, and its share that is expected to
+# break. A stratum's sample is proportional to its size times the standard deviation of its outcomes.
 _STRATA = ((0.05, 0.4), (0.15, 0.1), (0.8, 0.01))
 _PRIOR = 1 / 2  # Jeffreys' prior; with 1/3 the coverage falls to .89 if the margin predicts nothing
 
@@ -44,8 +44,8 @@ class Stratum(NamedTuple):
 
 
 class TwoPhaseEstimate(NamedTuple):
-    """robust: the estimated number of unbroken images among the n; interval: of that number, at the
-    confidence of the call; `exact`: whether all survivors were sampled."""
+    """robust: the estimated number of unbroken images among the n; interval: the interval of this number, at
+    the confidence of the call; exact: whether all survivors were sampled."""
 
     robust: float
     interval: tuple[float, float]
@@ -55,8 +55,8 @@ class TwoPhaseEstimate(NamedTuple):
 def order(margins: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The order in which survivors are sampled: (positions (S,), the stratum of each of these (S,)).
 
-    margins: (S,), smaller is nearer to the boundary; keys: (S,), an independent uniform number of each. The
-    first N positions are the sample of size N. Its first ones take one image of each stratum in turn.
+    margins: (S,), smaller is nearer to the boundary; keys: (S,), an independent uniform number for each. The
+    first N positions are the sample of size N. The first positions are one image of each stratum in turn.
     """
     by_margin = np.lexsort((keys, margins))
     stratum = np.empty(len(margins), np.int64)
@@ -83,7 +83,7 @@ def sizes(survivors: int) -> list[int]:
 
 
 def strata(survivors: int, stratum: np.ndarray, stands: np.ndarray) -> list[Stratum]:
-    """The strata after a sample. stratum: (N,), of each sampled image; stands: (N,), 1 if it is unbroken."""
+    """The strata after a sample. stratum: (N,), of each sampled image; stands: (N,), 1 if unbroken."""
     count = len(_STRATA)
     sampled = np.bincount(stratum, minlength=count)
     broken = np.bincount(stratum, weights=1 - stands, minlength=count)
@@ -98,14 +98,14 @@ def estimate(parts: Sequence[Stratum], confidence: float = 0.95) -> TwoPhaseEsti
 
     The ends of the interval are posterior quantiles of the result of sampling all survivors. Strata have
     independent priors: Beta(1/2, 1/2) for the lower end, Beta(0, 1/2) for the upper one, so that a stratum
-    without a break may have none. A stratum without a sampled image, in a sample of fewer images than strata,
-    counts by the share of all sampled images that broke; for the interval it may have lost none or all of its
-    images. Raises ValueError if there are survivors and none was sampled.
+    without a broken image in the sample may have no broken image. A stratum without a sampled image, if fewer
+    images than strata were sampled, gets the share of all sampled images that broke; for the interval it may
+    have lost none or all of its images. Raises ValueError if there are survivors and none was sampled.
     """
     survivors, seen = sum(part.size for part in parts), sum(part.broken for part in parts)
     sampled = sum(part.sampled for part in parts)
     if survivors and not sampled:
-        raise ValueError("no survivor was sampled, so nothing says how many stand")
+        raise ValueError("no survivor was sampled, so the number of unbroken images is unknown")
     unknown = sum(part.size for part in parts if not part.sampled)
     parts = [part for part in parts if part.sampled]
     lost = sum(part.size * part.broken / part.sampled for part in parts)
@@ -144,9 +144,9 @@ def _unsampled(part: Stratum, prior: float) -> np.ndarray:
 def population_interval(robust: float, interval: tuple[float, float], n: int) -> tuple[float, float]:
     """The 95 % interval of the accuracy on the population that the n images are a sample of.
 
-    robust, interval: of the number of these n images that stand. Wilson's interval of a count on n images and
-    the interval of the count itself are independent; their distances from the estimate are squared and added
-    (Zou and Donner, Stat. Med. 27, 2008).
+    robust, interval: for the number of unbroken images among the n. Wilson's interval of a count on n images
+    and the interval of the count itself are independent; their distances from the estimate are squared and
+    added (Zou and Donner, Stat. Med. 27, 2008).
     """
     value = robust / n
     low, high = intervals.wilson(robust, n)
@@ -156,7 +156,7 @@ def population_interval(robust: float, interval: tuple[float, float], n: int) ->
 
 
 def looks(survivors: int) -> list[int]:
-    """The sample sizes at which a run with a goal of precision looks at its interval; the last is all."""
+    """The sample sizes at which a run with a goal of precision checks its interval; the last is all."""
     schedule = []
     size = 48.0
     while size < survivors:
@@ -166,7 +166,7 @@ def looks(survivors: int) -> list[int]:
 
 
 def confidence_of_look(survivors: int, confidence: float = 0.95) -> float:
-    """The confidence of each look with which all of them hold together, by Bonferroni's inequality.
+    """The confidence of each look so that all looks hold with `confidence`, by Bonferroni's inequality.
 
     The look at all survivors cannot be wrong.
     """

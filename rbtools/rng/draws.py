@@ -1,7 +1,7 @@
-"""Random draws that belong to the example, not to its batch.
+"""Random draws that depend on the example, not on its batch.
 
-Every value is a pure function of (seed, stream, example, draw, position): the same bits whatever the
-batch size, the order, the number of processes or the device, and after a resume.
+Every value is a pure function of (seed, stream, example, draw, position): its bits do not depend on the batch
+size, the order, the number of processes or the device, and are the same after a resume.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Draws:
     (low 32 bits of the example, draw, block, high bits of seed ^ high bits of example).
 
     Shape: `examples` int64 (N,), the examples' numbers in the full split, on any device; every result
-        is on that device and starts with N. `draw` numbers an example's draws (a restart, a step); `offset`
+        is on that device and starts with N. `draw` is the number of a draw (a restart, a step); `offset`
         is added to it, so that each epoch can have its own draws. `host`: the same examples on the CPU, if
         they are known there, for draws that Python reads (`on_host`).
 
@@ -67,7 +67,7 @@ class Draws:
         return Draws(self.seed, self.stream, self.examples[there], self.offset, host)
 
     def child(self, name: str) -> Draws:
-        """Draws of the same examples that are independent of these, for another purpose."""
+        """Draws for the same examples, independent of these draws, for another purpose."""
         return Draws(self.seed, f"{self.stream}/{name}", self.examples, self.offset, self.host)
 
     def on_host(self) -> Draws:
@@ -123,7 +123,7 @@ class Draws:
     def _tiles(self, result: Tensor, draw: int, fill: Fill) -> Tensor:
         """Let `fill` write each tile of `result` (N, count) from the tile's packed words.
 
-        Scratch memory stays that of one tile (philox.tile_blocks), however large the result is.
+        The scratch memory is that of one tile (philox.tile_blocks), however large the result is.
         """
         draw += self.offset
         if not 0 <= draw <= WORD:
@@ -150,7 +150,7 @@ def _words(packed: Tensor) -> Tensor:
 
 def of_images(stream: str, images: Tensor, seed: int, examples: Tensor | None = None) -> Draws:
     """The draws of images (N, ...), on their device. examples: int64 (N,), their positions in their data set;
-    without them image i is example i. Raises RbError for examples that are no N whole numbers."""
+    without them image i is example i. Raises RbError for examples that are not N whole numbers."""
     if examples is None:
         examples = torch.arange(len(images), device=images.device)
     elif examples.shape != images.shape[:1] or examples.is_floating_point():

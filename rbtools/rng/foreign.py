@@ -1,7 +1,7 @@
-"""The random numbers of code that is not ours, such as a network that adds noise to its input.
+"""Random numbers for code from outside, such as a network that adds noise to its input.
 
-Inside `ExampleNumbers` the random operations of torch give each row of a batch numbers of its own, which
-follow from (seed, stream, example, pass, operation): the same whatever other examples are in the batch.
+Inside `ExampleNumbers` the random operations of torch give each row of a batch its own numbers, which depend
+only on (seed, stream, example, pass, operation) and not on the other examples in the batch.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ _PASSES = 1 << 31  # passes share the counter with the upper half of an example'
 
 
 class ExampleNumbers(TorchDispatchMode):
-    """A context in which row i of a batch is example i in its pass number `passes[i]`.
+    """A context in which row i of a batch is `examples[i]` in its pass number `passes[i]`.
 
-    An operation whose result has one row an example, or the same number of consecutive rows for each, is
-    filled row by row. Every other random operation is left as it is, and `shared` is true afterwards: its
-    numbers belong to the batch, as do those of NumPy and of Python. `kinds`: which operations there were,
-    "dropout" or "noise".
+    A result with one row for each example, or the same number of consecutive rows for each, is filled row by
+    row. Every other random operation is left as it is, and `shared` is true afterwards: its numbers depend on
+    the batch, as do those of NumPy and of Python. `kinds`: which operations occurred, "dropout" or "noise".
 
     examples, passes: int64 (N,), on the device of the images. Raises ValueError for passes outside [0, 2^31).
     """
@@ -59,8 +58,8 @@ class ExampleNumbers(TorchDispatchMode):
 
     @contextlib.contextmanager
     def row(self, number: int) -> Iterator[None]:
-        """Only this row goes through the model, so that all of its random numbers belong to it: also those
-        of operations without rows, of NumPy and of Python."""
+        """Inside the block only this row goes through the model, so that all random numbers are its own,
+        including those of operations without rows, of NumPy and of Python."""
         whole, done = self.draws, self.operation
         seed = self._seeds[number]
         self.draws, self.operation = whole.take(torch.tensor([number])), 0
@@ -83,7 +82,7 @@ class ExampleNumbers(TorchDispatchMode):
 
     @functools.cached_property
     def _seeds(self) -> list[int]:
-        """A seed of each row, made for all of them at once: one alone takes longer than a pass of a small
+        """A seed for each row. All are made at once, because one call takes longer than a pass of a small
         network."""
         seeds: list[int] = self.draws.child("all").bits(1)[:, 0].tolist()
         return seeds
@@ -107,8 +106,8 @@ class ExampleNumbers(TorchDispatchMode):
 
 
 def _seed_torch(seed: int, device: torch.device) -> None:
-    """Seed the generators of the processor and of the device alone: `torch.manual_seed` takes the stack of
-    calls for every other kind of device."""
+    """Seed only the generators of the CPU and of the device: `torch.manual_seed` records the call stack for
+    every other kind of device."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -116,13 +115,13 @@ def _seed_torch(seed: int, device: torch.device) -> None:
 
 
 def states(device: torch.device) -> tuple[Any, ...]:
-    """What tells whether torch, Python or NumPy drew numbers meanwhile."""
+    """The states that show whether torch, Python or NumPy drew numbers in between."""
     there = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return *_states(), *(state.numpy().tobytes() for state in (torch.get_rng_state(), *there))
 
 
 def _states() -> tuple[Any, ...]:
-    """What tells whether Python or NumPy drew numbers meanwhile."""
+    """The states that show whether Python or NumPy drew numbers in between."""
     numpy: Any = np.random.get_state()
     return random.getstate(), numpy[1].tobytes(), numpy[2]
 
@@ -134,15 +133,15 @@ class _Filler:
         self.draws, self.operation, self.out, self.each = draws, operation, out, each
 
     def uniform(self) -> Tensor:
-        """In [0, 1)."""
+        """Uniform numbers in [0, 1)."""
         return self.draws.uniform((self.each,), draw=self.operation).view(self.out.shape)
 
     def normal(self) -> Tensor:
-        """Standard normal."""
+        """Standard normal numbers."""
         return self.draws.normal((self.each,), draw=self.operation).view(self.out.shape)
 
     def integers(self, low: int, high: int) -> Tensor:
-        """In [low, high)."""
+        """Whole numbers in [low, high)."""
         return self.draws.integers(high - low, (self.each,), draw=self.operation).view(self.out.shape) + low
 
 
@@ -151,7 +150,7 @@ def _first(result: Any) -> Any:
 
 
 def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments of an operation by their names."""
+    """The arguments of an operation by name."""
     values: dict[str, Any] = {argument.name: argument.default_value for argument in func._schema.arguments}
     values |= {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     values |= kwargs

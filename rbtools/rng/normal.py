@@ -1,9 +1,9 @@
-"""Box-Muller in float64 from exactly rounded operations only, so that every machine agrees.
+"""Box-Muller in float64 with exactly rounded operations only, so that all machines give the same bits.
 
-`torch.log`, `sin` and `cos` differ in the last bit between libraries (MKL, SLEEF, CUDA), and one bit decides
-a rounding now and then. Additions, products, quotients and square roots are exactly rounded everywhere, and
-as each is a separate operation no compiler can fuse two: the normal draws are the same bits on every CPU and
-GPU. This costs some 5 ns per value more than the library's functions.
+`torch.log`, `sin` and `cos` differ in the last bit between libraries (MKL, SLEEF, CUDA), and this bit
+sometimes changes a rounding. Additions, products, quotients and square roots are exactly rounded everywhere,
+and because each is a separate operation, no compiler can fuse two: the normal draws have the same bits on
+every CPU and GPU. This costs about 5 ns per value more than the library's functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rbtools.lazy import Tensor, torch
 from rbtools.rng.philox import WORD, scalar
 
 # ln m = 2 artanh(s), s = (m - 1)/(m + 1); for m in [sqrt(1/2), sqrt(2)), |s| < 0.1716 and the first
-# term left out is 1e-12 of the sum. The sine's, on [-pi/4, pi/4], is 7e-12; a float32 has 6e-8.
+# omitted term is 1e-12 of the sum; for the sine on [-pi/4, pi/4] it is 7e-12. A float32 has 6e-8.
 LOG_SERIES = [2 / (2 * i + 1) for i in range(7)]
 SIN_SERIES = [(-1) ** i / math.factorial(2 * i + 1) for i in range(6)]
 
@@ -45,10 +45,10 @@ def normal_pairs(packed: Tensor) -> tuple[Tensor, Tensor]:
 
     Shape: int64 (...), word a in the low and word b in the high half -> two float64 (...).
 
-    With u = (a + 1/2) 2^-32 and an angle phi that b spreads evenly over the circle they are
-    sqrt(-2 ln u) cos(phi) and sqrt(-2 ln u) sin(phi), |value| < 6.77. The lower 30 bits of b place phi
-    in the first quadrant, at pi/4 + theta, where sqrt(2) cos(phi) = cos(theta) - sin(theta) and
-    sqrt(2) sin(phi) = cos(theta) + sin(theta); its upper two bits are the signs.
+    With u = (a + 1/2) 2^-32, and an angle phi that b spreads evenly over the circle, the values are sqrt(-2
+    ln u) cos(phi) and sqrt(-2 ln u) sin(phi), |value| < 6.77. The lower 30 bits of b place phi in the first
+    quadrant, at pi/4 + theta, where sqrt(2) cos(phi) = cos(theta) - sin(theta) and sqrt(2) sin(phi) =
+    cos(theta) + sin(theta); its upper two bits are the signs.
     """
     cpu = packed.device.type == "cpu"
     radius = _minus_log(packed & scalar(WORD, cpu), cpu).sqrt_()
@@ -82,7 +82,7 @@ def _sin_cos(steps: Tensor, cpu: bool) -> tuple[Tensor, Tensor]:
 
 
 def _series(x: Tensor, coefficients: list[float], cpu: bool) -> Tensor:
-    """sum_i coefficients[i] x^i by Horner's rule, each product and sum rounded by itself."""
+    """sum_i coefficients[i] x^i by Horner's rule; each product and sum is rounded separately."""
     *lower, last = coefficients
     total = x * scalar(last, cpu)
     for coefficient in reversed(lower[1:]):

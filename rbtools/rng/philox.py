@@ -16,9 +16,9 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
 WORD = 0xFFFFFFFF
 
-# Blocks made at once. On a CPU the call costs 2-3 us per operation and the six scratch rows should stay in
-# cache: 7.4 ns per float32 at 32768 blocks a thread, 9 at 16384, 12 at 8192 (AMD EPYC, one core); 32768 is
-# also where torch begins to use a second thread. On a GPU the launch dominates.
+# Blocks that are made at once. On a CPU a call costs 2-3 us per operation, and the six scratch rows should
+# stay in cache: 7.4 ns per float32 at 32768 blocks a thread, 9 at 16384, 12 at 8192 (AMD EPYC, one core).
+# From 32768 torch also uses a second thread. On a GPU the launch dominates.
 CPU_TILE = 1 << 15
 GPU_TILE = 1 << 22
 
@@ -28,12 +28,12 @@ def tile_blocks(device: torch.device) -> int:
     return CPU_TILE * torch.get_num_threads() if device.type == "cpu" else GPU_TILE
 
 
-@functools.lru_cache(maxsize=256, typed=True)  # else 1 and 1.0 would be one key of the cache
+@functools.lru_cache(maxsize=256, typed=True)  # otherwise 1 and 1.0 would be the same key
 def scalar(value: int | float, on_cpu: bool) -> Tensor | int | float:
-    """`value` in the form that torch takes fastest as an operand.
+    """`value` in the form that is fastest as an operand in torch.
 
-    A 0-d tensor halves the cost of an in-cache CPU operation (5 to 2.5 us); a CUDA kernel takes a
-    Python number as an argument of its launch.
+    A 0-d tensor halves the cost of an in-cache CPU operation (5 to 2.5 us); a CUDA kernel gets a Python
+    number as an argument of its launch.
     """
     if not on_cpu:
         return value
@@ -79,7 +79,7 @@ class Philox:
         """The blocks whose counters are (c0[i], c1, c2[j], c3[i]), all words in [0, 2^32).
 
         Shape: c0, c3 int64 (R,), c2 int64 (C,) -> int64 (R, C, 2), overwritten by the next call.
-            [i, j, 0] holds word 0 in its low and word 1 in its high half, [i, j, 1] words 2 and 3.
+            [i, j, 0] contains word 0 in its low and word 1 in its high half, [i, j, 1] words 2 and 3.
 
         A round maps (c0, c1, c2, c3) to (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0)).
         Products are kept in 64 bits with wrap-around: bits above a low half are masked off, together with

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def pixels(images: Tensor) -> Tensor:
-    """Images uint8, or float in [0, 1], as float32 in [0, 1]."""
+    """Convert images, uint8 or float in [0, 1], to float32 in [0, 1]."""
     return images.float().div(255) if images.dtype == torch.uint8 else images.float()
 
 
 def augment(images: Tensor, kinds: Sequence[str], draws: Draws, epoch: int) -> Tensor:
-    """Crop and flip a batch (N, C, H, W); each image's choices belong to (example, epoch).
+    """Crop and flip a batch (N, C, H, W); each image's choices depend only on (example, epoch).
 
     `crop`: zero padding of an eighth of the side on each edge, then a window at a random place;
     `crop-reflect`: the same with padding by reflection; `flip`: left-right for half of the examples.
@@ -36,7 +36,7 @@ def _crop(images: Tensor, draws: Draws, epoch: int, *, reflect: bool) -> Tensor:
     count, channels, height, width = images.shape
     pad = max(height // 8, 1)
     edges = (pad, pad, pad, pad)
-    if reflect:  # has no uint8 kernel; float32 holds all 256 values
+    if reflect:  # has no uint8 kernel; float32 represents all 256 values
         padded = F.pad(images.float(), edges, mode="reflect").to(images.dtype)
     else:
         padded = F.pad(images, edges)
@@ -49,8 +49,8 @@ def _crop(images: Tensor, draws: Draws, epoch: int, *, reflect: bool) -> Tensor:
 
 
 def _integers(draws: Draws, high: int, shape: Sequence[int], draw: int = 0) -> Tensor:
-    """The whole numbers of `draws`. If the examples' numbers are on the CPU, they are drawn there: on a GPU a
-    few numbers take a hundred kernels. Both give the same numbers.
+    """Whole numbers from `draws`. If the indices of the examples are on the CPU, the numbers are drawn there,
+    because a few numbers take a hundred kernels on a GPU. The result is the same.
     """
     if draws.device.type == "cpu" or draws.host is None:
         return draws.integers(high, shape, draw)
@@ -58,7 +58,7 @@ def _integers(draws: Draws, high: int, shape: Sequence[int], draw: int = 0) -> T
 
 
 def cutout(images: Tensor, length: int, draws: Draws) -> Tensor:
-    """A black square inside each image of (N, C, H, W), at a random place per example."""
+    """Put a black square at a random place inside each image (N, C, H, W)."""
     height, width = images.shape[2:]
     own = draws.child("cutout")
     top = _integers(own.child("row"), height - length + 1, (1,))

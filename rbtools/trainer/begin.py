@@ -1,4 +1,4 @@
-"""Prepare a training before its first epoch: its inputs, which do not change, and its state."""
+"""Prepare a training run before its first epoch: its inputs, which do not change, and its state."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TrainExamples:
-    """Images and labels on the device, which examples are trained on, in order, and which are held out; these
-    numbers are on the CPU.
+    """Images and labels on the device; on the CPU, the indices of the examples that are trained on, in order,
+    and of those that are held out.
     """
 
     images: Tensor | Streamed
@@ -55,7 +55,7 @@ class TrainExamples:
 
     @classmethod
     def of(cls, data: Any, recipe: Recipe, device: torch.device) -> TrainExamples:
-        """The examples of a split (inputs.data.Data). Raises RbError if they are of one class."""
+        """The examples of a split (inputs.data.Data). Raises RbError if all are of one class."""
         dataset = data.load()
         if len(dataset.labels) and bool((dataset.labels == dataset.labels[0]).all()):
             raise RbError(
@@ -71,9 +71,9 @@ class TrainExamples:
 
 @dataclass(frozen=True, eq=False)
 class TrainSetup:
-    """The inputs of a training. arch: of the record, for its name and facts. method: as the user gave it.
-    recipe: with the learning rate of theorem 1. networks: as a step uses them. checks: after each epoch.
-    tracker: None without --track.
+    """The inputs of a training run. arch: the record's, for its name and facts. method: as the user gave it.
+    recipe: with the learning rate of theorem 1. networks: those that a step uses. checks: made after each
+    epoch. tracker: None without --track.
     """
 
     arch: dict[str, Any]
@@ -99,12 +99,12 @@ class TrainSetup:
 
     @property
     def steps(self) -> int:
-        """How many steps the training has, if it is not stopped."""
+        """How many steps the training run has, if it is not stopped."""
         return self.recipe.epochs * self.batches
 
     @cached_property
     def drawn(self) -> int | None:
-        """The step whose initial weights are kept (--output random)."""
+        """The step before which the weights are kept (--output random)."""
         return drawn_step(self.recipe, self.steps, self.settings.seed)
 
     def tell(self, message: str) -> None:
@@ -113,7 +113,7 @@ class TrainSetup:
 
 
 def stepping(method: Any, recipe: Recipe, kept: dict[str, Tensor]) -> Method[Any]:
-    """The method of the steps, with the tensors `kept` of each example and the filter (--filter)."""
+    """The method that steps use, with the tensors `kept` for each example and the filter (--filter)."""
     if recipe.filter is not None:
         return ChenLee(method, recipe.warm_steps, recipe.filter_rule)
     carrying: Method[Any] = method.carrying(kept)
@@ -123,7 +123,7 @@ def stepping(method: Any, recipe: Recipe, kept: dict[str, Tensor]) -> Method[Any
 def begin(
     task: TrainingTask, model: nn.Module, settings: Settings, report: Report, device: torch.device
 ) -> tuple[TrainSetup, TrainState]:
-    """A training of `model`, which is moved to the device, before its first epoch. Raises RbError."""
+    """Set up a training run of `model`, which is moved to the device. Raises RbError."""
     method, recipe = task.method, task.recipe
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be set before cuBLAS is first used
@@ -154,7 +154,7 @@ def begin(
 def _network(
     model: nn.Module, task: TrainingTask, examples: TrainExamples, device: torch.device
 ) -> nn.Module:
-    """The model on the device, with synchronised BatchNorm where GPUs share a batch. Raises RbError if the
+    """The model on the device, with synchronised BatchNorm if GPUs share a batch. Raises RbError if the
     method cannot train it.
     """
     model = model.to(device)
@@ -175,7 +175,7 @@ def _network(
 def start(
     task: TrainingTask, run: Run, device: torch.device, stored: bytes | None
 ) -> tuple[TrainSetup, TrainState]:
-    """The training of a run, from its stored state if there is one that fits, else from the beginning."""
+    """Set up a training run from its stored state, if there is one that fits, else from the beginning."""
 
     def anew() -> tuple[TrainSetup, TrainState]:
         network = init.network(task, run)
@@ -188,10 +188,10 @@ def start(
     try:
         state.load(stored)
         run.report.notify(
-            f"{task.name}: its training goes on after epoch {state.epoch} of {setup.recipe.epochs}."
+            f"{task.name}: its training continues after epoch {state.epoch} of {setup.recipe.epochs}."
         )
     except Exception as wrong:  # torch raises many kinds for damaged files; starting again is correct
-        why = f"what was kept of it does not fit ({folding.reason(wrong)})"
+        why = f"its stored state does not fit ({folding.reason(wrong)})"
         run.report.notify(f"{task.name}: its training starts again; {why}.")
-        return anew()  # the failed load may have changed the first one
+        return anew()  # the failed load may have changed the first state
     return setup, state

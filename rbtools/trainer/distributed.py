@@ -1,6 +1,6 @@
-"""Several processes of one training, started by torchrun: each has a share of every batch. Process 0 reads
-records, uses the store and writes; it broadcasts each training that must be computed to the others. Importing
-this imports no torch.
+"""Several processes of one training run, started by torchrun: each has a share of every batch. Process 0
+reads records, uses the store and writes; it broadcasts each training run that must be computed to the other
+processes. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Order(NamedTuple):
-    """A training that all processes compute together."""
+    """A training run that all processes compute together."""
 
     task: Any
     seed: int
@@ -28,29 +28,29 @@ class Order(NamedTuple):
 
 
 def count() -> int:
-    """How many processes torchrun started; 1 without it."""
+    """How many processes torchrun started; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
 def here() -> int:
-    """How many of them are on this machine."""
+    """How many of the processes are on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if count() > 1 else 1
 
 
 def rank() -> int:
-    """The number of this process among them."""
+    """The rank of this process among all processes."""
     return int(os.environ["RANK"]) if count() > 1 else 0
 
 
 def local_rank() -> int:
-    """The number of this process among those of this machine, which chooses its GPU."""
+    """The rank of this process among the processes on this machine, which determines its GPU."""
     return int(os.environ.get("LOCAL_RANK", "0")) if count() > 1 else 0
 
 
 @contextlib.contextmanager
 def process_group(run: Run) -> Iterator[bool]:
-    """Join the process group. Yields whether this process is process 0; when it leaves, the others end,
-    too."""
+    """Join the process group. Yields whether this process is process 0; when process 0 leaves the block, the
+    others end."""
     if count() == 1:
         yield True
         return
@@ -63,12 +63,12 @@ def process_group(run: Run) -> Iterator[bool]:
         if rank() == 0:
             _send(None)
     finally:
-        # After an error the others still run: torchrun ends them, so do not wait.
+        # After an error the other processes still run; torchrun ends them, so do not wait.
         distributed.destroy_process_group()
 
 
 def broadcast(order: Order) -> None:
-    """Send a training to the other processes, if there are any."""
+    """Send a training run to the other processes, if there are any."""
     if count() > 1:
         _send(order)
 
@@ -78,7 +78,7 @@ def _send(order: Order | None) -> None:
 
 
 def receive() -> Order | None:
-    """Wait for the next training from process 0; None if there are no more."""
+    """Wait for the next training run from process 0; None if there are no more."""
     box: list[Any] = [None]
     distributed.broadcast_object_list(box, src=0)
     order: Order | None = box[0]
@@ -86,26 +86,26 @@ def receive() -> Order | None:
 
 
 def share(ids: Tensor) -> Tensor:
-    """This process's examples of a batch: every n-th."""
+    """This process's share of a batch: every n-th example, with n processes."""
     return ids[rank() :: count()]
 
 
 def sum_of(values: Tensor) -> Tensor:
-    """The sum over all processes, in place."""
+    """Sum `values` over all processes, in place."""
     if count() > 1:
         distributed.all_reduce(values)
     return values
 
 
 def sum_all(tensors: Sequence[Tensor]) -> None:
-    """Replace each tensor by its sum over all processes; one message for all of them."""
+    """Replace each tensor by its sum over all processes; all tensors are sent in one message."""
     flat = sum_of(torch.cat([one.flatten() for one in tensors]))
     for one, total in zip(tensors, flat.split([one.numel() for one in tensors]), strict=True):
         one.copy_(total.view_as(one))
 
 
 def sum_gradients(model: nn.Module) -> None:
-    """Sum the gradients of a model's weights over all processes, each of which has those of its share."""
+    """Sum the gradients of a model's weights over all processes; each one has those of its share."""
     if count() > 1:
         sum_all([weight.grad for weight in model.parameters() if weight.grad is not None])
 
@@ -118,7 +118,7 @@ def share_buffers(model: nn.Module) -> None:
 
 
 def synchronised(model: nn.Module) -> nn.Module:
-    """The network with BatchNorm over the whole batch, on GPUs; torch's SyncBatchNorm refuses the CPU."""
+    """On GPUs, the network with BatchNorm over the whole batch; torch's SyncBatchNorm needs a GPU."""
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return converted
 

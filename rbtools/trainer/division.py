@@ -1,4 +1,4 @@
-"""Batches divided among processes or into micro-batches: differences in results, and what is refused."""
+"""Batches divided among processes or into micro-batches: how results differ, and what is an error."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def notices(
     recipe: Recipe, method: Method[Any], model: nn.Module, name: str, device: torch.device
 ) -> Iterator[str]:
-    """A sentence for each way in which the result differs from that of undivided batches in one process.
+    """A sentence for each way in which the result differs from undivided batches in one process.
 
-    name: that of the network.
+    name: the network's name.
     """
     processes, size, piece = distributed.count(), recipe.batch_size, recipe.micro_batch
     whole = method.of_whole_batches or "wci" in recipe.regularize
@@ -39,8 +39,7 @@ def notices(
         return
     if distributed.has_batchnorm(model):
         yield (
-            f"{name} has BatchNorm, which sees {piece} images at a time instead of {size}: micro of"
-            " --batch-size"
+            f"{name} has BatchNorm, which sees {piece} images at a time instead of {size}: --micro-batch"
             " changes the result, not only the memory."
         )
     if whole:
@@ -54,7 +53,7 @@ def check_pieces(sizes: Sequence[int], micro_batch: int | None, processes: int) 
     """Raise RbError if, with synchronised BatchNorm, processes would make different numbers of passes for a
     batch: such a BatchNorm waits for all processes in every pass.
 
-    sizes: those of the batches of an epoch. Each process has every `processes`-th image of a batch, in pieces
+    sizes: the sizes of an epoch's batches. Each process has every `processes`-th image of a batch, in pieces
     of at most `micro_batch`.
     """
     for size in dict.fromkeys(sizes):
@@ -62,16 +61,16 @@ def check_pieces(sizes: Sequence[int], micro_batch: int | None, processes: int) 
         pieces = {_pieces(share, micro_batch) for share in shares}
         if len(pieces) == 1 and min(shares) > 0:
             continue
-        problem = f"An epoch has a batch of {size} images, of which a GPU of {processes} has {min(shares)}"
+        problem = f"An epoch has a batch of {size} images. Each of {processes} GPUs has {min(shares)}"
         expected = f"Use a --batch-size that leaves a last batch of {processes} images or more."
         if min(shares) > 0:
-            problem += f" or {max(shares)}: {min(pieces)} or {max(pieces)} pieces of micro={micro_batch}"
+            problem += f" or {max(shares)}: {min(pieces)} or {max(pieces)} pieces of at most {micro_batch}"
             expected = "Use another --micro-batch, or a --batch-size that the GPUs share evenly."
         raise RbError(f"{problem}. BatchNorm over all GPUs waits for each of them in every pass. {expected}")
 
 
 def _pieces(share: int, micro_batch: int | None) -> int:
-    """How many pieces `schedule.batches` makes of a share: a last single image joins the piece before it."""
+    """How many pieces `optim.batches` makes of a share: a last single image joins the piece before it."""
     if micro_batch is None or share == 0:
         return min(share, 1)
     whole, remainder = divmod(share, micro_batch)

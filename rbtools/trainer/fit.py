@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 # Recipe fields that do not apply to a module in memory, and the reasons.
 _OF_RECORDS = {
     **dict.fromkeys(("init", "init_file", "resample"), "the model's weights are the initial ones"),
-    "normalize": "the normalisation belongs into the model, as its first layer",
+    "normalize": "the normalisation belongs in the model, as its first layer",
     "keep": "it stores nothing",
     "lr_rule": "the rule needs a network of a space; give lr",
     **dict.fromkeys(
         ("track", "every", "track_n", "stop_on", "stop_patience"),
-        "measurements during a training are for rb-train",
+        "measurements during training are for rb-train",
     ),
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A training that is done. model: the module that was given. history: a list per quantity, an entry per
-    epoch: "loss", "acc", "robust_acc" (of the training batches), "val_acc", "val_robust_acc" ..., "lr",
-    "seconds". best_epoch: from 1, None without validation. passes: per image and step. notices: what the user
-    should know, such as that the training ended at chance.
+    """A finished training run. model: the given module. history: maps each quantity to a list with an entry
+    per epoch: "loss", "acc", "robust_acc" (of the training batches), "val_acc", "val_robust_acc" ..., "lr",
+    "seconds". best_epoch: from 1, None without validation. passes: per image and step. notices: messages for
+    the user, such as that the training ended at chance.
     """
 
     model: nn.Module = field(repr=False)
@@ -86,19 +86,20 @@ def fit(
 ) -> Fit:
     """Train a module in memory, in place, and return it with its history; nothing is written anywhere.
 
-    model: images float32 (N, C, H, W) in [0, 1] -> logits (N, K), its normalisation included. data: (images,
-    labels) as tensors or arrays (uint8, or float in [0, 1]; class numbers), a torch Dataset or DataLoader of
-    such pairs, which is read once, or a name such as "digits", whose train split it is. method: a name
-    ("trades") or an object of `rbtools.training`. options: other fields of the recipe (`batch_size`, `lr`,
-    `schedule`, `regularize`, `ema`, `select`, `preset` ...), and parameters of a method named (`eps=8/255`,
-    in pixel units of [0, 1]). Defaults are those of rb-train, but for the batch size, which is that of a
-    DataLoader: without `val`, 2 % of the images are held out.
-    device: "auto" is that of a model on a GPU, else the first GPU, else the CPU. progress: takes a line of
-    text after each step; True shows it by tqdm.
+    model: maps images float32 (N, C, H, W) in [0, 1] to logits (N, K), and includes its normalisation. data:
+    (images, labels) as tensors or arrays (uint8, or float in [0, 1]; class numbers), a torch Dataset or
+    DataLoader of such pairs, which is read once, or a name such as "digits", whose train split is used.
+    method: a name ("trades") or an object of `rbtools.training`. options: other fields of the recipe
+    (`batch_size`, `lr`, `schedule`, `regularize`, `ema`, `select`, `preset` ...), and parameters of a method
+    given by name (`eps=8/255`, in pixel units of [0, 1]). Defaults are those of rb-train (without `val`, 2 %
+    of the images are held out), except that a DataLoader gives the batch size. device: "auto" is the model's
+    device if it is a GPU, else the first GPU, else the CPU. progress: is called with a line of text after
+    each step; True shows the line with tqdm.
 
-    From the same weights, images, recipe, seed, and number of threads the weights are those of rb-train, bit
-    for bit. The model returns to its device; each module's mode, `requires_grad` and torch's random numbers
-    are as before, gradients are None. After an error or an interruption the weights are those of that moment.
+    With the same initial weights, images, recipe, seed, and number of threads, the weights are those of
+    rb-train, bit for bit. The model returns to its device; each module's mode, `requires_grad` and torch's
+    random numbers are as before, and gradients are None. After an error or an interruption the model keeps
+    its weights of that moment.
 
     Raises RbError for data, a model or options that do not fit, and if the training diverges.
     """
@@ -136,7 +137,7 @@ def fit(
 
 
 def _trained(task: TrainingTask, model: nn.Module, run: Run, device: torch.device) -> dict[str, Any]:
-    """Train the model on its device, and load the weights that the recipe selects: the result's fields."""
+    """Train the model on its device, load the weights selected by the recipe, return the result's fields."""
     weights: list[dict[str, Tensor]] = []
 
     def keep(network: nn.Module) -> str:
@@ -157,7 +158,7 @@ def _trained(task: TrainingTask, model: nn.Module, run: Run, device: torch.devic
 
 
 def _settings(method: Any, options: dict[str, Any]) -> tuple[Any, Recipe]:
-    """The method and the recipe of these options. Raises RbError for one that does not exist or fit."""
+    """The method and the recipe of these options. Raises RbError for an option that does not exist or fit."""
     cls = METHODS.load(method) if isinstance(method, str) else type(method)
     if not dataclasses.is_dataclass(cls) or not hasattr(cls, "inner_attack"):
         raise RbError(
@@ -205,8 +206,8 @@ def _device(model: nn.Module, device: str | torch.device) -> str:
 
 @contextlib.contextmanager
 def _borrowed(model: nn.Module, shape: tuple[int, int, int], device: torch.device) -> Iterator[torch.device]:
-    """Move the model to the device inside the block, where it leaves its images (C, H, W) as they are; then
-    restore its device, modes and the random state."""
+    """Inside the block the model is on the device and does not change its input images (C, H, W); afterwards
+    its device, modes and the random state are restored."""
     home = next(model.parameters()).device
     cards = [device] if device.type == "cuda" else []
     random = torch.random.fork_rng(devices=cards)
@@ -238,7 +239,7 @@ class FitData:
 
 
 def batch_size_of(data: Any) -> int | None:
-    """The batch size of a DataLoader; None of other data, and where it is not known."""
+    """The batch size of a DataLoader; None for other data, and if it is not known."""
     if not isinstance(data, torch.utils.data.DataLoader):
         return None
     return data.batch_size or getattr(data.batch_sampler, "batch_size", None)
@@ -267,7 +268,7 @@ def read_data(data: Any) -> FitData:
 
 
 def check_model(model: nn.Module, data: FitData, device: torch.device) -> int:
-    """The number of outputs of a model on the device. Raises RbError unless they are logits of the images."""
+    """The number of outputs of a model on the device. Raises RbError unless they are logits."""
     images = pixels(data.images[:2].to(device))
     try:
         with torch.no_grad(), mode(model, train=False):

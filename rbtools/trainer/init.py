@@ -1,4 +1,4 @@
-"""The network that a training starts from: fresh, the record's checkpoint, or timm's published weights."""
+"""The network with which training starts: fresh, the record's checkpoint, or timm's published weights."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ WEIGHTS = Registry("initial weights", {}, group="initial-weights", closed=True)
 
 
 def mixed_seed(seed: int, purpose: str) -> int:
-    """A seed for one purpose, mixed from the training's seed."""
+    """A seed for one purpose, derived from the training's seed."""
     return (seed * 0x9E3779B1 + zlib.crc32(purpose.encode())) % (1 << 63)
 
 
 def network(task: TrainingTask, run: Run) -> nn.Module:
     """The network on the CPU, with its normalisation, if any, as its first layer. A checkpoint keeps its own
-    normalisation. Raises RbError if it has another architecture, or is for other data.
+    normalisation. Raises RbError if a checkpoint has another architecture, or is for other data.
     """
     arch, about, recipe = task.record["arch"], task.data.about, task.recipe
     if recipe.init == "checkpoint":
@@ -46,7 +46,7 @@ def network(task: TrainingTask, run: Run) -> nn.Module:
 
 
 def fresh(arch: dict[str, Any], about: Description, seed: int, *, allow_code: bool = False) -> nn.Module:
-    """The network that a training with this seed starts from, on the CPU, with its normalisation, if any, as
+    """The network with which training with this seed starts, on the CPU, with its normalisation, if any, as
     its first layer.
     """
     with seeded(seed):
@@ -57,7 +57,7 @@ def fresh(arch: dict[str, Any], about: Description, seed: int, *, allow_code: bo
 
 
 def normalization(model: nn.Module, recipe: Recipe, about: Description) -> list[list[float]] | str | None:
-    """Mean and standard deviation a channel that a trained model normalises with, "per-image", or None."""
+    """Mean and standard deviation per channel of a trained model's normalisation, "per-image", or None."""
     if isinstance(model, PerImageStandardization):
         return PER_IMAGE
     if not isinstance(model, Normalized):
@@ -69,7 +69,7 @@ def normalization(model: nn.Module, recipe: Recipe, about: Description) -> list[
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """The random state in which a training's network is made; the global one is unchanged."""
+    """Inside the block a network is made with this seed; afterwards the global random state is restored."""
     with torch.random.fork_rng():
         torch.manual_seed(mixed_seed(seed, "init"))
         yield

@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from rbtools.trainer.train_model import TrainingTask
 
 READ_EVERY = 32
-"""Steps on a GPU between reading the loss and reporting progress."""
+"""On a GPU the loss is read, and progress reported, after this number of steps."""
 _SHORT = 1.0
-"""Seconds of a writing of the state, after which the next epoch may write it again."""
+"""If writing the state took at most so many seconds, the next epoch writes it again."""
 _TIMES_AS_LONG = 10
-"""The least time from one longer writing to the next, as a multiple of its seconds."""
+"""After a longer writing, the next one waits at least this multiple of the seconds that it took."""
 
 
 def fit(task: TrainingTask, run: Run, key: str, device: torch.device, stored: bytes | None) -> dict[str, Any]:
     """Train from the start, or from the state that an interrupted run of `key` stored last.
 
-    Returns what the record needs, see `result`, with names of checkpoints in the store; nothing in the other
-    processes of the same training. Raises RbError if the training diverges or memory runs out.
+    Returns what the record needs, see `result`, with names of checkpoints in the store; an empty dict in
+    processes other than process 0. Raises RbError if the training diverges or memory runs out.
     """
     setup, state = begin.start(task, run, device, stored)
     train(setup, state, lambda state: run.store.keep_state(key, state.to_bytes()))
     if distributed.rank() != 0:
         return {}
-    # Only fields that determine the network, so that equal trainings give equal bytes.
+    # Only fields that determine the network, so that equal training runs give equal bytes.
     about = setup.examples.about
     facts = {"arch": identity(setup.arch), "classes": about.classes, "shape": list(about.shape)}
     files: dict[str, bytes] = {}
@@ -63,9 +63,9 @@ def fit(task: TrainingTask, run: Run, key: str, device: torch.device, stored: by
 
 
 def train(setup: TrainSetup, state: TrainState, keep: Callable[[TrainState], None] | None = None) -> None:
-    """Train to the end. In process 0 `keep` is given the state after each epoch but the last. If that took
-    more than a second, the next time is when ten times as long has passed: FGSM-PGI's state of CIFAR-10 has
-    .7 GB, and on an H200 it took 3.4 s to write, an epoch 2.7 s.
+    """Train to the end. In process 0 `keep` is called with the state after each epoch except the last. If a
+    call took more than a second, the next call waits ten times as long: FGSM-PGI's state of CIFAR-10 has .7
+    GB, and on an H200 it took 3.4 s to write it and 2.7 s to train an epoch.
     """
     recipe = setup.recipe
     size = setup.batches * recipe.batch_size
@@ -101,7 +101,7 @@ def goes_on(setup: TrainSetup, state: TrainState) -> bool:
 
 
 def train_epoch(setup: TrainSetup, state: TrainState, pace: Pace) -> None:
-    """Train one epoch and write its line of history. Raises RbError if the training diverges."""
+    """Train one epoch and add its numbers to the history. Raises RbError if the training diverges."""
     torch.manual_seed(mixed_seed(setup.settings.seed, f"epoch {state.epoch}"))  # for dropout
     ids = setup.examples.ids  # on the CPU, like images that do not fit into a GPU
     parts = batches(ids[torch.randperm(len(ids))], setup.recipe.batch_size)
@@ -122,13 +122,13 @@ def train_epoch(setup: TrainSetup, state: TrainState, pace: Pace) -> None:
             rate = state.optimizer.param_groups[0]["lr"]
             if setup.recipe.schedule in PER_STEP:
                 state.schedule.step()
-            # To read the loss makes a GPU wait.
+            # Reading the loss means waiting for a GPU.
             if setup.device.type == "cpu" or (number + 1) % READ_EVERY == 0 or number + 1 == len(parts):
                 check_loss(float(worst), state.epoch)
                 setup.report.progress(_progress(setup, state, number + 1, totals, pace))
     if setup.recipe.schedule not in PER_STEP:
         state.schedule.step()
-    # The loss checks the weights before each step; those after the last one are checked here.
+    # The loss checks the weights before each step; the weights after the last step are checked here.
     if not all(value.isfinite().all() for value in state.model.state_dict().values()):
         raise diverged("weights are NaN or infinite", state.epoch)
     _wait(setup.device)
@@ -180,10 +180,10 @@ def _end_epoch(
 
 
 def result(setup: TrainSetup, state: TrainState, keep: Callable[[nn.Module], str]) -> dict[str, Any]:
-    """The result of a finished training for the record: checkpoint names, history (a list per quantity, an
-    entry per epoch), seconds per epoch, passes, device, threads and normalisation.
+    """The result of a finished training for the record: checkpoint names, history (maps a quantity to a list
+    with an entry per epoch), seconds per epoch, passes, device, threads and normalisation.
 
-    `keep` is given the networks, and returns the names of their checkpoints.
+    `keep` is called with each network, and returns the name of its checkpoint.
     """
     recipe, kept, place = setup.recipe, state.kept, setup.device.type
     seconds = state.history.get("seconds", [])

@@ -1,4 +1,4 @@
-"""Running totals of a training: passes through its models, losses and accuracies; the test for divergence."""
+"""Running totals of a training run: passes through models, losses, accuracies; the test for divergence."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Passes:
         self.watch(model)
 
     def watch(self, model: nn.Module) -> None:
-        """Count the images of this model, too."""
+        """Also count the images that go through this model."""
         self._hooks.append(model.register_forward_hook(self._count))
 
     def forget(self) -> None:
-        """Take the hooks off the models."""
+        """Remove the hooks from the models."""
         for hook in self._hooks:
             hook.remove()
 
@@ -82,7 +82,7 @@ class Totals:
         return value
 
     def gather(self) -> None:
-        """Sum the totals of all processes of the training, one of which may have had no images."""
+        """Sum the totals of all processes of the training run; a process may have had no images."""
         counts = self.sums.new_tensor(self.counts)
         self.sums, counts = distributed.sum_of(torch.stack([self.sums, counts]))
         self.counts = counts.int().tolist()
@@ -93,7 +93,7 @@ class Totals:
 
 
 DIVERGED = 1e5
-"""A loss above this means diverged weights: that of guessing is ln K."""
+"""A loss above this means that the weights diverged; the loss of guessing is ln K."""
 
 
 def check_loss(loss: float, epoch: int) -> None:
@@ -105,7 +105,7 @@ def check_loss(loss: float, epoch: int) -> None:
 
 
 def diverged(why: str, epoch: int) -> RbError:
-    """The error of a training that diverged in this epoch, counted from 0."""
+    """The error for a training run that diverged in this epoch, counted from 0."""
     return RbError(
         f"The training diverged: {why} in epoch {epoch + 1}."
         " Lower the learning rate (--lr), or try another --seed."

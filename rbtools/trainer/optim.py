@@ -1,8 +1,8 @@
 """Batches, optimiser and learning rate of a recipe.
 
-The optimisers are torch's without the compiler guards around their methods. A guard imports torch's compiler
-at its first call, 800 modules with all of sympy, which takes 1.3 s even if nothing is compiled. The
-arithmetic and the stored state are torch's own.
+The optimisers are torch's without the compiler guards around their methods. At its first call a guard imports
+torch's compiler, 800 modules including sympy, which takes 1.3 s even if nothing is compiled. The arithmetic
+and the stored state are torch's own.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 Schedule = torch.optim.lr_scheduler.LRScheduler
 PER_STEP = ("onecycle", "piecewise")
-"""Schedules that change after every step; the others change after every epoch."""
+"""Schedules that change the rate after every step; the others change it after every epoch."""
 KERNEL_IMAGES = 50
-"""Training images of the kernels of --lr theorem1."""
+"""The number of training images for the kernels of --lr-rule theorem1."""
 
 _GUARDED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
@@ -48,7 +48,7 @@ Adam: type[torch.optim.Adam] = _unguarded(torch.optim.Adam)
 
 
 def of(recipe: Recipe, weights: Any, *, fused: bool) -> torch.optim.Optimizer:
-    """The optimiser of a recipe, for these weights or groups of weights. fused: one kernel for all."""
+    """The optimiser of a recipe, for weights or groups of weights. fused: one kernel updates all weights."""
     options: dict[str, Any] = {"weight_decay": recipe.weight_decay, "fused": fused or None}
     if recipe.optimizer == "adam":
         return Adam(weights, lr=recipe.lr, betas=(recipe.momentum, 0.999), **options)
@@ -98,7 +98,7 @@ def deterministic(wanted: bool) -> Any:
 
 def batches(order: Tensor, batch_size: int) -> list[Tensor]:
     """The batches of an epoch. The last one may be smaller; a last single image joins the batch before it,
-    since BatchNorm has no variance of one image (unless all batches have one).
+    because BatchNorm needs more than one image for a variance (unless all batches have one image).
     """
     pieces = list(order.split(batch_size))
     if len(pieces) > 1 and len(pieces[-1]) == 1 < batch_size:
@@ -107,7 +107,7 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
 
 
 def drawn_step(recipe: Recipe, steps: int, seed: int) -> int | None:
-    """With --output random the drawn step whose initial weights the training returns; else None."""
+    """With --output random, the drawn step before which the returned weights are kept; else None."""
     if recipe.output != "random" or not steps:
         return None
     numbers = torch.Generator().manual_seed(mixed_seed(seed, "output"))
@@ -119,31 +119,30 @@ def step_size(
 ) -> float:
     """sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)), without its factor nu / (sqrt(C) e^C).
 
-    Of rescnn it is that of corollary 1, min(...) / (sqrt(p kappa) m sqrt(N)) without nu / (sqrt(C)
-    e^(C sqrt(kappa))): p pixels, and kappa the side of the largest filter. m is the width. The
-    kernels are those of the initial network on N of its training images, each y' K^-1 y a mean over the
-    classes; the adversary is the method's own. Wu et al. (ICLR 2024), theorem 1, after Cao
-    and Gu (2019).
+    For rescnn it is the step size of corollary 1, min(...) / (sqrt(p kappa) m sqrt(N)), without its factor nu
+    / (sqrt(C) e^(C sqrt(kappa))); p is the number of pixels, kappa the side of the largest filter. m is the
+    width. The kernels are those of the initial network on N training images; each y' K^-1 y is a mean over
+    the classes; the adversary is the method's own. Wu et al. (ICLR 2024), theorem 1, after Cao and Gu (2019).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels (N,). Raises RbError for a network outside the
     theorem, and for a singular kernel.
     """
     if arch.get("space") not in ("fcnn", "rescnn"):
         raise RbError(
-            f"--lr theorem1 divides by the width of a network of fcnn or rescnn, and"
+            f"--lr-rule theorem1 divides by the width of a network of fcnn or rescnn, and"
             f" {arch.get('name')} is of the space {arch.get('space')}. Use a number for --lr."
         )
     draws = Draws(seed, "theorem1", torch.arange(len(labels), device=images.device))
     once = method.perturb(model, images, labels, draws)
     twice = method.perturb(model, once, labels, draws.child("twice"))
     with torch.no_grad():
-        logits = "difference" if model(images[:1]).shape[1] == 2 else "sum"  # as rb-measure bound has it
+        logits = "difference" if model(images[:1]).shape[1] == 2 else "sum"  # as in rb-measure bound
     kernel = MEASURES.build("ntk", kernel="joint", beta=method.beta, logits=logits)
     bounds = kernel(model, MeasureBatch(images, labels, draws, draws, once, twice))
     energies = [bounds[f"{name}.bound"] for name in ("all", "all_robust")]
     if None in energies or not all(map(math.isfinite, energies)):
         raise RbError(
-            f"--lr theorem1 needs the inverse of the kernel of {len(labels)} training images, and it is"
+            f"--lr-rule theorem1 needs the inverse of the kernel of {len(labels)} training images, and it is"
             " singular: two of them have the same gradient, or all have none. Use a number for --lr."
         )
     over = int(arch["width"]) * math.sqrt(len(labels))
@@ -156,7 +155,7 @@ def step_size(
 def theorem_rate(
     arch: dict[str, Any], method: Mixed, model: nn.Module, examples: TrainExamples, seed: int
 ) -> float:
-    """The step size for a constant of 1, on at most 50 training images, evenly spaced in order."""
+    """The step size for a constant C of 1, from at most 50 training images, evenly spaced in order."""
     ids = examples.ids
     few = ids[torch.linspace(0, len(ids) - 1, min(KERNEL_IMAGES, len(ids))).round().long()]
     few = few.to(examples.labels.device)

@@ -1,4 +1,4 @@
-"""Presets: the recipes of papers by name, and the options that they set. Imports no torch."""
+"""Presets: the recipes of papers by name, and the options that they set. Does not import torch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _SMALL_LAMBDA = ("svhn", "mnist", "imagenet50", "tinyimagenet")
 
 @dataclass(frozen=True)
 class TrainingPreset:
-    """A paper's recipe: fields of `Recipe`, parameters of methods, and the method if it names one. `params`
-    apply to the methods that have them; `methods` has further parameters by method, and `single_step` those
-    of a method whose inner attack has one step. `on` has the changes by data set: name -> fields of the
-    recipe and parameters; `weights` the weight lambda of methods on some data sets.
+    """A paper's recipe: fields of `Recipe`, parameters of methods, and the method if the recipe names one.
+    `params` apply to the methods that have these parameters; `methods` maps methods to further parameters,
+    and `single_step` contains those of a method whose inner attack has one step. `on` maps a data set to
+    fields of the recipe and parameters that differ there; `weights` contains the weight lambda of methods on
+    some data sets.
     """
 
     method: str
@@ -35,7 +36,7 @@ class TrainingPreset:
 
 
 def named(name: str) -> TrainingPreset:
-    """The preset of that name or alias. Raises UsageError naming the near misses."""
+    """The preset with this name or alias. Raises UsageError naming the near misses."""
     reason = gathered("presets-without-training").get(name)
     if reason is not None:
         raise UsageError(f"The preset {name} trains nothing: {reason}")
@@ -44,8 +45,8 @@ def named(name: str) -> TrainingPreset:
 
 
 def recipe(options: Mapping[str, Any], params_given: Iterable[str], given: Iterable[str]) -> Recipe:
-    """The recipe of these options; a preset provides those that are not `given`. Lists and normalisations may
-    be texts, as they are typed. Raises UsageError for invalid texts.
+    """The recipe with these options; a preset provides the options that are not `given`. Lists and
+    normalisations may be strings, as typed on the command line. Raises UsageError for invalid strings.
     """
     fields = _read(options)
     if fields.get("preset") is not None:
@@ -87,8 +88,8 @@ def _epochs(value: str | Iterable[int]) -> tuple[int, ...]:
 
 
 def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The method's parameters: those given, over the preset's. A published step belongs to its radius: with
-    another radius the method's own default is used.
+    """The method's parameters: given ones replace those of the preset. A published step size applies only to
+    its radius: with another radius the method's own default is used.
     """
     own = {one.name for one in registry.options(cls)}
     values = {key: value for key, value in preset.params.items() if key in own}

@@ -1,4 +1,4 @@
-"""The recipe of a training, apart from its method: optimiser, schedule, batches, augmentation and so on."""
+"""The recipe of a training run without its method: optimiser, schedule, batches, augmentation and so on."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 CYCLED_MOMENTUM = (0.95, 0.85, 0.95)
 STOPPING = ("wci", "sharpness")
-"""Measures of the training images whose rise can stop a training."""
+"""Measures on the training images that can stop a training run when they rise."""
 VALIDATED = 0.02
 """The default share of the training images that rb-train holds out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The options of a training beside its method's, each described where it stands.
+    """The options of a training run except those of its method; each field has its own description.
 
-    `onecycle` is torch's OneCycleLR per step with maximum `lr`, which moves the momentum too (from 0.95 to
-    0.85 where the rate is highest, and back) and leaves `momentum` unused; Adam's second beta is 0.999;
-    `cosine` anneals to 0, set per epoch; `piecewise` is set per batch, by the time at the batch's end. `crop`
-    pads with zeros by an eighth of the side, `crop-reflect` by reflection. BatchNorm uses the statistics of
-    each piece of `micro_batch`. `mixup` has one lambda per batch. `wci` is that of one probe (`of_batch` in
-    measures/wci.py). `filter`: see training/chen_lee.py. `label_smoothing` s trains on (1 - s) * one-hot
-    + s / K. `output` "random" is algorithm 1 of Wu et al. 2024, `lr_rule`: see trainer/optim.py, `track`:
-    trainer/tracking.py. None of `augment`, `normalize`, `cutout_length` and `awp_gamma` is the usual for
-    data set and method. `given` names the options that the user set in addition to a preset.
+    `onecycle` is torch's OneCycleLR per step with maximum `lr`; it also changes the momentum (from 0.95 to
+    0.85 at the highest rate, and back) and ignores `momentum`. Adam's second beta is 0.999. `cosine` anneals
+    to 0 and is set per epoch; `piecewise` is set per batch, for the time at the batch's end. `crop` pads with
+    zeros by an eighth of the side, `crop-reflect` by reflection. BatchNorm uses the statistics of each piece
+    of `micro_batch`. `mixup` draws one lambda per batch. `wci` uses one probe (`of_batch` in
+    measures/wci.py). `filter`: see training/chen_lee.py. `label_smoothing` s trains on (1 - s) * one-hot + s
+    / K. `output` "random" is algorithm 1 of Wu et al. 2024. `lr_rule`: see trainer/optim.py. `track`: see
+    trainer/tracking.py. If `augment`, `normalize`, `cutout_length` or `awp_gamma` is None, the usual value
+    for the data set or the method is used. `given`: options set by the user in addition to a preset.
     """
 
     preset: str | None = param(
@@ -246,14 +246,14 @@ class Recipe:
     given: frozenset[str] = frozenset()
 
     def without_effect(self) -> dict[str, str]:
-        """The fields without effect because of other options, and which."""
+        """Maps each field that has no effect to the options that are the reason."""
         stepped, schedule = self.schedule in ("step", "piecewise"), f"--schedule {self.schedule}"
         rows = (
             ("momentum", self.schedule != "onecycle", f"{schedule}, which sets the momentum itself"),
-            ("nesterov", self.optimizer == "sgd", "--optimizer adam, which has no such form"),
-            ("milestones", stepped, f"{schedule}, which has none"),
+            ("nesterov", self.optimizer == "sgd", "--optimizer adam, which has no Nesterov form"),
+            ("milestones", stepped, f"{schedule}, which has no milestones"),
             ("decay", stepped, f"{schedule}, which has no milestones"),
-            ("weight_decay", "l2" not in self.regularize, "--regularize l2, which has a decay of its own"),
+            ("weight_decay", "l2" not in self.regularize, "--regularize l2, which has its own decay"),
             *(
                 (name, name.partition("_")[0] in self.regularize, f"no --regularize {name.partition('_')[0]}")
                 for name in ("l2", "cutout_length", "mixup_alpha", "awp_gamma", "awp_warmup", "wci_weight")
@@ -263,20 +263,20 @@ class Recipe:
             ("every", bool(self.track), "no --track"),
             ("track_n", "robust" in self.track, "no --track robust"),
             ("stop_patience", self.stop_on is not None, "no --stop-on"),
-            ("keep", self.val > 0, "--val 0, with which there are the last weights alone"),
-            ("normalize", self.init != "checkpoint", "--init checkpoint, which keeps that of the file"),
+            ("keep", self.val > 0, "--val 0, with which there are only the last weights"),
+            ("normalize", self.init != "checkpoint", "--init checkpoint, which keeps its own"),
             ("init_file", self.init == "timm", "no --init timm"),
             ("resample", self.init == "timm", "no --init timm"),
         )
         return {name: reason for name, used, reason in rows if not used}
 
     def selected(self, names: Mapping[str, Any]) -> str:
-        """The name of the weights that the record's checkpoint is, of those of a training's result."""
+        """The name, in a training result, of the weights that become the record's checkpoint."""
         last = str(names["checkpoint"])
         return last if self.select == "last" else str(names.get("best") or last)
 
     def stored(self, names: Mapping[str, Any]) -> set[str]:
-        """The names of the weights that the store gets, of those of a training's result."""
+        """The names, in a training result, of the weights that are stored."""
         if self.keep == "selected":
             return {self.selected(names)}
         return {str(names[which]) for which in ("checkpoint", "best") if names.get(which)}
@@ -284,7 +284,7 @@ class Recipe:
     def config(self) -> dict[str, Any]:
         """The recipe in the record's form, without unused fields."""
         config = registry.config(self)
-        # These are in other fields of the record, or do not affect the weights.
+        # These options are in other fields of the record, or do not affect the weights.
         for key in "normalize given select keep preset track every track_n init_file".split():
             del config[key]
         if self.schedule == "onecycle":
@@ -350,7 +350,7 @@ def _check_fields(recipe: Recipe) -> None:
 
 
 def _check_together(recipe: Recipe) -> None:
-    """Options that contradict each other; both are named."""
+    """Raise RbError if two options contradict each other; the message names both."""
     if recipe.patience is not None and recipe.val == 0:
         raise RbError(
             f"--patience {recipe.patience} waits for a better validation, but --val 0 holds nothing"
@@ -381,7 +381,7 @@ def _check_together(recipe: Recipe) -> None:
     if "awp" in recipe.regularize and recipe.micro_batch is not None:
         raise RbError(
             f"--regularize awp perturbs the weights for a whole batch, and --micro-batch"
-            f" {recipe.micro_batch} cuts it in pieces. Leave out one of the two."
+            f" {recipe.micro_batch} cuts it into pieces. Leave out one of the two."
         )
     both = {"crop", "crop-reflect"}
     if both <= set(recipe.augment or ()):
@@ -389,7 +389,7 @@ def _check_together(recipe: Recipe) -> None:
 
 
 def check_method(recipe: Recipe, method: Method) -> None:
-    """Raise RbError if a method does not go with the recipe."""
+    """Raise RbError if a method and the recipe exclude each other."""
     if method.weight_radius is not None:
         for option, given in (
             ("--regularize awp", "awp" in recipe.regularize),
@@ -402,8 +402,8 @@ def check_method(recipe: Recipe, method: Method) -> None:
                 )
     if recipe.lr_rule == "theorem1" and not hasattr(method, "beta"):
         raise RbError(
-            f"--lr-rule theorem1 is about a share beta of adversarial loss, which --method {method.name} has"
-            " not. Use --method mixed, or leave --lr-rule out."
+            f"--lr-rule theorem1 needs a share beta of adversarial loss, and --method {method.name} has none."
+            " Use --method mixed, or leave --lr-rule out."
         )
     if recipe.filter is None:
         return
@@ -414,8 +414,8 @@ def check_method(recipe: Recipe, method: Method) -> None:
         )
     if method.inner_mode == "train" and recipe.filter_rule == "example":
         raise RbError(
-            "--filter-rule example sends parts of a batch through the network, whose BatchNorm would see"
-            " them with --inner-mode train. Use --inner-mode eval, or --filter-rule batch."
+            "--filter-rule example sends parts of a batch through the network, and with --inner-mode train"
+            " BatchNorm would use only these parts. Use --inner-mode eval, or --filter-rule batch."
         )
     if recipe.warm_steps > method.attack_steps:
         raise RbError(

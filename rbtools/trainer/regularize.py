@@ -16,13 +16,13 @@ from rbtools.attacks.active_examples import uploaded
 
 
 def distribution(labels: Tensor, classes: int, smoothing: float) -> Tensor:
-    """(1 - s) * one-hot + s / K: labels int64 (N,) -> float32 (N, K)."""
+    """Maps labels int64 (N,) to (1 - s) * one-hot + s / K, float32 (N, K)."""
     sure = nn.functional.one_hot(labels, classes).float()
     return sure * (1 - smoothing) + smoothing / classes
 
 
 def mixup(images: Tensor, targets: Tensor, alpha: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Images (N, C, H, W) and targets (N, K), each mixed with another of the batch (Zhang et al. 2018).
+    """Images (N, C, H, W) and targets (N, K), each mixed with another one of the batch (Zhang et al. 2018).
 
     One lambda ~ Beta(alpha, alpha) per batch, as in mixup's own code and in the paper that WCI follows.
     """
@@ -37,9 +37,9 @@ def mixup(images: Tensor, targets: Tensor, alpha: float, seed: int) -> tuple[Ten
 class AWPAscent:
     """Adversarial weight perturbation (Wu et al. 2020; csdongxian/AWP): w moves by gamma |w| g / |g|.
 
-    Biases and BatchNorm do not move. The optimiser's step is made at the perturbed weights, which its weight
-    decay sees, and the perturbation is subtracted afterwards. BatchNorm's statistics are those of the second
-    pass.
+    Biases and BatchNorm's weights do not move. The optimiser makes its step, with weight decay, at the
+    perturbed weights, and the perturbation is subtracted afterwards. BatchNorm's statistics are those of the
+    second pass.
     """
 
     gamma: float
@@ -58,7 +58,7 @@ class AWPAscent:
 class SAMAscent:
     """Sharpness-aware minimisation (Foret et al. 2021; davda54/sam): all weights move by rho g / |g|.
 
-    The optimiser's step is made from the weights before the perturbation. BatchNorm's statistics are those of
+    The optimiser makes its step from the weights before the perturbation. BatchNorm's statistics are those of
     the first pass.
     """
 
@@ -87,11 +87,11 @@ def perturbed_weights(
     ascent: Ascent,
     total: Callable[[Sequence[Tensor]], None] | None = None,
 ) -> Iterator[None]:
-    """Perturb the weights inside the block, up the gradient g of the loss with respect to them.
+    """Inside the block, perturb the weights along the gradient g of the loss with respect to the weights.
 
-    A step of the optimiser inside the block remains with `ascent.step_inside`: afterwards the perturbation is
-    subtracted. Otherwise the weights become those before the block. If several processes share a batch,
-    `total` sums their gradients in place; a process without a share of the batch has no `loss`.
+    With `ascent.step_inside`, a step that the optimiser makes inside the block is kept: afterwards only the
+    perturbation is subtracted. Otherwise the weights from before the block are restored. If several processes
+    share a batch, `total` sums their gradients in place; a process without a share has no `loss`.
     """
     weights = [value for value in model.parameters() if value.requires_grad and ascent.moves(value)]
     statistics = _copies(model.buffers())
@@ -139,8 +139,8 @@ def _restore(copies: Iterable[tuple[Tensor, Tensor]]) -> None:
 
 
 def averaged(model: nn.Module, decay: float) -> AveragedModel:
-    """An exponential moving average of a model's weights, from those that it has now; its buffers are the
-    model's own.
+    """An exponential moving average of a model's weights, which starts with the current weights; its buffers
+    are the model's own.
     """
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)).requires_grad_(False)
     average.n_averaged.fill_(1)  # at 0 the first update would replace the weights

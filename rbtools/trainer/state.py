@@ -1,4 +1,4 @@
-"""The state of a training between two epochs, from which it resumes."""
+"""The state of a training run between two epochs, from which it resumes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class TrainState:
-    """The state after an epoch; order and draws of the next one follow from its seed and number.
+    """The state after an epoch; order and draws of the next epoch follow from the seed and its number.
 
     model: the network in training; averaged: its averaged weights (--ema). carried: the method's tensors with
-    an entry for each example, by name. epoch: how many are done. history, tracked: a list per quantity, an
-    entry per epoch (of tracked None for epochs without a measurement). best: "epoch", "rank" and "state" of
-    the best validation. drawn: the weights before the drawn step (--output random). passes: how many images
-    were trained on, and their passes. places: processors of the epochs, since rounding depends on them.
-    stopped: whether --stop-on has ended the training.
+    an entry for each example, by name. epoch: how many epochs are done. history, tracked: map each quantity
+    to a list with an entry per epoch (in `tracked` None for epochs without a measurement). best: "epoch",
+    "rank" and "state" of the best validation. drawn: the weights before the drawn step (--output random).
+    passes: how many images were trained on, and their passes. places: the processors on which epochs ran,
+    because rounding depends on them. stopped: whether --stop-on has ended the training.
 
-    A stored state that lacks a field is not used, and the training starts again: give a new field a default
-    in `load` to keep such states.
+    A stored state that lacks a field is not used, and training starts again: give a new field a default in
+    `load` to keep older states usable.
     """
 
     model: nn.Module
@@ -92,7 +92,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def threads(data: bytes | None) -> int | None:
-    """The CPU threads (of each process) that a training had; None without a state that says so."""
+    """The CPU threads of each process of a stored training run; None if no state gives this number."""
     try:
         number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get("threads")
     except Exception:  # torch raises many kinds for damaged files; loading the state reports them
@@ -103,8 +103,8 @@ def threads(data: bytes | None) -> int | None:
 def allocate_carried(
     method: Method, examples: int, shape: Sequence[int], device: torch.device
 ) -> dict[str, Tensor]:
-    """Zeros, float16 (examples, C, H, W), for each name of `method.carried`: on the device where they take
-    at most half of its free memory, else in that of the machine. Raises RbError if they do not fit there.
+    """Zeros, float16 (examples, C, H, W), for each name of `method.carried`: on the device if they take at
+    most half of its free memory, else in the machine's memory. Raises RbError if they fit in neither.
     """
     if not method.carried:
         return {}
@@ -114,7 +114,7 @@ def allocate_carried(
     limit = streaming.memory_limit()
     if device.type == "cpu" and size > limit:
         raise RbError(
-            f"{method.name} keeps {size / 2**30:.1f} GiB of {examples} images from epoch to epoch, more than"
+            f"{method.name} keeps {size / 2**30:.1f} GiB for {examples} images from epoch to epoch, more than"
             f" half of the free memory ({limit / 2**30:.1f} GiB). Use n-fgsm, which keeps nothing."
         )
     return {
@@ -123,8 +123,8 @@ def allocate_carried(
 
 
 def share_carried(state: Mapping[str, Tensor], batches: Iterable[Tensor]) -> None:
-    """After an epoch of these batches give every process the entries that the others wrote for their
-    examples."""
+    """After an epoch of these batches, copy to every process the entries that the other processes wrote for
+    their examples."""
     if distributed.count() == 1 or not state:
         return
     share = torch.cat([distributed.share(ids) for ids in batches])

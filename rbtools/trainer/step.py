@@ -1,4 +1,4 @@
-"""One step of a training: its batch, the loss of each piece of it, and the optimiser's step."""
+"""One training step: its batch, the loss of each piece of the batch, and the optimiser's step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def train_step(
     setup: TrainSetup, state: TrainState, ids: Tensor, method: Method[Any], totals: Totals
 ) -> Tensor:
-    """One step of the optimiser on the examples `ids` (on the CPU) with the method as it is in this step.
+    """Make one step of the optimiser on the examples `ids` (on the CPU) with the method of this step.
 
     Returns the loss of the batch (float64, on the device); adds it and the accuracies to `totals`.
     """
@@ -67,10 +67,10 @@ def train_step(
             (loss.value * weight).backward()
             total = total + totals.add(loss, setup.examples.labels[share[part]]) * weight
         if not parts:
-            # The others wait for this process's part of their sums, although it has no examples of the batch.
+            # The other processes wait for this process's part of the sums, although it has no examples.
             if ascent is not None:
                 ascend(None)
-            with mode(networks.model, train=False):  # zeros, for the weights that the output depends on
+            with mode(networks.model, train=False):  # gradients of 0, for weights that affect the output
                 (networks.model(images.new_zeros(1, *images.shape[1:])).float().sum() * 0).backward()
         distributed.sum_gradients(networks.model)
         total = distributed.sum_of(total)
@@ -87,7 +87,7 @@ def train_step(
 
 
 def _ascent(recipe: Recipe, method: Method[Any], epoch: int) -> regularize.Ascent | None:
-    """How the weights are perturbed in the steps of an epoch, if they are."""
+    """How the weights are perturbed in the steps of an epoch; None if they are not."""
     if method.weight_radius is not None:
         return regularize.SAMAscent(method.weight_radius)
     if "awp" not in recipe.regularize or epoch < recipe.awp_warmup:
@@ -128,13 +128,13 @@ def loss_of(
     draws: Draws,
     ascend: Callable[[Callable[[], Loss]], None] | None,
 ) -> Loss:
-    """The method's loss of images (N, C, H, W) with labels (N,) or distributions (N, K), after `ascend` has
-    perturbed the weights by it, if that is given.
+    """The method's loss of images (N, C, H, W) with labels (N,) or distributions (N, K). If `ascend` is
+    given, it first perturbs the weights with this loss.
     """
     networks = setup.networks
     index_weight = setup.recipe.wci_weight if "wci" in setup.recipe.regularize else 0.0
     if networks.copy is None and ascend is None and not index_weight:
-        with networks.precision():  # a method of one's own may replace the whole call
+        with networks.precision():  # a user's own method may replace the whole call
             result: Loss = method(networks.model, images, targets, draws)
             return result
     if networks.copy is None:
@@ -148,7 +148,7 @@ def loss_of(
         with networks.precision():
             if not index_weight:
                 return method.loss(networks.model, images, targets, inner_result).mean()
-            # This kernel of attention has second derivatives.
+            # This attention kernel has second derivatives.
             with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
                 terms = method.loss(networks.model, images, targets, inner_result)
         mean = terms.mean()
@@ -160,9 +160,9 @@ def loss_of(
 
 
 def _index(model: nn.Module, terms: LossTerms, draws: Draws) -> Tensor:
-    """The Weight-Curvature Index of a loss, at adversarial images where there are any."""
+    """The Weight-Curvature Index of a loss, at the adversarial images if there are any."""
     logits = terms.adversarial
-    if logits is None or not logits.requires_grad:  # the filter may have left all images alone
+    if logits is None or not logits.requires_grad:  # the filter may have excluded all images from the attack
         logits = terms.clean
     assert logits is not None
     return wci.of_batch(model, logits, derivatives.rademacher(draws.child("wci"), logits.shape[1], 0))

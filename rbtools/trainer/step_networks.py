@@ -1,4 +1,4 @@
-"""The network of a training as its steps use it: passes as CUDA graphs, and a fast copy for inner attacks."""
+"""The network as training steps use it: passes as CUDA graphs, and a fast copy for inner attacks."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class EvalCopy(nn.Module):
-    """A copy of the network in training in eval mode: BatchNorm folded into the convolution before it,
+    """A copy, in eval mode, of the network that is trained: BatchNorm folded into the convolution before it,
     channels last, in float32 or bfloat16. evaluation/fast_model.py makes such a copy of constant weights.
 
-    Images float32 (N, C, H, W) in [0, 1] -> logits (N, K). Normalisation stays in float32, because bfloat16
-    would lose a step of 1/255. Call `update` after each step of the training.
+    Maps images float32 (N, C, H, W) in [0, 1] to logits (N, K). Normalisation stays in float32, because
+    bfloat16 would lose a step of 1/255. Call `update` after each training step.
     """
 
     def __init__(self, model: nn.Module, network: nn.Module, folded: dict[str, str], *, bf16: bool) -> None:
         super().__init__()
         own = model.network if isinstance(model, Preprocessed) else model
-        # In a dict and a tuple, so that they do not become submodules of this one.
+        # In a dict and a tuple, so that they do not become submodules of this module.
         self._live = dict(own.named_modules())
         self._outer = (model,)
         self._folded = folded
@@ -53,7 +53,7 @@ class EvalCopy(nn.Module):
 
     @torch.no_grad()
     def update(self) -> None:
-        """Copy the weights of the network in training."""
+        """Copy the weights of the network that is trained."""
         for name, module in self.network.named_modules():
             source = self._live.get(name)
             if source is None:
@@ -74,7 +74,7 @@ class EvalCopy(nn.Module):
 def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> EvalCopy | None:
     """The evaluation copy of a model; None for one without parameters.
 
-    Raises ValueError if the copy gives other logits, and any error of tracing the network.
+    Raises ValueError if the copy's logits differ, and any error that occurs while the network is traced.
     """
     own = model.network if isinstance(model, Preprocessed) else model
     parameter = next(own.parameters(), None)
@@ -94,9 +94,9 @@ def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> E
 
 @dataclass(frozen=True, eq=False)
 class StepNetworks:
-    """model: the network in training. inner: what inner attacks call: the copy, its CUDA graphs, or `model`.
-    copy: of the network in eval mode, updated before each attack. passes: counts those of `model`
-    and `inner`. half: autocast to bfloat16.
+    """model: the network that is trained. inner: what inner attacks call: the copy, its CUDA graphs, or
+    `model`. copy: the copy of the network in eval mode, updated before each attack. passes: counts the passes
+    of `model` and `inner`. half: whether to autocast to bfloat16.
     """
 
     device: torch.device

@@ -32,7 +32,7 @@ SCATTER = 1e-3
 def search(method: Any, run: Run, channels: int, cells: int) -> dict[str, Any]:
     """The cell that a differentiable search derives under `seed`: `ops`, `alphas` (6, 5), `history`.
 
-    From the store, or computed. Raises RbError if the data set is too small or the loss diverges.
+    It is read from the store or computed. Raises RbError if the data set is too small or the loss diverges.
     """
     data = data_of({}, run, "train")
     what = {
@@ -104,7 +104,7 @@ class _Work:
             self.model = Normalized(self.net, about.mean, about.std).to(device)
 
     def batch(self, ids: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
-        """Augmented images in [0, 1] and their labels, of these examples (on the CPU)."""
+        """The augmented images in [0, 1] of the examples `ids` (on the CPU), and their labels."""
         host, ids = ids, uploaded(ids, self.device)
         draws = Draws(self.run.settings.seed, "supernet", ids, epoch, host=host)
         at = host if isinstance(self.images, streaming.Streamed) else ids
@@ -117,8 +117,8 @@ class _Work:
 
 
 def _alternating(work: _Work) -> dict[str, list[float]]:
-    """Alternating first-order steps: of the architecture on one half of the images, of weights on the
-    other."""
+    """Alternate first-order steps of the architecture parameters, on one half of the images, and of the
+    weights, on the other half."""
     from rbtools.trainer import optim
 
     method, net = work.method, work.net

@@ -1,4 +1,4 @@
-"""Measurements during a training: robust loss and error on train and test, and measures such as WCI."""
+"""Measurements during a training run: robust loss and error on train and test, and measures such as WCI."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TILE = 500
 
 @dataclass(frozen=True)
 class Tracking:
-    """The measurements, their epochs, and their number of images; `test` if that split is needed."""
+    """What to measure, how often, and on how many images; `test` is the test split if it is needed."""
 
     names: tuple[str, ...]
     every: int
@@ -48,7 +48,7 @@ class Tracking:
         return {name: MEASURES.build(name) for name in self.names if name != ROBUST}
 
     def key_fields(self, training: str) -> dict[str, Any]:
-        """Everything that determines the result, apart from the training of that key."""
+        """Everything that determines the result; `training` is the key of the training run."""
         return {"kind": "tracking", "training": training, **self.fields()}
 
     def fields(self) -> dict[str, Any]:
@@ -73,15 +73,15 @@ def wanted(recipe: Recipe, record: dict[str, Any], run: Run) -> Tracking | None:
 
 
 def stops(recipe: Recipe, state: TrainState, device: torch.device) -> bool:
-    """Whether the measure of --stop-on has risen often enough; the same in all processes, of which only
-    process 0 measures."""
+    """Whether the measure of --stop-on has risen often enough. Only process 0 measures; all processes return
+    its answer."""
     assert recipe.stop_on is not None
     risen = has_risen(state.tracked.get(recipe.stop_on, ()), recipe.stop_patience)
     return bool(distributed.sum_of(torch.tensor(int(risen), device=device)))
 
 
 def has_risen(values: Sequence[float | None], count: int) -> bool:
-    """Whether each of the last `count` measurements is above the one before it. None: there was none."""
+    """Whether each of the last `count` measurements is above the previous one; None values are left out."""
     last = [value for value in values if value is not None][-count - 1 :]
     return len(last) > count and all(before < after for before, after in itertools.pairwise(last))
 
@@ -89,9 +89,9 @@ def has_risen(values: Sequence[float | None], count: int) -> bool:
 class Tracker:
     """Measures a model in eval mode, in float32, and restores its state.
 
-    Its random numbers belong to the examples and do not disturb those of the training: weights are the same
-    with and without it. Images are not augmented. The attack is that of the validation: PGD with ten steps of
-    a quarter of the method's radius.
+    Its random numbers depend on the examples and do not change those of the training: weights are the same
+    with and without a tracker. Images are not augmented. The attack is the same as in the validation: PGD
+    with ten steps of a quarter of the method's radius.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Tracker:
             state.tracked.setdefault(name, [None] * (state.epoch - 1)).append(numbers.get(name))
 
     def measure(self, model: nn.Module) -> dict[str, float | None]:
-        """The current numbers by name; None for those that are not finite."""
+        """The current values by name; None for values that are not finite."""
         start = time.perf_counter()
         with mode(model, train=False):
             attacked = {}
@@ -174,11 +174,11 @@ class Tracker:
         for what in ("loss", "error"):
             train, test = (numbers[f"{split}_robust_{what}"] for split in ("train", "test"))
             assert train is not None and test is not None
-            numbers[f"robust_{what}_gap"] = test - train  # test - train, like rb-ge's
+            numbers[f"robust_{what}_gap"] = test - train  # test - train, as in rb-ge
         return numbers
 
     def _batches(self, model: nn.Module, name: str, one: Measure, perturbed: Tensor) -> Iterator[Any]:
-        """The batches of a measure: the first training images, in pieces of its size."""
+        """The batches of a measure: the first training images, in pieces of the measure's batch size."""
         images, labels, ids = self.splits["train"]
         count, size = one.size
         for number, part in enumerate(ids[: count * size].split(size)):

@@ -1,4 +1,4 @@
-"""Trains one record's architecture with a method: from the store, or epoch by epoch."""
+"""Trains a record's architecture with a method, or reads the result from the store."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ VERSION = 2
 
 
 class TrainingTask(NamedTuple):
-    """One training.
+    """One training run.
 
-    record: with the architecture that is trained; former: as it was given, whose checkpoint may be the start.
-    precision: "bf16" or "fp32". prepare: whether inner attacks run on a fast copy. track: what is measured
-    during the training.
+    record: contains the architecture that is trained; former: the record as given, whose checkpoint may be
+    the start. precision: "bf16" or "fp32". prepare: whether inner attacks run on a fast copy. track: what is
+    measured during the training run.
     """
 
     record: dict[str, Any]
@@ -101,9 +101,7 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
     def compute() -> dict[str, Any]:
         run.store.check_writable()
         if stored.lacks_weights:
-            run.report.notify(
-                "the store has this training without the weights that are asked for: it is done again."
-            )
+            run.report.notify("the store has this training, but not the requested weights: it is done again.")
         done = stored.keep(_fit(task, run, stored.key))
         run.store.drop_state(stored.key)
         return done
@@ -136,17 +134,17 @@ def _key_fields(task: TrainingTask, init: dict[str, Any] | None, seed: int) -> d
     if distributed.count() > 1:
         fields["processes"] = distributed.count()
     if 1 in (recipe.batch_size, recipe.micro_batch):
-        fields["batches"] = "single"  # results without it joined the last two images into one batch
+        fields["batches"] = "single"  # results without this field joined the last two images into one batch
     return fields
 
 
 class _StoredTraining:
-    """A training's result in the store: its weights, and under a second key the history of its tracking.
+    """A training result in the store: its weights, and under a second key the history of its tracking.
 
-    The weights' key does not include tracking, so that an untracked training finds the weights of a tracked
-    one. A tracked one is found only if its history is stored too: weights of earlier epochs are not kept, so
-    it is trained again for the history, and ends with the same weights. The work is done under `key`: the
-    history's, or without tracking the weights'.
+    The weights' key does not include tracking, so that an untracked training run finds the weights of a
+    tracked one. A tracked run is found only if its history is also stored. Otherwise it is trained again,
+    because weights of earlier epochs are not kept, and ends with the same weights. The work is done under
+    `key`: the key of the history, or without tracking the key of the weights.
     """
 
     def __init__(self, task: TrainingTask, what: dict[str, Any], store: Store) -> None:
@@ -161,7 +159,7 @@ class _StoredTraining:
         """The stored result, if it is complete, or None."""
         plain = self.store.result(self.weights_key)
         if not isinstance(plain, dict) or "checkpoint" not in plain:
-            return None  # a store of other people may contain anything
+            return None  # another user's store may contain anything
         self.lacks_weights = not all(map(self.store.has_object, self.recipe.stored(plain)))
         if self.lacks_weights:
             return None
@@ -216,7 +214,7 @@ def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
 def _mean_and_std(
     normalize: str | Sequence[Sequence[float]], channels: int
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """Mean and standard deviation a channel: of a name ("none" has none), or one or more numbers each."""
+    """Mean and standard deviation per channel, from a name (None for "none") or from numbers for each."""
     if normalize == "none":
         return None, None
     if isinstance(normalize, str):
@@ -231,8 +229,8 @@ def _mean_and_std(
 
 
 def _initial_weights(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] | None:
-    """Which weights the training starts from, for the key; None for a fresh network. Raises RbError if the
-    record has none of that kind.
+    """The weights with which training starts, for the key; None for a fresh network. Raises RbError if the
+    record does not have such weights.
     """
     if recipe.init == "random":
         return None
@@ -244,7 +242,7 @@ def _initial_weights(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[s
             )
         file = recipe.init_file
         if file is not None and not os.path.isfile(file):
-            raise RbError(f"--init-file {file} is no file. Name the weights of the network, in timm's names.")
+            raise RbError(f"--init-file {file} is not a file. Give the network's weights, in timm's names.")
         hashed = {} if file is None else {"file": run.store.file_hash(file)}
         return {"timm": record["arch"].get("name"), **hashed}
     if not record.get("checkpoint"):
@@ -270,8 +268,8 @@ def _fit(task: TrainingTask, run: Run, key: str) -> dict[str, Any]:
 
 
 def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
-    """CPU threads of each process of a training on this machine: the user's number; else the number that the
-    training began with, since another one rounds differently; else that of `resources.training_threads`.
+    """CPU threads of each training process on this machine: the user's number; else the number with which the
+    training began, because another number rounds differently; else `resources.training_threads`.
     """
     from rbtools.trainer.state import threads as threads_of  # torch, which a stored training does not need
 
@@ -286,7 +284,7 @@ def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
 def _trained(
     task: TrainingTask, what: dict[str, Any], done: dict[str, Any], command: str | None
 ) -> dict[str, Any]:
-    """The record after its training, without what its old weights gave."""
+    """The record after its training, without the results of its old weights."""
     recipe = task.recipe
     section = trained.section(what, done, recipe.select, recipe.preset, recipe.stored(done))
     if command is not None:
@@ -301,7 +299,7 @@ def _trained(
 
 
 def worker_loop(run: Run) -> None:
-    """Take part in the trainings that process 0 broadcasts, until there are no more."""
+    """Take part in the training runs that process 0 broadcasts, until there are no more."""
     from rbtools.trainer.loop import fit
 
     while (order := distributed.receive()) is not None:

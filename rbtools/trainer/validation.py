@@ -1,5 +1,5 @@
 """Accuracy under PGD while a network is trained: on held-out images, to find the best epoch, and on some of
-the training images, to notice catastrophic overfitting of training with one step."""
+the training images, to notice catastrophic overfitting of single-step training."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 STEPS = 10
 ENOUGH = 16
-"""The least number of held-out images for the test for catastrophic overfitting; else it uses training
+"""The test for catastrophic overfitting uses held-out images if there are at least so many, else training
 images."""
 _TILE = 500
 _LEAST, _MOST, _SHARE = 32, 512, 50  # the test for overfitting uses one training image of _SHARE
 _FALL, _GAP = 0.5, 0.2
-_ERRORS = 2  # standard errors above chance from which a network has learnt something
+_ERRORS = 2  # a network that has learnt something is at least so many standard errors above chance
 LEARNING = 5
-"""Epochs after which a training should be better than chance; earlier, a network may just begin to learn."""
+"""Epochs after which a network should be better than chance; before, it may only begin to learn."""
 
 
 def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
-    """The examples to train on, in order, and those held out, equally many of each class."""
+    """The examples to train on, in order, and the held-out examples, equally many of each class."""
     order = torch.arange(len(labels))
     if held_out == 0:
         return order, order[:0]
@@ -53,9 +53,9 @@ def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
 
 
 def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
-    """The training images without those that `--val` held out; None if all were used, if nothing is known of
-    the training, or if the run uses other data. Raises RbError for an invalid description of the training in
-    the record.
+    """The training images without those that `--val` held out; None if all were used, if nothing is known
+    about the training, or if the run uses other data. Raises RbError for an invalid description of the
+    training in the record.
     """
     share = trained.held_out_share(record)
     data = data_of(record, run, "train")
@@ -79,14 +79,14 @@ def attack_of(method: Method) -> Any:
 
 
 def settings(method: Method) -> dict[str, Any]:
-    """The settings of that attack, for the record."""
+    """The settings of this attack, for the record."""
     attack = attack_of(method)
     return {"attack": "pgd", "eps": attack.eps, "step_size": attack.step_size, "steps": STEPS}
 
 
 class Checks:
-    """Accuracies under PGD after each epoch, with the same draws in every one: on the held-out images, if
-    there are any, and of a training with one step also on training images, where too few are held out.
+    """Accuracies under PGD after each epoch, always with the same draws: on the held-out images, if there are
+    any, and for single-step training also on training images, if too few are held out.
     """
 
     def __init__(self, examples: TrainExamples, method: Method, seed: int) -> None:
@@ -95,14 +95,14 @@ class Checks:
 
     @cached_property
     def few(self) -> Tensor:
-        """The examples on which a training with one step is attacked."""
+        """The examples on which single-step training is attacked."""
         if len(self.examples.held) >= ENOUGH:
             return self.examples.held
         return few(self.examples.labels.cpu(), self.examples.ids)
 
     def after(self, state: TrainState) -> dict[str, float]:
-        """The numbers of the epoch that is done; the best epoch so far is kept, of equal ones that of lower
-        loss."""
+        """The numbers of the finished epoch. Keeps the best epoch so far; among equal epochs, the one with
+        lower loss."""
         held, numbers = self.examples.held, {}
         if len(held):
             numbers = self.measure(state.kept, held)
@@ -115,7 +115,7 @@ class Checks:
         return {**numbers, "pgd_acc": attacked["val_robust_acc"]}
 
     def measure(self, model: nn.Module, ids: Tensor) -> dict[str, float]:
-        """Clean and robust accuracy and the robust loss of a model, which is in eval mode and stays so."""
+        """Clean and robust accuracy and the robust loss of a model, which is and stays in eval mode."""
         model.eval()
         sums = torch.zeros(3, dtype=torch.float64)
         for part in ids.to(self.examples.labels.device).split(_TILE):
@@ -132,7 +132,7 @@ class Checks:
 
 
 def few(labels: Tensor, ids: Tensor) -> Tensor:
-    """Some of the training examples `ids`, on which a training with one step is attacked after each epoch."""
+    """Some of the training examples `ids`, on which single-step training is attacked after each epoch."""
     count = min(max(len(ids) // _SHARE, _LEAST), _MOST, len(ids))
     return ids[datasets.subset(labels[ids].cpu(), count, seed=0)].sort().values
 
@@ -140,8 +140,8 @@ def few(labels: Tensor, ids: Tensor) -> Tensor:
 def overfitting(history: Mapping[str, Sequence[float]]) -> int | None:
     """The first epoch, from 1, with catastrophic overfitting (Wong et al. 2020, arXiv:2001.03994), or None.
 
-    There the accuracy under PGD (`pgd_acc`) has fallen below half of its highest so far, and by more than .2;
-    that under the training's own single step (`robust_acc`) is more than .2 above it.
+    In this epoch the accuracy under PGD (`pgd_acc`) has fallen below half of its highest value so far, and by
+    more than .2; the accuracy under the training's own single step (`robust_acc`) is more than .2 above it.
     """
     attacked, own_step = (history.get(name, ()) for name in ("pgd_acc", "robust_acc"))
     highest = 0.0
@@ -153,7 +153,7 @@ def overfitting(history: Mapping[str, Sequence[float]]) -> int | None:
 
 
 def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
-    """The message after the epoch in which it occurred: the last of the history."""
+    """The message after an epoch with overfitting, which is the last epoch of the history."""
     pgd, own = (history[name][-1] for name in ("pgd_acc", "robust_acc"))
     return (
         f"catastrophic overfitting in epoch {len(history['robust_acc'])}. Under PGD-{STEPS} the accuracy"
@@ -164,7 +164,7 @@ def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
 
 
 def at_chance(setup: TrainSetup, state: TrainState) -> dict[str, float]:
-    """Warn of a training that ended at chance; return its clean accuracy for the record."""
+    """Warn if the training run ended at chance; return its clean accuracy for the record."""
     if state.epoch < LEARNING:
         return {}
     examples, classes = setup.examples, setup.examples.about.classes
@@ -185,7 +185,8 @@ def ended_at_chance(
 ) -> float | None:
     """The clean accuracy on some of the training examples `ids` if it is no better than a guess, or None.
 
-    No better: less than two standard errors above 1 / classes, on at most 512 images, as many of each class.
+    No better means less than two standard errors above 1 / classes, on at most 512 images, equally many of
+    each class.
     """
     chosen = ids[datasets.subset(labels[ids].cpu(), min(_MOST, len(ids)), seed=0)]
     right = []

@@ -1,6 +1,6 @@
 """Training methods: each defines its inner problem and the loss of a batch.
 
-One file per method, one line here. The trainer owns data, augmentation, schedule and checkpoints.
+Each method is one file and one line here. The trainer handles data, augmentation, schedule and checkpoints.
 """
 
 from __future__ import annotations

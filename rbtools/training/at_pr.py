@@ -15,7 +15,7 @@ from rbtools.training.base import LossTerms, Method, cross_entropy, mode, truth
 
 Solution: TypeAlias = "Tensor | tuple[Tensor, Tensor | None]"
 
-_CLOSE = 4  # decimals to which depths in equal steps are compared: they differ by rounding
+_CLOSE = 4  # decimals when depths of equal steps are compared, because they differ by rounding
 
 
 class CandidateSettings(NamedTuple):
@@ -29,7 +29,7 @@ class CandidateSettings(NamedTuple):
 class Walk(NamedTuple):
     """Depth and cross-entropy of each candidate, (N,), and the point before the last step, shaped as images.
 
-    The depth of a candidate that took no step is -inf; `last` is None if none of the batch took one.
+    The depth of a candidate that took no step is -inf; `last` is None if no candidate took a step.
     """
 
     depth: Tensor
@@ -40,20 +40,20 @@ class Walk(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class ATPR(Method[Solution]):
     """AT-PR (PRBench, algorithm 2): CE(x') at the candidate x' that is farthest from being classified
-    correctly. Each of `candidates` is the result of an attack on the cross-entropy from a uniform start, with
-    its own step size and number of steps, drawn for each image. From a misclassified candidate a walk (the
-    paper's word) descends the loss, with the candidate's step size, until it is correct, for at most
-    `walk_steps` steps; the walk's L-infinity length is the depth of the candidate. The deepest one is trained
-    on, or, if none is misclassified, the one of highest loss.
+    correctly. Each of the `candidates` is the result of an attack on the cross-entropy from a uniform start,
+    with its own step size and number of steps, drawn for each image. From a misclassified candidate a walk
+    (the paper's word) descends the loss, with the candidate's step size, until the point is classified
+    correctly, for at most `walk_steps` steps; the walk's L-infinity length is the depth of the candidate.
+    Training uses the deepest candidate, or the candidate with the highest loss if none is misclassified.
 
-    PRBench's text gives neither the ranges of step size and steps nor the distance; it gives the walk along
-    the unnormalised gradient (`walk="grad"`); "sign" follows the gradient's signs, "margin" those of the
-    margin to the likeliest wrong class. Walks stay in [0, 1].
+    PRBench's text gives neither the ranges of step size and steps nor the distance. Its walk follows the
+    unnormalised gradient (`walk="grad"`); "sign" follows the signs of the gradient, "margin" the signs of the
+    gradient of the margin to the likeliest wrong class. Walks stay in [0, 1].
 
-    PRBench's code (wellzline/PRBenchmark, attack_algorithms.py, PR) differs in each of the options that name
-    it; --preset prbench-code sets them. There the first candidate is the plain attack, settings are drawn
-    once per batch, and the misclassified images of a batch walk together, in equal steps, until all but a
-    tenth are correct.
+    PRBench's code (wellzline/PRBenchmark, attack_algorithms.py, PR) differs in each option whose help names
+    the code; --preset prbench-code sets these options. In the code the first candidate is the plain attack,
+    settings are drawn once per batch, and the misclassified images of a batch walk together, in equal steps,
+    until all but a tenth are correct.
     """
 
     name = "at-pr"
@@ -155,8 +155,7 @@ class ATPR(Method[Solution]):
 
     @property
     def reach(self) -> float:
-        """The largest sum of step lengths of the drawn or the plain attack, the smaller of both, in [0, 1]
-        units."""
+        """The largest sum of step lengths of the drawn or the plain attack, whichever is less, on [0, 1]."""
         drawn = self.steps_max * self.step_max
         return min(drawn, self.plain_steps * self.plain_step) if self.first == "plain" else drawn
 
@@ -182,10 +181,10 @@ class ATPR(Method[Solution]):
         return self.settings == "batch" or self.walk_rest > 0
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Solution:
-        """The chosen candidates, as the images; with `walk_gradient="keep"` (these, `Walk.last`)."""
+        """The chosen candidates, shaped as images; with `walk_gradient="keep"` (candidates, `Walk.last`)."""
         candidates, step_sizes = [], []
         with torch.no_grad(), mode(model, train=self._in_train):
-            # All attacks come before the first walk: the order of BatchNorm updates in the reference code.
+            # All attacks come before the first walk; the reference code updates BatchNorm in this order.
             for number in range(self.candidates):
                 own_draws = draws.child(f"candidate {number}")
                 settings = self.drawn(images, own_draws, number)
@@ -201,7 +200,7 @@ class ATPR(Method[Solution]):
         return chosen, next((walk.last for walk in reversed(walks) if walk.last is not None), None)
 
     def choice(self, walks: list[Walk]) -> Tensor:
-        """The number of each image's candidate (N,): the deepest one, or the first of those."""
+        """The index of each image's candidate (N,): the deepest one, or the first of equally deep ones."""
         depth = torch.stack([walk.depth for walk in walks])
         if self.walk_size == "plain":
             depth = depth.round(decimals=_CLOSE)
@@ -211,12 +210,12 @@ class ATPR(Method[Solution]):
         return torch.where(depth.amax(0) > -torch.inf, depth.argmax(0), loss.argmax(0))
 
     def drawn(self, images: Tensor, draws: Draws, number: int) -> CandidateSettings:
-        """The settings of the candidate of that number, one entry per image."""
+        """The settings of candidate `number`, one entry per image."""
         n, eps = len(images), images.new_full((), self.eps)
         if number == 0 and self.first == "plain":
             step_size, count = images.new_full((), self.plain_step), torch.tensor(self.plain_steps)
         else:
-            if self.settings == "batch":  # the draws of the batch's first image count for all
+            if self.settings == "batch":  # the draws of the batch's first image are used for all
                 draws = draws.take(torch.zeros(1, dtype=torch.int64))
             if self.eps_spread:
                 eps = self.eps - self.eps_spread * (1 - draws.child("eps").uniform((1, 1, 1)).to(images))
@@ -230,9 +229,9 @@ class ATPR(Method[Solution]):
     def attacked(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws, settings: CandidateSettings
     ) -> Tensor:
-        """The last iterate of each image's attack; an image with fewer steps keeps its last one. In train
-        mode it still goes through the network with the others, since BatchNorm uses the whole batch. In eval
-        mode it is dropped.
+        """The last iterate of each image's attack. An image whose steps are done keeps its last iterate. In
+        train mode it still goes through the network, because BatchNorm uses the whole batch; in eval mode it
+        is dropped.
         """
         perturbed = steps.uniform_start(images, draws, settings.eps)
         for done in range(int(settings.steps.max())):
@@ -252,10 +251,10 @@ class ATPR(Method[Solution]):
     def walked(self, model: nn.Module, candidate: Tensor, labels: Tensor, step_size: Tensor) -> Walk:
         """The walk back of each candidate that is misclassified, in steps of `step_size` (N, 1, 1, 1).
 
-        In eval mode an image that is correct is dropped; on a GPU, which would wait for that, it goes through
-        the network with the others at each of `walk_steps` steps and does not move. In train mode all go
-        through the network at each step, and once more after the last one, as in the code (for BatchNorm); an
-        image whose walk has ended continues if the batch makes it misclassified again.
+        In eval mode an image that is classified correctly is dropped; on a GPU, where this would cost a wait,
+        it goes through the network at each of `walk_steps` steps and does not move. In train mode all images
+        go through the network at each step, and once more after the last step, as in PRBench's code (for
+        BatchNorm); an image whose walk has ended continues if the batch makes it misclassified again.
         """
         waits = not candidate.is_cuda or self._in_train or self.walk_gradient == "keep"
         classes, walked, last = truth(labels), candidate.clone(), None
@@ -296,7 +295,7 @@ class ATPR(Method[Solution]):
         logits = model(chosen)
         values = cross_entropy(logits, labels)
         if last is not None:
-            # Zeros are added, whose gradient is that of the cross-entropies there, in the mode of the walk.
+            # Adds zeros that have the gradient of the cross-entropies at `last`, in the mode of the walk.
             # The buffers are copies: the walk's own pass has already updated BatchNorm's statistics.
             buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
             with mode(model, train=self._in_train):

@@ -53,7 +53,7 @@ class LossTerms(NamedTuple):
 
 
 def step_mode_param() -> Any:
-    """The field of methods with a single step of their own."""
+    """The field `inner_mode` of methods with a single step of their own."""
     help = "Mode of the model for the gradient of the step: eval, or train (the authors' code)."
     return param("eval", help, choices=("eval", "train"))
 
@@ -62,24 +62,24 @@ InnerResult = TypeVar("InnerResult")  # the type that `Method.inner_attack` retu
 
 
 class Method(Registered, Generic[InnerResult]):
-    """A training method: the solution of its inner problem, and the loss of the batch with it.
+    """A training method: it solves an inner problem, and computes the loss of the batch with the solution.
 
-    Shape, everywhere: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,), or float (N, K), a
-    distribution per example (from label smoothing or mixup), which both attack and loss accept.
+    Shape, in all methods: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,), or float (N, K), a
+    distribution per example (from label smoothing or mixup). Attack and loss accept both kinds of labels.
     """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
     # The inner problem: "ce" and "kl" ascend from a point of the ball (see `Adversarial`), others are
-    # explained in their methods; None is no inner problem.
+    # explained in their methods; None if there is no inner problem.
     inner: ClassVar[str | None] = None
-    carried: ClassVar[tuple[str, ...]] = ()  # what it keeps of each example between epochs: see `carrying`
+    carried: ClassVar[tuple[str, ...]] = ()  # tensors kept for each example between epochs: see `carrying`
     inner_mode: str = ""  # the model's mode during the inner attack, "eval" or "train"
-    attack_steps: int  # of "ce" and "kl"
+    attack_steps: int  # if `inner` is "ce" or "kl"
 
     @property
     def reach_options(self) -> tuple[str, str] | None:
-        """The options that determine `reach`: step size and number of steps; None without steps."""
+        """The options that determine `reach`: step size and number of steps; None if there are no steps."""
         return None
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> InnerResult:
@@ -92,35 +92,35 @@ class Method(Registered, Generic[InnerResult]):
         return LossTerms(cross_entropy(logits, labels), adversarial=logits)
 
     def carrying(self, state: Mapping[str, Tensor]) -> Method[InnerResult]:
-        """The method of one training, which reads and writes `state`: for each name of `carried` a float16
-        tensor (examples of the split, C, H, W), zeros at the start. The trainer stores it with its own state,
-        so that an interrupted training resumes with the same numbers.
+        """The method for one training run, which reads and writes `state`: it maps each name in `carried` to
+        a float16 tensor (examples of the split, C, H, W), zeros at the start. The trainer stores the tensors
+        with its own state, so that an interrupted training run resumes with the same numbers.
         """
         return self
 
     @property
     def weight_radius(self) -> float | None:
-        """How far the weights ascend the loss before a step's gradient is taken (SAM's rho); None if not."""
+        """How far the weights move up the loss before a step's gradient is computed (SAM's rho), or None."""
         return None
 
     @property
     def solves_in_eval(self) -> bool:
-        """Whether `inner_attack` uses the model in eval mode only: a fast copy may then replace it."""
+        """Whether `inner_attack` uses the model in eval mode only; a fast copy may then replace the model."""
         return self.inner_mode == "eval"
 
     @property
     def single_step(self) -> bool:
-        """Whether it trains on one step of gradient ascent, which risks catastrophic overfitting."""
+        """Whether the inner attack is one step of gradient ascent, which risks catastrophic overfitting."""
         return False
 
     @property
     def of_whole_batches(self) -> bool:
-        """Whether the loss of an example depends on the others of its batch, apart from BatchNorm."""
+        """Whether the loss of an example depends on the other examples of its batch, apart from BatchNorm."""
         return False
 
     @property
     def unused(self) -> dict[str, str]:
-        """Fields without effect, given the other fields: name -> reason, in terms of the command line."""
+        """Maps each field without effect, given the other fields, to the reason, in command-line terms."""
         return {}
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Loss:
@@ -170,7 +170,7 @@ class Adversarial(Method[Tensor]):
 
     @property
     def from_image(self) -> bool:
-        """Whether each step of the attack leaves from the image, not from the iterate."""
+        """Whether each step of the attack starts from the image and not from the iterate."""
         return False
 
     @property
@@ -193,7 +193,7 @@ class Adversarial(Method[Tensor]):
     def climb(
         self, model: nn.Module, images: Tensor, start: Tensor, objective: Objective, count: int
     ) -> Tensor:
-        """`count` steps from `start`, shaped as `images` (N, C, H, W), in the model's current mode."""
+        """Make `count` steps from `start`, shaped as `images` (N, C, H, W), in the model's current mode."""
         perturbed = start
         for _ in range(count):
             gradient, _ = steps.input_gradient(model, perturbed, objective)
@@ -228,9 +228,9 @@ def noisy(images: Tensor, draws: Draws, noise: str, eps: float, name: str, scale
     """clip[0,1](x + delta): one delta per example, from the stream `name` of its draws; eps in pixel units.
 
     uniform: delta ~ U(-eps, eps). gaussian and laplace: delta = clamp(s * z, -eps, eps) with z ~ N(0, 1) or
-    Laplace(1). `scale` says what s is: "eps", the scale of PRBench's evaluation noise, or "unit", 1, as in
-    the training of PRBench's code (wellzline/PRBenchmark, corruption_gaussian and corruption_laplace), where
-    97 % of the values lie at -eps or eps for eps 8/255.
+    Laplace(1). `scale` chooses s: "eps", the scale of PRBench's evaluation noise, or "unit", which is 1, as
+    in the training of PRBench's code (wellzline/PRBenchmark, corruption_gaussian and corruption_laplace),
+    where 97 % of the values lie at -eps or eps for eps 8/255.
     """
     stream, shape = draws.child(name), tuple(images.shape[1:])
     if noise == "gaussian":
@@ -263,14 +263,14 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def truth(labels: Tensor) -> Tensor:
-    """The class of each example (N,); for a distribution, the likeliest one."""
+    """The class of each example (N,); for a distribution, the likeliest class."""
     return labels if labels.ndim == 1 else labels.argmax(1)
 
 
 @contextmanager
 def mode(model: nn.Module, *, train: bool) -> Iterator[None]:
-    """Within, the model is in eval mode, or with `train` in the mode that it has. Afterwards each module has
-    its own earlier mode again: a BatchNorm that the user froze stays frozen.
+    """Inside the block the model is in eval mode, or with `train` in its current mode. Afterwards each module
+    is in its own earlier mode again: a BatchNorm that the user froze stays frozen.
     """
     before = [(module, module.training) for module in model.modules()]
     if not train:

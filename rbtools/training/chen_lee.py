@@ -1,4 +1,4 @@
-"""Chen and Lee's data filtering: where the attack does not raise the loss, it stops, and x is trained on."""
+"""Chen and Lee's data filtering: if the attack does not raise the loss, it stops, and x is trained on."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rbtools.training.base import Adversarial, LossTerms, Method, cross_entropy,
 
 
 class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
-    """A method with Chen and Lee's filter, as in PRBench, in front of its attack by steps.
+    """A method with an attack by steps, to which Chen and Lee's filter is added, as in PRBench.
 
     After `warm_steps` steps of the attack the cross-entropy at x' is compared with that at x, in the mode of
-    the attack. With `rule="batch"` a batch whose mean is lower at x' gets no further steps and is trained on
+    the attack. With `rule="batch"`, a batch whose mean is lower at x' gets no further steps, and its loss is
     CE(x) only: PRBench's code for TRADES (wellzline/PRBenchmark at 0517bae, trades_loss_efficient_2, whose m
     is `warm_steps - 1`). With `rule="example"` this is decided for each example; the method must then attack
     in eval mode, since only parts of the batch go through the network.
@@ -31,7 +31,7 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(Training images, which examples are attacked further, the logits at x' after the warm steps).
 
-        The second is bool (N,), on the CPU: a GPU waits for it once, and attacks only these examples.
+        The second is bool (N,), on the CPU: only these examples are then attacked, after one wait for a GPU.
         """
         method = self.method
         with torch.no_grad(), mode(model, train=not self.solves_in_eval):

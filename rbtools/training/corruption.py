@@ -44,9 +44,9 @@ class CorruptionTraining(Method[Tensor]):
     @property
     def unused(self) -> dict[str, str]:
         if self.noise == "gaussian":
-            return dict.fromkeys(("eps", "scale"), "--sigma, whose noise is in no ball") if self.sigma else {}
+            return dict.fromkeys(("eps", "scale"), "--sigma: its noise has no bound") if self.sigma else {}
         idle = {"scale": "--noise uniform, which fills the ball"} if self.noise == "uniform" else {}
-        return {**idle, "sigma": f"--noise {self.noise}: smoothing takes --noise gaussian"}
+        return {**idle, "sigma": f"--noise {self.noise}: smoothing needs --noise gaussian"}
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         if self.sigma and self.noise == "gaussian":

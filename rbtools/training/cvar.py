@@ -20,17 +20,17 @@ class CVaR(Sampled):
     """Probabilistically robust learning (Robey et al. 2022, arXiv:2202.01136): CVaR of the losses around x.
 
     CVaR = min over t of t + E[relu(loss - t)] / beta is the mean of the worst share `beta` of the losses.
-    There are three variants (`tail`). In two of them each image has a threshold t, initially 1; in each of
-    `rounds` its points are redrawn and t changes by -tail_lr * (1 - share above t / beta), which `tail_step`
-    divides by the number of images or not. `tail="advbench"` is the code of Robey et al. and of PRBench
+    There are three variants (`tail`). In two of them each image has a threshold t, initially 1. In each of
+    the `rounds` its points are redrawn and t changes by -tail_lr * (1 - share above t / beta), divided by the
+    number of images if `tail_step` is "batch". `tail="advbench"` is the code of Robey et al. and of PRBench
     (wellzline/PRBenchmark, CVaR_loss): the loss is t + E[relu(loss - t)] / beta at the last points, with the
     t before the last change. "prl" is PRBench's algorithm 1: the loss is E[relu(loss - t)] / beta with the t
-    after the last change, but at most the minimiser for these points: with t above all losses, an image would
-    have no gradient. "exact" draws once and takes the minimising t for these points.
+    after the last change, limited to the minimiser for these points, because an image with t above all losses
+    would have no gradient. "exact" draws once and uses the minimiser for these points.
     """
 
     name = "cvar"
-    version = 2  # since 2 every image has a gradient: with prl always, with exact also for equal losses
+    version = 2  # since 2 every image has a gradient, with prl, and with exact if losses are equal
 
     beta: float = param(0.5, "The share of losses in the tail.", check="positive")
     tail: str = param(
@@ -53,7 +53,7 @@ class CVaR(Sampled):
     @property
     def unused(self) -> dict[str, str]:
         moves = ("rounds", "tail_lr", "tail_step")
-        return dict.fromkeys(moves, "--tail exact, which moves nothing") if self.tail == "exact" else {}
+        return dict.fromkeys(moves, "--tail exact, which has no moves") if self.tail == "exact" else {}
 
     @property
     def of_whole_batches(self) -> bool:
@@ -71,7 +71,7 @@ class CVaR(Sampled):
         return threshold, self.points(images, draws, self.rounds - 1)
 
     def moved(self, threshold: Tensor, losses: Tensor) -> Tensor:
-        """The thresholds after one step down their gradient; losses (M, N)."""
+        """The thresholds after one step of gradient descent; losses (M, N)."""
         above = losses >= threshold if self.tail == "prl" else losses > threshold
         move = self.tail_lr * (1 - above.to(losses).mean(0) / self.beta)
         return threshold - (move / losses.shape[1] if self.tail_step == "batch" else move)
@@ -84,7 +84,7 @@ class CVaR(Sampled):
         elif self.tail == "prl":
             still = losses.detach()
             threshold = self.moved(threshold.to(losses), still).minimum(quantile(still, self.beta))
-            # A loss equal to the threshold counts, as in `moved`.
+            # A loss equal to the threshold counts as above it, as in `moved`.
             above = (losses - threshold).where(still >= threshold, 0).mean(0) / self.beta
             return LossTerms(above, adversarial=worst)
         above = (losses - threshold).relu().mean(0) / self.beta
@@ -93,7 +93,7 @@ class CVaR(Sampled):
 
 def quantile(losses: Tensor, beta: float) -> Tensor:
     """The t (N,) that minimises t + mean(relu(losses - t)) / beta, for losses (M, N). The slope is 1 - (share
-    above t) / beta, so t is the smallest loss that at most a share beta of them exceeds.
+    above t) / beta, so t is the smallest loss that at most a share beta of the losses exceeds.
     """
     count = len(losses)
     above = min(int(beta * count + 1e-9), count - 1)

@@ -10,7 +10,7 @@ from rbtools.lazy import Tensor, torch
 from rbtools.registry import param
 from rbtools.training.sampled import Sampled
 
-_LARGEST_LOG = 7.0  # log a is found between minus this and this
+_LARGEST_LOG = 7.0  # the search for log a is limited to [-7, 7]
 _BISECTIONS = 40
 
 
@@ -18,10 +18,10 @@ _BISECTIONS = 40
 class EVaR(Sampled):
     """Entropic value at risk of the losses around x: inf over a > 0 of log(E[exp(a * loss)] / q) / a.
 
-    q is the mass of the tail, as in the usual definition (Ahmadi-Javid 2012); PRBench's equation 20 at its
-    own level would divide by 1 - rho. EVaR lies between CVaR of the same tail and the largest loss, and
-    equals the latter if q is at most the share of one sample. log a is found in [-7, 7] for each image, and
-    held constant while the loss is differentiated, which is exact at the minimum.
+    q is the mass of the tail, as in the usual definition (Ahmadi-Javid 2012); PRBench's equation 20, at its
+    level rho, would divide by 1 - rho. EVaR lies between CVaR of the same tail and the largest loss, and
+    equals the largest loss if q is at most the share of one sample. log a is searched in [-7, 7] for each
+    image, and held constant while the loss is differentiated, which is exact at the minimum.
     """
 
     name = "evar"
@@ -38,10 +38,10 @@ class EVaR(Sampled):
 
 
 def best_exponent(losses: Tensor, q: float) -> Tensor:
-    """The a (N,) that minimises log(mean(exp(a * losses)) / q) / a, log a in [-7, 7], for losses (M, N).
+    """The a (N,) with log a in [-7, 7] that minimises log(mean(exp(a * losses)) / q) / a, for losses (M, N).
 
     With K(a) = log mean exp(a * losses) the slope has the sign of a * K'(a) - K(a) + log q, which increases
-    with a (its slope is a * K''): its zero is found by bisection, in float64.
+    with a (its slope is a * K''); bisection finds its zero, in float64.
     """
     losses = losses.double()
     low = torch.full_like(losses[0], -_LARGEST_LOG)

@@ -1,4 +1,4 @@
-"""FGSM-PGI: adversarial training with one step from each example's perturbation of the epoch before."""
+"""FGSM-PGI: adversarial training with one step from each example's perturbation of the previous epoch."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class FGSMPGI(Method[PriorStep]):
     """Single-step training with a prior-guided start (Jia et al. 2022, arXiv:2207.08859;
     jiaxiaojunQAQ/FGSM-PGI): CE(x') + lambda * mean over classes of (z(x') - z(x + eta))^2, z the logits.
 
-    eta is the example's own perturbation of the epoch before, g the gradient of the cross-entropy at
-    x + eta, and x' = project(x + eta + alpha * eps * sign g), onto the ball and [0, 1]. For the next epoch
-    m <- g / mean|g| + prior_decay * m and eta <- project(x + eta + alpha * eps * sign m) - x. That is the
-    paper's FGSM-MEP; with `prior_decay=0` eta is x' - x, its FGSM-EP. Every `reset` epochs, and in the first,
-    eta is eps * sign U(-1, 1) and m is 0. eta lies at the pixels that the network sees: it is neither cropped
-    nor flipped with the image, and x + eta is not clipped, as in the authors' code.
+    eta is the example's own perturbation of the previous epoch, g the gradient of the cross-entropy at x +
+    eta, and x' = project(x + eta + alpha * eps * sign g), onto the ball and [0, 1]. For the next epoch m <- g
+    / mean|g| + prior_decay * m and eta <- project(x + eta + alpha * eps * sign m) - x. This is the paper's
+    FGSM-MEP; with `prior_decay=0` eta is x' - x, the paper's FGSM-EP. Every `reset` epochs, and in the first,
+    eta is eps * sign U(-1, 1) and m is 0. eta belongs to the pixels of the network's input: it is neither
+    cropped nor flipped with the image, and x + eta is not clipped, as in the authors' code.
 
-    It differs from that code in three points. Gradients are normalised for each example, there for a batch.
-    The code takes g in training mode from the pass of the loss; here `inner_mode` decides, and the loss makes
-    a pass of its own (none for lambda 0). eta and m are kept in float16. The code's own label smoothing is
-    --label-smoothing 0.444 for ten classes.
+    It differs from that code in three points. Gradients are normalised for each example, in the code for a
+    batch. The code computes g in training mode, in the pass of the loss; here `inner_mode` gives the mode,
+    and the loss makes its own pass (none if lambda is 0). eta and m are kept in float16. The code's own label
+    smoothing is --label-smoothing 0.444 for ten classes.
 
-    Without `carrying` (a call outside of a training) every batch is one of a first epoch.
+    Without `carrying` (a call outside a training run) every batch is treated as in the first epoch.
     """
 
     name = "fgsm-pgi"
@@ -78,7 +78,7 @@ class FGSMPGI(Method[PriorStep]):
         return CarriedPrior(self, Prior(**state))
 
     def random_prior(self, images: Tensor, draws: Draws) -> Prior:
-        """The prior of a first epoch, and of each `reset` epochs later."""
+        """The prior of the first epoch, and of every `reset`-th epoch after it."""
         upper = draws.child("prior").uniform(tuple(images.shape[1:])) >= 0.5
         signs = torch.where(upper, self.eps, -self.eps).to(images)
         return Prior(signs, torch.zeros_like(images))
@@ -111,8 +111,8 @@ class FGSMPGI(Method[PriorStep]):
 
 
 class CarriedPrior(Method[PriorStep]):
-    """FGSM-PGI in a training: it takes the prior of each example from tensors (examples, C, H, W), which may
-    be on another device, and writes the next one there. The epoch is the draws' offset.
+    """FGSM-PGI in a training run: it reads the prior of each example from tensors (examples, C, H, W), which
+    may be on another device, and writes the next prior there. The epoch is the draws' offset.
     """
 
     def __init__(self, method: FGSMPGI, kept: Prior) -> None:
@@ -132,7 +132,7 @@ class CarriedPrior(Method[PriorStep]):
             values.clamp(-_LARGEST, _LARGEST).to(old.dtype)
             for old, values in zip(kept, result.following, strict=True)
         ]
-        if kept.delta.device != images.device:  # one copy for both, since each copy waits for the device
+        if kept.delta.device != images.device:  # one copy for both, because each waits for the device
             following = list(torch.stack(following).to(kept.delta.device))
         for old, values in zip(kept, following, strict=True):
             old[places] = values

@@ -15,8 +15,8 @@ from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 class Mixed(Adversarial):
     """The multi-objective training of NAS-RobBench-201: (1 - beta) * CE(x) + beta * CE(x').
 
-    `beta=0` is standard training, without an attack, and `beta=1` adversarial training, which made that
-    benchmark's numbers. x' ascends the cross-entropy from a uniform start.
+    `beta=0` is standard training, without an attack, and `beta=1` adversarial training, which was used for
+    that benchmark's numbers. x' ascends the cross-entropy from a uniform start.
 
     `norm` sphere is the adversary of the paper's theory (definition 1): x' lies on the sphere of the image's
     norm, at an L2 distance of at most eps times that norm. Pixels may leave [0, 1] then.

@@ -13,9 +13,9 @@ from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing(Adversarial):
-    """CE + lambda * ||p(x') - p(x)||^2; `classified`: whether the cross-entropy is that of x or of x'.
+    """CE + lambda * ||p(x') - p(x)||^2; `classified`: whether the cross-entropy is at x or at x'.
 
-    p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). With `distance="l2"` too the
+    p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). If also `distance="l2"`, the
     second term is lambda * ||z(x') - z(x)||, z the logits, as in PRBench's code (wellzline/PRBenchmark,
     attack_algorithms.py) on every data set. x' ascends the cross-entropy from a uniform start.
     """
@@ -51,7 +51,7 @@ class Pairing(Adversarial):
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
         if self.extra_pass:
             # PRBench's code computes the logits of the cross-entropy and those of the pair separately, in
-            # this order. The values are the same; BatchNorm's running statistics see three batches.
+            # this order. The values are the same; BatchNorm's running statistics get three batches.
             with torch.no_grad():
                 model(images if self.classified == "clean" else inner_result)
             adversarial, clean = model(inner_result), model(images)
@@ -73,8 +73,8 @@ class Pairing(Adversarial):
 class ALP(Pairing):
     """Adversarial logit pairing (Kannan et al. 2018, arXiv:1803.06373): CE(x') + lambda * ||p(x') - p(x)||^2.
 
-    p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). PRBench's code pairs logits by
-    `distance="l2"`, with lambda 0.01. x' ascends the cross-entropy from a uniform start.
+    p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). PRBench's code pairs logits
+    with `distance="l2"` and lambda 0.01. x' ascends the cross-entropy from a uniform start.
     """
 
     name = "alp"
@@ -85,8 +85,8 @@ class ALP(Pairing):
 class CLP(Pairing):
     """Clean logit pairing as in PRBench's table 2: CE(x) + lambda * ||p(x') - p(x)||^2.
 
-    As ALP, but for the cross-entropy, and lambda 0.3 in PRBench's code. PRBench pairs an image with its own
-    adversarial image; Kannan et al. pair two images drawn at random.
+    As ALP, except for the cross-entropy at x, and for lambda 0.3 in PRBench's code. PRBench pairs an image
+    with its own adversarial image; Kannan et al. pair two images drawn at random.
     """
 
     name = "clp"

@@ -12,11 +12,11 @@ from rbtools.training.base import Adversarial
 class PGDTraining(Adversarial):
     """Adversarial training (Madry et al. 2018, arXiv:1706.06083): CE(x').
 
-    x' ascends the cross-entropy from a uniform start in the ball. With `origin="image"` a step leaves from x,
-    along the gradient at the iterate: one step of the radius (`attack_steps=1`, `step_size` eps or more) is
-    the FGSM training of PRBench's code (wellzline/PRBenchmark, fgsm_loss), x + eps * sign g. A step of twice
-    the radius from the start ends at the same point, except for pixels where g is 0: these stay at the start,
-    not at x.
+    x' ascends the cross-entropy from a uniform start in the ball. With `origin="image"` a step starts from x
+    and follows the gradient at the iterate: one step of the radius (`attack_steps=1`, `step_size` eps or
+    more) is the FGSM training of PRBench's code (wellzline/PRBenchmark, fgsm_loss), x + eps * sign g. A step
+    of twice the radius from the start ends at the same point, except for pixels where g is 0: these stay at
+    the start, not at x.
     """
 
     name = "pgd"

@@ -1,4 +1,4 @@
-"""The base class of the mean and the two risk measures of an image's losses under random perturbations."""
+"""The base class of training on the mean or a risk measure of losses under random perturbations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rbtools.training.base import LossTerms, Method, cross_entropy, noisy
 class Sampled(Method[Any]):
     """The mean or a risk measure of the losses at `samples` uniform points of the ball around each image.
 
-    The points are clipped to [0, 1]. The model is in training mode in all of their passes: BatchNorm sees
-    each sample of the batch.
+    The points are clipped to [0, 1]. The model is in training mode in all passes: each sample of the batch
+    updates BatchNorm.
     """
 
     inner = "noise"

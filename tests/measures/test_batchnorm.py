@@ -123,7 +123,7 @@ def test_the_exact_jacobian_of_an_image_is_refused_where_images_depend_on_each_o
     batch = MeasureBatch(
         images_of(3), ids, draws, Draws(0, "measure.batch", torch.tensor([0])), together=True
     )
-    with pytest.raises(RbError, match="--exact takes each image's Jacobian"):
+    with pytest.raises(RbError, match="--exact computes each image's Jacobian"):
         measured(MEASURES.build("jacobian", exact=True), used("batch"), [batch])
 
 

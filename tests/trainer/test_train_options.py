@@ -361,7 +361,7 @@ def test_the_step_size_of_theorem_1_is_that_of_the_kernels_written_out() -> None
     filters = {**arch, "space": "rescnn", "str": "tanh3/swish5+skip"}
     other = optim.step_size(filters, method, model, images, labels, 3)
     assert other == pytest.approx(min(energies) / ((16 * 5) ** 0.5 * 5 * 6**0.5), rel=1e-3)
-    with pytest.raises(RbError, match="--lr theorem1 divides by the width of a network of fcnn"):
+    with pytest.raises(RbError, match="--lr-rule theorem1 divides by the width of a network of fcnn"):
         optim.step_size({"space": "zoo", "name": "vgg11"}, method, model, images, labels, 3)
     for parameter in model.parameters():
         parameter.data.zero_()
@@ -373,7 +373,7 @@ def test_what_a_drawn_output_and_theorem_1_do_not_go_with() -> None:
     for wrong in ({"ema": 0.9}, {"select": "best", "val": 0.1}, {"patience": 2, "val": 0.1}):
         with pytest.raises(RbError, match="--output random keeps the weights before a random step"):
             recipe.check(Recipe(output="random", **wrong))
-    with pytest.raises(RbError, match="which --method pgd has not"):
+    with pytest.raises(RbError, match="and --method pgd has none"):
         recipe.check_method(Recipe(lr_rule="theorem1"), METHODS.build("pgd"))
     plain = Recipe().config()
     assert "output" not in plain and "lr_rule" not in plain

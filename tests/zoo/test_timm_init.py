@@ -154,7 +154,7 @@ def test_timms_own_weights_come_from_the_cache_of_the_hub_and_never_without_aski
 
 
 def test_weights_that_do_not_fit_are_refused(file: Path, state: dict[str, Tensor], tmp_path: Path) -> None:
-    with pytest.raises(RbError, match=r"--init-file nowhere\.pth is no file"):
+    with pytest.raises(RbError, match=r"--init-file nowhere\.pth is not a file"):
         trained(dataclasses.replace(RECIPE, init_file="nowhere.pth"))
     short = tmp_path / "short.pth"
     torch.save({key: value for key, value in state.items() if "blocks.3." not in key}, short)
