@@ -103,7 +103,7 @@ MISTAKES = {
         "--regularize cutmix": "The regularizer is 'cutmix'. Choose from: cutout, mixup, awp, l2, wci.",
         "--regularize l2 --weight-decay 1e-4": "--weight-decay has no effect with --regularize l2",
         "--l2 1e-4": "--l2 has no effect with no --regularize l2.",
-        "--regularize awp --batch-size 20 --micro-batch 10": "and --micro-batch 10 cuts it in pieces.",
+        "--regularize awp --batch-size 20 --micro-batch 10": "and --micro-batch 10 cuts it into pieces.",
         "--track robust --stop-on wci": "--track has no wci. Add it: --track robust,wci.",
         "--stop-on ntk": "The measure of --stop-on is 'ntk'. Choose from: wci, sharpness.",
         "--val 0 --patience 3": "--patience 3 waits for a better validation, but --val 0",
@@ -113,8 +113,8 @@ MISTAKES = {
         " chooses",
         "--val 1": "--val is 1. It must be a share from 0 to below 1.",
         "--filter chen-lee": "--filter chen-lee is for attacks by steps, and --method erm has none.",
-        "--method pgd --filter chen-lee --filter-rule example --inner-mode train": "whose BatchNorm would"
-        " see them with --inner-mode train. Use --inner-mode eval, or --filter-rule batch.",
+        "--method pgd --filter chen-lee --filter-rule example --inner-mode train": "BatchNorm would use only"
+        " these parts. Use --inner-mode eval, or --filter-rule batch.",
         "--filter-rule example": "--filter-rule has no effect with no --filter.",
         "--method pgd --filter chen-lee --warm-steps 11": "--warm-steps is 11, more than the 10 of",
         "--every 2": "--every has no effect with no --track.",

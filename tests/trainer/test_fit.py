@@ -185,7 +185,7 @@ def test_the_batch_size_of_a_loader_is_taken() -> None:
         ({"method": nn.Linear}, "The method is a type"),
         ({"method": TRADES(), "attack_steps": 3}, "Unknown option of rbtools.fit 'attack_steps'"),
         ({"method": "trades", "eps": 8}, r"8/255 is eps=8 / 255"),
-        ({"normalize": "cifar10"}, "takes no normalize: the normalisation belongs into the model"),
+        ({"normalize": "cifar10"}, "takes no normalize: the normalisation belongs in the model"),
         ({"batch_size": 50}, "there are only 40 training images"),
         ({"device": "cuda:99"}, "device 'cuda:99' cannot be used"),
         ({"world": "2"}, "torchrun started 2 processes"),

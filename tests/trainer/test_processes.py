@@ -128,9 +128,9 @@ def test_two_processes_train_every_method_as_one() -> None:
         ([128, 128, 4], None, 4, None),
         ([128, 6], 2, 2, None),
         ([9], 8, 2, None),
-        ([128, 128, 3], None, 4, r"of 3 images, of which a GPU of 4 has 0\..* last batch of 4 images"),
+        ([128, 128, 3], None, 4, r"of 3 images\. Each of 4 GPUs has 0\..* last batch of 4 images"),
         ([1], 1, 2, r"has 0\."),
-        ([11], 2, 2, r"of 11 images, of which a GPU of 2 has 5 or 6: 2 or 3 pieces of micro=2\."),
+        ([11], 2, 2, r"of 11 images\. Each of 2 GPUs has 5 or 6: 2 or 3 pieces of at most 2\."),
     ],
 )
 def test_batches_of_which_a_gpu_would_wait_in_vain_are_refused(
@@ -149,5 +149,5 @@ def test_a_training_is_refused_before_its_first_step(monkeypatch: pytest.MonkeyP
     for name, answer in (("count", 4), ("rank", 0), ("broadcast", None)):
         monkeypatch.setattr(distributed, name, lambda *_, answer=answer: answer)
     monkeypatch.setattr(loop, "train_epoch", lambda *_: pytest.fail("it began to train"))
-    with PretendDevice(), pytest.raises(RbError, match="a batch of 2 images, of which a GPU of 4 has 0"):
+    with PretendDevice(), pytest.raises(RbError, match=r"of 2 images\. Each of 4 GPUs has 0"):
         trained_for(10, METHODS.build("erm"), "cuda", batch_size=38)
