@@ -212,7 +212,7 @@ REFUSED = {
     "arch --from-checkpoint bare.pt --space zoo": "--space chooses architectures of a space",
     "arch --from-checkpoint bare.pt --unique": "--unique chooses architectures",
     "arch --from-checkpoint bare.pt --arch resnet81": "--arch: Unknown model 'resnet81'",
-    "arch --normalize none": "--normalize is about a file of weights. Add --from-checkpoint",
+    "arch --normalize none": "--normalize describes a file of weights. Add --from-checkpoint",
     "arch --arch torchvision:resnet5": "Unknown torchvision model 'resnet5'. Did you mean",
     "arch --arch torchvisio:resnet50": "Unknown space 'torchvisio'. Did you mean 'torchvision'?",
     "arch --arch timm:": "'timm:' names no network",

@@ -193,7 +193,7 @@ def test_digits_are_one_channel_of_8x8() -> None:
         ("--seed -1", "-1 is less than 0"),
         ("--dataset digit", "Unknown data set 'digit'. Did you mean 'digits'?"),
         ("--dataset imagefolder:nowhere", "The image folder nowhere does not exist."),
-        ("results.jsonl", "so results.jsonl means nothing. Did you mean --from-checkpoint?"),
+        ("results.jsonl", "so results.jsonl has no use. Did you mean --from-checkpoint?"),
     ],
 )
 def test_wrong_use_is_one_line(words: str, message: str) -> None:

@@ -86,8 +86,8 @@ def test_tolerances_are_shares() -> None:
         ("--confidence 95", "0.95 is 95 %. Did you mean 0.95?"),
         ("--confidence 0.3", "is not in [0.5, 1)"),
         ("--rho 0.1,0 --passes above", "no PR is above 1"),
-        ("--sampling rare --require-decided", "--require-decided does not go with it"),
-        ("--sampling rare --denominator all", "--denominator all does not go with it"),
+        ("--sampling rare --require-decided", "does not support --require-decided."),
+        ("--sampling rare --denominator all", "does not support --denominator all."),
         ("--sampling rare --floor 0", "--floor is 0. Expected a probability in (0, 1)"),
         ("--sampling rare --gamma 0:0.1:3", "--sampling rare needs a --gamma above 0"),
     ],
@@ -104,8 +104,8 @@ def test_too_few_samples_get_a_note_and_are_refused_where_certainty_is_asked_for
     chosen = "--gamma 0.1 --n 4 --samples"
     note = (
         "rb-pr: note: 100 samples cannot show a failure rate below 0.01: at 95 % that takes 299, all of them"
-        ' correct. "undecided" in evals counts the images that stay open. ProbAcc is'
-        " biased by that; its interval is of the images' true PR.\n"
+        ' correct. "undecided" in evals counts the undecided images. They bias ProbAcc, but its'
+        " interval is valid for the images' true PR.\n"
     )
     result = run(f"{chosen} 100 --rho 0.05,0.01", known["erm"])
     assert result.stderr.endswith(note)

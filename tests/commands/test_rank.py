@@ -400,7 +400,7 @@ def test_seeds_first_and_then_all_else() -> None:
 def test_a_group_for_records_without_the_field() -> None:
     some = [*SEEDS[:1], record("x", metrics={"acc": 0.5})]
     result = run("--by acc --aggregate-by train.method", some)
-    assert result.stderr == "rb-rank: warning: 1 record without train.method, in a group of their own.\n"
+    assert result.stderr == "rb-rank: warning: 1 record without train.method, merged as a separate group.\n"
 
 
 def test_expressions_have_deviations_too() -> None:
@@ -539,7 +539,7 @@ WRONG = {
     "--aggregate seeds": "--aggregate: no record has 'seeds'. Did you mean 'seed'?",
     '--where "train.method in [pgd]"': "field 'pgd'. A text stands in quotes: 'pgd'. Metrics: ",
     "--pareto acc,fgsm": "There is no metric or field 'fgsm'.",
-    "--pivot train.method --aggregate-by dataset": "--pivot and --aggregate-by both say what the rows are.",
+    "--pivot train.method --aggregate-by dataset": "--pivot and --aggregate-by both define the rows.",
     "--pivot train.method --top 1": "--top needs a ranking, but --pivot keeps the order.",
     "--pivot train.method --ci": "--ci needs a ranking, but --pivot keeps the order.",
     "--aggregate-by *": "--aggregate-by: Expression '*' does not parse",
@@ -605,7 +605,7 @@ def test_merging_results_of_other_numbers_of_images_is_said() -> None:
 
 def test_a_mean_over_values_of_other_numbers_of_images_is_said() -> None:
     seeds = [{**of_images("a", acc=n), "train": {"seed": seed}} for seed, n in enumerate((50, 200))]
-    words = "a mean of acc is over values of 50 to 200 images."
+    words = "a mean of acc is over values from 50 to 200 images."
     for fields in ("--aggregate=seed", "--aggregate-by=arch.name"):
         assert words in run(f"--by acc {fields}", seeds).stderr
         assert words not in run(f"--by acc {fields}", seeds[:1] * 2).stderr

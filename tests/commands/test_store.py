@@ -113,7 +113,7 @@ def test_ls_of_an_empty_store_says_so() -> None:
     Path("rb-store").mkdir()
     result = run("ls")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.endswith("rb-store holds no results yet.\n")
+    assert result.stderr.endswith("rb-store contains no results yet.\n")
 
 
 # --- du -------------------------------------------------------------------------------------------

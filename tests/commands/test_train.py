@@ -173,7 +173,7 @@ WRONG = {
     "--seed 1,-2": "--seed has -2. Expected whole numbers from 0 on, such as 0,1,2.",
     "--schedule step --milestones 7.5": "--milestones has 7.5. Expected whole numbers",
     "--schedule step": "no milestones. Give the epochs, such as --milestones 75,90.",
-    "--store none": "--store none leaves no place for the checkpoints",
+    "--store none": "With --store none, checkpoints cannot be stored.",
     "--optimizer sgd --momentum 0.8": "--momentum has no effect with --schedule onecycle",
     "--schedule cosine --decay 0.5": "--decay has no effect with --schedule cosine, which has no"
     " milestones. Leave out one, or change the other.",

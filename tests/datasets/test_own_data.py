@@ -112,7 +112,7 @@ def test_rb_arch_sizes_networks_for_it() -> None:
     record = one(CliRunner().invoke(arch, [*words, "--allow-code"]))
     assert record["dataset"] == "python:own_flat:Flat"
     alone = CliRunner().invoke(arch, ["--index", "5", "--allow-code"])
-    assert alone.exit_code == 2 and "is about a file of weights" in alone.stderr
+    assert alone.exit_code == 2 and "describes a file of weights" in alone.stderr
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,6 @@ def test_sources_at_the_command_line(networks: dict[str, Any]) -> None:
         alone = one(run("attack", f"transfer --from {letter}.jsonl {how}", [record_of("d")]))
         assert first["metrics"][name] <= alone["metrics"][name]
     twice = run("attack", f"transfer --from a.jsonl,b.jsonl,a.jsonl {how}", [record_of("d")])
-    assert twice.exit_code == 2 and f"--from names the checkpoint {named('a')[:19]}... twice" in twice.stderr
+    assert twice.exit_code == 2 and f"the checkpoint {named('a')[:19]}... twice" in twice.stderr
     absent = run("attack", f"transfer --from a.jsonl,none.jsonl {how}", [record_of("d")])
     assert absent.exit_code == 2 and "--from: none.jsonl does not exist" in absent.stderr
