@@ -20,7 +20,7 @@ FORMATS = ("jsonl", "table", *render.RENDERERS)
 
 def where_param() -> Any:
     """The field of --where."""
-    return param(None, "Only records for which this holds: 'acc > 0.8'.", metavar="EXPR")
+    return param(None, "Only records that meet this condition: 'acc > 0.8'.", metavar="EXPR")
 
 
 def form_param() -> Any:

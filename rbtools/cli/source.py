@@ -36,43 +36,43 @@ class RecordSource:
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
     errors: str = param(
         "pass",
-        "At a bad line or a record that failed: pass it on, process it again if it failed before"
-        " (retry), or stop.",
+        "What to do with a bad line or a failed record: pass it on, or stop. retry: process records again"
+        " that failed before.",
         metavar="[pass|retry|stop]",
     )
     merge: bool = param(
         True,
-        "Merge records of the same model; if several have a metric, the value from more images counts.",
+        "Merge records of the same model; if several contain a metric, the value from more images counts.",
     )
     allow_empty: bool = param(
-        False, "End with status 0 instead of 3 if no records come in.", flags=("--allow-empty",)
+        False, "Exit with status 0 instead of 3 if no records come in.", flags=("--allow-empty",)
     )
-    in_place: bool = param(False, "Write the records back into the one FILE given.", flags=("--in-place",))
+    in_place: bool = param(False, "Write the records back to FILE.", flags=("--in-place",))
     shard: str | None = param(
         None,
-        "Only every N-th result, from the I-th on (1/4 to 4/4), or with --checkpoint its share of the tiles"
-        " (batches); auto: the shard of this Slurm task. I/N:places writes a line in place of each result of"
-        " another shard, so that the files of all shards can be joined line by line.",
+        "Compute only every N-th result, starting with the I-th (1/4 to 4/4), or with --checkpoint a share of"
+        " the batches; auto: the shard of this Slurm task. With I/N:places, each result of another shard gets"
+        " a placeholder line, so that the files of all shards can be joined line by line.",
         metavar="I/N",
     )
     checkpoint: str | None = param(
         None,
-        "Evaluate this checkpoint; no records are read. Published weights have names:"
-        " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS]; --download fetches them.",
+        "Evaluate this checkpoint; no records are read. Published weights can be given by name:"
+        " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS]. --download fetches them.",
         metavar="FILE",
     )
     arch: str | None = param(
         None,
-        "Its architecture: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME,"
-        " repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION; preactresnet18:shortcut=input for a"
-        " variant.  [default: recognised in the file]",
+        "Architecture of the checkpoint: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME,"
+        " repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION; with options for a variant:"
+        " preactresnet18:shortcut=input.  [default: recognised from the file]",
         metavar="NAME",
     )
     normalize: str | None = param(
         None,
-        "Its normalisation, if the file has none: numbers such as 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10,"
-        " imagenet ..., or per-image.  [default: the published one that fits 256 images clearly best, if"
-        " any; none for python:]",
+        "Normalisation of the checkpoint's inputs, if the file does not contain it: numbers such as"
+        " 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10, imagenet ..., or per-image.  [default: the published one"
+        " that fits 256 images clearly best, if any; none for python:]",
         metavar="MEAN STD|none|NAME",
     )
     takes_checkpoint: bool = False  # whether the tool has --checkpoint
