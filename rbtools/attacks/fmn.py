@@ -24,16 +24,16 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class FMN(MinimalNormAttack):
-    """The fast minimum-norm attack (Pintor et al. 2021, arXiv:2102.12827, algorithm 1) without a target.
+    """The fast minimum-norm attack (Pintor et al. 2021, arXiv:2102.12827, algorithm 1), untargeted.
 
-    It minimises the margin z_y - max of the others within a ball of each example's own radius. Where the
-    point is adversarial the radius shrinks by the share gamma; else it grows by gamma, or, before the first
-    adversarial point, to the distance at which the linearised margin is zero. Where that is nearer than
-    the radius grown by gamma, it grows by gamma too: else clipping to the box, which shortens every step, can
-    keep the search from reaching the boundary (the paper's rule finds nothing for most images of digits in
-    L2). Step length and gamma fall along half a cosine. eps has no part in the search: it only says up to
-    which distance an adversarial example counts. `run` returns the distances themselves as "distance"
-    (infinite if there is none).
+    It minimises the margin z_y - max of the others within a ball whose radius differs for each example. If
+    the point is adversarial, the radius shrinks by the factor 1 - gamma; else it grows by 1 + gamma, or,
+    before the first adversarial point, to the distance at which the linearised margin is zero. If that
+    distance is smaller than the grown radius, the radius also grows by 1 + gamma: clipping to the box
+    shortens every step, and could otherwise keep the search from reaching the boundary (the paper's rule
+    finds nothing for most images of digits in L2). Step size and gamma decrease along half a cosine. The
+    search does not use eps: only adversarial examples within eps count as a success. `run` also returns the
+    distances as "distance" (infinite if there is no adversarial example).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Examples
     without an adversarial example within eps come back unchanged.
@@ -46,8 +46,8 @@ class FMN(MinimalNormAttack):
     eps: float = 8 / 255
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
-    step_size: float = param(1.0, "L2 length of the first step.", check="positive")
-    last_step_size: float = param(0.01, "L2 length of the last step.", check="positive")
+    step_size: float = param(1.0, "L2 size of the first step.", check="positive")
+    last_step_size: float = param(0.01, "L2 size of the last step.", check="positive")
     gamma: float = param(0.05, "Relative change of the radius in the first step.", check="positive")
     last_gamma: float = param(0.001, "Relative change of the radius in the last step.", check="positive")
 

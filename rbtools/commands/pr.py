@@ -44,8 +44,8 @@ class PROptions:
     noise: str = param("uniform", f"Kinds of noise: {', '.join(NOISES)}.", metavar="LIST")
     passes: str = param(
         "at-least",
-        "When an image passes: if its PR is 1 - rho or more (at-least, PRBench's text), or if its PR is above"
-        " 1 - rho (above, PRBench's code and advbench).",
+        "Whether an image passes if its PR is 1 - rho or more, at-least (text), or only if it is more than"
+        " 1 - rho, above (PRBench's code, advbench).",
         choices=("at-least", "above"),
     )
     confidence: float = param(0.95, "Confidence of intervals and of decisions on an image.", metavar="SHARE")

@@ -13,8 +13,8 @@ from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 class NASI(Measure):
     """Squared length of the gradient of a batch's mean cross-entropy, at initialisation.
 
-    Shu et al. 2022 (arXiv:2109.00817) approximate the trace norm of the neural tangent kernel by it, inside a
-    differentiable search. That search does not rank architectures by this score. BatchNorm takes the batch's
+    Shu et al. 2022 (arXiv:2109.00817) use it to approximate the trace norm of the neural tangent kernel in a
+    differentiable search. That search does not rank architectures by this score. BatchNorm uses the batch's
     statistics.
     """
 
@@ -32,8 +32,8 @@ class NASI(Measure):
 class GradNorm(NASI):
     """Euclidean length of the gradient of a batch's mean cross-entropy with respect to all weights.
 
-    As in Abdelfattah et al. 2021 (arXiv:2101.08134), but of the whole gradient, where their code adds up
-    the lengths of its layers; their networks are in training mode. At initialisation.
+    As in Abdelfattah et al. 2021 (arXiv:2101.08134), at initialisation. Here it is the length of the whole
+    gradient; their code adds up the lengths of the layers. Their networks are in training mode.
     """
 
     name = "grad_norm"

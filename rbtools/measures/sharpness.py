@@ -12,10 +12,11 @@ from rbtools.registry import param
 
 @dataclass(frozen=True, kw_only=True)
 class Sharpness(Measure):
-    """Cross-entropy on adversarial images at adversarially perturbed weights, minus that at the weights.
+    """Cross-entropy on adversarial images at perturbed weights, minus that at the unchanged weights.
 
-    Wu et al. 2020 (arXiv:2004.05884): each weight of a convolution or a linear layer takes one step along its
-    gradient, of `gamma` times its own length. The adversarial images are made on the unchanged model.
+    Wu et al. 2020 (arXiv:2004.05884): each weight tensor of a convolution or a linear layer is moved one step
+    along its gradient; the norm of the step is `gamma` times the norm of the tensor. The adversarial images
+    are made on the unchanged model.
     """
 
     name = "sharpness"
@@ -23,7 +24,9 @@ class Sharpness(Measure):
     less_is_better = True
     attacks = 1
 
-    gamma: float = param(0.01, "The step's length, as a share of the weight's.", check="positive")
+    gamma: float = param(
+        0.01, "Norm of the step, relative to the norm of the weight tensor.", check="positive"
+    )
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         names = list(derivatives.layers(model).values())
