@@ -39,14 +39,14 @@ class Smooth(Registered):
     SELECT: ClassVar[str] = "smooth.select"
     ESTIMATE: ClassVar[str] = "smooth.estimate"
 
-    sigma: float = param(0.25, "Standard deviation of the noise, on [0, 1].", check="positive")
-    alpha: float = param(0.001, "Error probability of an image's certificates.", check="positive")
+    sigma: float = param(0.25, "Standard deviation of the noise, for pixels in [0, 1].", check="positive")
+    alpha: float = param(0.001, "Error probability of the certificates of an image.", check="positive")
     samples: int = param(
-        100_000, "Noisy copies of each image; with --adaptive, at most.", bounds=f"[1, {1 << 23}]"
+        100_000, "Noisy copies of each image; with --adaptive, the most.", bounds=f"[1, {1 << 23}]"
     )
-    select: int = param(100, "Noisy copies that select the class, before these.", check="positive")
+    select: int = param(100, "Additional noisy copies, which select the class.", check="positive")
     adaptive: bool = param(
-        False, "Stop an image as soon as its list of --eps is decided.", flags=("--adaptive",)
+        False, "Stop sampling an image when all distances in --eps are decided.", flags=("--adaptive",)
     )
 
     def __post_init__(self) -> None:

@@ -47,7 +47,8 @@ class Corruption(Registered):
 
     constants: str = param(
         "auto",
-        f"Severity constants of CIFAR-10-C or ImageNet-C, or by size (CIFAR up to {CIFAR_UP_TO} pixels).",
+        "Severity constants: those of CIFAR-10-C, those of ImageNet-C, or auto: by image size (CIFAR up to"
+        f" {CIFAR_UP_TO} pixels).",
         choices=("auto", "cifar", "imagenet"),
     )
 

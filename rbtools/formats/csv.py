@@ -33,7 +33,7 @@ class CSV(Tabular):
 
     delimiter: str = param(",", "Separator of cells: one character, or tab.")
     raw: bool = param(
-        False, "Cells as they are, for programs; else texts such as =x are quoted for spreadsheets."
+        False, "Write cells unchanged, for programs; else quote texts such as =x, for spreadsheets."
     )
 
     def frame(self, content: bytes) -> pandas.DataFrame:

@@ -45,7 +45,7 @@ class Hub(WrittenOnly):
     one_file: ClassVar[bool] = False
 
     hub_dataset: str = param(
-        "", "Id of the data set on the Hub, such as uoft-cs/cifar10; known for published ones.", metavar="ID"
+        "", "Id of the data set on the Hub: uoft-cs/cifar10; not needed for published ones.", metavar="ID"
     )
     hub_license: str = param("", "License of the model, such as mit.", metavar="NAME")
 

@@ -37,7 +37,7 @@ class MLflow(WrittenOnly):
     version: ClassVar[int] = 1
     one_file: ClassVar[bool] = False
 
-    experiment: str = param("rbtools", "Experiment of the runs.", metavar="NAME")
+    experiment: str = param("rbtools", "Name of the experiment that contains the runs.", metavar="NAME")
 
     def unit(self, record: Record) -> Record:
         numbers_of(record)

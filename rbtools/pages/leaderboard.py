@@ -27,7 +27,7 @@ class Leaderboard:
     name: ClassVar[str] = "leaderboard"
     endings: ClassVar[tuple[str, ...]] = ("html", "htm")
 
-    title: str = param("Leaderboard", "What stands above the page.")
+    title: str = param("Leaderboard", "Title of the page.")
 
     def draw(self, records: Iterable[dict[str, Any]]) -> str:
         """The page. Raises RbError where there are no records, or none has a metric."""

@@ -35,7 +35,7 @@ class Bars(weightings.Composed):
 
     name: ClassVar[str] = "bars"
 
-    top: int = param(20, "Number of records, the best by the first weighting.", check="positive")
+    top: int = param(20, "Number of records to draw: the best by the first weighting.", check="positive")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         if self._as_values:

@@ -31,7 +31,7 @@ class SearchPlot(Drawing):
 
     name: ClassVar[str] = "search"
 
-    log_x: bool = param(False, "Logarithmic horizontal axis, which shows the first queries.")
+    log_x: bool = param(False, "Logarithmic horizontal axis, to show the first queries.")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         searches = [search for record in records if (search := _search(record)) is not None]

@@ -46,22 +46,22 @@ class Box(weightings.Composed):
 
     metric: str | None = param(
         None,
-        "Metrics and expressions with commas, globs among them; with --weightings those of the score, as"
-        " rb-score takes them.  [default: acc, and all accuracies under attacks and corruptions]",
+        "Metrics, globs and expressions, separated by commas; with --weightings, those of the score, as for"
+        " rb-score.  [default: acc, and all accuracies under attacks and corruptions]",
         metavar="EXPR",
     )
     group: str | None = param(
         None,
-        "A box for each group of records that agree in this, such as train.method.  [default: train.method"
-        " with --weightings]",
+        "Draw a box for each group of records that agree in this field, such as train.method.  [default:"
+        " train.method with --weightings]",
         metavar="EXPR",
     )
     facet: str | None = param(
-        None, "Panels for groups of records that agree in these, such as dataset,arch.name.", metavar="LIST"
+        None, "Draw a panel for each group of records that agree in these fields.", metavar="LIST"
     )
-    together: bool = param(False, "One panel for all metrics, not one for each attack or corruption.")
+    together: bool = param(False, "Draw one panel for all metrics, not one for each attack or corruption.")
     n_classes: int | None = param(
-        None, "Classes of the data set, for the line of chance.  [default: the data set's]", check="positive"
+        None, "Number of classes, for the line of chance.  [default: the data set's]", check="positive"
     )
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:

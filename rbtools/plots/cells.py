@@ -56,15 +56,15 @@ class CellsPlot(Drawing):
 
     by: str | None = param(
         None,
-        "Metric or expression that decides which are the best, or several with commas.  [default: score, else"
-        " the metric evaluated last; none is needed without --top]",
+        "With --top: metric or expression that ranks the cells, or several with commas.  [default: score,"
+        " else the metric that was evaluated last]",
         metavar="EXPR",
     )
-    top: int | None = param(None, "Number of best cells.  [default: all]", check="positive")
+    top: int | None = param(None, "Draw only this number of best cells.  [default: all]", check="positive")
     view: str | None = param(
         None,
-        "A count of operations, a graph of each cell, a grid with a row for each cell and a column for each"
-        " edge, or the network around the cells.  [default: graph for one record]",
+        "What to draw: counts of operations, a graph of each cell, a grid with a row for each cell and a"
+        " column for each edge, or the network around the cells.  [default: graph for one record]",
         choices=("operations", "graph", "grid", "network"),
     )
 

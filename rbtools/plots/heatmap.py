@@ -39,12 +39,12 @@ class Heatmap(Drawing):
 
     metric: str = param(
         "*",
-        "Metrics and expressions with commas, globs among them; --rows, --cols for a part.",
+        "Metrics, globs and expressions, separated by commas; --rows and --cols choose a part of them.",
         metavar="EXPR",
     )
     rows: str | None = param(None, "Metrics of the rows.  [default: --metric]", metavar="EXPR")
     cols: str | None = param(None, "Metrics of the columns.  [default: --metric]", metavar="EXPR")
-    kind: str | None = param(None, "Which correlation.  [default: spearman]", choices=("spearman", "kendall"))
+    kind: str | None = param(None, "Rank correlation.  [default: spearman]", choices=("spearman", "kendall"))
 
     @staticmethod
     def adopt(line: dict[str, Any]) -> bool:

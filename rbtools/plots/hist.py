@@ -33,7 +33,7 @@ class Histogram(Drawing):
 
     metric: str | None = param(
         None,
-        "Metrics and expressions with commas, globs among them.  [default: score, else the metric"
+        "Metrics, globs and expressions, separated by commas.  [default: score, else the metric that was"
         " evaluated last]",
         metavar="EXPR",
     )

@@ -42,19 +42,23 @@ class Ranks(Drawing):
 
     metric: str | None = param(
         None,
-        "Metrics and expressions with commas, globs among them.  [default: acc, and of the accuracies"
-        " that most records have the one evaluated last]",
+        "Metrics, globs and expressions, separated by commas.  [default: acc, and the last evaluated of the"
+        " accuracies that most records have]",
         metavar="EXPR",
     )
     by: str | None = param(
-        None, "What orders the records in view shared.  [default: the first of --metric]", metavar="EXPR"
+        None, "With --view shared: the metric to sort by.  [default: the first of --metric]", metavar="EXPR"
     )
-    view: str = param("shared", "Whose order, or how it changes.", choices=("shared", "own", "changes"))
+    view: str = param(
+        "shared",
+        "One order for all metrics, one for each metric (own), or the changes between them.",
+        choices=("shared", "own", "changes"),
+    )
 
     join: str | None = param(
-        None, "Join sets of records by this, such as arch.index, and rank them in each set.", metavar="EXPR"
+        None, "Join sets of records by this field (arch.index), and rank in each set.", metavar="EXPR"
     )
-    sets: str = param("dataset", "With --join: what the sets differ in.", metavar="EXPR")
+    sets: str = param("dataset", "With --join: the field that distinguishes the sets.", metavar="EXPR")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         names = self._names(records)
