@@ -19,15 +19,15 @@ class Smooth(Registered):
     """Randomised smoothing (Cohen, Rosenfeld and Kolter 2019, arXiv:1902.02918): L2 certificates for any
     network, by sampling.
 
-    They are not for the network itself, which attacks evaluate, but for the smoothed classifier. It gives the
-    network's most frequent class under Gaussian noise of standard deviation --sigma, or
-    abstains. The network does best if it was trained on this noise: rb-train --method corruption --noise
-    gaussian --sigma 0.25. Some copies select the class, others bound its probability, each certificate with
-    an error probability of --alpha. Copies are classified by the network itself in float32; rounding in noise
-    and network is not covered.
+    The certificates are not for the network itself, which attacks evaluate, but for the smoothed classifier.
+    It returns the network's most frequent class under Gaussian noise of standard deviation --sigma, or
+    abstains. The network works best if it was trained on this noise: rb-train --method corruption --noise
+    gaussian --sigma 0.25. Some noisy copies select the class, others bound its probability. The error
+    probability of a certificate is --alpha. The network classifies the copies in float32; rounding in the
+    noise and the network is not covered.
 
-    With --adaptive an image gets no more copies as soon as all distances of --eps are decided. The error
-    probability of all its certificates together is --alpha; a few images near a limit are not certified
+    With --adaptive, sampling of an image stops as soon as all distances in --eps are decided. The error
+    probability of all its certificates together is --alpha. A few images near a limit are not certified
     although all copies would certify them.
     """
 

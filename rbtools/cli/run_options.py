@@ -115,7 +115,7 @@ class RunOptions:
         "  [default: for each stage the choice that gives the strongest attack]",
         choices=("none", "identity", "own"),
     )
-    split: str = param("test", "Split of the data set to evaluate on.")
+    split: str = param("test", "Split of the data set.")
     weights: str | None = param(
         None,
         "Folder of published nasbench201 weights, for records without a checkpoint. Its files are named by"

@@ -36,8 +36,8 @@ class RecordSource:
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
     errors: str = param(
         "pass",
-        "What to do with a bad line or a failed record: pass it on, or stop. retry: process records again"
-        " that failed before.",
+        "What to do with a bad line or a failed record: pass it on, process it again if it failed before"
+        " (retry), or stop.",
         metavar="[pass|retry|stop]",
     )
     merge: bool = param(

@@ -57,8 +57,8 @@ class PROptions:
     )
     sampling: str = param(
         "fixed",
-        "fixed: --samples copies. adaptive: compute only ProbAcc, by a sequential test that stops sampling an"
-        " image as soon as it is decided whether it passes.",
+        "fixed: --samples copies of each image; adaptive: only ProbAcc, by a sequential test that stops"
+        " sampling an image as soon as it is decided.",
         choices=("fixed", "adaptive"),
     )
     require_decided: bool = param(
@@ -118,9 +118,9 @@ class RareOptions(PROptions):
 
     sampling: str = param(
         "fixed",
-        "fixed: --samples copies. adaptive: compute only ProbAcc, by a sequential test that stops sampling an"
-        " image as soon as it is decided. rare: estimate for each image a failure probability that is too"
-        " small for plain sampling, by adaptive multilevel splitting.",
+        "fixed: --samples copies of each image; adaptive: only ProbAcc, by a sequential test that stops"
+        " sampling an image as soon as it is decided; rare: failure probabilities that are too small for plain"
+        " sampling, by adaptive multilevel splitting.",
         choices=("fixed", "adaptive", "rare"),
     )
     particles: int = param(200, "With rare: number of particles.", bounds="[20, inf)")

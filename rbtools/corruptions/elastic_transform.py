@@ -16,8 +16,8 @@ Constant = tuple[float, float, float]
 class ElasticTransform(Corruption):
     """A random affine map, then a smooth random displacement; constants (strength, sigma, affine).
 
-    They are shares of the side: of its length with the constants of CIFAR-10-C (so of 32 pixels there), of
-    244/224 of it with those of ImageNet-C. Three points are moved by up to `affine`; the displacement is
+    They are fractions of the image's side (32 pixels) with the constants of CIFAR-10-C, and of 244/224 of the
+    side with those of ImageNet-C. Three points are moved by up to `affine`; the displacement is
     `strength` times uniform noise blurred by `sigma`. With its constants it changes CIFAR images less at
     higher severities, and at severity 1 not elastically at all, as in the published archive.
     """

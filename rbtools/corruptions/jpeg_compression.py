@@ -12,7 +12,7 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class JpegCompression(Corruption):
-    """Compressed as JPEG by Pillow at quality c, on the CPU. Images without three channels are compressed
+    """JPEG compression by Pillow with quality c, on the CPU. Images without three channels are compressed
     channel by channel, as greyscale.
     """
 

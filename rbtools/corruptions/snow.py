@@ -14,7 +14,7 @@ Constant = tuple[float, float, float, float, int, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Snow(Corruption):
-    """A layer of motion-blurred flakes, added as it is and turned by 180 degrees, on a whitened image.
+    """Add a layer of motion-blurred flakes, and the same layer rotated by 180 degrees, to a whitened image.
 
     Constants: mean and deviation of the noise that flakes are made of, its zoom, the level below which there
     is none, radius and sigma of the motion blur (at -135 to -45 degrees), and how much of the image stays.

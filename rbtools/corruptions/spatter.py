@@ -21,7 +21,7 @@ LOW, HIGH = 50, 150  # the lower and the upper threshold of edges
 
 @dataclass(frozen=True, kw_only=True)
 class Spatter(Corruption):
-    """Drops of water (shaded from their edges inward) or mud. One of the four extra corruptions.
+    """Drops of water (shaded from their edges inward) or mud. One of the benchmark's four extra corruptions.
 
     Constants: mean and deviation of the noise that drops are made of, its blur, the level above which
     there is a drop, how strong the water is or how blurred the mud, and 1 for mud.

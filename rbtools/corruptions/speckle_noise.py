@@ -11,7 +11,8 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class SpeckleNoise(Corruption):
-    """x + x N(0, c^2), every pixel and channel by itself. One of the four extra corruptions."""
+    """x + x * N(0, c^2), independently for every pixel and channel. One of the benchmark's four extra
+    corruptions."""
 
     name = "speckle_noise"
     random = True

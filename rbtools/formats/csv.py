@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CSV(Tabular):
-    """A table with a header: a row is a record, a column a metric or a field.
+    """A table with a header; each row is a record, each column a metric or a field.
 
     A column named dataset, checkpoint, arch.NAME, train.NAME or record.PATH is that field, any other one with
     numbers is a metric of that name; --map overrides that, --map '-' leaves a column out. Numbers may have a

@@ -22,7 +22,7 @@ MOST_LINES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlot(Drawing):
-    """The best value so far over the queries of searches (rb-search), a line for each algorithm.
+    """The best value so far over the queries of searches (rb-search), with a line for each algorithm.
 
     Lines are means over the runs, bands their 95 % intervals. The optimum of the table is dotted.
 

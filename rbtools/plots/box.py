@@ -31,12 +31,12 @@ Boxes = tuple[str, str, list[str], list[list[float]], list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Box(weightings.Composed):
-    """Distributions of metrics over records: a panel for each attack or corruption. A box is the middle half
-    of the records, its line their median; whiskers reach the last record within 1.5 times the box's height.
-    Up to five records are shown as points.
+    """Distributions of metrics over records, with a panel for each attack or corruption. A box shows the
+    middle half of the records, the line in it their median. Whiskers reach the last record within 1.5 times
+    the height of the box. Five records or fewer are shown as points.
 
-    With --group the boxes of a panel are groups of records, and each metric has a panel. With --weightings
-    each weighting of the composite score (see rb-score) has one: PRBench's figure 6 is --preset prbench
+    With --group each metric has a panel, with a box for each group of records. With --weightings each
+    weighting of the composite score (see rb-score) has a panel: PRBench's figure 6 is --preset prbench
     --weightings prbench --within dataset,arch.name.
 
     Needs one metric or more: the accuracies under attacks and corruptions, or those of --metric.

@@ -43,11 +43,11 @@ _SHRINK = (9, 9, 9, 9, 19, 9)
 
 @dataclass(frozen=True, kw_only=True)
 class CellsPlot(Drawing):
-    """Cells of NAS-Bench-201: the operations on each edge of the best, or single cells as graphs.
+    """Cells of NAS-Bench-201: the operations on each edge of the best cells, or single cells as graphs.
 
-    One record is drawn as a graph, several as a count of operations. Edges of a graph that lie on no path
-    from input to output are pale. With several expressions in --by the best of each is a graph, with its edit
-    distances (edges that differ) to the others below it.
+    One record is drawn as a graph, several as a count of operations. Edges that are not on a path from input
+    to output are pale. With several expressions in --by, the best cell by each is drawn as a graph, with its
+    edit distances (numbers of different edges) to the other cells below it.
 
     Needs architectures of NAS-Bench-201; with --top or several --by their metrics, too.
     """

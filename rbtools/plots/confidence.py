@@ -27,7 +27,7 @@ Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> details of t
 
 @dataclass(frozen=True, kw_only=True)
 class Confidence(Drawing):
-    """Confidences of evaluations that were made with --detail: medians over records, and their middle 80 %.
+    """Confidences of evaluations with --detail, as medians and middle 80 % over the records.
 
     Over the distance: the mean of the largest probability, of correct and of wrong predictions. By
     prediction: these two against each other, a point for each distance, which stands above it. By class, for

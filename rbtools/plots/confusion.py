@@ -23,7 +23,7 @@ _LEAST = 2.2  # inches of a matrix
 
 @dataclass(frozen=True, kw_only=True)
 class Confusion(Drawing):
-    """Confusion matrices of evaluations that were made with --detail, summed over the records.
+    """Confusion matrices of evaluations with --detail, summed over the records.
 
     Rows are true classes. Colours and numbers are shares of a row, so that the diagonal is the accuracy
     within a class.

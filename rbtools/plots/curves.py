@@ -65,8 +65,8 @@ class Names(NamedTuple):
 class CurvesPlot(Drawing):
     """A line for each record: PR over gamma, ProbAcc over rho, accuracy over eps, and so on.
 
-    Shades are 95 % intervals, and bars the standard deviations of means (rb-rank --aggregate). Of more
-    than 16 records in a panel the median and the middle 80 % are shown.
+    Shades are 95 % intervals, and bars the standard deviations of means (rb-rank --aggregate). If a panel
+    has more than 16 records, their median and middle 80 % are shown.
 
     Needs a metric at two places or more: pr.*, probacc.*, an attack at several eps, a corruption at
     several severities, or train.history.

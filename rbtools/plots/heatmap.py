@@ -30,7 +30,7 @@ Correlations = tuple[list[str], list[str], "np.ndarray"]  # rows, columns, value
 class Heatmap(Drawing):
     """Rank correlations between metrics, from records or from the output of rb-corr.
 
-    Grey cells have none: one of the metrics has the same value in all records.
+    Grey cells have no correlation, because one of the metrics has the same value in all records.
 
     Needs two metrics or more in three records or more, or what rb-corr writes.
     """

@@ -24,7 +24,7 @@ _BINS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram(Drawing):
-    """Histograms of metrics over records; several metrics share the bins.
+    """Histograms of metrics over records. Several metrics share the same bins.
 
     Needs one metric or more.
     """

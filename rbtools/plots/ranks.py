@@ -26,11 +26,11 @@ _MARKED = 40  # the most records whose points are joined by a line
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks(Drawing):
-    """Metrics over records in order.
+    """Values of metrics over the records, in sorted order.
 
-    `view=shared`: all in the order of --by, which shows which metrics agree with it; over many records
-    points, with their running median. `view=own`: each metric in its own order. `view=changes`: the ranks
-    themselves, a line for each record from metric to metric.
+    `view=shared`: all metrics in the order of --by, to show which metrics agree with it; many records are
+    drawn as points with a running median. `view=own`: each metric in its own order. `view=changes`: the ranks
+    themselves, with a line for each record from metric to metric.
 
     With --join the sets of records are compared in one metric, such as the same architectures on several data
     sets: the rank of each in a set is drawn over its rank in the first.

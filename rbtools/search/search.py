@@ -47,7 +47,7 @@ class SearchOptions:
         "Count repeated queries of an architecture towards the budget.  [default: they are free]",
         flags=("--charge-repeats",),
     )
-    table: tuple[str, ...] = param((), "Records to search in, as FILE.", metavar="FILE")
+    table: tuple[str, ...] = param((), "Records to search in, the same as FILE.", metavar="FILE")
     report_table: tuple[str, ...] = param(
         (), "Also look up the results in these records, such as those of another data set.", metavar="FILE"
     )
