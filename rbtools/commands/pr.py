@@ -119,8 +119,8 @@ class RareOptions(PROptions):
     sampling: str = param(
         "fixed",
         "fixed: --samples copies of each image; adaptive: only ProbAcc, by a sequential test that stops"
-        " sampling an image as soon as it is decided; rare: failure probabilities that are too small for plain"
-        " sampling, by adaptive multilevel splitting.",
+        " sampling an image as soon as it is decided; rare: failure probabilities that are too small for"
+        " plain sampling, by adaptive multilevel splitting.",
         choices=("fixed", "adaptive", "rare"),
     )
     particles: int = param(200, "With rare: number of particles.", bounds="[20, inf)")

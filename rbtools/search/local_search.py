@@ -43,7 +43,7 @@ class LocalSearch(Algorithm):
     def _better(
         self, field: SearchSpace, index: int, value: float, draws: RunDraws
     ) -> Generator[Sequence[int], Any, tuple[float, int] | None]:
-        """The better neighbour to move to, with its value; None at a local optimum."""
+        """The better neighbour to move to and its value; None at a local optimum."""
         near = draws.shuffled(field.neighbours(index))
         if self.move == "best":
             values = (yield near) if near else []

@@ -37,7 +37,7 @@ class NASISearch(Algorithm):
     )
 
     def reward(self, model: nn.Module, weights: list[Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        """The penalised trace norm of the weighted network; differentiable in the architecture weights."""
+        """The penalised trace norm of the weighted network, differentiable in the architecture weights."""
         loss = F.cross_entropy(model(images), labels)
         slopes = torch.autograd.grad(loss, weights, create_graph=True)
         norm = torch.stack([slope.square().sum() for slope in slopes]).sum()

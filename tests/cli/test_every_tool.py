@@ -81,7 +81,9 @@ def test_no_records_is_status_3_and_one_line_even_quietly(tool: str, text: str) 
     for words in ("", "-q"):
         result = run(tool, f"{EMPTIED[tool]} {words}", text)
         assert (result.exit_code, result.stdout) == (3, "")
-        assert result.stderr.startswith(f"rb-{tool}: error: no records came in. What should have written")
+        assert result.stderr.startswith(
+            f"rb-{tool}: error: no records came in. The command that should write"
+        )
         assert result.stderr.count("\n") == 1 and "--allow-empty" in result.stderr
 
 
@@ -138,7 +140,7 @@ def test_a_file_of_another_kind_is_not_told_line_by_line(tool: str) -> None:
     result = run(tool, READERS[tool], "hello\n" * 100)
     assert result.exit_code == 1
     assert sum("is not JSON" in line for line in result.stderr.splitlines()) == 8
-    assert "more lines are no records; they are not listed here (-v lists all)" in result.stderr
+    assert "more lines are not records; they are not listed here (-v lists all)" in result.stderr
     assert len(records(result)) == (100 if tool in FILTERS else 0)
     result = run(tool, f"{READERS[tool]} -v", "hello\n" * 100)
     assert sum("is not JSON" in line for line in result.stderr.splitlines()) == 100
@@ -150,7 +152,7 @@ def test_a_file_of_weights_is_one_error(tool: str, tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(weights)
     for words, text in ((f"{READERS[tool]} model.pt", b""), (READERS[tool], weights)):
         result = run(tool, words, text)
-        assert result.exit_code == 1 and "more lines are no records" not in result.stderr
+        assert result.exit_code == 1 and "more lines are not records" not in result.stderr
         assert result.stderr.count("is binary data, not text") == 1
         assert "Give a network's weights with --checkpoint FILE" in result.stderr
         assert len(records(result)) == (1 if tool in FILTERS else 0)

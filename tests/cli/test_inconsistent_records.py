@@ -49,7 +49,7 @@ def test_each_inconsistent_record_is_a_line_and_honest_ones_are_none(
 def test_many_are_counted(tool: str) -> None:
     result = run(tool, SINKS[tool], [named(FALSE[-1], number) for number in range(8)])
     assert result.stderr.count("is inconsistent") == 5
-    assert "warning: and 3 more inconsistent records; rb-verify --inconsistent names them.\n" in result.stderr
+    assert "warning: and 3 more inconsistent records; rb-verify --inconsistent lists them.\n" in result.stderr
 
 
 def test_metrics_without_an_entry_are_one_line_in_all() -> None:

@@ -369,7 +369,7 @@ REFUSED = {
     "pgd --steps 99999999999999999999": "99999999999999999999 is too large. Expected 9223372036854775807",
     "pgd --seed 99999999999999999999": "99999999999999999999 is too large. Expected 9223372036854775807",
     "pgd --step-size nan": "--step-size is 'nan'. Expected a finite number.",
-    "pgd --steps 1.5": "Invalid value for '--steps': '1.5' is no whole number.",
+    "pgd --steps 1.5": "Invalid value for '--steps': '1.5' is not a whole number.",
     "pgd --precision fp23": "is not one of 'auto', 'fp32', 'bf16'. Did you mean 'fp32'? Try",
     "pgd --threads 99999999": "--threads is 99999999. Expected 1024 at most.",
     "pgd --jobs 99999999": "--jobs is '99999999'. Expected a whole number from 1 to 1024, or auto.",
@@ -623,7 +623,9 @@ def test_another_models_examples(
 def test_a_transfer_is_from_one_record(trained: dict[str, Record]) -> None:
     Path("two.jsonl").write_text(runner.lines(trained["erm"], trained["erm"]))
     result = run("transfer --from two.jsonl", trained["erm"])
-    assert result.exit_code == 2 and "holds 2 records. Expected one, of the model to attack." in result.stderr
+    assert (
+        result.exit_code == 2 and "contains 2 records. Expected one, of the model to attack." in result.stderr
+    )
 
 
 def test_another_number_of_images_is_refused_before_the_work(

@@ -86,7 +86,7 @@ def test_strict_stops_at_the_first_bad_row() -> None:
         ("prbench .", ". is a folder. Expected a file: prbench is one file."),
         ("prbench a --write a", "a is both read and written. Write elsewhere."),
         ("prbench --scale half", "Invalid value for '--scale'"),
-        ("", "No format is named. Choose one of: prbench"),
+        ("", "No format is given. Choose one of: prbench"),
         ("csv --write nowhere/table.csv", "Cannot write nowhere/table.csv: nowhere does not exist."),
         ("robustbench folder", "The folder folder holds no .json files. Expected those of RobustBench's"),
     ],

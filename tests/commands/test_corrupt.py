@@ -96,7 +96,7 @@ def test_the_seed_stands_where_there_is_chance_and_changes_the_images(known: dic
         ("fogg,contrast", "Unknown corruption 'fogg'."),
         ("contrst", "Did you mean 'contrast' or 'frost'? Known: gaussian_noise, shot_noise,"),
         ("contrast --constants mnist", "Invalid value for '--constants'"),
-        ("--severity 5 contrast", "Options follow it"),
+        ("--severity 5 contrast", "Write options after it"),
         ("contrast --from nowhere", "--from: nowhere does not exist. Expected the folder of an archive"),
         ("contrast --write x --severity 3", "--write makes an archive, which has all five"),
         ("contrast --write x --from y", "evaluate nothing, but --from is given."),
@@ -291,7 +291,7 @@ def test_a_reference_that_lacks_results_is_named(trained: dict[str, Record]) -> 
     assert "The reference record lacks results of gaussian_noise, shot_noise" in result.stderr
     Path("base.jsonl").write_text(runner.lines(trained["erm"], trained["erm"]))
     result = run("all --reference base.jsonl", trained["erm"])
-    assert "base.jsonl holds 2 records. Expected one" in result.stderr
+    assert "base.jsonl contains 2 records. Expected one" in result.stderr
 
 
 def test_show_draws_a_row_for_each_corruption_and_a_column_for_each_severity() -> None:

@@ -198,7 +198,7 @@ def test_a_stage_of_the_users_own(some: str, record: Record) -> None:
         ("--defend jpeg:0", "quality of defence 'jpeg' is 0. It must be from 1 to 100."),
         ("--defend python:own_stage:Grey", "is a program, which would run. If you trust it, add"),
         ("--defend jpeg --backward some", "'some' is not one of 'none', 'identity', 'own'"),
-        ("--backward own", "--backward is of stages."),
+        ("--backward own", "--backward is for stages."),
     ],
 )
 def test_wrong_stages_are_refused_before_any_record(words: str, says: str, record: Record) -> None:

@@ -91,7 +91,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not() -> None:
 
 
 def test_missing_architectures_are_counted_and_the_search_goes_on() -> None:
-    said = "6426 of 6466 architectures of the space are missing; the search goes on over those there."
+    said = "6426 of 6466 architectures of the space are missing; the search uses the others."
     found("local --objective acc --budget 20", FEW, said)
 
 
@@ -194,7 +194,7 @@ def test_bad_lines_and_failed_records_are_left_out() -> None:
     ("arguments", "message"),
     [
         (["random"], "--objective is missing"),
-        (["random", "--objective", "acc,acc"], "--objective names 'acc' twice"),
+        (["random", "--objective", "acc,acc"], "--objective contains 'acc' twice"),
         (["random", "--objective", "acc >"], "--objective: Expression"),
         (["random", "--objective", "acc", "--where", "acc +"], "--where: Expression"),
         (["randon", "--objective", "acc"], "Unknown search 'randon'. Did you mean 'random'"),
