@@ -281,9 +281,7 @@ class Tool:
 
     def main(self, *args: object, **settings: object) -> typing.NoReturn:
         """Run the command line, and end the process with its status."""
-        rendered = registry.imported(
-            "rbtools.cli.click_commands:rendered"
-        )  # calls from Python do not need click
+        rendered = registry.imported("rbtools.cli.click_commands:rendered")  # calls from Python need no click
         rendered(self).main(*args, **settings)
         raise AssertionError("a command ends its process")
 

@@ -38,9 +38,7 @@ class Window:
         if record is not None:
             yield from self.jobs(record, where(line), results=line.results)
             return
-        if (
-            line.results is not None and 0 not in line.results
-        ):  # only the shard of the first result passes it on
+        if line.results is not None and 0 not in line.results:  # the shard of the first result passes it on
             if self.loop.source.places:
                 self.finish(self._places(1)[0], self.loop.place_of_another)
             else:

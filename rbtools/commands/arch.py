@@ -43,9 +43,7 @@ class ArchOptions:
     unique: bool = param(
         False, "Write one architecture for each class of equal networks (6466).", flags=("--unique",)
     )
-    index: str | None = param(
-        None, "Indices of architectures, in the order to write: 13714 or 0-9,50.", metavar="LIST"
-    )
+    index: str | None = param(None, "Indices, written in the given order: 13714 or 0-9,50.", metavar="LIST")
     string: str | None = param(
         None, "The string of one cell: '|nor_conv_3x3~0|+|...'.", metavar="TEXT", flags=("--str",)
     )

@@ -266,9 +266,7 @@ class CurveOptions:
         bounds="[20, inf)",
     )
     attacks: str = param(
-        "curve",
-        "The searches to run, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2.",
-        metavar="LIST",
+        "curve", "Searches, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2.", metavar="LIST"
     )
     eps: str | None = param(
         None, "Distances of the curve.  [default: 0:16:33, in L2 0:2:33, in L1 0:24:33]", metavar="LIST"
@@ -338,8 +336,7 @@ def transfer(
 
     With several models in --from, the image is attacked on their ensemble (the mean of their logits), then on
     each of them alone. It is broken if any of these examples fools the record's model. For each source,
-    "broken_by_source" in "evals" counts the images that it was the first to break. The order of the models
-    does not matter.
+    "broken_by_source" in "evals" counts the images that it broke first. The order of models does not matter.
 
     PGD stops at the first point that fools the attacked model. With --iterate last, PGD goes on after this
     point; mi-fgsm always does. More of these examples fool other models.

@@ -258,8 +258,7 @@ def per_image(target: str, source: shared.RecordSource, screen: shared.Terminal)
     """Write what models did on each image as a table, for pandas and other programs.
 
     The table has one row for each image and each metric that is a share of images. The columns are model,
-    checkpoint, example (its position in the evaluation), class, metric and correct. The whole table is held
-    in memory.
+    checkpoint, example (its position in the evaluation), class, metric, correct. The table is made in memory.
 
     \b
     Examples:

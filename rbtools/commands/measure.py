@@ -41,14 +41,10 @@ class MeasureOptions:
         choices=("auto", "init", "trained", "both"),
     )
     split: str | None = param(
-        None, "train, test or train,test.  [default: depends on the measure]", metavar="LIST"
+        None, "train, test or train,test.  [default: varies by measure]", metavar="LIST"
     )
-    batches: int | None = param(
-        None, "Number of batches.  [default: depends on the measure]", bounds="[1, inf)"
-    )
-    batch_size: int | None = param(
-        None, "Images per batch.  [default: depends on the measure]", bounds="[1, inf)"
-    )
+    batches: int | None = param(None, "Number of batches.  [default: varies by measure]", bounds="[1, inf)")
+    batch_size: int | None = param(None, "Images per batch.  [default: varies by measure]", bounds="[1, inf)")
     init_seed: int = param(
         0, "Seed of fresh weights: the initial weights of rb-train --seed.", bounds="[0, inf)"
     )

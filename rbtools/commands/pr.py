@@ -192,12 +192,10 @@ def main(
     1 - rho passes by chance. Its interval is for the share of images whose true PR passes, whatever the
     distribution of PR. If many images are near 1 - rho, the interval stays wide, and only more copies make it
     narrower. In evals, "estimate" is an estimate of that share, "undecided" is the number of images whose
-    copies do not decide whether they pass, and "quantiles" are quantiles of the images' PR, with exact
-    intervals.
+    copies do not decide whether they pass, and "quantiles" are quantiles of PR, with exact intervals.
 
     With --sampling rare it adds the mean failure probability 1 - PR_D (pfail.NOISE.GAMMA), down to 1e-9 and
-    less. "images" in evals contains, for each image, the logarithm of the probability and its spread over
-    the runs.
+    less. "images" in evals contains the logarithm of each image's probability and its spread over the runs.
 
     \b
     Examples:

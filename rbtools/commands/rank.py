@@ -58,8 +58,7 @@ class RankingOptions:
     seed: int = param(0, "Seed of --ci.", bounds="[0, inf)")
     pivot: str | None = param(
         None,
-        "Write a table with a row for each value of these fields and the columns of --metric, the best values"
-        " in bold.",
+        "Write a table with rows by these fields and the columns of --metric, the best values in bold.",
         metavar="LIST",
     )
     shown: str | None = param(
@@ -203,9 +202,7 @@ def _conditions(options: RankingOptions) -> list[assertions.Assertion]:
         raise UsageError("--format junit reports assertions, but none is given. Add --assert 'aa.8 >= .4'.")
     if options.baseline is not None:
         if not conditions:
-            raise UsageError(
-                "--baseline keeps a record that meets --assert. Add --assert 'aa.8 >= reference - .01'."
-            )
+            raise UsageError("--baseline needs conditions. Add --assert 'aa.8 >= reference - .01'.")
         if options.paired is not None or options.within is not None:
             other = "--paired" if options.paired is not None else "--within"
             raise UsageError(f"--baseline needs a single ranking. Leave out {other}.")

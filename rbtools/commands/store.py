@@ -37,9 +37,7 @@ class UpkeepOptions:
 
     delete: bool = param(False, "Remove damaged files, so that they are computed again.", flags=("--delete",))
     keep_metrics: bool = param(
-        False,
-        "Also remove checkpoints and unfinished training runs; keep only results.",
-        flags=("--keep-metrics",),
+        False, "Keep only results; remove checkpoints and unfinished runs, too.", flags=("--keep-metrics",)
     )
     dry_run: bool = param(False, "Only report what would be removed.", flags=("--dry-run",))
 

@@ -14,8 +14,7 @@ Constant = tuple[float, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class GlassBlur(Corruption):
-    """Gaussian blur, truncation to grey levels, random displacement of pixels, and Gaussian blur again;
-    constants (sigma, delta, rounds).
+    """Blur to grey levels, displace pixels randomly, and blur again; constants (sigma, delta, rounds).
 
     From the lower right to the upper left, in each round, every pixel is exchanged with one up to delta
     pixels away, offsets from -delta to delta - 1. A known defect of the reference is kept, since the

@@ -74,9 +74,7 @@ class Tabular:
         "Meaning of columns, as a list of COLUMN=NAME: 'Model=arch.name,Clean=acc:percent,Notes=-'.",
         name="map",
     )
-    fields: str = param(
-        "", "Fields to set in all records, as a list of NAME=VALUE: 'dataset=cifar10'.", name="set"
-    )
+    fields: str = param("", "Fields of all records, as a list of NAME=VALUE: 'dataset=cifar10'.", name="set")
     scale: str = param("fraction", "Unit of accuracies.", choices=numbers.SCALES)
 
     def frame(self, content: bytes) -> pandas.DataFrame:

@@ -115,9 +115,7 @@ class BoundMeasure(Measure):
     )
     c: float | None = param(None, "Use T^(c psi) in place of T, as in PRBench's appendix.")
     form: str = param(
-        "text",
-        "Form of PRBench's theorem 2: that of its text or of its appendix.",
-        choices=("text", "appendix"),
+        "text", "PRBench's theorem 2 as in its text or its appendix.", choices=("text", "appendix")
     )
     probes: int = param(20, "For wci: random vectors for the trace.", check="positive")
     largest: float = param(1.0, "For wci's lemma 1: the largest loss C.", check="positive")

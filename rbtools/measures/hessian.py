@@ -19,20 +19,17 @@ Product = Callable[[Tensor], Tensor]
 class Hessian(Measure):
     """Largest eigenvalues and trace of the Hessian of the mean cross-entropy.
 
-    hessian.weight is the Hessian with respect to all weights (computed in Jung et al. 2023). hessian.input is
-    the Hessian of each image's loss with respect to the image; its values are means over images (used in the
-    argument of Zhao et al. 2020). lmax is the largest eigenvalue, by Lanczos; top2, top3 ... are the next
-    ones; labs is the eigenvalue of largest absolute value, with its sign, by power iteration; trace is
-    estimated with Hutchinson's probes.
+    hessian.weight is with respect to all weights (computed by Jung et al. 2023). hessian.input is for each
+    image's loss with respect to the image, averaged over images (Zhao et al. 2020 argue with it). lmax is the
+    largest eigenvalue, by Lanczos; top2, top3 ... are the next ones; labs is the eigenvalue of largest
+    absolute value, with its sign, by power iteration; trace is estimated with Hutchinson's probes.
     """
 
     name = "hessian"
     random = True
     less_is_better = True
 
-    wrt: str = param(
-        "weight", "What the derivatives are with respect to.", choices=("weight", "input", "both")
-    )
+    wrt: str = param("weight", "Differentiate with respect to this.", choices=("weight", "input", "both"))
     solver: str = param("lanczos", "Method for the eigenvalues.", choices=("lanczos", "power", "both"))
     top: int = param(1, "Number of largest eigenvalues, with Lanczos.", check="positive")
     iterations: int = param(100, "Most Hessian-vector products per eigenvalue.", check="positive")

@@ -50,9 +50,7 @@ class Ranks(Drawing):
         None, "With --view shared: the metric to sort by.  [default: the first of --metric]", metavar="EXPR"
     )
     view: str = param(
-        "shared",
-        "One order for all metrics, one for each metric (own), or the changes between them.",
-        choices=("shared", "own", "changes"),
+        "shared", "One order for all metrics, own orders, or changes.", choices=("shared", "own", "changes")
     )
 
     join: str | None = param(

@@ -37,7 +37,7 @@ class Searched(NamedTuple):
         return self.source.field
 
     def record(self, arch: int, found: Record) -> Record:
-        """The record of an architecture. Its `search` contains the settings, the cost and what was `found`."""
+        """The record of an architecture. Its `search` contains settings, cost and what was `found`."""
         about = {
             "algorithm": self.algorithm.name,
             "version": self.algorithm.version,

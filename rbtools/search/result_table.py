@@ -26,8 +26,7 @@ _KIND = ("dataset", "train.method", "train.epochs", "arch.channels", "arch.cells
 class TableEntry:
     """All records of one architecture (or of a class of isomorphic ones).
 
-    text: the text of the first record. samples: the metrics of each record; reached: the values of each
-    objective.
+    text: that of the first record. samples: the metrics of each record; reached: the values per objective.
     """
 
     text: bytes

@@ -65,9 +65,7 @@ class SearchOptions:
     time_limit: float | None = param(
         None, "Most seconds for an architecture in the pipe of --live.", bounds="(0, inf)"
     )
-    channels: int | None = param(
-        None, "With --live: width of the networks.  [default: 16]", bounds="[1, inf)"
-    )
+    channels: int | None = param(None, "With --live: network width.  [default: 16]", bounds="[1, inf)")
     cells: int | None = param(None, "With --live: cells per stage.  [default: 5]", bounds="[1, inf)")
     each: bool = param(False, "Write the result of each run, not a summary.", flags=("--each",))
     shown: str | None = param(

@@ -96,9 +96,8 @@ class Recipe:
     decay: float = param(0.1, "Factor of the learning rate at each milestone.")
     augment: tuple[str, ...] | None = param(
         None,
-        "Augmentation: crop or crop-reflect, flip, a list of both, none, or auto (usual for the data set)."
-        " PRBench: auto (not in the text), crop-reflect,flip (code; none on svhn and mnist, crop,flip on"
-        " tinyimagenet).",
+        "crop or crop-reflect, flip, a list of both, none, or auto (usual for the data set). PRBench: auto"
+        " (not in the text), crop-reflect,flip (code; none on svhn and mnist, crop,flip on tinyimagenet).",
         choices=("crop", "crop-reflect", "flip"),
         metavar="LIST",
         typed="auto",

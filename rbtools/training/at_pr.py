@@ -138,8 +138,7 @@ class ATPR(Method[Solution]):
     )
     walk_gradient: str = param(
         "drop",
-        "The weights' gradient from the last step of the last walk: drop (text), or add it, keep (PRBench's"
-        " code).",
+        "Weight gradient of the last walk's last step: drop (text), or add it, keep (PRBench's code).",
         choices=("drop", "keep"),
         optional=True,
     )

@@ -62,8 +62,7 @@ class FGSMPGI(Method[PriorStep]):
     alpha: float = param(1.0, "Step size, in multiples of --eps.", check="non-negative")
     lambda_: float = param(
         10.0,
-        "Weight of the squared distance between the logits at the start and the end of the step; 0 saves one"
-        " pass.",
+        "Weight of the squared distance between the logits at both ends of the step; 0 saves one pass.",
         name="lambda",
         check="non-negative",
     )

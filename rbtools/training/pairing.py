@@ -44,8 +44,7 @@ class Pairing(Adversarial):
     )
     extra_pass: bool = param(
         False,
-        "Pass the classified image through the network once more, for BatchNorm: off (text), on (PRBench's"
-        " code).",
+        "Pass the classified image through again, for BatchNorm: off (text), on (PRBench's code).",
         optional=True,
     )
 
