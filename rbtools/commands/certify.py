@@ -42,8 +42,7 @@ def main(
     radius, with 0 for a misclassified image. With --adaptive, the radius of an image is the largest distance
     in --eps that is certified for it.
 
-    With --detail an entry contains lists in the order of the images: "radii" (null if the classifier
-    abstained) and "correct" (whether the class is the label).
+    With --detail an entry lists "radii" (null: abstained) and "correct" in the order of the images.
 
     \b
     Examples:

@@ -59,10 +59,9 @@ def main(
 ) -> shared.Status:
     """Measure each model's accuracy under common corruptions.
 
-    Give one corruption, a list with commas, or all: the fifteen corruptions of CIFAR-10-C and ImageNet-C.
-    The four extra corruptions of that benchmark, for validation, are run only by name. Adds
-    corrupt.NAME.SEVERITY to "metrics" for each, corrupt.NAME.mean if all five severities are evaluated, and
-    corrupt.mean if all fifteen corruptions are evaluated.
+    Give one corruption, a list with commas, or all: the fifteen of CIFAR-10-C and ImageNet-C. The benchmark's
+    four extra corruptions, for validation, are run only by name. Adds corrupt.NAME.SEVERITY to "metrics",
+    corrupt.NAME.mean if all five severities are evaluated, and corrupt.mean after all fifteen corruptions.
 
     \b
     Examples:

@@ -136,9 +136,8 @@ def loss() -> None:
     """The robust loss gap and the robust error gap: test minus train, under an attack.
 
     Adds test_minus_train.loss.NAME and test_minus_train.error.NAME to "metrics": the gaps of the paper on the
-    Weight-Curvature Index. Also adds both terms of each gap: loss.NAME and error.NAME on test, and the same
-    names after "train." on train. Every image is attacked, even if the model misclassifies it, and the last
-    iterate of the attack counts.
+    Weight-Curvature Index. Also adds both terms: loss.NAME and error.NAME on test, train.loss.NAME and
+    train.error.NAME. Even misclassified images are attacked, and the last iterate of the attack counts.
 
     \b
     Example:

@@ -134,8 +134,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
 
     Without --by, the metric is "score" if there is one, else the metric that was evaluated last. Equal values
     share a rank. Records without the value come last. Several records of the same model are merged (unless
-    --no-merge is given); of two values of a metric, the one from more images is kept. All records are read
-    before the first is written.
+    --no-merge); of two values of a metric, the one from more images is kept. All records are read first.
 
     --against puts the published value beside each metric, with the difference (ours minus theirs) and whether
     it is within the sampling error: 1.96 standard errors, for both numbers of images. Published models are

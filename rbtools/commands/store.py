@@ -100,10 +100,9 @@ store_option = shared.takes(
 def ls(choice: StoreSelection, store: Store, screen: shared.Terminal) -> int:
     """List finished results as records.
 
-    The records are sorted by key and can be piped to other tools. A training run is listed as the record that
-    rb-train wrote, an evaluation as a record with its "metrics" and "evals". "stored" contains kind, key,
-    bytes, time, and for a training run the bytes of its checkpoint (0 if it was removed). KEY is the
-    beginning of a key.
+    The records are sorted by key and can be piped to other tools. A training run is the record of rb-train,
+    an evaluation a record with "metrics" and "evals". "stored" contains kind, key, bytes, time, and for a
+    training run the bytes of its checkpoint (0 if it was removed). KEY is the beginning of a key.
     """
     chosen = SelectedResults(store, choice, screen)
     with _output() as output:

@@ -47,8 +47,7 @@ class Corruption(Registered):
 
     constants: str = param(
         "auto",
-        "Severity constants: those of CIFAR-10-C, those of ImageNet-C, or auto: by image size (CIFAR up to"
-        f" {CIFAR_UP_TO} pixels).",
+        f"Constants of CIFAR-10-C or of ImageNet-C, or by image size (CIFAR up to {CIFAR_UP_TO} pixels).",
         choices=("auto", "cifar", "imagenet"),
     )
 
