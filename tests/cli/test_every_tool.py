@@ -64,7 +64,7 @@ def test_version_with_v_has_the_versions_for_a_report(tool: str, words: str) -> 
 def test_a_tool_that_reads_all_records_refuses_what_is_for_single_ones(tool: str) -> None:
     result = run(tool, f"{READERS[tool]} --errors retry", GOOD + "\n")
     assert result.exit_code == 2 and result.stdout == ""
-    assert "--errors retry is for tools that write every record on" in result.stderr
+    assert "--errors retry is for tools that pass every record on" in result.stderr
 
 
 @pytest.mark.parametrize("tool", TOOLS)
