@@ -21,8 +21,8 @@ class Smooth(Registered):
 
     The certificates are not for the network itself, which attacks evaluate, but for the smoothed classifier.
     It returns the network's most frequent class under Gaussian noise of standard deviation --sigma, or
-    abstains. Train the network on this noise for the best results: rb-train --method corruption --noise
-    gaussian --sigma 0.25. Some noisy copies select the class, others bound its probability. The error
+    abstains. For the best results, train the network on it: rb-train --method corruption --noise gaussian
+    --sigma 0.25. Some noisy copies select the class, others bound its probability. The error
     probability of a certificate is --alpha. The network classifies the copies in float32; rounding in the
     noise and the network is not covered.
 

@@ -89,7 +89,7 @@ WRONG = {
     "rb-train: {live: true}": "live cannot be set in a file.",
     "rb-train: {config: x.yaml}": "config cannot be set in a file.",
     "rb-train: {store: ../elsewhere}": "store in the configuration is '../elsewhere', which is outside",
-    "rb-train: {store: /elsewhere}": "Such a path is allowed only on the command line and in the environment.",
+    "rb-train: {store: /elsewhere}": "Such a path is allowed only on the command line and in",
     "rb-train: {store: link}": "store in the configuration is 'link', which is outside",
     "all: {data-dir: link/data}": "data-dir in the configuration is 'link/data', which is outside",
     "rb-train: {dataset: 'imagefolder:../photos'}": "in the configuration is 'imagefolder:../photos'",
