@@ -42,7 +42,7 @@ class Smooth(Registered):
     sigma: float = param(0.25, "Standard deviation of the noise, for pixels in [0, 1].", check="positive")
     alpha: float = param(0.001, "Error probability of the certificates of an image.", check="positive")
     samples: int = param(
-        100_000, "Noisy copies of each image; with --adaptive, the most.", bounds=f"[1, {1 << 23}]"
+        100_000, "Noisy copies of each image (at most, with --adaptive).", bounds=f"[1, {1 << 23}]"
     )
     select: int = param(100, "Additional noisy copies, which select the class.", check="positive")
     adaptive: bool = param(

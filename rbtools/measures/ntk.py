@@ -47,7 +47,8 @@ class NTK(Measure):
 
     kernel: str = param(
         "robust",
-        "What to compute: clean; robust also; twice also; or joint: also all, all_robust and their bounds.",
+        "Kernels to compute: clean; robust: also on attacked images; twice: also on images attacked twice;"
+        " joint: also all, all_robust and their bounds.",
         choices=KERNELS,
     )
     beta: float = param(0.5, "Weight of the adversarial loss in the joint kernels.", check="fraction")
