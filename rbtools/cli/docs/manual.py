@@ -57,7 +57,7 @@ def _records(page: Page) -> dict[str, str]:
 
 
 def prose_page(page: prose.Prose, tools: Sequence[str]) -> str:
-    """A page that belongs to no command, in roff; `tools` are for SEE ALSO."""
+    """A page that does not belong to a command, in roff. `tools` are for SEE ALSO."""
     lines = [_title(page.name, page.section), ".SH NAME"]
     lines.append(f"{_escape(page.name)} \\- {_escape(page.summary)}")
     for heading, parts in page.body.items():
@@ -135,7 +135,7 @@ def _quoted(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text that roff sets as it is: hyphens to copy and paste, no line that looks like a request."""
+    """Text that roff prints unchanged: hyphens can be copied, and no line looks like a request."""
     return _escape_line(" ".join(text.split()))
 
 
