@@ -102,7 +102,7 @@ def test_the_seed_stands_where_there_is_chance_and_changes_the_images(known: dic
         ("contrast --write x --from y", "evaluate nothing, but --from is given."),
         ("contrast --show no/x.png", "Cannot write no/x.png: no does not exist."),
         ("contrast --show x.png y.jsonl", "evaluate nothing, but FILE is given."),
-        ("contrast --reference x", "--reference goes with all."),
+        ("contrast --reference x", "give --reference with all."),
         ("all --reference x", "x does not exist. Expected a file."),
     ],
 )

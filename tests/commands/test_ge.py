@@ -61,7 +61,7 @@ def test_all_images_of_both_splits_are_the_default(trained: dict[str, Record]) -
 def test_n_counts_the_images_of_either_side(trained: dict[str, Record]) -> None:
     record = one(run("acc --n 30 --device cpu", trained["erm"]))
     assert record["evals"][-1]["n"] == [30, 30]
-    assert "[default: that of --n]" in " ".join(run("acc --help").stdout.split())
+    assert "[default: --n]" in " ".join(run("acc --help").stdout.split())
 
 
 def test_a_difference_can_be_named(trained: dict[str, Record]) -> None:
