@@ -45,8 +45,7 @@ class CardOptions:
 
     limit: str = param(
         "10m",
-        "Time limit for each model: 90s, 10m, 2h, or none. Each part evaluates at least its first images,"
-        " even if the time is over.",
+        "Time limit for each model: 90s, 10m, 2h, or none. Each part evaluates its first images in any case.",
         metavar="LENGTH",
         flags=("--time",),
     )

@@ -57,9 +57,8 @@ def main(
 ) -> int:
     """Train each record's architecture and add its checkpoint to the record.
 
-    Several methods or seeds give one record each. Finished training runs are taken from the store. An
-    interrupted run continues after its last stored epoch. rb-train --method NAME --help shows the options of
-    a method.
+    Several methods or seeds give one record each. Finished training runs are taken from the store; an
+    interrupted run continues after its last stored epoch. rb-train --method NAME --help lists its options.
 
     \b
     Examples:

@@ -103,11 +103,7 @@ class BoundMeasure(Measure):
         None, "Largest distance nu of softmax outputs.  [default: estimated]", check="non-negative"
     )
     examples: int | None = param(None, "Training images n.  [default: the record's]", check="positive")
-    updates: int | None = param(
-        None,
-        "Training updates T.  [default: the record's]",
-        check="non-negative",
-    )
+    updates: int | None = param(None, "Training updates T.  [default: the record's]", check="non-negative")
     weight: float | None = param(
         None,
         "The lambda of prbench2 and of wci's theorem.  [default: that of the training run; n for wci]",

@@ -57,7 +57,7 @@ class Box(weightings.Composed):
         metavar="EXPR",
     )
     facet: str | None = param(
-        None, "Draw a panel for each group of records that agree in these fields.", metavar="LIST"
+        None, "Panels for groups of records that agree in these fields.", metavar="LIST"
     )
     together: bool = param(False, "Draw one panel for all metrics, not one for each attack or corruption.")
     n_classes: int | None = param(

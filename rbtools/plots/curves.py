@@ -86,7 +86,7 @@ class CurvesPlot(Drawing):
         metavar="LIST",
     )
     facet: str | None = param(
-        None, "Draw a panel for each group of records that agree in these fields.", metavar="LIST"
+        None, "Panels for groups of records that agree in these fields.", metavar="LIST"
     )
     right: str | None = param(
         None,

@@ -58,8 +58,7 @@ class Recipe:
         "fixed",
         "The meaning of --lr: the learning rate, or, theorem1 (for fcnn and rescnn), the constant C in"
         " NAS-RobBench-201's rate C sqrt(min y'K^-1 y) / (width sqrt(N)), with kernels at initialisation. For"
-        " rescnn, by corollary 1, the first root is left out, and the rate is also divided by sqrt(pixels *"
-        " filter).",
+        " rescnn, by corollary 1: without the first root, and also divided by sqrt(pixels * filter).",
         choices=("fixed", "theorem1"),
         optional=True,
     )
