@@ -56,9 +56,7 @@ class Box(weightings.Composed):
         " train.method with --weightings]",
         metavar="EXPR",
     )
-    facet: str | None = param(
-        None, "Panels for groups of records that agree in these fields.", metavar="LIST"
-    )
+    facet: str | None = param(None, "Panels for groups of records that share these fields.", metavar="LIST")
     together: bool = param(False, "Draw one panel for all metrics, not one for each attack or corruption.")
     n_classes: int | None = param(
         None, "Number of classes, for the line of chance.  [default: the data set's]", check="positive"

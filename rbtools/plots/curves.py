@@ -85,9 +85,7 @@ class CurvesPlot(Drawing):
         " such as loss,val_acc.  [default: pr.*, probacc.* ... depending on --over]",
         metavar="LIST",
     )
-    facet: str | None = param(
-        None, "Panels for groups of records that agree in these fields.", metavar="LIST"
-    )
+    facet: str | None = param(None, "Panels for groups of records that share these fields.", metavar="LIST")
     right: str | None = param(
         None,
         "Metrics to draw as dashed lines with a separate axis on the right, such as the gap with --over epoch"
