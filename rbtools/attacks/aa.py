@@ -46,18 +46,17 @@ class AutoAttack(ReferenceBackend):
     """AutoAttack (Croce and Hein 2020, arXiv:2003.01690).
 
     standard: APGD-CE, targeted APGD, targeted FAB, Square; in L1 (arXiv:2103.01208) with five restarts of
-    APGD-CE and five targets of targeted APGD. plus: APGD-CE, APGD-DLR and FAB with five restarts each,
-    Square, targeted APGD, and targeted FAB with five restarts, as in AutoAttack's code. rand, for randomised
-    models: APGD-CE and APGD-DLR, where each gradient is the mean over 20 passes. --attacks runs other attacks
-    with their defaults. The name of the metric then lists them (ensemble-fgsm-square.8), unless they are the
-    attacks of the standard variant. Each attack gets the examples that the earlier ones did not break, and
-    within an attack an example is dropped as soon as it is broken. Unbroken examples are returned unchanged.
+    APGD-CE and five targets of targeted APGD. plus, as in AutoAttack's code: APGD-CE, APGD-DLR and FAB with
+    five restarts each, Square, targeted APGD, and targeted FAB with five restarts. rand, for randomised
+    models: APGD-CE and APGD-DLR, with gradients averaged over 20 draws. --attacks runs other attacks with
+    their defaults. The metric is then named after them (ensemble-fgsm-square.8), unless they are those of the
+    standard variant. Each attack gets the examples that the earlier attacks did not break, and an example is
+    dropped as soon as it is broken. Unbroken examples are returned unchanged.
 
     DLR needs three classes and targeted DLR four; with fewer classes the margin is used.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Raises RbError
-    for an unknown attack, for an attack that does not support the norm, and if the code of backend
-    pyautoattack fails.
+    if an attack is unknown or does not support the norm, or if the code of backend pyautoattack fails.
     """
 
     name: ClassVar[str] = "aa"
@@ -66,8 +65,8 @@ class AutoAttack(ReferenceBackend):
 
     eps: float = 8 / 255
     norm: str = norm_param("l1")
-    variant: str = param("standard", "Which set of attacks to run.", choices=tuple(VARIANTS))
-    attacks: str = param("", "Attacks to run in place of the variant's: apgd-ce,square.")
+    variant: str = param("standard", "The set of attacks to run.", choices=tuple(VARIANTS))
+    attacks: str = param("", "Attacks to run in place of those of --variant: apgd-ce,square.")
     backend: str = backend_param()
 
     def __post_init__(self) -> None:

@@ -70,9 +70,9 @@ class APGDCE(_AutoPGD):
     """Auto-PGD on the cross-entropy (Croce and Hein 2020, arXiv:2003.01690).
 
     In L1 it is l1-APGD (Croce and Hein 2021, arXiv:2103.01208): steps along the largest entries of the
-    gradient, projected onto ball and box; .3 of the steps are in the ball of radius 3 eps, .3 in the ball of
-    radius 2 eps, the rest in the ball of radius eps. Any iterate that fools the model counts, and its example
-    is dropped. Unbroken examples are returned unchanged.
+    gradient, projected onto ball and box. The first .3 of the steps use the radius 3 eps, the next .3 the
+    radius 2 eps. Any iterate that fools the model counts, and its example is dropped. Unbroken examples are
+    returned unchanged.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -86,7 +86,7 @@ class APGDCE(_AutoPGD):
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
-    eot: int = param(1, "Passes to average every gradient over, for randomised models.", check="positive")
+    eot: int = param(1, "Passes to average each gradient over, for randomised models.", check="positive")
     backend: str = backend_param()
 
     def stages(self, classes: int) -> list[Stage]:
@@ -102,8 +102,8 @@ class APGDCE(_AutoPGD):
 class APGDDLR(APGDCE):
     """Auto-PGD on the difference of logits ratio, DLR (Croce and Hein 2020, arXiv:2003.01690).
 
-    The loss is the margin divided by the difference of the first and the third logit, so it does not depend
-    on the scale of the logits. It needs three classes: for two classes it is the margin itself.
+    The loss is the margin divided by the difference of the largest and the third largest logit, so it does
+    not depend on the scale of the logits. It needs three classes; for two classes it is the margin itself.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -134,9 +134,10 @@ class APGDMargin(APGDCE):
 class APGDT(_AutoPGD):
     """Targeted Auto-PGD on the targeted DLR loss (Croce and Hein 2020, arXiv:2003.01690).
 
-    One run per target: the wrong classes in the order of the clean logits, the most likely first. Any wrong
-    class counts as a success. The loss needs four classes: for models with two or three classes it is its
-    numerator alone, z_t - z_y. Unbroken examples are returned unchanged. In L1 the steps are as in apgd-ce.
+    There is one run for each target. Targets are the wrong classes in the order of the clean logits, the most
+    likely first. Any wrong class counts as a success. The loss needs four classes; for two or three classes
+    it is only its numerator z_t - z_y. Unbroken examples are returned unchanged. In L1 the steps are those of
+    apgd-ce.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -149,7 +150,7 @@ class APGDT(_AutoPGD):
     eps: float = 8 / 255
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
-    targets: int = param(9, "Number of wrong classes to try, if there are as many.", check="positive")
+    targets: int = param(9, "Number of wrong classes to try (at most all).", check="positive")
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
     backend: str = backend_param()
 

@@ -35,25 +35,25 @@ def norm_param(*more: str) -> Any:
 
 
 def step_size_param(default: str) -> Any:
-    """The field `step_size`; `default` describes the step size that is used if none is given."""
+    """The field of the step size; `default`: the text for its default."""
     return param(
         None,
-        f"Length of a step, in the unit of --eps, or as a share of it: 0.25*eps.  [default: {default}]",
+        f"Step size in the unit of --eps, or as a multiple of eps: 0.25*eps.  [default: {default}]",
         unit="eps",
         check="non-negative",
     )
 
 
 def relative_step_param() -> Any:
-    """The field `relative_step`."""
-    return param(None, "Length of a step as a share of eps.", check="non-negative")
+    """The field of the step size as a fraction of eps."""
+    return param(None, "Step size as a fraction of eps.", check="non-negative")
 
 
 def backend_param() -> Any:
     """The field `backend` of attacks that AutoAttack's own code also implements."""
     return param(
         "rbtools",
-        "Whose code runs: this package's, or AutoAttack's own.",
+        "The code to run: that of this package, or that of AutoAttack (pyautoattack).",
         choices=("rbtools", "pyautoattack"),
     )
 

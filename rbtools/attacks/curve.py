@@ -59,7 +59,7 @@ class CurveAttack(MinimalNormAttack):
 
     eps: float = UNBOUNDED
     norm: str = norm_param("l1")
-    queries: int = param(2000, "Passes through the network for each image at most.", check="positive")
+    queries: int = param(2000, "Most passes through the network for each image.", check="positive")
 
     def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         budget = max((self.queries - _HALVINGS - _LOOKS) // 2, 1)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class CW(PGD):
     """PGD on the margin loss of Carlini and Wagner (2017, arXiv:1608.04644): CW20 of PRBench.
 
-    It increases max of the other logits - z_y, up to kappa, inside the ball of radius eps; everything else is
-    as in `pgd`. With a target it increases z_t - z_y. `cw-l2` searches for the nearest adversarial example
-    instead.
+    It increases the margin (the largest other logit minus z_y), up to kappa, inside the ball of radius eps.
+    All else is as in `pgd`. With a target it increases z_t - z_y. `cw-l2` searches for the nearest
+    adversarial example instead.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -29,7 +29,7 @@ class CW(PGD):
     version: ClassVar[int] = 1
 
     kappa: float = param(
-        50.0, "The margin that suffices: 50 (not in the text), 2 (PRBench's code).", check="non-negative"
+        50.0, "Margin to stop at: 50 (not in the text), 2 (PRBench's code).", check="non-negative"
     )
 
     @property

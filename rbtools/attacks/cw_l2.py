@@ -29,9 +29,9 @@ class CWL2(MinimalNormAttack):
 
     It minimises |x' - x|^2 + c * max(z_y - max of the others, -kappa) by Adam over w, where x' = (tanh(w) +
     1) / 2, and searches for the smallest c that succeeds for each example. Within a run, an example stops
-    after a tenth of the steps without improvement. The search does not use eps, which only limits the
-    distance of adversarial examples that count. `run` also returns the distances as "distance" (infinite if
-    there is no adversarial example).
+    after a tenth of the steps without improvement. The search does not use eps: only adversarial examples
+    within eps count as a success. `run` also returns the distances as "distance" (infinite if there is no
+    adversarial example).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Images without
     an adversarial example within eps are returned unchanged.
@@ -43,11 +43,11 @@ class CWL2(MinimalNormAttack):
     loss: ClassVar[str] = "margin"
 
     eps: float = 8.0
-    steps: int = param(100, "Number of Adam steps of each run.", check="positive")
+    steps: int = param(100, "Number of Adam steps in each run.", check="positive")
     searches: int = param(9, "Number of runs in the search for the weight c.", check="positive")
     c: float = param(0.01, "Weight of the margin in the first run.", check="positive")
     lr: float = param(0.01, "Learning rate of Adam.", check="positive")
-    kappa: float = param(0.0, "The margin that counts as fooled.", check="non-negative")
+    kappa: float = param(0.0, "Logit margin from which on an image counts as fooled.", check="non-negative")
 
     @property
     def stem(self) -> str:

@@ -21,13 +21,13 @@ _LAST_STEP = 0.01  # the length of the last step, as in the paper
 
 @dataclass(frozen=True, kw_only=True)
 class DDN(MinimalNormAttack):
-    """Decoupled direction and norm (Rony et al. 2019, arXiv:1811.09600, algorithm 1) without a target.
+    """Decoupled direction and norm (Rony et al. 2019, arXiv:1811.09600, algorithm 1), untargeted.
 
     A step along the normalised gradient of the cross-entropy gives the direction. The perturbation is then
-    scaled to a norm, which shrinks by the share gamma if the point is adversarial, and otherwise grows by
-    gamma. The paper's quantisation to 256 levels is left out. The search does not use eps, which only limits
-    the distance of adversarial examples that count. `run` also returns the distances as "distance" (infinite
-    if there is none).
+    scaled to a norm that shrinks by the factor 1 - gamma if the point is adversarial, and grows by 1 + gamma
+    if it is not. The paper's quantisation to 256 levels is left out. The search does not use eps: only
+    adversarial examples within eps count as a success. `run` also returns the distances as "distance"
+    (infinite if there is no adversarial example).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Images without
     an adversarial example within eps are returned unchanged.
@@ -40,9 +40,9 @@ class DDN(MinimalNormAttack):
 
     eps: float = 0.5
     steps: int = param(100, "Number of gradient steps.", check="positive")
-    gamma: float = param(0.05, "Relative change of the norm in a step.", check="positive")
+    gamma: float = param(0.05, "Relative change of the norm in each step.", check="positive")
     first_norm: float = param(1.0, "Norm of the perturbation in the first step.", check="positive")
-    step_size: float = param(1.0, "Length of the first step.", check="positive")
+    step_size: float = param(1.0, "Size of the first step.", check="positive")
 
     def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         farthest = torch.linalg.vector_norm(torch.maximum(images, 1 - images), dim=(1, 2, 3), keepdim=True)

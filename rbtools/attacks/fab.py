@@ -29,11 +29,11 @@ BETA = 0.9  # the share of the offset from the image that is kept once a point i
 
 @dataclass(frozen=True, kw_only=True)
 class FAB(ReferenceBackend):
-    """Fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044), without targets.
+    """Fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044), untargeted.
 
-    It searches for the nearest adversarial example; an example is broken, and dropped, once an adversarial
-    example within eps is found. Every step computes the gradients of all classes; `fab-t` computes two and
-    suits many classes. The first run starts at the image. Unbroken examples are returned unchanged.
+    It searches for the nearest adversarial example. An example is dropped as soon as an adversarial example
+    within eps is found. Every step computes the gradients of all classes; `fab-t` computes two and scales to
+    many classes. The first run starts at the image. Unbroken examples are returned unchanged.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -46,7 +46,7 @@ class FAB(ReferenceBackend):
     eps: float = 8 / 255
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of steps.", check="positive")
-    restarts: int = param(1, "Number of runs; all but the first have random starts.", check="positive")
+    restarts: int = param(1, "Number of runs; all but the first start at random.", check="positive")
     backend: str = backend_param()
 
     @property
@@ -125,9 +125,9 @@ class FAB(ReferenceBackend):
 class FABT(FAB):
     """Targeted fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044 and 2003.01690).
 
-    One run per target: steps onto the linearised boundary between the true class and the target. Targets are
-    the wrong classes in the order of the clean logits, the most likely first. An example is broken, and
-    dropped, once any wrong class is found within eps. Unbroken examples are returned unchanged.
+    There is one run for each target, with steps onto the linearised boundary between the true class and the
+    target. Targets are the wrong classes in the order of the clean logits, the most likely first. An example
+    is dropped as soon as any wrong class is found within eps. Unbroken examples are returned unchanged.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -136,7 +136,7 @@ class FABT(FAB):
     version: ClassVar[int] = 1
     targeted: ClassVar[bool] = True
 
-    targets: int = param(9, "Number of wrong classes to try, if there are as many.", check="positive")
+    targets: int = param(9, "Number of wrong classes to try (at most all).", check="positive")
 
     def stages(self, classes: int) -> list[Stage]:
         return [

@@ -24,15 +24,16 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class FMN(MinimalNormAttack):
-    """The fast minimum-norm attack (Pintor et al. 2021, arXiv:2102.12827, algorithm 1) without a target.
+    """The fast minimum-norm attack (Pintor et al. 2021, arXiv:2102.12827, algorithm 1), untargeted.
 
-    It minimises the margin z_y - max of the other logits within a ball whose radius is adapted for each
-    example. If the point is adversarial, the radius shrinks by the share gamma; otherwise it grows by gamma.
-    Before the first adversarial point it grows to the distance at which the linearised margin is zero, but at
-    least by gamma: otherwise clipping to the box, which shortens every step, can keep the search from
-    reaching the boundary (the paper's rule finds nothing for most images of digits in L2). Step length and
-    gamma fall along half a cosine. The search does not use eps, which only limits the distance of adversarial
-    examples that count. `run` also returns the distances as "distance" (infinite if there is none).
+    It minimises the margin z_y - max of the others within a ball whose radius differs for each example. If
+    the point is adversarial, the radius shrinks by the factor 1 - gamma; else it grows by 1 + gamma, or,
+    before the first adversarial point, to the distance at which the linearised margin is zero. If that
+    distance is smaller than the grown radius, the radius also grows by 1 + gamma: clipping to the box
+    shortens every step, and could otherwise keep the search from reaching the boundary (the paper's rule
+    finds nothing for most images of digits in L2). Step size and gamma decrease along half a cosine. The
+    search does not use eps: only adversarial examples within eps count as a success. `run` also returns the
+    distances as "distance" (infinite if there is no adversarial example).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Images without
     an adversarial example within eps are returned unchanged.
@@ -45,8 +46,8 @@ class FMN(MinimalNormAttack):
     eps: float = 8 / 255
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
-    step_size: float = param(1.0, "L2 length of the first step.", check="positive")
-    last_step_size: float = param(0.01, "L2 length of the last step.", check="positive")
+    step_size: float = param(1.0, "L2 size of the first step.", check="positive")
+    last_step_size: float = param(0.01, "L2 size of the last step.", check="positive")
     gamma: float = param(0.05, "Relative change of the radius in the first step.", check="positive")
     last_gamma: float = param(0.001, "Relative change of the radius in the last step.", check="positive")
 

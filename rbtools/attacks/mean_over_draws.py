@@ -36,7 +36,7 @@ def eot_param() -> Any:
     """The field `eot`, the number of draws."""
     return param(
         1,
-        "Average each gradient (or score) over this many draws of a randomised model.",
+        "Number of draws of a randomised model that each gradient (or score) is averaged over.",
         check="positive",
         metavar="N",
         optional=True,

@@ -26,18 +26,18 @@ _SMALLEST = 0.9  # side of the smallest copy of --diversity, as a share of the i
 class MIFGSM(SteppedAttack):
     """Momentum iterative FGSM on the cross-entropy (Dong et al. 2018, arXiv:1710.06081), for transfer.
 
-    A step follows the sum, with momentum, of the gradients so far, each divided by its mean absolute value:
-    in L-infinity the sign of the sum, in L2 its direction. The run starts at the image, and the last iterate
-    counts, whatever the model under attack predicts before. Steps, step size and momentum are the paper's.
+    Each gradient is divided by its mean absolute value and added to a running sum. A step follows the sign of
+    this sum, in L2 its direction. The attack starts at the image, and only the last iterate counts. The
+    number of steps, the step size and the momentum are those of the paper.
 
     `diversity=0.5` is input diversity (DI, Xie et al. 2019, arXiv:1803.06978) with the paper's probability:
-    with this probability a gradient is computed on a smaller copy of the image, placed at random on a black
-    image of the same size. The sides of the copy are .9 to 1 of the image's, as in torchattacks, because
-    networks accept images of one size; the paper enlarges the image by up to a tenth.
+    with this probability, a gradient is computed on a smaller copy of the image at a random place on a black
+    image of the same size. The side of the copy is .9 to 1 of the image's side, as in torchattacks, because
+    networks take images of one size; in the paper the image is enlarged by up to a tenth.
 
     `kernel=15` is the translation-invariant attack (TI, Dong et al. 2019, arXiv:1904.02884) with the paper's
-    kernel for images of 299x299: a Gaussian smooths the gradient before it is divided. Half its side is three
-    standard deviations, as in the authors' code. A side of 3 suits small images.
+    kernel for images of 299x299: a Gaussian smooths the gradient before it is divided. Half the side of the
+    kernel is three standard deviations, as in the authors' code. A side of 3 suits small images.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Raises RbError
     for an even kernel and for two step sizes at once.
@@ -55,14 +55,12 @@ class MIFGSM(SteppedAttack):
     steps: int = param(10, "Number of gradient steps.", check="positive")
     step_size: float | None = step_size_param("eps/steps")
     relative_step: float | None = relative_step_param()
-    momentum: float = param(
-        1.0, "Share of the earlier gradients' sum that each step keeps.", check="non-negative"
-    )
+    momentum: float = param(1.0, "Factor of the sum of earlier gradients in each step.", check="non-negative")
     diversity: float = param(
-        0.0, "Probability that a gradient is that of a smaller copy at a random place.", check="fraction"
+        0.0, "Probability to compute a gradient on a smaller copy at a random place.", check="fraction"
     )
     kernel: int = param(
-        0, "Side, in pixels, of the Gaussian that smooths each gradient; 0: none.", check="non-negative"
+        0, "Side in pixels of the Gaussian that smooths each gradient; 0: no smoothing.", check="non-negative"
     )
 
     def __post_init__(self) -> None:

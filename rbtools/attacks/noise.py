@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseAttack(SequentialAttack):
-    """Random points of the ball, without gradients: the baseline for attacks.
+    """Random points in the ball, without gradients: the baseline for attacks.
 
     Points are uniform in the ball, clipped to the box. An example is dropped at the first point that fools
-    the model; if no point does, the one with the smallest margin is returned.
+    the model. If no point does, the point with the smallest margin is returned.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -36,7 +36,7 @@ class NoiseAttack(SequentialAttack):
 
     eps: float = 8 / 255
     norm: str = norm_param()
-    samples: int = param(100, "Number of random points of each image.", check="positive")
+    samples: int = param(100, "Number of random points for each image.", check="positive")
 
     def stages(self, classes: int) -> list[Stage]:
         return [self._sample]

@@ -26,13 +26,13 @@ class PGD(SteppedAttack):
     L-infinity steps follow the sign of the gradient, L2 steps the normalised gradient. A restart runs on the
     examples that are not broken yet.
 
-    `iterate="any"`: an example is broken as soon as an iterate, the start included, fools the model; that
-    iterate is returned and the example is dropped from the batch. `iterate="last"`: only the last iterate
-    counts, as in torchattacks, foolbox and the papers; no example is dropped.
+    `iterate="any"`: an example is broken as soon as an iterate, or the start, fools the model. That iterate
+    is returned, and the example is dropped from the batch. `iterate="last"`: only the last iterate counts, as
+    in torchattacks, foolbox and the papers; no example is dropped.
 
-    `target`: an example is moved not away from its label but towards the class that is least likely on the
-    clean image, or towards the class with the given number (examples of this class are attacked without a
-    target). Any wrong class counts as a success.
+    `target`: an example is moved towards the class that is least likely on the clean image, or towards the
+    class with the given number, instead of away from its label. (Examples of the target class are attacked
+    untargeted.) Any wrong class counts as a success.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Raises RbError
     for restarts without a random start, for two step sizes at once, and for a target that is not a class.
@@ -49,17 +49,17 @@ class PGD(SteppedAttack):
     relative_step: float | None = relative_step_param()
     decay: str = param(
         "constant",
-        "How the step shrinks over the run: not at all, or to zero along a line or half a cosine.",
+        "How the step size decreases over the run: not at all, or to zero along a line or half a cosine.",
         choices=("constant", "linear", "cosine"),
         flags=("--step-decay",),
     )
     start: str = param(
-        "uniform", "Start at a random point of the ball, or at the image.", choices=("uniform", "zero")
+        "uniform", "Start at a random point in the ball, or at the image (zero).", choices=("uniform", "zero")
     )
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
     iterate: str = param(
         "any",
-        "Which iterates may count as a success: any of them, or only the last.",
+        "Which iterates may count as a success: any iterate, or only the last.",
         choices=("any", "last"),
     )
     target: str = param("none", "Target: none (away from the label), least-likely, or a class number.")
@@ -156,6 +156,6 @@ class PGD(SteppedAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class OnSphere(PGD):
-    """PGD in an L2 ball on the sphere with the image's norm; eps and step_size are shares of this norm."""
+    """PGD in an L2 ball, over points with the image's norm; eps and step_size are fractions of that norm."""
 
     norm: str = param("sphere", "The norm that bounds the perturbation.", choices=("sphere",))

@@ -45,11 +45,11 @@ _DECAY = {"l2": 2, "l1": 4}  # how fast eta falls with the distance from its cen
 class Square(ReferenceBackend):
     """Square attack (Andriushchenko et al. 2020, arXiv:1912.00049), L-infinity, L2 and L1.
 
-    A random search that lowers the margin z_y - max of the others and uses only the logits of the model.
-    Every image has its own squares. A square that would change nothing costs no query of the model. An
-    example that is fooled is dropped. Unbroken examples are returned unchanged.
+    A random search that decreases the margin z_y - max of the others, and uses only the logits of the model.
+    Each image has its own random squares. A square that would change nothing does not cost a query. An
+    example is dropped as soon as it is fooled. Unbroken examples are returned unchanged.
 
-    The share of the pixels in a square starts at p and is halved after 10, 50, 200, 500, 1000, 2000, 4000,
+    The fraction of the pixels in a square starts at p and is halved after 10, 50, 200, 500, 1000, 2000, 4000,
     6000 and 8000 queries. With schedule "fixed" these numbers do not depend on --queries, as in AutoAttack;
     with "rescaled" they are multiplied by queries / 10,000, as in the paper and in torchattacks.
 
@@ -64,11 +64,11 @@ class Square(ReferenceBackend):
     eps: float = 8 / 255
     norm: str = norm_param("l1")
     queries: int = param(5000, "Number of queries of the model.", check="positive")
-    p: float = param(0.8, "Share of the pixels in the first squares.", check="fraction")
+    p: float = param(0.8, "Fraction of the pixels in the first squares.", check="fraction")
     schedule: str = param(
         "fixed",
-        "Whether the squares shrink after fixed numbers of queries (AutoAttack; Jung et al.), or after shares"
-        " of --queries (the paper; torchattacks, and so NAS-RobBench-201).",
+        "When the squares shrink: after fixed numbers of queries (AutoAttack, Jung et al.), or, rescaled,"
+        " after fractions of --queries (the paper, torchattacks, NAS-RobBench-201).",
         choices=("fixed", "rescaled"),
     )
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")

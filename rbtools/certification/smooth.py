@@ -19,15 +19,15 @@ class Smooth(Registered):
     """Randomised smoothing (Cohen, Rosenfeld and Kolter 2019, arXiv:1902.02918): L2 certificates for any
     network, by sampling.
 
-    The certificates do not hold for the network itself, which attacks evaluate, but for the smoothed
-    classifier. This returns the network's most frequent class under Gaussian noise of standard deviation
-    --sigma, or abstains. The network does best if it was trained on this noise: rb-train --method corruption
-    --noise gaussian --sigma 0.25. Some copies select the class, others bound its probability; each
-    certificate has an error probability of --alpha. Copies are classified by the network itself in float32;
-    rounding in noise and network is not covered.
+    The certificates are not for the network itself, which attacks evaluate, but for the smoothed classifier.
+    It returns the network's most frequent class under Gaussian noise of standard deviation --sigma, or
+    abstains. For the best results, train the network on it: rb-train --method corruption --noise gaussian
+    --sigma 0.25. Some noisy copies select the class, others bound its probability. The error
+    probability of a certificate is --alpha. The network classifies the copies in float32; rounding in the
+    noise and the network is not covered.
 
-    With --adaptive an image gets no more copies as soon as all distances of --eps are decided. The error
-    probability of all its certificates together is --alpha; a few images near a limit are not certified
+    With --adaptive, sampling of an image stops as soon as all distances in --eps are decided. The error
+    probability of all its certificates together is --alpha. A few images near a limit are not certified
     although all copies would certify them.
     """
 
@@ -39,14 +39,14 @@ class Smooth(Registered):
     SELECT: ClassVar[str] = "smooth.select"
     ESTIMATE: ClassVar[str] = "smooth.estimate"
 
-    sigma: float = param(0.25, "Standard deviation of the noise, on [0, 1].", check="positive")
-    alpha: float = param(0.001, "Error probability of an image's certificates.", check="positive")
+    sigma: float = param(0.25, "Standard deviation of the noise, for pixels in [0, 1].", check="positive")
+    alpha: float = param(0.001, "Error probability of the certificates of an image.", check="positive")
     samples: int = param(
-        100_000, "Noisy copies of each image; with --adaptive, at most.", bounds=f"[1, {1 << 23}]"
+        100_000, "Noisy copies of each image (at most, with --adaptive).", bounds=f"[1, {1 << 23}]"
     )
-    select: int = param(100, "Noisy copies that select the class, before these.", check="positive")
+    select: int = param(100, "Additional noisy copies, which select the class.", check="positive")
     adaptive: bool = param(
-        False, "Stop an image as soon as its list of --eps is decided.", flags=("--adaptive",)
+        False, "Stop sampling an image when all distances in --eps are decided.", flags=("--adaptive",)
     )
 
     def __post_init__(self) -> None:

@@ -1,1 +1,1 @@
-"""The command-line framework that the commands share."""
+"""The command-line framework that all commands use."""

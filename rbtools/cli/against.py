@@ -22,10 +22,11 @@ _NAMED = 3  # the most reasons that are printed on stderr
 
 
 class PublishedSource(NamedTuple):
-    """A publication: how its rows match records, and the number of test images behind its numbers. key:
-    fields that a record and a row of the same model share (data set first); None for a record of another
-    model. methods: the training methods of all its models, of which a record names none or one. options:
-    of its format. shipped: units of wanted keys, which need no file. folder: where a checkout has its files.
+    """A publication: how its rows match records, and the number of test images for its numbers. key: returns
+    the fields that are equal in a record and a row of the same model (data set first); None for a record of
+    another model. methods: the training methods of all its models; a record contains at most one of them.
+    options: of its format. shipped: units of wanted keys that are part of rbtools, so that no file is needed.
+    folder: the folder of a checkout that contains its files.
     """
 
     key: Callable[[Record], Key | None]
@@ -46,7 +47,7 @@ class PublishedResults:
         self.name, self.source, self.rows = name, SOURCES.load(name), rows
 
     def beside(self, record: Record) -> dict[str, Any] | None:
-        """The published values beside those of a record; None if there are none."""
+        """The published values to put beside those of a record; None if there are none."""
         row = self._row(record)
         if row is None:
             return None
@@ -82,9 +83,9 @@ def _metrics(record: Record) -> set[str]:
 
 
 def load(text: str, records: Iterable[Record], screen: Terminal) -> PublishedResults:
-    """The results that SOURCE or SOURCE:FILE has of the records' models.
+    """The results in SOURCE or SOURCE:FILE for the models of the records.
 
-    Raises UsageError for an unknown source, or a file that is missing or cannot be read.
+    Raises UsageError if the source is unknown, or if the file is missing or cannot be read.
     """
     from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Published
 
@@ -116,7 +117,7 @@ def load(text: str, records: Iterable[Record], screen: Terminal) -> PublishedRes
 
 
 def parts(text: str) -> tuple[str, str | None]:
-    """SOURCE and FILE of the option. Raises UsageError."""
+    """The SOURCE and the FILE (None without one) in the option. Raises UsageError."""
     name, colon, file = text.partition(":")
     if name not in SOURCES:
         raise unknown("source of published results", name, SOURCES, UsageError)
@@ -131,7 +132,7 @@ def parts(text: str) -> tuple[str, str | None]:
 
 
 def _place(source: PublishedSource, file: str) -> Path:
-    """The file to read, in a checkout from its folder of results."""
+    """The file to read. In a checkout it is in the folder of results."""
     path = Path(file)
     if not path.exists():
         raise UsageError("No such file or directory.")
@@ -140,7 +141,7 @@ def _place(source: PublishedSource, file: str) -> Path:
 
 
 def _may_be(content: object, wanted: set[Key]) -> bool:
-    """Whether a row may be of a wanted model. In large files only such rows become records."""
+    """Whether a row may belong to a wanted model. In large files only such rows become records."""
     index = getattr(content, "arch", None)
     if not (isinstance(index, str) and index.isdigit()):
         return True
@@ -148,14 +149,14 @@ def _may_be(content: object, wanted: set[Key]) -> bool:
 
 
 def tell(beside: Sequence[dict[str, Any] | None], name: str, screen: Terminal) -> None:
-    """Say how many records have published values, how many of these differ, and what was not compared.
+    """Report how many records have published values, how many of these differ, and what was not compared.
 
     beside: the published values of each record, None if it has none.
     """
     found = [published["metrics"] for published in beside if published is not None]
     judged = [one for metrics in found for one in metrics.values() if "within" in one]
     beyond = sum(not one["within"] for one in judged)
-    message = f"{name} has values of {len(found)} of {counted(len(beside), 'record')}"
+    message = f"{name} has values for {len(found)} of {counted(len(beside), 'record')}"
     if judged:
         message += f"; {beyond} of {counted(len(judged), 'difference')} beyond the sampling error"
     screen.say(f"{message}.")
@@ -168,4 +169,4 @@ def tell(beside: Sequence[dict[str, Any] | None], name: str, screen: Terminal) -
     for reason, count in reasons.most_common(_NAMED):
         screen.say(f"{reason} ({counted(count, 'record')}); not compared.")
     if len(reasons) > _NAMED:
-        screen.say(f"{len(reasons) - _NAMED} other metrics not compared; --format jsonl has the reasons.")
+        screen.say(f"{len(reasons) - _NAMED} other metrics not compared; --format jsonl shows the reasons.")

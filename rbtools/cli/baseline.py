@@ -20,7 +20,7 @@ _OF_A_RANKING = ("rank", "band", "rank_ci95", "ranking", "pareto", "paired", "pu
 
 
 class Baseline:
-    """Where the last accepted record is: a file, or `store`, where each data set and label has its own."""
+    """The place of the last accepted record: a file, or the store (one record per data set and label)."""
 
     def __init__(self, place: str, store: str) -> None:
         name, _, self.label = place.partition(":")
@@ -30,7 +30,7 @@ class Baseline:
             check_folder_of(Path(place))
 
     def accepted(self, ranked: Record) -> Record | None:
-        """The accepted record, of the data set of the ranked one; None if there is none yet."""
+        """The accepted record for the data set of `ranked`; None if there is none yet."""
         if self.store is not None:
             found = self.store.result(digest(self._key(ranked)))
             return found if isinstance(found, dict) else None
@@ -42,7 +42,7 @@ class Baseline:
             raise UsageError(f"--baseline: {wrong}") from None
 
     def accept(self, ranked: Record, screen: Terminal) -> None:
-        """Keep the record in place of the last one. Raises RbError if it cannot be written."""
+        """Replace the last accepted record by this one. Raises RbError if it cannot be written."""
         record = {name: value for name, value in ranked.items() if name not in _OF_A_RANKING}
         if self.store is not None:
             key, about = self._key(ranked), {"arch": record["arch"]}

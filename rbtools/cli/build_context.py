@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 
 class CommandContext:
-    """A run and the terminal that its messages go to."""
+    """A run, and the terminal for its messages."""
 
     def __init__(self, run: Run, screen: Terminal) -> None:
         self.run, self.screen = run, screen
 
     def changed(self, **options: object) -> CommandContext:
-        """The same with other options of the run."""
+        """A copy with other options of the run."""
         return CommandContext(self.run.changed(**options), self.screen)
 
 
 def terminal(quiet: bool, verbose: bool, log: str | None, config: str | None = None) -> Terminal:
-    """The terminal that the messages of the running tool go to; the configuration is read before."""
+    """The terminal for the messages of the running tool. `config` was already read, and is not used here."""
     tool = calls.current().tool
     return streams.of_command().terminal(tool, quiet, verbose, events.opened(log, tool))
 
 
 def build_context(**values: object) -> CommandContext:
-    """The run that options describe, checked once, before the first record. `values` are those of RunOptions
-    that the tool has; the run has its own defaults for others.
+    """The run that options describe, checked once, before the first record. `values` are the options of
+    RunOptions that the tool has; for the other options the run uses its own defaults.
 
-    Raises UsageError for options that contradict each other, and for a data set, weights, a store or a file
-    that is not available.
+    Raises UsageError if options contradict each other, or if a data set, weights, a store or a file is not
+    available.
     """
     from rbtools.execution import resources
     from rbtools.execution.run import OPTIONS, Run
@@ -47,7 +47,7 @@ def build_context(**values: object) -> CommandContext:
     screen = terminal(given.quiet, given.verbose, given.log)
     resources.check(given.threads, given.device)
     if given.address is not None and given.engine != "ray":
-        raise UsageError("--ray-address is of a Ray cluster. Add --engine ray.")
+        raise UsageError("--ray-address is for a Ray cluster. Add --engine ray.")
     processes = resources.jobs(given.jobs, given.threads, given.jobs_per_gpu, given.device, given.engine)
     store = Store(None if given.store == "none" else given.store, force=given.force)
     resolved = {
@@ -76,7 +76,7 @@ def build_context(**values: object) -> CommandContext:
 
 
 def _check_files(given: RunOptions) -> None:
-    """Raise RbError for a data set, a list of images, weights or a class map that is not there."""
+    """Raise RbError if a data set, a list of images, weights or a class map does not exist."""
     if given.dataset is not None:
         from rbtools import datasets
 
@@ -94,10 +94,10 @@ def _check_files(given: RunOptions) -> None:
 
 
 def _stages(given: RunOptions) -> Any:
-    """The stages of --defend, None without. Raises UsageError."""
+    """The stages of --defend; None if it is not given. Raises UsageError."""
     if given.defend is None:
         if given.backward is not None:
-            raise UsageError("--backward is of stages. Name some: --defend jpeg:75.")
+            raise UsageError("--backward is for stages. Add some: --defend jpeg:75.")
         return None
     from rbtools.defences import stages
 
@@ -109,5 +109,5 @@ def _stages(given: RunOptions) -> Any:
 
 
 def alone(**values: object) -> CommandContext:
-    """A run in this process that reads images and computes nothing."""
+    """A run in this process that only reads images."""
     return build_context(device="cpu", store="none", **values)

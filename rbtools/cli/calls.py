@@ -1,4 +1,4 @@
-"""The call of a tool that is under way: who made it, and what was given."""
+"""The current call of a tool: the caller's streams, and the options that were given."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class ToolCall:
     """A call of a tool.
 
-    given: the options on the command line or among the keywords, by the names of their values, as they are
-    typed; in_file: those that only a configuration sets. streams: where records come from and go to, if not
-    the shell's.
+    given: maps the names of option values to the options, as typed on the command line or as keywords;
+    in_file: the same for options that only a configuration sets. streams: where records come from and go to,
+    if these are not the streams of the shell.
     """
 
     tool: str = "rbtools"
@@ -32,13 +32,13 @@ _CURRENT: ContextVar[ToolCall] = ContextVar("call", default=_SHELL)
 
 
 def current() -> ToolCall:
-    """The call that is under way in this thread."""
+    """The current call in this thread."""
     return _CURRENT.get()
 
 
 @contextlib.contextmanager
 def under_way(call: ToolCall) -> Iterator[None]:
-    """Make this the current call inside the block."""
+    """Make `call` the current call inside the block."""
     token = _CURRENT.set(call)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The live table of rb-card: what is known of each part, what runs, and what comes next."""
+"""The live table of rb-card: the results of each part so far, and the part that runs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Event = dict[str, Any]
 
 @contextlib.contextmanager
 def live_table(seconds: float | None) -> Iterator[Callable[[Event, dict[str, Any] | None], None]]:
-    """Draw the table on standard error while a card is made; the function that it gives takes the events of
-    the terminal."""
+    """Draw the table on standard error while a card is made. Yields a function that takes the events of the
+    terminal."""
     begin, latest = time.monotonic(), list[Event]()
 
     def drawn() -> Group | Text:
         if not latest:
-            return Text("rb-card: the first look begins.")
+            return Text("rb-card: measuring the first images.")
         spent = time.monotonic() - begin
         text = clock_time(spent) + ("" if seconds is None else f" of {clock_time(seconds)}")
         if latest[-1]["running"] is not None:
             text += f" · {latest[-1]['running']} runs on {latest[-1]['n']:,} images"
-        return Group(table(latest[-1]), Text(text + " · Ctrl-C writes the card as it stands"))
+        return Group(table(latest[-1]), Text(text + " · Ctrl-C writes the card with these results"))
 
     console = Console(file=sys.stderr)
     with Live(console=console, get_renderable=drawn, refresh_per_second=2, transient=True) as live:
@@ -45,12 +45,12 @@ def live_table(seconds: float | None) -> Iterator[Callable[[Event, dict[str, Any
 
 
 def table(event: Event) -> Table:
-    """A row for each part: value, interval, images, share of the time, and its first metric."""
+    """One row for each part: value, interval, images, share of the time, and the name of its first metric."""
     drawn = Table(box=None, pad_edge=False, expand=True)
     drawn.add_column("part", no_wrap=True)
     for name in ("value", "interval", "images", "time"):
         drawn.add_column(name, justify="right", no_wrap=True)
-    drawn.add_column("metric", no_wrap=True, ratio=1)  # it is cut off where the terminal is narrow
+    drawn.add_column("metric", no_wrap=True, ratio=1)  # cut off if the terminal is narrow
     total = sum(row["seconds"] for row in event["parts"]) or 1.0
     for row in event["parts"]:
         drawn.add_row(*_cells(row, total))

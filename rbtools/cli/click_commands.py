@@ -1,5 +1,5 @@
-"""click with the exit statuses and one-line errors of rbtools, and with registered classes as subcommands
-whose fields are their options.
+"""Commands of click with the exit statuses and one-line errors of rbtools. Registered classes become
+subcommands, and the fields of a class become the options of its subcommand.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONTEXT: dict[str, Any] = {
 
 
 class _Main:
-    """`main()` of every command: run it, and exit with its status."""
+    """Mix-in with the `main()` of every command: runs the command, and exits with its status."""
 
     def main(
         self,
@@ -68,7 +68,7 @@ class _Main:
         return legible(option_groups.with_help_all(super().get_params(ctx)))  # type: ignore[misc]
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The first paragraphs and the examples; with --help-all the whole text."""
+        """Write the first paragraphs and the examples; with --help-all the whole text."""
         first, *more = inspect.cleandoc(typing.cast(click.Command, self).help or "").split("\n\n")
         if not option_groups.every(ctx):
             more = [one for place, one in enumerate(more) if not place or one.startswith("\b\nExample")]
@@ -77,7 +77,7 @@ class _Main:
             formatter.write_text("\n\n".join([first, *more]))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options in groups, those of the chosen classes first; the commands below this one."""
+        """Write the options in groups, first those of the chosen classes, and then the subcommands."""
         command = typing.cast(click.Command, self)
         names = {option.name for option in method_options(ctx.meta.get("rbtools.classes", ()))}
         title = f"Options of {_chosen(ctx)}"
@@ -90,7 +90,7 @@ class _Main:
                 formatter.write_text(", ".join(of_packages))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """`--version` with `-v`, and nothing else, prints more: click's option would not see the second."""
+        """Handle `--version -v` alone, which prints more: click's --version option does not see the -v."""
         if len(args) == 2 and "--version" in args and {"-v", "--verbose"} & set(args):
             from rbtools.cli import versions
 
@@ -99,7 +99,7 @@ class _Main:
         return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, which can ask for what was given."""
+        """Run the command; inside it, `calls.current()` returns the options that were given."""
         params = self.get_params(ctx)
         flags = {str(param.name): param.opts[0] for param in params}
         sources = {name: ctx.get_parameter_source(name) for name in flags}
@@ -114,13 +114,13 @@ class _Main:
             return super().invoke(ctx)  # type: ignore[misc]
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """The first paragraph: click would end it after "(Goodfellow et al."."""
+        """The first paragraph. Click's own version would end after "(Goodfellow et al."."""
         text = inspect.cleandoc(typing.cast(click.Command, self).help or "")
         return " ".join(text.split("\n\n")[0].split())
 
 
 def _chosen(ctx: click.Context) -> str:
-    """The choice as it is typed: pgd, or --method trades."""
+    """The choice as typed: pgd, or --method trades."""
     option = getattr(ctx.command, "option", None)
     if option is None:
         return str(ctx.info_name)
@@ -130,7 +130,7 @@ def _chosen(ctx: click.Context) -> str:
 class Command(_Main, click.Command):
     """A command without subcommands."""
 
-    classes: Sequence[type] = ()  # the registry's name of a subcommand
+    classes: Sequence[type] = ()  # the registered classes that a subcommand stands for
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = with_pairs(args)
@@ -144,7 +144,7 @@ PAIR = "--normalize"  # the only option whose value may be two arguments
 
 
 def with_pairs(args: Sequence[str]) -> list[str]:
-    """`--normalize MEAN STD` with its two words as one: click's options take one or two, not either."""
+    """Join the two words of `--normalize MEAN STD`: an option of click cannot take one word or two."""
     words = list(args)
     end = words.index("--") if "--" in words else len(words)
     for place, word in enumerate(words[:end]):
@@ -169,7 +169,7 @@ class Group(_Main, click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         names, typed = self.list_commands(ctx), list(args)
         if not args and not ctx.resilient_parsing:
-            raise click.UsageError(f"No {self.kind} is named. Choose one of: {', '.join(names)}.", ctx)
+            raise click.UsageError(f"No {self.kind} is given. Choose one of: {', '.join(names)}.", ctx)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as wrong:
@@ -179,7 +179,7 @@ class Group(_Main, click.Group):
                 typed.remove(chosen)
                 line = [chosen, *typed]
             raise click.UsageError(
-                f"No option '{wrong.option_name}' stands before the {self.kind}. Options follow it:"
+                f"Option '{wrong.option_name}' cannot be before the {self.kind}. Write options after it:"
                 f" {ctx.command_path} {shlex.join(line)}",
                 ctx,
             ) from None
@@ -204,9 +204,9 @@ class Group(_Main, click.Group):
 
 
 class Chooser(Group):
-    """A command whose subcommands are the names in a registry, and those that its tool adds to them.
+    """A command whose subcommands are the names in a registry, and further commands of its tool.
 
-    `--NAME VALUE` in front of all else is the same as the added command NAME.
+    `--NAME VALUE` as the first words is the same as the further command NAME.
     """
 
     tool: Tool
@@ -261,7 +261,7 @@ class Chooser(Group):
 
 
 class OptionChooser(_Main, click.Command):
-    """A command where one option (`--method trades`) chooses classes, whose fields are further options."""
+    """A command with an option (`--method trades`) that chooses classes; their fields are further options."""
 
     tool: Tool
     registry: registry.Registry
@@ -297,7 +297,7 @@ class OptionChooser(_Main, click.Command):
             raise click.UsageError(self.tool.no_such_option(wrong.option_name, classes, flags), ctx) from None
 
     def _refuse_choices(self, ctx: click.Context) -> None:
-        """Refuse `rb-train trades`: it names no file, but a choice."""
+        """Refuse `rb-train trades`, where the word is a choice, not a file."""
         for word in ctx.params.get("files") or ():
             if word in self.registry and not Path(word).exists():
                 raise click.UsageError(
@@ -305,7 +305,7 @@ class OptionChooser(_Main, click.Command):
                 )
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command's own help, and that of each chosen class; of these --help has the first paragraphs."""
+        """Write the command's own help, and that of each chosen class (with --help its first paragraphs)."""
         named = ctx.meta.get("rbtools.named", {})
         if not named or option_groups.every(ctx):
             super().format_help_text(ctx, formatter)
@@ -320,14 +320,14 @@ class OptionChooser(_Main, click.Command):
 
 
 def _callback(tool: Tool) -> Callable[..., Any]:
-    """What click calls with the values of the options."""
+    """The function that click calls with the values of the options."""
     if tool.by is None:
         return lambda **values: tool.run(values)
     return lambda **values: tool.chosen((), values, click.get_current_context().meta["rbtools.classes"])
 
 
 def _listed(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    """Print a line for each command: the first sentence of its help, and the one that says what it needs."""
+    """Print a line for each command: the first sentence of its help, and the paragraph "Needs ..."."""
     if not value or ctx.resilient_parsing:
         return
     group = typing.cast(click.Group, ctx.command)
@@ -361,6 +361,6 @@ def rendered(tool: Tool) -> click.Command:
     shown: click.Command = click.version_option(
         __version__,
         message="%(prog)s (rbtools) %(version)s",
-        help="Show the version and exit; with -v those of Python, torch and the packages in use.",
+        help="Show the version and exit; with -v also the versions of Python, torch and other packages.",
     )(command)
     return shown

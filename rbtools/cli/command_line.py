@@ -16,17 +16,17 @@ _typed: list[str] = []
 
 
 def note(tool: str, words: Sequence[str] | None) -> None:
-    """Remember the arguments; None for a command called from Python, which has no command line."""
+    """Remember the arguments; `words` is None for a call from Python, which has no command line."""
     _typed[:] = [] if words is None else [tool, *words]
 
 
 def label() -> str | None:
-    """The command line without paths of this machine: files by name and a short hash. None in Python."""
+    """The command line with files by name and short hash, without paths of this machine. None in Python."""
     return shlex.join(map(_without_paths, _typed)) if _typed else None
 
 
 def _without_paths(word: str) -> str:
-    """`--checkpoint=nets/a.pt` as `--checkpoint=a.pt@1a2b3c4d`; 8/255 and names stay as they are."""
+    """Change `--checkpoint=nets/a.pt` to `--checkpoint=a.pt@1a2b3c4d`; 8/255 and names are unchanged."""
     return "".join(_named(part) for part in re.split(r"([=:,])", word))
 
 

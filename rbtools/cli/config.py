@@ -1,14 +1,13 @@
-"""Defaults from a file: `--config FILE`, else `rbtools.yaml` in the working directory over the user's own.
-
-A file has a section for each tool, and `all` for shared options. Keys are long options without their
-dashes, and below the name of a subcommand those of that one:
+"""Defaults from a file: `--config FILE`, else `rbtools.yaml` in the working directory, which overrides the
+user's file. A file has a section for each tool, and the section `all` for shared options. Keys are long
+options without their dashes; the name of a subcommand contains the options of the subcommand:
 
     all: {store: results, jobs: 2}
     rb-train: {method: trades, epochs: 50}
     rb-attack: {eps: 8, pgd: {steps: 50}}
 
 They become click's `default_map`, so the command line and the environment override them. For safety, a file
-cannot let programs run, nor name a path outside the working directory.
+cannot allow programs to run, and cannot contain a path outside the working directory.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequ
 
 
 def settings(ctx: click.Context, arguments: Sequence[str]) -> dict[str, Any]:
-    """All keys at this command's place or above it, with their values. Raises UsageError."""
+    """Map all keys for this command, or for a command that contains it, to values. Raises UsageError."""
     if _META not in ctx.meta:
-        unread = ctx.resilient_parsing or ctx.find_root().obj is not None  # figures of papers have their own
+        unread = ctx.resilient_parsing or ctx.find_root().obj is not None  # figures have fixed settings
         ctx.meta[_META] = [] if unread else [(path, _read(path)) for path in _paths(arguments)]
     tool, *below = ctx.command_path.split()
     found: dict[str, Any] = {}
@@ -89,13 +88,13 @@ def covers(command: click.Command, arguments: Sequence[str]) -> bool:
 
 
 def text_of(value: object) -> str:
-    """A value as one would type it."""
+    """A value as a user would type it."""
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _paths(arguments: Sequence[str]) -> list[str]:
     words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-    if {"-h", "--help", "--help-all", "--version"} & set(words):  # help is there with an invalid file, too
+    if {"-h", "--help", "--help-all", "--version"} & set(words):  # help works even if the file is invalid
         return []
     named = os.environ.get(VARIABLE)
     for word, following in zip(words, [*words[1:], None], strict=False):
@@ -112,29 +111,29 @@ def _paths(arguments: Sequence[str]) -> list[str]:
 
 def _read(path: str) -> dict[str, Any]:
     """The sections of a file. Raises UsageError."""
-    import yaml  # only where there is a file: --help and most runs do without
+    import yaml  # only if there is a file: --help and most runs do not need it
 
     try:
         sections = parse_yaml(read_settings(path)) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as wrong:
         reason = " ".join(str(wrong).split())
-        raise UsageError(f"{path}: {reason}. Expected YAML: a section per tool.") from None
+        raise UsageError(f"{path}: {reason}. Expected YAML with a section for each tool.") from None
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}. Expected a YAML file, or none.") from None
     names = [ALL, *(f"rb-{tool.replace('_', '-')}" for tool in TOOLS)]
     if not isinstance(sections, dict) or not all(isinstance(one or {}, dict) for one in sections.values()):
-        raise UsageError(f"{path}: expected a section per tool, such as rb-train:, with options below it.")
+        raise UsageError(f"{path}: expected a section for each tool, such as rb-train:, with its options.")
     if (other := next((name for name in sections if name not in names), None)) is not None:
         raise unknown(f"section in {path}:", str(other), names, UsageError)
     return sections
 
 
 def _check_names(path: str, section: str, level: Mapping[str, Any]) -> None:
-    """Raises UsageError for a key that the section cannot have, at any level."""
+    """Raise UsageError if the section contains a key that is not allowed, at any level."""
     valid = set(SHARED) if section == ALL else None
     for name, value in level.items():
         if name in FORBIDDEN and value is not False:
-            raise UsageError(f"{path}: {name} cannot be set by a file. Say it on the command line.")
+            raise UsageError(f"{path}: {name} cannot be set in a file. Give it on the command line.")
         if valid is None:
             valid = TOOLS.load(section.removeprefix("rb-").replace("-", "_")).vocabulary()
         if name not in valid:
@@ -144,8 +143,8 @@ def _check_names(path: str, section: str, level: Mapping[str, Any]) -> None:
 
 
 def _value(option: click.Option, name: str, value: object) -> Any:
-    """The value as click takes it. Raises UsageError for one of another kind, and for a path outside the
-    working directory, links followed."""
+    """The value as click takes it. Raises UsageError if it has the wrong type, or is a path outside the
+    working directory (after links are resolved)."""
     if value is None or isinstance(value, bool) != option.is_flag:
         wanted = "true or false" if option.is_flag else "a value"
         raise UsageError(f"{name} in the configuration is {value}. Expected {wanted}.")
@@ -160,7 +159,7 @@ def _value(option: click.Option, name: str, value: object) -> Any:
         here, there = os.path.realpath("."), os.path.realpath(path)
         if os.path.commonpath([here, there]) != here:
             raise UsageError(
-                f"{name} in the configuration is '{text}', which lies outside {here}. A file cannot name"
-                " that; the command line and the environment can."
+                f"{name} in the configuration is '{text}', which is outside {here}. Such a path is allowed"
+                " only on the command line and in the environment."
             )
     return text

@@ -1,8 +1,8 @@
-"""How a tool is declared: a function, and the dataclasses whose fields are its options.
+"""Declaration of tools: a function, and the dataclasses whose fields are its options.
 
-Nothing here knows who gives the values. `click_commands` reads them from a command line, and `python_calls`
-takes them from the keyword arguments of a Python function. Both call the tool's function with the same
-objects.
+The declaration does not depend on the source of the values. `click_commands` reads them from a command line,
+and `python_calls` takes them from the keyword arguments of a Python function. Both call the tool's function
+with the same objects.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ type_hints = functools.cache(typing.get_type_hints)
 
 
 class Option(NamedTuple):
-    """An option of a tool: a field made by `registry.param`, by its Python name.
+    """An option of a tool: a field made by `registry.param`, and its Python name.
 
-    kind: the type of the field's value, str for one that is typed as a text. multiple: it may be given
-    several times, and the value is a tuple.
+    kind: the type of the field's value; str if the value is typed as a text. multiple: whether the option may
+    be given several times; its value is then a tuple.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Option(NamedTuple):
 
     @classmethod
     def of(cls, field: dataclasses.Field[Any], hint: object) -> Option:
-        """The option that stands for a field whose type is `hint`."""
+        """The option of a field whose type is `hint`."""
         kinds: list[type] = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
         metadata, kind = field.metadata, kinds[0]
         number = kind in (int, float) and not metadata["unit"] and not isinstance(metadata["typed"], str)
@@ -48,24 +48,24 @@ class Option(NamedTuple):
 
     @property
     def default(self) -> Any:
-        """The value where none is given, registry.REQUIRED where one has to be."""
+        """The value if none is given; registry.REQUIRED if a value has to be given."""
         typed = self.field.metadata["typed"]
         return self.field.default if typed is None else typed
 
     @property
     def flags(self) -> list[str]:
-        """What is typed in front of the value, or switches it on; an argument has none."""
+        """The flags before the value, or that switch it on, such as --eps; empty for an argument."""
         if self.field.metadata["positional"]:
             return []
         return list(self.field.metadata["flags"] or [f"--{self._long}"])
 
     @property
     def off(self) -> list[str]:
-        """What switches it off."""
+        """The flags that switch the option off."""
         return [f"--no-{self._long}"] if self.kind is bool and not self.field.metadata["flags"] else []
 
     def problem(self, text: str) -> str | None:
-        """What is wrong with this text as its value; None if nothing is."""
+        """The reason why this text is not a valid value; None if it is valid."""
         choices, bounds = self.field.metadata["choices"], self.field.metadata["bounds"]
         if choices and not self.field.metadata["metavar"] and text not in choices:
             return f"'{text}' is not one of {', '.join(map(repr, choices))}.{near(text, choices)}"
@@ -74,9 +74,9 @@ class Option(NamedTuple):
         try:
             value = self.kind(text)
         except ValueError:
-            return f"'{text}' is no {'whole number' if self.kind is int else 'number'}."
+            return f"'{text}' is not a {'whole number' if self.kind is int else 'number'}."
         if not math.isfinite(value):
-            return f"{value} is no finite number."
+            return f"{value} is not a finite number."
         if abs(value) > registry.MOST:
             return f"{value} is too large. Expected {registry.MOST} at most."
         if bounds and not registry.within(bounds)[0](value):
@@ -89,7 +89,7 @@ class Option(NamedTuple):
 
 
 def _outside(bounds: str) -> str:
-    """What is said of a number outside bounds such as [1, inf)."""
+    """The words for a number outside bounds such as [1, inf)."""
     least, most = bounds[1:-1].split(", ")
     if most == "inf":
         return f"is less than {least}" if bounds[0] == "[" else f"is not above {least}"
@@ -99,7 +99,7 @@ def _outside(bounds: str) -> str:
 
 
 class OptionBundle(NamedTuple):
-    """Options that a function gets as one object under this name: what `make` makes of their values."""
+    """Options that a function gets as one object under this name; `make` makes the object from the values."""
 
     name: str
     make: Callable[..., Any]
@@ -109,9 +109,9 @@ class OptionBundle(NamedTuple):
 def takes(
     name: str, cls: type, *fields: str, make: Callable[..., Any] | None = None, **changed: object
 ) -> Callable[[F], F]:
-    """A decorator that gives a function the fields of a dataclass as options, all or these.
+    """A decorator that gives a function the fields of a dataclass as options: all fields, or those named.
 
-    The function gets an object of the class, or what `make` makes of the values. `changed` has other
+    The function gets an object of the class, or the result of `make` for the values. `changed` contains other
     declarations of some fields, by `registry.param`, or other defaults.
     """
     declared = {field.name: field for field in dataclasses.fields(cls)}
@@ -139,9 +139,9 @@ def bundles_of(function: Callable[..., Any]) -> list[OptionBundle]:
 
 
 def method_options(classes: Sequence[type]) -> dict[str, Option]:
-    """The options for the fields of registered classes, by name; a field that several share is one option.
+    """Map names to the options for the fields of registered classes. A shared field is one option.
 
-    Their value is None if they are not given, so that the class's own default holds.
+    The value of an option that is not given is None; the default of the class is then used.
     """
     options: dict[str, Option] = {}
     for cls in classes:
@@ -152,7 +152,7 @@ def method_options(classes: Sequence[type]) -> dict[str, Option]:
 
 
 def no_such_option(flag: str, flags: Iterable[str]) -> str:
-    """The sentence on an option that is not one of these."""
+    """The error message for an option that is not one of these."""
     if flag in ("-o", "--out", "--output"):
         hint = " Records and tables go to standard output: write > FILE at the end of the line."
     else:
@@ -162,15 +162,15 @@ def no_such_option(flag: str, flags: Iterable[str]) -> str:
 
 @dataclasses.dataclass(eq=False)
 class Tool:
-    """A tool or a command of one.
+    """A tool, or a subcommand of a tool.
 
-    With a `registry` its names are commands (with `many` lists of them, and "all"), or, if `by` is an
-    option, the values of that option; `default` gives the choice of a command line without it, from the
-    words of the line. The function gets the choice, and as `params` the fields of its class that were
-    given. `commands` are further commands below it, and the only ones of a tool that `holds_only` these.
-    `covers` names an option that sets all of the tool's own (--preset): beside it a configuration's
-    settings of these do not count. `lists` is the help of --list, which prints a line for each command;
-    without a text there is none.
+    If there is a `registry`, its names are subcommands (with `many`, also lists of names and "all"), or, if
+    `by` is an option, the values of that option. `default` returns the choice for a command line without the
+    option, from the words of the line. The function gets the choice, and as `params` the fields of the chosen
+    class that were given. `commands` are further subcommands; with `holds_only` they are the only ones.
+    `covers` is an option that sets all of the tool's own options (--preset); if it is given, values of these
+    options in a configuration are ignored. `lists` is the help of --list, which prints a line for each
+    subcommand; without this text the tool has no --list.
     """
 
     name: str
@@ -186,24 +186,24 @@ class Tool:
 
     @property
     def options(self) -> list[Option]:
-        """Its own options, without those of registered classes."""
+        """The tool's own options, without those of registered classes."""
         return [option for bundle in bundles_of(self.function) for option in bundle.options]
 
     @property
     def every_option(self) -> list[Option]:
-        """Its options, or those of all commands below one that only holds commands."""
+        """The tool's options; for a tool with subcommands only, the options of all subcommands."""
         if not self.holds_only:
             return self.options
         return [option for below in self.commands.values() for option in below.every_option]
 
     @property
     def holds_commands(self) -> bool:
-        """Whether a word after it names a command."""
+        """Whether the word after the tool is the name of a subcommand."""
         return self.holds_only or (self.registry is not None and self.by is None)
 
     @property
     def listed(self) -> list[str]:
-        """The names of the commands below it."""
+        """The names of the subcommands."""
         return [*(self.registry or ()), *(["all"] if self.many else []), *self.commands]
 
     @property
@@ -212,8 +212,8 @@ class Tool:
         return inspect.cleandoc(self.function.__doc__ or "")
 
     def load(self, names: Sequence[str], allow_code: bool) -> list[type]:
-        """The classes of these names. Raises UsageError for an unknown one, and for code of the user's that
-        is not allowed to run, before its module is imported."""
+        """The classes with these names. Raises UsageError if a name is unknown, or if a name refers to the
+        user's code and this is not allowed to run (before its module is imported)."""
         assert self.registry is not None
         strange = next((name for name in names if not self.registry.knows(name)), None)
         if strange is not None and self.by is None:
@@ -227,7 +227,7 @@ class Tool:
             raise UsageError(str(wrong)) from None
 
     def vocabulary(self) -> set[str]:
-        """The long options and the names of commands, of this one and all below it."""
+        """The long options and the names of subcommands of this tool and all its subcommands."""
         classes = [] if self.registry is None else [cls for _, cls in self.registry.loaded()]
         options = [*self.options, *method_options(classes).values()]
         words = {flag[2:] for option in options for flag in option.flags if flag.startswith("--")}
@@ -235,7 +235,7 @@ class Tool:
         return words.union(self.listed, *(below.vocabulary() for below in self.commands.values()))
 
     def no_such_option(self, flag: str, classes: Sequence[Any], flags: Iterable[str]) -> str:
-        """The sentence on an option that the tool does not have; `flags` are those that it has."""
+        """The error message for an option that the tool does not have. flags: the flags that it has."""
         if self.by is not None and self.registry is not None:
             for cls in classes:
                 for field in registry.options(cls):
@@ -255,7 +255,7 @@ class Tool:
         return no_such_option(flag, flags)
 
     def names(self, text: str) -> list[str]:
-        """The names of the registry that a word stands for."""
+        """The names in the registry that a word refers to."""
         assert self.registry is not None
         if not self.many:
             return [text]
@@ -264,7 +264,7 @@ class Tool:
         return list(dict.fromkeys(filter(None, text.split(","))))
 
     def run(self, values: Mapping[str, Any], **choice: object) -> Any:
-        """Call the function with the values of all its options, by name; `choice` is of the registry."""
+        """Call the function with the values of all its options, by name, and the choice in the registry."""
         made = {
             bundle.name: bundle.make(**{option.name: values[option.name] for option in bundle.options})
             for bundle in bundles_of(self.function)
@@ -272,7 +272,7 @@ class Tool:
         return self.function(**choice, **made)
 
     def chosen(self, names: Sequence[str], values: Mapping[str, Any], classes: Sequence[type]) -> Any:
-        """Run with these names of the registry, whose classes get the values that were given."""
+        """Run with these names of the registry; their classes get the values that were given."""
         assert self.registry is not None
         kind = self.registry.kind.replace(" ", "_")
         params = {name: values[name] for name in method_options(classes) if values[name] is not None}
@@ -281,7 +281,7 @@ class Tool:
 
     def main(self, *args: object, **settings: object) -> typing.NoReturn:
         """Run the command line, and end the process with its status."""
-        rendered = registry.imported("rbtools.cli.click_commands:rendered")  # Python's calls do without click
+        rendered = registry.imported("rbtools.cli.click_commands:rendered")  # calls from Python need no click
         rendered(self).main(*args, **settings)
         raise AssertionError("a command ends its process")
 
@@ -297,9 +297,9 @@ def command(
     covers: str | None = None,
     lists: str = "",
 ) -> Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a function. With `choose`, a registry's names are its commands (`many`: lists of them);
-    with `by` as well, that option chooses among them, and `default` is the choice without it, or a function
-    that gets it from the words of the command line. `covers`, `lists`: see `Tool`.
+    """Make a tool of a function. With `choose`, the names of a registry are its subcommands (`many`: lists of
+    names). With `by` too, that option chooses among the names, and `default` is the choice without it, or a
+    function that returns this choice from the words of the command line. `covers`, `lists`: see `Tool`.
     """
 
     def decorate(function: Callable[..., Any]) -> Tool:
@@ -310,13 +310,13 @@ def command(
 
 
 def group(**commands: Tool) -> Callable[[Callable[..., Any]], Tool]:
-    """Make a tool that only holds commands."""
+    """Make a tool that only has subcommands."""
     return lambda function: Tool(_tool_name(function), function, holds_only=True, commands=commands)
 
 
 def _tool_name(function: Callable[..., Any]) -> str:
-    """rb-attack for a function in attack.py. The name comes from the file, since `python -m` renames the
-    module."""
+    """The name of the tool: rb-attack for a function in attack.py. It is taken from the file, because
+    `python -m` renames the module."""
     return "rb-" + Path(function.__code__.co_filename).stem
 
 

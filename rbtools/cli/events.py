@@ -1,7 +1,7 @@
-"""Events for programs: `--log FILE` has one JSON object a line, `--tensorboard DIR` curves of trainings.
+"""Events for programs: `--log FILE` writes JSON Lines, `--tensorboard DIR` curves of training runs.
 
 Every event has `time` (UTC), `tool`, `pid` and `event`: start, record, epoch, warning, error or end. The
-stages of a pipe may write one file: each line is appended at once.
+stages of a pipe may write to the same file, because each line is appended in one operation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Log:
         self.tell("start", arguments=sys.argv[1:], version=__version__)
 
     def tell(self, event: str, **fields: object) -> None:
-        """Append an event. If that fails, the log ends here and the run continues."""
+        """Append an event. If that fails, nothing more is written to the log, and the run continues."""
         if self._handle is None:
             return
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -42,7 +42,7 @@ class Log:
             self.close()
 
     def end(self, status: int) -> None:
-        """The last event."""
+        """Write the last event."""
         self.tell("end", status=status, seconds=round(time.monotonic() - self.begun, 3))
         self.close()
 
@@ -57,7 +57,7 @@ _log: Log | None = None
 
 
 def opened(path: str | None, tool: str) -> Log | None:
-    """The log of this process; None if no file is named."""
+    """The log of this process; None if no file is given."""
     global _log
     _log = None if path is None else Log(path, tool)
     return _log
@@ -72,10 +72,10 @@ def ended(status: int) -> None:
 
 
 class Board:
-    """A folder of event files, a folder in it for each training.
+    """A folder of event files, with a subfolder for each training run.
 
-    Epochs are written as they end; a training that was found in the store is written from its history.
-    Raises UsageError if the package is not installed, or the folder cannot be made.
+    Each epoch is written when it ends. A run that was found in the store is written from its history.
+    Raises UsageError if the package is not installed, or if the folder cannot be created.
     """
 
     def __init__(self, folder: str) -> None:
@@ -94,7 +94,7 @@ class Board:
             ) from None
         self.folder, self._make = folder, Writer
         self._writers: dict[str, Any] = {}
-        self._written: dict[str, int] = {}  # epochs of a training
+        self._written: dict[str, int] = {}  # number of written epochs of each training run
 
     def hear(self, event: dict[str, Any], record: dict[str, Any] | None) -> None:
         """Handle an event: an epoch that ended, or a finished record."""
@@ -117,7 +117,7 @@ class Board:
         self._written[name] = epoch
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining values."""
         for writer in self._writers.values():
             writer.close()
 

@@ -1,4 +1,4 @@
-"""The exit status of a command, and the one line on standard error for an error."""
+"""The exit status of a command, and the error message of one line on standard error."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def caught(command: click.Command, name: str) -> Iterator[Ended]:
 
 
 def _of_output(bug: Exception) -> TypeGuard[OSError]:
-    """Whether the system refused a help text or a listing, as a full disk does."""
+    """Whether the system refused to write a help text or a listing, for example on a full disk."""
     return isinstance(bug, OSError) and traceback.extract_tb(bug.__traceback__)[-1].name == "echo"
 
 
@@ -86,7 +86,7 @@ def _what_is_kept(command: click.Command) -> str:
 
 
 def _stores(command: click.Command) -> bool:
-    """Whether the command, or one that it holds, keeps its work in the store."""
+    """Whether the command, or one of its subcommands, keeps its results in the store."""
     tool = getattr(command, "tool", None)
     held = command.commands.values() if isinstance(command, click.Group) else ()
     own = any(one.name == "force" for one in [*command.params, *(tool.options if tool else ())])

@@ -1,8 +1,8 @@
-"""The one loop of all filters: read, run the job, write, flush.
+"""The loop that all filters share: read, run the job, write, flush.
 
-With `--jobs 1` a job runs where its record is read, and so does the job of the one model of `--checkpoint`,
-whose tiles go to the engine's workers. Otherwise a thread reads ahead within a bounded window, the workers
-run whole jobs, and this process writes the results in input order (or as they finish, with `--unordered`).
+With `--jobs 1`, or for the single model of `--checkpoint`, a job runs in this process; the engine's workers
+compute the tiles of the single model. Otherwise a thread reads ahead within a bounded window, the workers run
+whole jobs, and this process writes the results in input order (or when finished, with `--unordered`).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def filter_records(
     run: Run,
     start: Callable[[Run], dict[str, Any]] | None = None,
 ) -> int:
-    """Put every record through all `functions` (one output each) and write each result.
+    """Run all `functions` on every record, and write each result (one output line per function).
 
-    A record that fails goes on with an `error`; the status is then 1. `start` makes the one record to
-    work on in place of a stream (`--checkpoint`).
+    A record that fails is written with an `error`, and the exit status is then 1. `start` makes the only
+    record to work on, in place of a stream (`--checkpoint`).
     """
     with opened_output(source, screen) as output:
         run = run.changed(check_cancelled=output.poll, warn=screen.warn)
@@ -78,7 +78,7 @@ def _model_table(record: dict[str, Any], width: int) -> str:
 
 
 def _sharing_images(source: RecordSource, run: Run) -> Run:
-    """The run of a shard that shares the images of its model. Raises UsageError without a common store."""
+    """The run of a shard that shares the images of one model. Raises UsageError without a common store."""
     if run.store.folder is None or run.store.force:
         raise UsageError(
             "--shard with --checkpoint divides the images of one model over processes that share a store."
@@ -117,7 +117,7 @@ class Loop:
         self.output.line(text)
 
     def started(self, start: Callable[[Run], dict[str, Any]]) -> dict[str, Any] | None:
-        """The one record that `start` makes; None if that fails, and a failed record is written."""
+        """The record that `start` makes. If that fails, a failed record is written, and None returned."""
         try:
             return start(self.run)
         except UsageError:
@@ -132,7 +132,7 @@ class Loop:
             return None
 
     def process(self, start: Callable[[Run], dict[str, Any]] | None) -> None:
-        """Put the one record, or every line of the input, through an engine, and write the results."""
+        """Process the record of `start`, or every line of the input, with an engine; write the results."""
         with engine_for(self.functions, self.run, at_most=None if start is None else 1) as engine:
             record = None if start is None else self.started(start)
             if start is not None and record is None:
@@ -150,7 +150,7 @@ class Loop:
                 raise
 
     def _process_here(self, engine: Engine, window: Window, record: dict[str, Any] | None) -> None:
-        """Run jobs in this process; the workers of the engine, if it has some, share their tiles."""
+        """Run jobs in this process; the engine's workers, if there are some, compute their tiles."""
         progress = self.run.report.progress
         engine.run = engine.run.changed(
             progress=lambda text: progress(self._status(text, None, window, record is None)),
@@ -171,7 +171,7 @@ class Loop:
             yield from window.take_in(line)
 
     def lines(self) -> Iterator[Line]:
-        """The lines of the source, read ahead to know their number."""
+        """The lines of the source. They are read ahead, so that their number is known."""
         return iter(self._read_ahead() if self.source.reads_ahead else self._source_lines())
 
     def _source_lines(self) -> Iterator[Line]:
@@ -229,7 +229,7 @@ class Loop:
         return {key: value for key, value in line.record.items() if key != "error"}
 
     def passing(self, line: Line) -> bytes:
-        """The output for a line that is not processed: a failed record, or a line that is no record."""
+        """The output for a line that is not processed: a failed record, or a line that is not a record."""
         if line.record is not None:
             self.passed += 1
             return line.text
@@ -242,21 +242,21 @@ class Loop:
         return dumps(bad_line_record(self.screen.tool, line))
 
     def place_of_another(self) -> bytes:
-        """The line that stands for a result of another shard: the tools after this one pass it on."""
+        """The placeholder for a result of another shard. The next tools in the pipe pass it on."""
         self.elsewhere += 1
         return dumps({"schema": SCHEMA, "error": {"tool": self.screen.tool, "message": ELSEWHERE}})
 
     def result_line(self, record: dict[str, Any], place: str, report: JobReport) -> bytes:
-        """The output line of a finished job; messages about it go to the terminal."""
+        """The output line of a finished job. Messages about the job are printed on the terminal."""
         self.screen.clear()
         for notify in report.remarks:
             self.screen.once(notify)
         for path in report.damaged:
-            again = "" if "/objects/" in path else "; what it held is computed again"
+            again = "" if "/objects/" in path else "; its content is computed again"
             self.screen.warn(f"{path} was damaged{again}.")
         if report.trouble and not self.troubled:
             self.troubled = True  # warn once, because the next record would fail in the same way
-            self.screen.warn(f"{report.trouble} Results go on, but are not kept.")
+            self.screen.warn(f"{report.trouble} Results are written, but not stored.")
         if report.trace:
             sys.stderr.write(report.trace)
         self._time(record, place, report)
@@ -279,7 +279,7 @@ class Loop:
         return text
 
     def _time(self, record: dict[str, Any], place: str, report: JobReport) -> None:
-        """Report how a record was processed and the time of each stage: for `-v`, and as an event."""
+        """Report the time of each stage of a record: as a line with `-v`, and as an event."""
         self.stages.update(report.stages)
         if not self.screen.wants_details:
             return
@@ -299,7 +299,7 @@ class Loop:
         self.screen.tell(event, report.result)
 
     def times(self) -> str:
-        """The time of each stage, over all records."""
+        """The total time of each stage over all records."""
         total = time.perf_counter() - self.start
         words = [f"{name} {seconds:.2f} s" for name, seconds in self.stages.most_common()]
         return f"{total:.2f} s in all" + (f": {', '.join(words)}." if words else ".")
@@ -312,7 +312,7 @@ class Loop:
         return dumps({**record, "error": {"tool": self.screen.tool, "message": message}})
 
     def _say(self, record: dict[str, Any], result: dict[str, Any]) -> None:
-        """The result in one line for people, where standard error is a terminal."""
+        """Print the result as one line for people, if standard error is a terminal."""
         if not self.screen.terminal:
             return
         before = record.get("evals", [])
@@ -335,7 +335,7 @@ class Loop:
 
 
 def _untrained(record: dict[str, Any]) -> dict[str, Any]:
-    """The record of a dry run: without a checkpoint, since nothing was trained."""
+    """The record of a dry run. It has no checkpoint, because nothing was trained."""
     return {key: value for key, value in record.items() if key not in ("checkpoint", "checkpoint_file")}
 
 

@@ -1,4 +1,4 @@
-"""What entries of records say of single images, with a warning for answers that are damaged."""
+"""The answers on single images in entries of records, with a warning if answers are damaged."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Record = Mapping[str, Any]
 
 
 class ImageAnswers:
-    """The answers of entries of records. Damaged ones are named once, and count as unknown."""
+    """The answers in entries of records. Damaged answers are reported once, and count as unknown."""
 
     def __init__(self, screen: Terminal) -> None:
         self._screen = screen
 
     def shares(self, record: Record, entry: Record) -> tuple[np.ndarray, np.ndarray] | None:
-        """What each image gives to an entry's value, 0 or 1, and whether it counts: float32 (N,) each. The
-        value is the quotient of their sums. None if that is not known.
+        """For each image the contribution to an entry's value, 0 or 1, and whether it counts: float32 (N,)
+        each. The value is the quotient of their sums. None if this is not known.
 
-        Where only correct images count, as in probabilistic accuracy, the clean accuracy says which these
-        are.
+        If only correct images count, as in probabilistic accuracy, the entry of the clean accuracy shows
+        which images are correct.
         """
         own = self._known(record, entry)
         if own is None:
@@ -42,7 +42,7 @@ class ImageAnswers:
         return own.right.astype(np.float32), counts.astype(np.float32)
 
     def counted(self, record: Record, entry: Record) -> answers.Answers | None:
-        """Which images count in an entry's value. None if that is not known, or it is no share of all n."""
+        """Which images count in an entry's value. None if this is unknown, or if it is no share of all n."""
         own = self._known(record, entry)
         return own if own is not None and len(own.right) == entry["n"] else None
 

@@ -1,4 +1,4 @@
-"""A registered class as the command line shows it: its fields as options, its docstring as help."""
+"""Registered classes on the command line: fields become options, and the docstring becomes the help."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rbtools.cli.declare import Option
 
 
 def for_people(cls: type) -> str:
-    """A class's docstring as help: its first paragraphs, without those for Python users.
+    """The docstring of a class as help: the first paragraphs, without those for Python users.
 
-    `steps=20` in it becomes --steps 20; other backticks are removed.
+    `steps=20` becomes --steps 20; other backticks are removed.
     """
     paragraphs: list[str] = []
     for paragraph in inspect.cleandoc(cls.__doc__ or "").split("\n\n"):
@@ -47,7 +47,7 @@ def method_options(classes: Sequence[type]) -> list[click.Parameter]:
 
 
 def rendered(option: Option, **settings: object) -> click.Parameter:
-    """The option as click has it. `settings` replace those of click."""
+    """The option as a parameter of click. `settings` override arguments of click."""
     metadata, required = option.field.metadata, option.default is registry.REQUIRED
     shown: dict[str, Any] = {"required": required, "metavar": metadata["metavar"], **settings}
     if not required:
@@ -66,7 +66,7 @@ def rendered(option: Option, **settings: object) -> click.Parameter:
 
 
 def _judged(option: Option) -> click.ParamType:
-    """The type of an option's value: click shows and completes it, and the option judges it."""
+    """The type of an option's value: click shows and completes it, and the option checks it."""
     choices, bounds = option.field.metadata["choices"], option.field.metadata["bounds"]
     shown: click.ParamType = click.STRING
     if option.kind in (int, float):
@@ -87,7 +87,7 @@ def _judged(option: Option) -> click.ParamType:
 
 
 def _range(bounds: str, kind: type) -> click.ParamType:
-    """`[0, 1)` as click has it."""
+    """Bounds such as `[0, 1)` as a type of click."""
     ends = (end.strip() for end in bounds[1:-1].split(","))
     least, most = (None if "inf" in end else kind(end) if "." in end else int(end) for end in ends)
     if kind is int:
@@ -110,12 +110,12 @@ def _help(field: dataclasses.Field[Any]) -> str:
 
 
 def _names_of_files(ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
-    """What tells a shell to complete names of files."""
+    """The completion item that tells a shell to complete names of files."""
     return [CompletionItem(text, type="file")]
 
 
 def legible(params: list[click.Parameter]) -> list[click.Parameter]:
-    """The parameters as help should show them: numbers as N and X, and no default that is empty."""
+    """The parameters as help shows them: numbers as N and X, and without empty defaults."""
     for param in params:
         if any(word in (param.metavar or "") for word in ("FILE", "DIR")):
             param._custom_shell_complete = _names_of_files

@@ -1,4 +1,4 @@
-"""The groups of options in help and manual pages, and --help-all."""
+"""Groups of options in help and manual pages, and --help-all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TERMS = 30  # the widest column of flags
 
 
 class OptionGroup(NamedTuple):
-    """Options that many tools share: --help explains `shown` and names `more`, which --help-all explains."""
+    """Options that many tools share. --help explains `shown` and lists `more`; --help-all explains both."""
 
     title: str
     shown: tuple[str, ...]
@@ -86,7 +86,7 @@ GROUPS = (
     ),
     OptionGroup("Messages and help", ("quiet", "help", "help-all"), ("verbose", "log", "config", "version")),
 )
-# Further options that --help only names, in the sections where they stand.
+# Further options that --help only lists, in their sections.
 RARE = frozenset(
     "ladder detail save-png precision-goal screen-steps relative-step step-decay eot grid target"
     " require-decided particles moves runs floor confidence passes denominator only clip truncate"
@@ -98,7 +98,7 @@ _GROUP_OF = {name: group for group in GROUPS for name in (*group.shown, *group.m
 
 
 class HelpSection(NamedTuple):
-    """A heading of the help, options with their texts, and flags that are only named."""
+    """A heading of the help, options with their texts, and flags that are only listed."""
 
     title: str
     records: list[tuple[str, str]]
@@ -128,7 +128,7 @@ def with_help_all(params: Sequence[click.Parameter]) -> list[click.Parameter]:
 
 
 def every(ctx: click.Context) -> bool:
-    """Whether all is explained (--help-all)."""
+    """Whether all options are explained (--help-all)."""
     return bool(ctx.meta.get(_ALL, False))
 
 
@@ -149,8 +149,8 @@ def shared(param: click.Option) -> bool:
 def sections(
     ctx: click.Context, params: Sequence[click.Parameter], chosen: Collection[str | None], title: str
 ) -> Iterator[HelpSection]:
-    """The sections of a command's help: the options of its chosen classes under `title` (`chosen` has their
-    names), its own options, then the groups."""
+    """The sections of a command's help: the options of its chosen classes under `title` (`chosen` contains
+    their names), its own options, and then the groups."""
     options = _options(params)
     ungrouped = [param for param in options if param.name not in chosen and not shared(param)]
     yield _section(ctx, title, [one for one in options if one.name in chosen], RARE)
@@ -159,7 +159,7 @@ def sections(
         names = (*group.shown, *group.more)
         members = [one for one in options if one.name not in chosen and long_name(one) in names]
         members.sort(key=lambda one: names.index(long_name(one)))
-        # beside a named method the rest is only named
+        # if a method is chosen, the other options are only listed
         rare = names if ctx.meta.get("rbtools.named") and group is not GROUPS[-1] else group.more
         yield _section(ctx, group.title, members, rare)
 
@@ -167,7 +167,7 @@ def sections(
 def _section(
     ctx: click.Context, title: str, options: Sequence[click.Option], rare: Collection[str]
 ) -> HelpSection:
-    """A section in which the rare options are only named, unless all is explained."""
+    """A section in which rare options are only listed, unless all options are explained."""
     if every(ctx):
         return HelpSection(title, _records(ctx, options), [])
     named = [f"--{long_name(one)}" for one in options if long_name(one) in rare]

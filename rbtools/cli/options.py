@@ -16,8 +16,8 @@ from rbtools.registry import param
 
 
 def record_source(errors: str, **options: object) -> RecordSource:
-    """The records that the command works on, by the options of RecordSource. Raises UsageError for a word
-    that --errors does not have, and for a folder without weights."""
+    """The records that the command works on, from the options of RecordSource. Raises UsageError if --errors
+    contains an unknown word, or if a folder has no weights."""
     for word in errors.split(","):
         if word not in ("pass", "retry", "stop"):
             raise UsageError(f"--errors is '{word}'. Expected pass, retry or stop.")
@@ -29,17 +29,18 @@ def record_source(errors: str, **options: object) -> RecordSource:
 
 
 def sink_source(errors: str, **options: object) -> RecordSource:
-    """As `record_source`, for a tool that reads all records and writes something else."""
+    """Like `record_source`, for a tool that reads all records and writes something else."""
     if "retry" in errors.split(","):
         raise UsageError(
-            f"--errors retry is for tools that write every record on; {calls.current().tool} reads all"
+            f"--errors retry is for tools that pass every record on, but {calls.current().tool} reads all"
             " records and writes something else. Leave it out."
         )
     return record_source(errors, **options)
 
 
 def _file_of_weights(path: str | None) -> str | None:
-    """The file; that of a folder as downloads from the Hub have it. Raises UsageError for other folders."""
+    """The file; for a folder, the file of weights that downloads from the Hub contain. Raises UsageError if
+    the folder has no such file."""
     if path is None or not os.path.isdir(path):
         return path
     from rbtools.inputs import published_weights  # --help does not need it
@@ -48,7 +49,7 @@ def _file_of_weights(path: str | None) -> str | None:
     if file == path:
         names = " or ".join(published_weights.HUB_FILES)
         raise UsageError(
-            f"--checkpoint {path} is a folder without {names}. Name a file, or write --weights DIR for"
+            f"--checkpoint {path} is a folder without {names}. Name a file, or use --weights DIR for"
             " published weights of the records' architectures."
         )
     return file
@@ -57,7 +58,7 @@ def _file_of_weights(path: str | None) -> str | None:
 _STREAM = ("files", "errors", "allow_empty", "shard", "in_place")
 _SINK = ("files", "errors", "allow_empty")
 stop_param = param(
-    "pass", "At a bad line or a record that failed: pass it on, or stop.", metavar="[pass|stop]"
+    "pass", "What to do with a bad line or a failed record: pass it on, or stop.", metavar="[pass|stop]"
 )
 stream_options = takes("source", RecordSource, *_STREAM, make=record_source)
 source_options = takes(
@@ -69,16 +70,14 @@ merging_sink_options = takes("source", RecordSource, *_SINK, "merge", make=sink_
 
 def eps_param() -> Any:
     """The field of --eps."""
-    text = "Distances to attack at: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2."
+    text = "Distances: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), for pixels in [0, 1] for L2."
     return param("8", text, metavar="LIST")
 
 
 def detail_param() -> Any:
     """The field of --detail."""
-    text = (
-        "Keep confidences and the confusion matrix in the record; logits, and those of many classes, in the"
-    )
-    return param(False, f"{text} store.", flags=("--detail",))
+    text = "Keep confidences and the confusion matrix in the record, and logits in the store"
+    return param(False, f"{text} (with many classes, all of these).", flags=("--detail",))
 
 
 _MESSAGES = ("quiet", "verbose", "log", "config")
@@ -94,13 +93,13 @@ _VERDICT = ("draws", *_STAGES)
 _OF_TRAINING = {
     "precision": param(
         "auto",
-        "Precision of the networks; weights and losses stay float32. auto: bf16 if the hardware supports it"
-        " and images have 16 pixels a side or more.",
+        "Precision of the networks; weights and losses stay in float32. auto: bf16 if the hardware supports"
+        " it and images are 16x16 pixels or larger.",
         choices=("auto", "fp32", "bf16"),
     ),
     "prepare": param(
         "fold",
-        "fold: attack a copy with BatchNorm folded, channels last and in --precision.",
+        "fold: attack a copy of the network with folded BatchNorm, channels last, in --precision.",
         choices=("none", "fold"),
     ),
 }
@@ -110,7 +109,7 @@ store_param = param(
 
 
 def _work(*names: str, make: Callable[..., CommandContext] = build_context, **changed: object) -> Any:
-    """A decorator that hands the run of these options, and of those of the machine, to a command."""
+    """A decorator that passes a command the run that these options and those of the machine describe."""
     return takes("work", RunOptions, *_MACHINE, *names, make=make, **changed)
 
 
@@ -124,12 +123,12 @@ search_options = _work(*_VERDICT, "split", *_SEARCH, *_EVALUATION)
 searched_splits_options = _work(*_VERDICT, *_SEARCH, *_EVALUATION)
 both_splits_options = _work(*_VERDICT, *_EVALUATION)
 measuring_options = _work(*_EVALUATION)
-# The parts of a card have their own names; --precision is of the intervals.
+# The parts of a card have fixed names, so there is no --as; --precision belongs to the intervals.
 card_options = _work(*_VERDICT, "prepare", *(name for name in _EVALUATION if name != "name_as"))
-# Entries that are measured again name their split and images; results never come from the store.
+# Entries that are measured again contain their split and images; results never come from the store.
 verify_options = _work(
     *("seed", "weights", "member", "n", "batch", "store", *_MESSAGES),
-    n=param(None, "On N random images of each entry's.", bounds="[1, inf)", metavar="N"),
+    n=param(None, "Use N random images of each entry.", bounds="[1, inf)", metavar="N"),
     store=store_param,
 )
 image_options = takes("work", RunOptions, "seed", *_DATA, "split", *_MESSAGES, make=alone)

@@ -1,7 +1,7 @@
-"""Standard output, which is for records alone.
+"""Standard output, which is only for records.
 
-At its start a process redirects its standard output to standard error, and writes records to a private copy:
-so the output of libraries is never among them.
+At its start a process redirects its standard output to standard error, and writes records to a private copy
+of standard output. So the output of libraries is never mixed with records.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DONE, FAILED = 0, 1  # the exit status of a command that did its work; the other
 
 
 class Stop(RbError):
-    """Ends the whole run with status 1; finished records are already written."""
+    """Ends the whole run with status 1. Finished records are already written."""
 
 
 class ReaderGone(BaseException):
@@ -43,21 +43,20 @@ class RecordWriter:
             os.dup2(2 if _open(2) else os.open(os.devnull, os.O_WRONLY), 1)
         elif sys.stdout is None:
             raise Stop(
-                "Standard output is closed, so there is nowhere to write records."
-                " Send them to a file or a pipe."
+                "Standard output is closed, so records cannot be written. Send them to a file or a pipe."
             )
         else:  # a test or an embedding program replaced sys.stdout
             self._stream = sys.stdout
             sys.stdout = sys.stderr
 
     def divert(self, handle: int) -> None:
-        """Write to this file descriptor from now on (`--in-place`)."""
+        """Write further records to this file descriptor (`--in-place`)."""
         self.restore()
         self._handle, self._stream = handle, None
         self._diverted = True
 
     def restore(self) -> None:
-        """Restore standard output; only needed if the process goes on."""
+        """Restore standard output; only needed if the process continues."""
         if self._stream is not None:
             sys.stdout = self._stream
         elif self._handle is not None and not self._diverted:
@@ -67,7 +66,7 @@ class RecordWriter:
             self._handle = None
 
     def line(self, text: bytes) -> None:
-        """Write one line. Raises ReaderGone, or Stop if the system refuses (a full disk)."""
+        """Write one line. Raises ReaderGone if the pipe is closed, or Stop if writing fails (a full disk)."""
         data = text + b"\n"
         if self._stream is not None:
             self._stream.write(data.decode())
@@ -81,12 +80,12 @@ class RecordWriter:
             raise ReaderGone from None
         except OSError as error:
             raise Stop(
-                f"Cannot write to standard output: {error.strerror}. Fix that and run the same command"
+                f"Cannot write to standard output: {error.strerror}. Fix this and run the same command"
                 " again: results in the store are not computed again."
             ) from None
 
     def poll(self) -> None:
-        """Raise ReaderGone if the other end of our pipe is closed, without writing anything."""
+        """Raise ReaderGone if the other end of our pipe is closed. Nothing is written."""
         if self._handle is None or not hasattr(select, "poll"):
             return
         watch = select.poll()
@@ -106,7 +105,7 @@ class RecordWriter:
         return int(columns) if columns.isdecimal() and int(columns) > 0 else 200
 
     def same_file(self, path: str) -> bool:
-        """Whether `path` is the very file that records are written to."""
+        """Whether `path` is the same file that records are written to."""
         if self._handle is None:
             return False
         with contextlib.suppress(OSError):
@@ -115,7 +114,7 @@ class RecordWriter:
         return False
 
     def same_as_input(self) -> bool:
-        """Whether standard input is the very file that records are written to."""
+        """Whether standard input is the same file that records are written to."""
         if self._handle is None or not _open(0):
             return False
         ours, theirs = os.fstat(self._handle), os.fstat(0)

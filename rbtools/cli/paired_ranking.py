@@ -23,16 +23,15 @@ Record = dict[str, Any]
 
 
 def is_meant(text: str, position: int, record: Record) -> bool:
-    """Whether a reference is the record at a position, from 1, by that position or its name."""
+    """Whether the text of a reference is the position (from 1) or the name of a record."""
     if text.isdecimal():
         return int(text) == position
     return text in ((record.get("arch") or {}).get("name"), name_of(record))
 
 
 def reference(text: str, meant: Sequence[Contender], join: Callable[[Record], Record]) -> Contender:
-    """The reference; meant: the ranked records of that name. Raises UsageError unless it is one.
-
-    join: adds the unions that are ranked by to a record that comes from a file.
+    """The reference record. meant: the ranked records that the text refers to. Raises UsageError if there are
+    several, or neither one nor a file. join: adds the unions in the sort keys to a record from a file.
     """
     if len(meant) > 1:
         names = ", ".join(dict.fromkeys(name_of(one.record) for one in meant[:5]))
@@ -44,7 +43,7 @@ def reference(text: str, meant: Sequence[Contender], join: Callable[[Record], Re
     if text.isdecimal() or not os.path.exists(text):
         raise UsageError(
             f"--paired: there is no record {text}. Expected the name of a ranked record, its position in the"
-            " input, or a file of one record."
+            " input, or a file with one record."
         )
     try:
         record = join(streams.of_command().one_record(text, "compare with"))
@@ -54,7 +53,7 @@ def reference(text: str, meant: Sequence[Contender], join: Callable[[Record], Re
 
 
 def compare(ranking: Ranking, choice: RankOptions, *, raw: bool, screen: Terminal) -> None:
-    """Set `paired` of each ranked record that has answers; the reference's only names itself."""
+    """Set `paired` of each ranked record that has answers; that of the reference only contains its name."""
     chosen = ranking.reference
     assert chosen is not None
     option = "--baseline" if choice.paired is None else "--paired"

@@ -18,7 +18,7 @@ from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import UsageError, near
 
 Record = dict[str, Any]
-# Options that only a stream, a terminal, an output file or several processes need.
+# Options that are only for streams, terminals, output files or several processes.
 _NOT_IN_PYTHON = frozenset(
     "files errors allow_empty shard in_place form shown quiet verbose log config dry_run help help_all"
     " version".split()
@@ -52,7 +52,7 @@ def call(
         option = known[word]
         if value is not None or word == "store":
             values[option.name] = _value(option, "none" if value is None else value, streams)
-            if value is not False or option.off:  # False for a switch without --no-NAME says nothing
+            if value is not False or option.off:  # False has no meaning for a switch without --no-NAME
                 given[option.name] = option.flags[0]
     if (missing := next((name for name in values if values[name] is registry.REQUIRED), None)) is not None:
         needed = next(option for option in found.options if option.name == missing)
@@ -69,7 +69,7 @@ def _known(tool: Tool, classes: Sequence[type], name: str) -> dict[str, Option]:
 
 
 def _refusal(word: str, tool: Tool, classes: Sequence[type], known: Iterable[str]) -> str:
-    """The sentence on a keyword that is not one of those that a call may give."""
+    """The error message for a keyword that a call cannot give."""
     left_out = (name for option in tool.options if option.name not in known for name in option_names(option))
     if word in {*left_out, *_NOT_IN_PYTHON, *_PROCESSES, *_OF_CHECKPOINT, "checkpoint"}:
         return f"{word} is for streams of records on the command line. Leave it out here."
@@ -78,7 +78,7 @@ def _refusal(word: str, tool: Tool, classes: Sequence[type], known: Iterable[str
 
 
 def _find(tool: Tool, words: Sequence[str]) -> tuple[Tool, list[str], Sequence[str]]:
-    """The command that the words lead to, the names of its registry among them, and the words after these."""
+    """The command that the words select, the names of its registry in the words, and the remaining words."""
     for place, word in enumerate(words):
         if word in tool.commands:
             tool = tool.commands[word]
@@ -92,7 +92,7 @@ def _find(tool: Tool, words: Sequence[str]) -> tuple[Tool, list[str], Sequence[s
 
 
 def _chosen(tool: Tool, keywords: Mapping[str, Any]) -> list[str]:
-    """The names that the option of a tool's registry, or its default, chooses."""
+    """The names in the tool's registry that its option, or the default, chooses."""
     assert tool.by is not None
     named = keywords.get(tool.by.lstrip("-"))
     preset = keywords.get("preset")
@@ -102,14 +102,14 @@ def _chosen(tool: Tool, keywords: Mapping[str, Any]) -> list[str]:
 
 
 def option_names(option: Option) -> list[str]:
-    """The Python names of an option: that of its value, then those of its flags; `as_` is --as, too."""
+    """The Python names of an option: the name of its value, then those of its flags; `as_` is also --as."""
     flags = [flag[2:].replace("-", "_") for flag in option.flags if flag.startswith("--")]
     words = [f"{flag}_" for flag in flags if keyword.iskeyword(flag)]
     return list(dict.fromkeys([option.name, *words, *flags]))
 
 
 def _of_python(options: Iterable[Option], tool: str) -> dict[str, Option]:
-    """The options among these that a call of the tool may give, by the names of their values."""
+    """Map the names of values to those of the options that a call of the tool may give."""
     known = {option.name: option for option in options if option.flags}
     left_out = _NOT_IN_PYTHON | (_PROCESSES - {"jobs"} if tool == "rb-search" else _PROCESSES)
     left_out |= _OF_CHECKPOINT if "checkpoint" in known else frozenset()
@@ -117,14 +117,14 @@ def _of_python(options: Iterable[Option], tool: str) -> dict[str, Option]:
 
 
 def _default(option: Option) -> Any:
-    """The value of an option that is not given: that of its variable of the environment, else its default."""
+    """The value of an option that is not given: that of its environment variable, else its default."""
     variable = option.field.metadata["variable"]
     return os.environ.get(variable) or option.default if variable else option.default
 
 
 def parameters(tool: str, words: Sequence[str] = ()) -> list[Parameter]:
-    """The options of a command, and of all below it, as parameters of a Python function with their defaults.
-    Those of a registered class depend on the choice and are left to `**options`.
+    """The options of a command and of its subcommands, as parameters of a Python function with defaults. The
+    options of registered classes depend on the choice, and belong to `**options`.
     """
     return [
         Parameter(name, Parameter.KEYWORD_ONLY, default=_shown_default(option))
@@ -133,7 +133,7 @@ def parameters(tool: str, words: Sequence[str] = ()) -> list[Parameter]:
 
 
 def explained(tool: str, words: Sequence[str] = ()) -> str:
-    """A line for each option of `parameters`: its Python name, and its sentence in the command's help."""
+    """A line for each option of `parameters`: its Python name, and its help text."""
     options = _shown(tool, words)
     texts = {name: " ".join(one.field.metadata["help"].split()) for name, one in options.items()}
     return "\n".join(f"    {name}: {text}" for name, text in texts.items())
@@ -150,13 +150,13 @@ def _shown_default(option: Option) -> Any:
 
 
 def _of_weights(value: object) -> bool:
-    """Whether --checkpoint names a folder of weights, or a member of the file that the record names."""
+    """Whether the value of --checkpoint is a folder of weights, or a member of the record's file."""
     return value is None or os.path.isdir(str(value))
 
 
 def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
-    """A keyword's value as the tool takes it. Records and mappings become files of the streams. Raises
-    UsageError for one of another kind, and for a number out of bounds."""
+    """The value of a keyword as the tool takes it. Records and mappings become files of the streams. Raises
+    UsageError if the value has the wrong type, or is a number outside the bounds."""
     flag = option.flags[0]
     if option.kind is bool:
         if not isinstance(value, bool):
@@ -183,7 +183,7 @@ def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
 
 
 def as_typed(value: object) -> str:
-    """A value as the command line takes it: lists with commas, pairs of lists with a space between."""
+    """A value as text for the command line: lists with commas, pairs of lists separated by a space."""
     if isinstance(value, (str, int, float)):
         return str(value)
     if isinstance(value, os.PathLike):

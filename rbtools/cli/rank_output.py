@@ -46,13 +46,13 @@ class RankOptions:
 
     @property
     def merges(self) -> bool:
-        """Whether several records become one."""
+        """Whether several records are merged into one."""
         return bool(self.aggregate or self.group or self.pivot)
 
 
 @dataclass
 class Ranking:
-    """A ranking: groups of contenders in their order. missing: how many lack the first value."""
+    """A ranking: groups of contenders in order. missing: the number of records that lack the first key."""
 
     keys: list[rank_order.SortKey]
     groups: list[list[rank_order.Ranked]]
@@ -73,7 +73,7 @@ def write(
     form = form or ("table" if output.is_terminal() else "jsonl")
     if form not in _FOR_PEOPLE and choice.style != table.PLAIN:
         raise UsageError(
-            f"--percent, --digits, --plus-minus and --label are for tables that people read, and {form} keeps"
+            f"--percent, --digits, --plus-minus and --label are for tables that people read, but {form} keeps"
             " numbers and names. Leave them out, or add --format table, md or latex."
         )
     _mark(result, choice, screen)
@@ -99,14 +99,14 @@ def write(
 
 
 def _marked(entry: rank_order.Ranked, result: Ranking, with_rank: bool) -> Record:
-    """The record with its rank and marks, and without the comparisons that it had if there are new ones."""
+    """The record with its rank and marks. New comparisons replace earlier ones."""
     old = {"published": result.published, "paired": result.reference}
     kept = {name: value for name, value in entry.record.record.items() if old.get(name) is None}
     return {**kept, **({"rank": entry.rank} if with_rank else {}), **entry.record.marks}
 
 
 def _deviations(one: Contender, keys: Sequence[rank_order.SortKey], shown: str | None) -> Iterator[Record]:
-    """Entries with the deviation of each shown expression over the records that one averages."""
+    """Entries with the standard deviation of each shown expression over the averaged records."""
     for name in (*expr.items(shown or ""), *(key.text for key in keys)) if len(one.parts) > 1 else ():
         if expr.is_bare(name):
             continue
@@ -149,17 +149,17 @@ def _write_table(
 
 
 def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Terminal) -> None:
-    """Warn of columns whose values are of different numbers of images.
+    """Warn if the values of a column are from different numbers of images.
 
-    The numbers for PR and ProbAcc always differ: they are over the images that a model classifies correctly.
+    For PR and ProbAcc these numbers always differ: they count the images that a model classifies correctly.
     """
     counts = merge.mixed_images(records)
     mixed = [name for name in dict.fromkeys(metrics) if name in counts]
     if mixed:
         name, (least, most) = mixed[0], counts[mixed[0]]
-        more = f", as in {counted(len(mixed) - 1, 'other column')}" if len(mixed) > 1 else ""
+        more = f", and so in {counted(len(mixed) - 1, 'other column')}" if len(mixed) > 1 else ""
         screen.warn(
-            f"the values of {name} are of different numbers of images, {least} to {most}{more}."
+            f"the values of {name} are from different numbers of images, {least} to {most}{more}."
             " Evaluate all with the same --n to compare them."
         )
 
@@ -172,7 +172,7 @@ def _write_pivot(
     output: RecordWriter,
     screen: Terminal,
 ) -> None:
-    """A table for each group of --within, with the group's values above it, or in CSV as columns."""
+    """Write a table for each group of --within, with the group's values above it (in CSV as columns)."""
     every = [entry.record for group in groups for entry in group]
     every_metric = metric_name.names(every)
     wanted = every_metric if shown is None else chosen(shown, every)
@@ -198,7 +198,7 @@ def _write_pivot(
 
 
 def chosen(text: str, records: Sequence[Record]) -> list[str]:
-    """The metrics, fields and expressions of --metric. Raises UsageError for one that no record has."""
+    """The metrics, fields and expressions of --metric. Raises UsageError if no record has one of them."""
     items, known = expr.items(text), metric_name.names(records)
     if not items:
         raise UsageError(
@@ -217,7 +217,7 @@ def chosen(text: str, records: Sequence[Record]) -> list[str]:
 
 
 def _has(records: Sequence[Record], item: str) -> bool:
-    """Whether a record has a field of that name, as `--by` takes it."""
+    """Whether a record has a field with that name, in the form of `--by`."""
     if expr.is_glob(item):
         return False
     field = expr.compile(item)
@@ -231,7 +231,7 @@ def _has(records: Sequence[Record], item: str) -> bool:
 def _mark_published(
     contenders: Sequence[Contender], results: against.PublishedResults, screen: Terminal
 ) -> None:
-    """Put published values beside those of each record."""
+    """Add the published values to each record."""
     beside = [results.beside(one.record) for one in contenders]
     for one, published in zip(contenders, beside, strict=True):
         one.marks |= {} if published is None else {"published": published}
@@ -239,7 +239,7 @@ def _mark_published(
 
 
 def _mark(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
-    """Set the fields beside each rank: Pareto front, band, interval of the rank, comparison, classes."""
+    """Set the fields that belong to a rank: Pareto front, band, interval of the rank, comparison, classes."""
     for group in result.groups if choice.front else ():
         on = rank_order.front([entry.record.points for entry in group], [key.higher for key in choice.front])
         for entry, is_on in zip(group, on, strict=True):
@@ -254,7 +254,7 @@ def _mark(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
 
 
 def _mark_classes(contenders: Sequence[Contender], metric: str, screen: Terminal) -> None:
-    """Add the accuracies of single classes to the marks. Raises UsageError if no record has them."""
+    """Add the accuracy of each class to the marks. Raises UsageError if no record has them."""
     lacking: list[RbError] = []
     for one in contenders:
         try:
@@ -304,8 +304,8 @@ def _tell_sources(draws: bootstrap.BootstrapDraws, screen: Terminal, groups: boo
     parts = [f"test images resampled for {counted(images, 'record')}"] if images else []
     parts += [f"drawn from value and n for {counted(binomial, 'record')}"] if binomial else []
     parts += [f"drawn from the interval for {counted(normal, 'record')}"] if normal else []
-    exact = "taken as exact, wholly or in part, for"
-    why = "no interval, and no share of n images"
+    exact = "taken as exact, all or some values, for"
+    why = "they have no interval and are not a share of n images"
     parts += [f"{exact} {counted(nothing, 'record')} ({why})"] if nothing else []
     if groups:
         parts.append("members of groups resampled")

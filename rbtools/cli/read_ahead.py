@@ -1,4 +1,4 @@
-"""Lines that are read ahead in a thread, so that the number of all is known before the last is worked on."""
+"""Lines that are read ahead in a thread, so that their total number is known before the last is processed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 from rbtools.records import Line
 
-MOST_BYTES = 8 << 20  # of text that is held: 6,466 architectures have 4 MB
+MOST_BYTES = 8 << 20  # of text in memory: the records of 6,466 architectures have 4 MB
 
 
 class ReadAhead:
-    """The lines of an iterator in their order. `count`: the results that the lines read so far will give;
-    `ended`: whether that is all. `wake` is called after each line, from the thread.
+    """The lines of an iterator, in order. `count`: the number of results of the lines that were read so far;
+    `ended`: whether all lines were read. `wake` is called in the thread after each line.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ReadAhead:
                 yield line
 
     def begin(self) -> None:
-        """Start to read."""
+        """Start reading."""
         threading.Thread(target=self._read, daemon=True).start()
 
     @property
@@ -46,7 +46,7 @@ class ReadAhead:
         return not self.ended or bool(self._held) or self._error is not None
 
     def take(self) -> Line | None:
-        """The next line, None if it has not come yet. Raises the error that ended the input."""
+        """The next line; None if it has not been read yet. Raises the error that ended the input."""
         with self._changed:
             if self._held:
                 line = self._held.popleft()

@@ -1,4 +1,4 @@
-"""Which images, on what machine, kept where: what tools of models have in common."""
+"""The options that all tools share that evaluate or train models: images, devices, workers, store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rbtools.registry import param
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The options of a run, as typed; each tool has some of them."""
+    """The options of a run, as typed. Each tool has some of them."""
 
     quiet: bool = param(False, "Print only warnings and errors on stderr.", flags=("--quiet", "-q"))
     verbose: bool = param(
@@ -19,19 +19,19 @@ class RunOptions:
     log: str | None = param(None, "Append events to FILE, one JSON object per line.", metavar="FILE")
     config: str | None = param(
         None,
-        "Defaults for options, as YAML; none for no file.  [default: rbtools.yaml here, over"
+        "YAML file with defaults for options, or none.  [default: rbtools.yaml in this folder, over"
         " rbtools/config.yaml in XDG_CONFIG_HOME]",
         metavar="FILE",
     )
-    device: str = param("auto", "cpu, cuda, cuda:1, or auto.", metavar="NAME")
+    device: str = param("auto", "Device to compute on: cpu, cuda, cuda:1 or auto.", metavar="NAME")
     jobs: str | None = param(
         None,
-        "Worker processes, spread over all GPUs; auto: one for each core, or for each GPU.  [default: 1; on"
-        " Ray, as many as fit the cluster]",
+        "Number of worker processes, spread over all GPUs; auto: one for each GPU, or without GPUs for each"
+        " core.  [default: 1; on Ray, as many as fit the cluster]",
         metavar="N|auto",
     )
     jobs_per_gpu: int | None = param(
-        None, "Workers on each GPU with --jobs auto and on Ray.  [default: 1]", bounds="[1, inf)", metavar="N"
+        None, "Workers per GPU, with --jobs auto and on Ray.  [default: 1]", bounds="[1, inf)", metavar="N"
     )
     engine: str = param(
         LOCAL,
@@ -40,29 +40,30 @@ class RunOptions:
     )
     address: str | None = param(
         None,
-        "The address of the Ray cluster.  [default: RAY_ADDRESS, else one that runs on this machine, else a"
-        " new one]",
+        "The address of the Ray cluster.  [default: RAY_ADDRESS, else a cluster that runs on this machine,"
+        " else a new one]",
         metavar="HOST:PORT",
         flags=("--ray-address",),
     )
     unordered: bool = param(
-        False, "Write records as they finish, not in input order.", flags=("--unordered",)
+        False, "Write each record when it is finished, not in input order.", flags=("--unordered",)
     )
     threads: int | None = param(
         None,
-        "CPU threads of one model.  [default: 1 for nasbench201, else OMP_NUM_THREADS, else all cores,"
-        " which jobs share]",
+        "CPU threads for one model.  [default: 1 for nasbench201, else OMP_NUM_THREADS, else all cores,"
+        " shared by the jobs]",
         bounds="[1, inf)",
     )
     dataset: str | None = param(
         None,
-        "digits, cifar10, cifar10:classes=cat/dog, cifar10-c:fog.3 ..., imagefolder:PATH, npz:PATH,"
-        " parquet:PATH or python:MODULE:CLASS.  [default: the record's, else digits]",
+        "Data set: a name such as digits, cifar10, cifar10:classes=cat/dog or cifar10-c:fog.3, or"
+        " imagefolder:PATH, npz:PATH, parquet:PATH or python:MODULE:CLASS.  [default: the record's, else"
+        " digits]",
         metavar="NAME",
     )
     data_dir: str | None = param(
         None,
-        "Folder of published data sets, packed or not.  [default: data]",
+        "Folder of published data sets; they may be packed.  [default: data]",
         metavar="DIR",
         variable="RB_DATA",
     )
@@ -71,84 +72,84 @@ class RunOptions:
     )
     class_map: str | None = param(
         None,
-        "JSON file from class to class number, if the checkpoint's order is not the data set's.",
+        "JSON file that maps each class to its number in the network, if the data set has another order.",
         metavar="FILE",
     )
     classes: str | None = param(
         None,
-        "The data set has only these classes of the network: names of class folders, or the network's number"
-        " or name for each class of the data, as in 1,3,5.",
+        "The classes of the network that are in the data set, if it lacks some: names of class folders, or"
+        " the network's number or name for each class of the data, such as 1,3,5.",
         metavar="LIST",
     )
     allow_code: bool = param(
         False,
-        "Let python:MODULE:NAME, TorchScript and torch.export files run: they are programs.",
+        "Allow the code of python:MODULE:NAME and of TorchScript and torch.export files to run.",
         flags=("--allow-code",),
     )
     seed: int = param(0, "Seed of all random numbers.", bounds="[0, inf)")
     precision: str = param(
         "auto",
-        "Precision of attack searches; success is decided in float32. auto: bf16 if the hardware supports"
-        " it.",
+        "Precision of attack searches; float32 decides on success. auto: bf16 if the hardware supports it.",
         choices=("auto", "fp32", "bf16"),
     )
     prepare: str = param(
         "fold",
-        "fold: search on a copy with BatchNorm folded, channels last and in --precision.",
+        "fold: search on a copy of the network with folded BatchNorm, channels last, in --precision.",
         choices=("none", "fold"),
     )
     draws: int = param(
         20,
-        "Draws for each verdict on a randomised model; 1 judges it by a single draw, like any other.",
+        "Draws for each decision on a randomised model; with 1 it is judged like a deterministic model.",
         bounds="[1, inf)",
         metavar="N",
     )
     defend: str | None = param(
         None,
-        "Stages in front of the network, each with its value: jpeg:75, quantize:4, python:MODULE:CLASS.",
+        "Defence stages in front of the network, with their values: jpeg:75, quantize:4,"
+        " python:MODULE:CLASS.",
         metavar="LIST",
     )
     backward: str | None = param(
         None,
-        "How gradients pass the stages of --defend: none (zero), identity (BPDA), or own.  [default: for"
-        " each stage what gives the strongest attack]",
+        "Gradients of the stages of --defend: none (zero), identity (BPDA), or own (those of the stage)."
+        "  [default: for each stage the choice that gives the strongest attack]",
         choices=("none", "identity", "own"),
     )
-    split: str = param("test", "Which split to evaluate on.")
+    split: str = param("test", "Split of the data set.")
     weights: str | None = param(
         None,
-        "For records without a checkpoint, published weights of nasbench201 by index: 000123-FULL.pth, or"
-        " NATS-Bench's 000123.pickle.pbz2.",
+        "Folder of published nasbench201 weights, for records without a checkpoint. Its files are named by"
+        " index: 000123-FULL.pth, or 000123.pickle.pbz2 of NATS-Bench.",
         metavar="DIR",
     )
     member: str | None = param(
-        None, "Which weights to use if a file has several: best, ema, cifar10/777 ...", metavar="NAME"
+        None, "The weights to use if a file has several: best, ema, cifar10/777 ...", metavar="NAME"
     )
     n: int | None = param(None, "Use N images, balanced over classes.", bounds="[1, inf)", metavar="N")
     indices: str | None = param(
         None,
-        "Use the images with these numbers in the split (0-999 are its first 1,000), or with those in a FILE"
-        " (FILE:NAME is one of its lists); --n takes N of them.",
+        "Use the images with these numbers in the split (0-999: the first 1,000), or with the numbers in FILE"
+        " (FILE:NAME: one of its lists). --n then uses N of them.",
         metavar="LIST|FILE",
     )
     batch: int | None = param(
-        None, "Images at a time; changes memory, not results.", bounds="[1, inf)", metavar="N"
+        None, "Images per batch; changes the memory needed, not the results.", bounds="[1, inf)", metavar="N"
     )
-    name_as: str | None = param(None, "Call the result NAME.", metavar="NAME", flags=("--as",))
+    name_as: str | None = param(None, "Name of the result in the record.", metavar="NAME", flags=("--as",))
     store: str = param(
         "rb-store",
-        "Folder of stored results and checkpoints; none: neither write nor read one.",
+        "Folder of stored results and checkpoints; none: do not read or write stored results.",
         metavar="DIR|none",
         variable="RB_STORE",
     )
     force: bool = param(
         False,
-        "Compute again what the store already has, and overwrite results that were measured with another"
-        " protocol.",
+        "Compute results again even if the store contains them, and overwrite results that were measured with"
+        " another protocol.",
         flags=("--force",),
     )
     dry_run: bool = param(
         False,
-        "Compute nothing; report how much there is to compute and what the store has.",
+        "Compute nothing; report how much is to compute and which results the store contains.",
         flags=("--dry-run",),
     )

@@ -1,4 +1,4 @@
-"""The names that every command imports: options, the filter loop, building of methods."""
+"""The names that every command imports: options, the filter loop, functions that build methods."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ _Options = TypeVar("_Options", bound=_WithPreset)
 
 
 def with_preset(group: str, options: _Options, params: dict[str, Any]) -> tuple[_Options, dict[str, Any]]:
-    """The settings of `options.preset`, with those of the command line over them. Raises UsageError for an
-    unknown name."""
+    """The settings of `options.preset`; those of the command line override them. Raises UsageError if the
+    name is unknown."""
     if options.preset is None:
         return options, params
     preset, given = registry.preset(group, options.preset), calls.current().given
@@ -64,12 +64,12 @@ def with_preset(group: str, options: _Options, params: dict[str, Any]) -> tuple[
     return changed, {**preset.params, **params}
 
 
-# The exit status of a command, or the work that gives it, which runs once all options are read.
+# The exit status of a command, or a function that does the work and returns it, after all options are read.
 Status = int | Callable[[], int]
 
 
 def done(status: Status) -> int:
-    """The exit status, once the work that gives it is done."""
+    """Do the work if it is not done yet, and return the exit status."""
     return status() if callable(status) else status
 
 
@@ -79,7 +79,7 @@ def filter_records(
     work: CommandContext,
     start: Callable[[Run], dict[str, Any]] | None = None,
 ) -> Status:
-    """Put every record through all works, one output each; see `rbtools.cli.filter_loop`."""
+    """Run all works on every record, with one output for each; see `rbtools.cli.filter_loop`."""
     from rbtools.cli.filter_loop import filter_records as loop
 
     if streams.of_command().each(works, work.run):
@@ -88,16 +88,16 @@ def filter_records(
 
 
 def evaluate(source: RecordSource, work: CommandContext, task: Evaluation) -> Status:
-    """Evaluate every record's model, or the one of `--checkpoint`."""
+    """Evaluate the model of every record, or the model of `--checkpoint`."""
     from rbtools.jobs.evaluate_record import EvaluateJob
 
     return filter_models(source, work, EvaluateJob((task,)))
 
 
 def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) -> Status:
-    """Put every record, or the one made of `--checkpoint`, through a job that needs its model.
+    """Run a job that needs a model on every record, or on the record made from `--checkpoint`.
 
-    Returns the exit status. Raises UsageError for options that contradict each other.
+    Returns the exit status. Raises UsageError if options contradict each other.
     """
     if source.checkpoint is None:
         described = {"--arch": source.arch, "--normalize": source.normalize}
@@ -107,7 +107,7 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
                     f"{option} describes a --checkpoint, but none is given. Add --checkpoint FILE."
                 )
         if work.run.selection.member is not None and work.run.selection.weights is None:
-            raise UsageError("--member is of a file. Add --checkpoint FILE, or --weights DIR.")
+            raise UsageError("--member is for a file of weights. Add --checkpoint FILE, or --weights DIR.")
         return filter_records(source, [job], work)
     if source.files:
         raise UsageError("Both --checkpoint and FILE are given. Evaluate one or the other.")
@@ -122,7 +122,7 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
 
 
 def checked(hints: CheckpointHints, run: Run) -> None:
-    """Raise UsageError if the options that describe a file are wrong by themselves."""
+    """Raise UsageError if the options that describe a file are invalid, before the file is read."""
     try:
         arch = hints.given(run)
     except RbError as wrong:

@@ -20,7 +20,7 @@ FORMATS = ("jsonl", "table", *render.RENDERERS)
 
 def where_param() -> Any:
     """The field of --where."""
-    return param(None, "Only records for which this holds: 'acc > 0.8'.", metavar="EXPR")
+    return param(None, "Only records that meet this condition: 'acc > 0.8'.", metavar="EXPR")
 
 
 def form_param() -> Any:
@@ -30,8 +30,8 @@ def form_param() -> Any:
 
 
 class Inconsistent:
-    """Checks whether the numbers of each record agree with each other, and reports records where they do not.
-    A record without entries has nothing to compare.
+    """Checks whether the numbers of each record agree with each other, and reports records if they do not.
+    Records without entries are not checked.
     """
 
     LINES = 5
@@ -41,7 +41,7 @@ class Inconsistent:
         self.unexplained: list[str] = []  # records with metrics that lack an entry
 
     def look(self, record: dict[str, Any]) -> None:
-        """Judge a record."""
+        """Check a record."""
         if not record.get("evals"):
             return
         findings = consistency.findings(record)
@@ -50,16 +50,16 @@ class Inconsistent:
             more = f" (and {counted(len(says) - 1, 'other finding')})" if len(says) > 1 else ""
             self.lines.append(f"{name_of(record)} is inconsistent: {shown(says[0], 200)}{more}")
         metrics = [one.metric for one in findings if one.rule == "no entry"]
-        # other programs add only their own metrics, to many records
+        # only one line for all such records: other programs add metrics without entries to many records
         if metrics and any(entry.get("tool") != "rb-score" for entry in record["evals"]):
             self.unexplained.append(f"{name_of(record)}: {shown(', '.join(metrics), 80)}")
 
     def tell(self, screen: shared.Terminal) -> None:
-        """Report inconsistent records, one a line, and the number of further ones."""
+        """Report inconsistent records, one per line, and the number of further records."""
         for line in self.lines[: self.LINES]:
             screen.warn(f"{line}.")
         if (further := len(self.lines) - self.LINES) > 0:
-            hint = "rb-verify --inconsistent names them"
+            hint = "rb-verify --inconsistent lists them"
             screen.warn(f"and {counted(further, 'more inconsistent record')}; {hint}.")
         if self.unexplained:
             have = f"{counted(len(self.unexplained), 'record')} with metrics that have no entry in evals"
@@ -67,9 +67,9 @@ class Inconsistent:
 
 
 class RecordReader:
-    """Reads all lines of a source, and counts lines that are no records (`bad`) and failed records.
+    """Reads all lines of a source, and counts lines that are not records (`bad`) and failed records.
 
-    `read` counts the other records; `good` is for those that a tool works on.
+    `read` counts all other records, `good` those that a tool works on.
     """
 
     def __init__(self, source: shared.RecordSource, screen: shared.Terminal, output: RecordWriter) -> None:
@@ -78,11 +78,11 @@ class RecordReader:
 
     @property
     def came(self) -> int:
-        """How many lines there were."""
+        """The number of lines that were read."""
         return self.read + self.failed + self.bad
 
     def every_line(self) -> Iterator[Line]:
-        """All lines. One that is no record has its `problem`; a failed record comes as text only."""
+        """All lines. A line that is not a record has a `problem`; a failed record is yielded as text only."""
         for line in shared.read_all(self.source, self.screen, self.output):
             if line.record is None:
                 self.bad += 1
@@ -95,11 +95,11 @@ class RecordReader:
                 yield line
 
     def lines(self) -> Iterator[Line]:
-        """The lines that hold a record which did not fail."""
+        """The lines with a record that did not fail."""
         return (line for line in self.every_line() if line.record is not None)
 
     def say_left_out(self) -> None:
-        """Say how many failed records and bad lines there were."""
+        """Report how many failed records and bad lines were left out."""
         if self.failed:
             self.screen.say(f"{counted(self.failed, 'failed record')} left out.")
         if self.bad:
@@ -107,10 +107,10 @@ class RecordReader:
 
 
 class Sink(RecordReader):
-    """The records to work on. Bad lines, failed records and records for which `where` does not hold are left
-    out and counted, and so are records that lack a name of `where`.
+    """The records to work on. Bad lines, failed records, and records for which `where` does not hold or that
+    lack a name in `where` are left out and counted.
 
-    `good` counts the records to work on, `united` merges those of one model.
+    `good` counts the records to work on. `united` merges the records of one model.
     """
 
     def __init__(
@@ -128,15 +128,15 @@ class Sink(RecordReader):
         self._reason: RbError | None = None
 
     def lines(self) -> Iterator[Line]:
-        """The lines that hold a record which did not fail, whatever `where` says."""
+        """The lines with a record that did not fail, also those for which `where` does not hold."""
         for line in super().lines():
             assert line.record is not None
             self.inconsistent.look(line.record)
             yield line
 
     def records(self) -> list[dict[str, Any]]:
-        """One record of each checkpoint (with --no-merge all). Raises UsageError for a --where whose names no
-        record has."""
+        """One record of each checkpoint; with --no-merge, all records. Raises UsageError if no record has the
+        names in --where."""
         every = [line.record for line in self.lines() if line.record is not None]
         models = self.models(every, weights=True)
         self.check()
@@ -145,8 +145,8 @@ class Sink(RecordReader):
     def models(
         self, records: Sequence[dict[str, Any]], *, weights: bool = False
     ) -> dict[int, dict[str, Any]]:
-        """One record of each model, by its digest, that `where` holds for; with --no-merge all, by their
-        places."""
+        """Map the digest of each model to one record for which `where` holds; with --no-merge, map the
+        position of each record to the record."""
         merge = self.source.merge
         models = (
             one_of_each_model(records, self.united, weights=weights) if merge else dict(enumerate(records))
@@ -156,7 +156,7 @@ class Sink(RecordReader):
         return chosen
 
     def check(self) -> None:
-        """Raise UsageError for a --where whose names no record had."""
+        """Raise UsageError if no record had the names in --where."""
         if self.lacking and not self.good and not self.other:
             raise UsageError(f"--where: {self._reason}")
 
@@ -181,27 +181,27 @@ class Sink(RecordReader):
         elif self.where is not None and not self.good:
             self.screen.say(f"--where '{self.where.text}' holds for no record.")
         if self.lacking:
-            self.screen.say(f"{counted(self.lacking, 'record')} without a name in --where left out.")
+            self.screen.say(f"{counted(self.lacking, 'record')} left out: a name in --where is missing.")
         self.say_left_out()
 
 
 def tell_united(unions: Unions, screen: shared.Terminal) -> None:
-    """Report how many records were merged with others of their model, and whether that mixes results of
-    different numbers of images."""
+    """Report how many records were merged with others of the same model, and whether the merged results are
+    from different numbers of images."""
     if unions.count:
         screen.warn(
-            f"{counted(unions.count, 'record')} merged with an earlier one of the same model: of a metric"
-            " that both have, the value of more images counts, with equal numbers the later one."
+            f"{counted(unions.count, 'record')} merged with an earlier one of the same model. If both have a"
+            " metric, the value from more images counts; with equal numbers, the later one."
         )
     if unions.images:
         screen.warn(
-            "the merged results of a model are of different numbers of images, such as"
+            "the merged results of a model are from different numbers of images, such as"
             f" {of_images(unions.images)}. Evaluate all with the same --n to compare them."
         )
 
 
 def of_images(counts: Mapping[str, int], most: int = 4) -> str:
-    """`acc of 200, pgd20.8 of 50`; one metric of each number comes first."""
+    """The numbers of images in words: `acc of 200, pgd20.8 of 50`, first one metric for each number."""
     first = dict.fromkeys(next(name for name in counts if counts[name] == n) for n in counts.values())
     names = [*first, *(name for name in counts if name not in first)]
     more = f" and {len(names) - most} more" if len(names) > most else ""
@@ -209,7 +209,7 @@ def of_images(counts: Mapping[str, int], most: int = 4) -> str:
 
 
 def compiled(text: str, option: str) -> expr.Expression:
-    """A parsed expression. Raises UsageError that names the option."""
+    """A parsed expression. Raises UsageError, with the name of the option, if it cannot be parsed."""
     try:
         return expr.compile(text)
     except RbError as wrong:

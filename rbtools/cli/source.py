@@ -26,59 +26,58 @@ _PLACES = ":places"
 
 @dataclass(frozen=True)
 class RecordSource:
-    """The records that a tool works on, and how it treats lines that are no records.
+    """The records that a tool works on, and how it treats lines that are not records.
 
-    errors: pass, retry or stop, as `--errors` has it.
-    merge: whether a tool that reads all records merges those of the same model. allow_empty: whether an
-    input without a line is no error.
+    errors: pass, retry or stop, as in `--errors`. merge: whether a tool that reads all records merges records
+    of the same model. allow_empty: whether an input without lines is allowed.
     """
 
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
     errors: str = param(
         "pass",
-        "At a bad line or a record that failed: pass it on, process it again if it failed before"
+        "What to do with a bad line or a failed record: pass it on, process it again if it failed before"
         " (retry), or stop.",
         metavar="[pass|retry|stop]",
     )
     merge: bool = param(
         True,
-        "Merge records of the same model; if several have a metric, the value from more images counts.",
+        "Merge records of the same model; if several contain a metric, the value from more images counts.",
     )
     allow_empty: bool = param(
-        False, "End with status 0 instead of 3 if no records come in.", flags=("--allow-empty",)
+        False, "Exit with status 0 instead of 3 if no records come in.", flags=("--allow-empty",)
     )
-    in_place: bool = param(False, "Write the records back into the one FILE given.", flags=("--in-place",))
+    in_place: bool = param(False, "Write the records back to FILE.", flags=("--in-place",))
     shard: str | None = param(
         None,
-        "Only every N-th result, from the I-th on (1/4 to 4/4), or with --checkpoint its share of the tiles"
-        " (batches); auto: the shard of this Slurm task. I/N:places writes a line in place of each result of"
-        " another shard, so that the files of all shards can be joined line by line.",
+        "Compute only every N-th result, starting with the I-th (1/4 to 4/4), or with --checkpoint a share of"
+        " the batches; auto: the shard of this Slurm task. With I/N:places, each result of another shard gets"
+        " a placeholder line, so that the files of all shards can be joined line by line.",
         metavar="I/N",
     )
     checkpoint: str | None = param(
         None,
-        "Evaluate this checkpoint; no records are read. Published weights have names:"
-        " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS]; --download fetches them.",
+        "Evaluate this checkpoint; no records are read. Published weights can be given by name:"
+        " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS]. --download fetches them.",
         metavar="FILE",
     )
     arch: str | None = param(
         None,
-        "Its architecture: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME,"
-        " repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION; preactresnet18:shortcut=input for a"
-        " variant.  [default: recognised in the file]",
+        "Architecture of the checkpoint: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME,"
+        " repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION; with options for a variant:"
+        " preactresnet18:shortcut=input.  [default: recognised from the file]",
         metavar="NAME",
     )
     normalize: str | None = param(
         None,
-        "Its normalisation, if the file has none: numbers such as 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10,"
-        " imagenet ..., or per-image.  [default: the published one that fits 256 images clearly best, if"
-        " any; none for python:]",
+        "Normalisation of the checkpoint's inputs, if the file does not contain it: numbers such as"
+        " 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10, imagenet ..., or per-image.  [default: the published one"
+        " that fits 256 images clearly best, if any; none for python:]",
         metavar="MEAN STD|none|NAME",
     )
     takes_checkpoint: bool = False  # whether the tool has --checkpoint
-    adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is no record
+    adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is not a record
     table: Callable[[dict[str, Any], int], str] | None = (
-        None  # the table of a record for a terminal of this width
+        None  # makes the table of a record for a terminal of the given width
     )
     reads_ahead: ClassVar[bool] = True  # the lines may be read in another thread
 
@@ -94,20 +93,20 @@ class RecordSource:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The number of this shard, from 1 on, and how many there are. Raises UsageError for no shard."""
+        """The number of this shard (from 1) and the number of shards. Raises UsageError if it is invalid."""
         return (1, 1) if self.shard is None else shard(self.shard)
 
     @property
     def places(self) -> bool:
-        """Whether a line stands for each result of another shard."""
+        """Whether a placeholder line is written for each result of another shard."""
         return self.shard is not None and self.shard.endswith(_PLACES)
 
     def lines(self, screen: Terminal, output: RecordWriter, *, results: int = 1) -> Iterator[Line]:
         """Yield the lines of this shard, after checking input and output.
 
-        `results`: how many the tool makes of a record; shards divide them. Raises UsageError if there is no
-        input, or input and output are one file, and NoRecords at the end of an input that had no
-        line for any shard.
+        `results`: the number of results that the tool makes from a record; shards divide the results. Raises
+        UsageError if there is no input, or if input and output are the same file, and NoRecords at the end if
+        the input had no line for any shard.
         """
         number, of = self.place
         every = self._any_lines(output)
@@ -128,7 +127,7 @@ class RecordSource:
         return line._replace(record=content, problem=None) if fits else line
 
     def writer(self) -> RecordWriter:
-        """Where the tool writes its records."""
+        """The writer for the records of the tool."""
         return RecordWriter()
 
     def passes(self, record: dict[str, Any]) -> bool:
@@ -136,15 +135,15 @@ class RecordSource:
         return "error" in record and not (self.retries and can_be_retried(record))
 
     def _any_lines(self, output: RecordWriter) -> Iterator[Line]:
-        """All lines. Raises NoRecords if there was none."""
+        """All lines. Raises NoRecords at the end if there was no line."""
         came = False
         for line in self._all_lines(output):
             came = True
             yield line
         if not came and not self.allow_empty:
             raise NoRecords(
-                "no records came in. What should have written them may have failed; if none is right, say"
-                " --allow-empty."
+                "no records came in. The command that should write them may have failed. If there should be"
+                " none, add --allow-empty."
             )
 
     def _all_lines(self, output: RecordWriter) -> Iterator[Line]:
@@ -188,8 +187,8 @@ class RecordSource:
 def _results_dealt(
     all_lines: Iterator[Line], number: int, of: int, results: int, places: bool
 ) -> Iterator[Line]:
-    """The lines of which any of the `results` is every `of`-th of all from the `number`-th on; with `places`
-    all lines."""
+    """The lines with at least one result for this shard: each `of`-th of all results, starting with the
+    `number`-th. With `places`, all lines."""
     for place, line in enumerate(all_lines):
         mine = tuple(one for one in range(results) if (place * results + one) % of == number - 1)
         if mine or places:
@@ -197,7 +196,7 @@ def _results_dealt(
 
 
 def _bytes(stream: TextIO) -> Iterator[bytes]:
-    """The lines of a text stream as bytes: their encoding is checked line by line."""
+    """The lines of a text stream as bytes, so that the encoding is checked line by line."""
     try:
         handle = os.dup(stream.fileno())
     except (OSError, ValueError, AttributeError):  # a test or an embedding program replaced sys.stdin
@@ -209,13 +208,13 @@ def _bytes(stream: TextIO) -> Iterator[bytes]:
 
 
 def shard(text: str) -> tuple[int, int]:
-    """`2/8` as (2, 8), `auto` as this task of a Slurm job. Raises UsageError for what is no shard."""
+    """Parse `2/8` to (2, 8), and `auto` to the task of the Slurm job. Raises UsageError if it is invalid."""
     if text.removesuffix(_PLACES) == "auto":
         task = resources.slurm_task()
         if task is None:
             raise UsageError(
-                "--shard is auto, but this is no task of a Slurm job: neither SLURM_ARRAY_TASK_ID and"
-                " SLURM_ARRAY_TASK_COUNT nor, by srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS say so. Write"
+                "--shard is auto, but this is not a task of a Slurm job: neither SLURM_ARRAY_TASK_ID and"
+                " SLURM_ARRAY_TASK_COUNT are set, nor (by srun) SLURM_PROCID and SLURM_STEP_NUM_TASKS. Write"
                 " --shard I/N."
             )
         return task
@@ -236,20 +235,20 @@ def name_of(record: dict[str, Any]) -> str:
 
 
 def where(line: Line) -> str:
-    """The place of a line, for a message."""
+    """The place of a line in words, for a message."""
     return f"line {line.number}" if line.source == "standard input" else f"{line.source}: line {line.number}"
 
 
 def stop_if_strict(strict: bool, message: str) -> None:
-    """End the run at the first failure where `--errors stop` asks for that."""
+    """End the run at the first failure if `--errors stop` is given."""
     if strict:
         raise Stop(f"{message} Stopped there, because of --errors stop.")
 
 
 def file_path(path: str) -> str:
-    """The absolute path of a user's file, or of a folder's weights; published names as they are.
+    """The absolute path of a user's file, or of the weights in a folder; published names are unchanged.
 
-    Raises UsageError.
+    Raises UsageError if there is no such file.
     """
     if not os.path.isfile(path):
         from rbtools.inputs import published_weights  # imported here because --help does not need it
@@ -264,7 +263,7 @@ def file_path(path: str) -> str:
 
 
 def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
-    """The record that stands for a bad line in the pipe."""
+    """The record that is written in place of a bad line."""
     return {
         "schema": 1,
         "error": {
@@ -279,9 +278,8 @@ def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWriter]:
-    """Standard output for records, or with `--in-place` the file itself, replaced at the end.
-
-    Raises UsageError if --in-place has no one file, or a shard of it.
+    """Yield the output for records: standard output, or with `--in-place` the file, which is replaced at the
+    end. Raises UsageError if --in-place is given with several files, with none, or with --shard.
     """
     output = source.writer()
     try:
@@ -291,10 +289,12 @@ def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWrit
         if len(source.files) != 1 or source.files[0] == "-":
             raise UsageError("--in-place needs exactly one FILE to write back into.")
         if os.path.exists(source.files[0]) and not os.path.isfile(source.files[0]):
-            raise UsageError(f"--in-place: {source.files[0]} is no plain file. Only such a file is replaced.")
+            raise UsageError(
+                f"--in-place: {source.files[0]} is not a regular file. Only a regular file can be replaced."
+            )
         if source.shard is not None:
             raise UsageError("--in-place with --shard would lose the other shards' records. Write elsewhere.")
-        # A link's target is rewritten; the link remains.
+        # For a link, its target is rewritten, and the link remains.
         with _replacing(os.path.realpath(source.files[0]), output):
             yield output
     finally:
@@ -304,7 +304,7 @@ def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWrit
 
 @contextlib.contextmanager
 def _replacing(path: str, output: RecordWriter) -> Iterator[None]:
-    """Let `output` write to another file that replaces this one at the end; an interruption leaves it
+    """Let `output` write to a new file that replaces this one at the end. An interruption leaves this one
     unchanged."""
     try:
         handle, aside = tempfile.mkstemp(prefix=".rb-", dir=os.path.dirname(path))
@@ -326,7 +326,7 @@ def _replacing(path: str, output: RecordWriter) -> Iterator[None]:
 
 
 def read_all(source: RecordSource, screen: Terminal, output: RecordWriter) -> Iterator[Line]:
-    """All lines; bad ones are reported on stderr and carry their problem."""
+    """All lines. Bad lines are reported on stderr, and contain their problem."""
     for line in source.lines(screen, output):
         if line.record is None:
             message = f"{where(line)} {line.problem}"

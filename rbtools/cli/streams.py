@@ -1,6 +1,6 @@
-"""Where a command reads, and where its records, results and messages go: the shell, or memory.
+"""The streams of a command, for its input, records, results and messages: the shell's, or memory.
 
-A command asks `streams.of_command()`, so that it runs the same way when a program calls it.
+A command uses `streams.of_command()`, so it runs in the same way if a program calls it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Streams:
     """Standard input and output, real files, and the terminal."""
 
     def writer(self) -> RecordWriter:
-        """Where the command writes its records."""
+        """The writer for the records of the command."""
         return RecordWriter()
 
     def source(self, source: RecordSource) -> RecordSource:
@@ -36,7 +36,7 @@ class Streams:
         return source
 
     def terminal(self, tool: str, quiet: bool, verbose: bool, log: Log | None) -> Terminal:
-        """Where the messages of the command go."""
+        """The terminal for the messages of the command."""
         return Terminal(tool, quiet=quiet, verbose=verbose, log=log)
 
     def file(self, name: str) -> Any:
@@ -44,29 +44,29 @@ class Streams:
         return None
 
     def one_record(self, file: str, purpose: str) -> Record:
-        """The only record of a file, or the one that is given in its place. Raises RbError."""
+        """The only record of a file, or the record that is given in its place. Raises RbError."""
         given = self.file(file)
         records = read(file_path(file)) if given is None else [given] if isinstance(given, Mapping) else given
         good = [record for record in records if "error" not in record]
         if len(good) != 1:
-            raise RbError(f"{file} holds {len(good)} records. Expected one, of the model to {purpose}.")
+            raise RbError(f"{file} contains {len(good)} records. Expected one, of the model to {purpose}.")
         return dict(good[0])
 
     def keep(self, result: object) -> bool:
-        """Whether a result that is no record, such as a figure, was taken from the command."""
+        """Keep a result that is not a record, such as a figure. Return whether it was kept."""
         return False
 
     def each(self, works: Iterable[Callable[[Any, Any], Record]], run: Run) -> bool:
-        """Do each work on each record if the records are in memory; return whether they are."""
+        """Do each work on each record if the records are in memory. Return whether they are."""
         return False
 
 
 class MemoryStreams(Streams):
-    """A program's records, files by name and messages.
+    """Streams in memory, for a call from Python: records, files by name, and messages.
 
-    `lines`: the records that the command writes, as text; `result`: a result that is no record, such as a
-    figure; `progress` takes the status line. An error of the command is raised, a warning is Python's, and
-    other messages are left out.
+    `lines`: the records that the command writes, as text; `result`: a result that is not a record, such as a
+    figure; `progress` takes the status line. An error of the command is raised, a warning becomes a Python
+    warning, and other messages are left out.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class MemoryStreams(Streams):
         return _MemoryWriter(self.lines)
 
     def source(self, source: RecordSource) -> RecordSource:
-        # A caller knows that a list is empty; it does not come from a failed program.
+        # An empty list is no error here: it does not come from a program that failed.
         return _GivenRecords(**{**vars(source), "allow_empty": True}, given=self)
 
     def terminal(self, tool: str, quiet: bool, verbose: bool, log: Log | None) -> Terminal:
@@ -111,24 +111,24 @@ _SHELL = Streams()
 
 
 def of_command() -> Streams:
-    """Those of the command that runs."""
+    """The streams of the command that runs."""
     return calls.current().streams or _SHELL
 
 
 class _MemoryWriter(RecordWriter):
-    """Keeps lines."""
+    """Appends lines to a list."""
 
     def __init__(self, lines: list[bytes]) -> None:
         self._kept = lines
 
     def restore(self) -> None:
-        """Nothing to do: standard output was not redirected."""
+        """Do nothing: standard output was not redirected."""
 
     def line(self, text: bytes) -> None:
         self._kept.append(text)
 
     def poll(self) -> None:
-        """Memory has no reader that could close."""
+        """Do nothing: memory has no reader that could close it."""
 
     def is_terminal(self) -> bool:
         return False
@@ -141,7 +141,7 @@ class _MemoryWriter(RecordWriter):
 
 
 class _Warnings(Terminal):
-    """Raises errors and warns; the status line goes to `progress`, if there is one."""
+    """Raises errors, issues warnings, and passes the status line to `progress`, if there is one."""
 
     progress: Callable[[str], None] | None = None
 
@@ -159,7 +159,7 @@ class _Warnings(Terminal):
 
 @dataclass(frozen=True)
 class _GivenRecords(RecordSource):
-    """Records in place of standard input, and tables in place of files."""
+    """Records in memory in place of standard input, and tables in place of files."""
 
     reads_ahead: ClassVar[bool] = False  # the caller's iterator belongs to the caller's thread
     given: MemoryStreams = field(default_factory=MemoryStreams)

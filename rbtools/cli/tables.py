@@ -1,7 +1,7 @@
 """Tables for people: ranked records, one model's results, verdicts on a record.
 
-Every row is on one line, and cells never wrap. If a table is too wide, intervals are left out first, then
-columns, details before others; a note below the table names what is not shown.
+Every row is on one line, and cells never wrap. If a table is too wide, first the intervals are left out, then
+columns, beginning with details. A note below the table lists what is not shown.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rbtools.records.results import is_number
 from rbtools.scoring import remeasured, render, table
 
 _GAP = 2  # spaces between columns
-_NARROWEST = 10  # shortest line that a heading is broken into
+_NARROWEST = 10  # least width of the lines that a heading is broken into
 _LONGEST_TEXT = 32  # the most characters of a name, a data set or a method
 _NAMED = 8  # the most metrics to list as not shown
 
 
 class _DrawnColumn(NamedTuple):
-    """One column as it is to be drawn; `heading` may have several lines. `best`: the cells to mark."""
+    """One column to draw. `heading` may have several lines. `best`: the cells to mark."""
 
     heading: str
     numeric: bool
@@ -40,7 +40,7 @@ _HINT = "--metric chooses columns; --format jsonl has all"
 def write(
     built: table.Table, key: str, form: str, output: RecordWriter, fixed: int = 2, below: str = ""
 ) -> None:
-    """Write a table in a format of `render`, or drawn for the width of the output, with a text below."""
+    """Write a table in a format of `render`, or drawn for the width of the output with a text below it."""
     if form == "table":
         text = draw(built, key, output.width(), terminal=output.is_terminal(), fixed=fixed)
         below = below and "\n" + textwrap.fill(below.strip(), output.width(), break_on_hyphens=False)
@@ -54,8 +54,8 @@ def draw(
 ) -> str:
     """The table of records ranked by `key`, at most `width` characters wide.
 
-    The first `fixed` columns (rank and name) and the key are always there, even if they do not fit. On a
-    `terminal` headings are bold. `hint`: where columns are that do not fit.
+    The first `fixed` columns (rank and name) and the key are always shown, even if they do not fit. On a
+    `terminal` headings are bold. `hint`: the words on how to see columns that do not fit.
     """
     columns, hidden = _fitting(built, key, width, fixed)
     columns = [column if terminal else _starred(column) for column in columns]
@@ -76,7 +76,7 @@ def _column(built: table.Table, place: int, *, measured: bool) -> _DrawnColumn:
 
 
 def _starred(column: _DrawnColumn) -> _DrawnColumn:
-    """Without bold type, a star follows the best values, and a blank the others."""
+    """Mark the best values with a star, for output without bold type; a blank follows the other values."""
     if not any(column.best):
         return column
     cells = [f"{text}{'*' if best else ' '}" for text, best in zip(column.cells, column.best, strict=True)]
@@ -84,10 +84,10 @@ def _starred(column: _DrawnColumn) -> _DrawnColumn:
 
 
 def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list[_DrawnColumn], list[str]]:
-    """The columns that fit, and the names of those that do not.
+    """The columns that fit, and the names of columns that do not fit.
 
-    Priority: columns that distinguish records, then metrics, then what all records share (such as their data
-    set), then intervals of metrics, then details.
+    Priority: columns that distinguish records, then metrics, then columns with the same value in all records
+    (such as the data set), then intervals of metrics, then details.
     """
     titles = [heading.title for heading in built.headings]
     every, key_place = range(len(titles)), titles.index(key, fixed)
@@ -117,7 +117,7 @@ def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list
 
 
 def _drawn(columns: Sequence[_DrawnColumn], terminal: bool) -> str:
-    """The lines of a table: headings, a rule, and cells in the width of their columns."""
+    """The lines of a table: headings, a rule, and cells padded to the widths of their columns."""
     headings = [column.heading.split("\n") for column in columns]
     lines = max(map(len, headings))
     head = [
@@ -132,7 +132,7 @@ def _drawn(columns: Sequence[_DrawnColumn], terminal: bool) -> str:
 
 
 def _aligned(cells: Sequence[str], column: _DrawnColumn, bold: Sequence[bool]) -> list[str]:
-    """Cells in the width of a column, numbers to the right."""
+    """Cells padded to the width of a column, with numbers aligned to the right."""
     aligned = []
     for text, is_bold in zip(cells, bold, strict=True):
         blanks = " " * (column.width - cell_len(text))
@@ -153,7 +153,7 @@ def _widest(texts: Sequence[str]) -> int:
 
 
 def _broken(title: str, width: int) -> str:
-    """A heading in lines of about the width of its cells, between the parts of a name."""
+    """A heading, broken between the parts of a name into lines that are about as wide as its cells."""
     lines = [""]
     for piece in heading_pieces(table.plain(title)):
         if lines[-1] and len(lines[-1] + piece) > max(width, _NARROWEST):
@@ -163,7 +163,7 @@ def _broken(title: str, width: int) -> str:
 
 
 def _shortened(text: str) -> str:
-    """A long name without its middle."""
+    """The name; the middle of a long name is left out."""
     if len(text) <= _LONGEST_TEXT:
         return text
     half = (_LONGEST_TEXT - 1) // 2
@@ -173,7 +173,7 @@ def _shortened(text: str) -> str:
 def model_table(record: Mapping[str, Any], width: int) -> str:
     """A line about the model, then a row for each metric: value with 95 % interval, images, split.
 
-    A record with an error has that in place of the rows that are missing.
+    If the record has an error, the error follows the rows that there are.
     """
     entries = {entry.get("metric"): entry for entry in record.get("evals") or []}
     rows = []
@@ -192,8 +192,8 @@ _VERDICT = ("metric", "verdict", "claimed", "measured", "p", "test", "n", "diffe
 
 
 def verify_table(record: Mapping[str, Any], width: int) -> str:
-    """A line about the model, a row for each entry, then the reasons why entries cannot be judged, and the
-    inconsistencies, a line each.
+    """A line about the model, then a row for each entry, the reasons why entries cannot be judged, and a line
+    for each inconsistency.
     """
     verify = record.get("verify") or {}
     entries = verify.get("entries") or {}

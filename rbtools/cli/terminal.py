@@ -1,7 +1,7 @@
 """Messages for people, on standard error.
 
 The stages of a pipe share one terminal. A status line is transient: it is erased before any other message.
-Only one process of a pipeline shows one at a time, so that stages do not overwrite each other.
+Only one process of a pipe shows a status line at a time, so that stages do not overwrite each other.
 """
 
 from __future__ import annotations
@@ -42,40 +42,40 @@ class Terminal:
         self._wrong_lines = 0
 
     def say(self, text: str) -> None:
-        """Print a line; `-q` leaves it out."""
+        """Print a line, except with `-q`."""
         if not self.quiet:
             self._line(text)
 
     def once(self, text: str) -> None:
-        """Print a line the first time only; one that begins with "warning:" is shown also with `-q`."""
+        """Print a line only the first time. A line that begins with "warning:" is printed even with `-q`."""
         if text not in self._said:
             self._said.add(text)
             (self._line if text.startswith("warning: ") else self.say)(text)
 
     @property
     def wants_details(self) -> bool:
-        """Whether messages of `detail` and `tell` are shown anywhere."""
+        """Whether messages of `detail` and `tell` are printed, logged or heard."""
         return bool(self.verbose or self.log is not None or self.listeners)
 
     def detail(self, text: str) -> None:
-        """Print a line with `-v` only."""
+        """Print a line only with `-v`."""
         if self.verbose:
             self._line(text)
 
     def warn(self, text: str) -> None:
-        """Print a warning, also with `-q`."""
+        """Print a warning, even with `-q`."""
         self.tell({"event": "warning", "text": text})
         self._line(f"warning: {text}")
 
     def error(self, text: str) -> None:
-        """Print an error, on one line if the text has one."""
+        """Print an error as one line."""
         self.tell({"event": "error", "text": text})
         self._line(f"error: {text}")
 
-    def wrong_line(self, text: str, more: str = "more lines are no records", hint: str = _RECORDS) -> None:
-        """Report a line that is no record, or that a tool cannot use: only the first ones, since a file of
-        another kind has thousands; `more` says what the others are, `hint` what to look for. With `-v`, and
-        in the log, all of them.
+    def wrong_line(self, text: str, more: str = "more lines are not records", hint: str = _RECORDS) -> None:
+        """Report a line that is not a record, or that a tool cannot use. Only the first lines are reported,
+        because a file of another kind has thousands. `more`: words for the further lines; `hint`: what the
+        user may check. With `-v`, and in the log, all lines are reported.
         """
         self._wrong_lines += 1
         if self.verbose or self._wrong_lines <= _NAMED_LINES:
@@ -86,15 +86,15 @@ class Terminal:
             self._line(f"error: {more}; they are not listed here (-v lists all).{hint}")
 
     def tell(self, event: dict[str, Any], record: dict[str, Any] | None = None) -> None:
-        """Pass an event to the log and the listeners: `event["event"]` is its kind, `record` its record."""
+        """Pass an event to the log and the listeners. `event["event"]` is its kind, `record` its record."""
         if self.log is not None:
             self.log.tell(**event)
         for listener in self.listeners:
             listener(event, record)
 
     def status(self, text: str) -> None:
-        """Show a transient status line, in one stage at a time; without a terminal print a line a minute, the
-        first after a minute. `-q` leaves out both."""
+        """Show a transient status line, in one stage at a time. Without a terminal, print one line a minute,
+        the first after a minute. With `-q`, do neither."""
         now = time.monotonic()
         wait = _SECONDS_BETWEEN_PAINTS if self.terminal else _SECONDS_BETWEEN_LINES
         if self.quiet or now - self._painted < wait or (self.terminal and not self._mine()):
@@ -118,7 +118,7 @@ class Terminal:
         _write(f"{start}{self.tool}: {one_line(text)}\n")  # names in it may come from untrusted files
 
     def _mine(self) -> bool:
-        """Whether the terminal's status line is ours: its owner holds a lock on the terminal."""
+        """Whether this process may show the status line: it then holds a lock on the terminal."""
         if self._lock is not None:
             return True
         try:

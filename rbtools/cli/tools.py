@@ -1,4 +1,4 @@
-"""The tools, and every command below each."""
+"""The tools and their subcommands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rbtools.cli.method_options import for_people, legible, method_options
 
 
 class Page(NamedTuple):
-    """A command or subcommand: its words (`rb-ge attack pgd`), itself, and where it is parsed."""
+    """A command or subcommand: its words (`rb-ge attack pgd`), the command, and its context of click."""
 
     words: str
     command: click.Command
@@ -28,7 +28,7 @@ def tool(named: str | Tool) -> Page:
 
 
 def pages(page: Page) -> Iterator[Page]:
-    """The command itself, then everything below it."""
+    """The page of the command itself, then those of all its subcommands."""
     yield page
     if chooses_by_option(page.command):
         yield from _chosen(page, page.command)
@@ -49,7 +49,7 @@ def _below(page: Page, group: click.Group, name: str) -> Page:
 
 
 def _chosen(page: Page, command: OptionChooser) -> Iterator[Page]:
-    """A page for each choice of an option: `rb-train --method trades`."""
+    """A page for each choice of an option, such as `rb-train --method trades`."""
     for name in command.registry:
         cls = command.registry.load(name)
         help_text = for_people(cls)

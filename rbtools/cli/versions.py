@@ -1,4 +1,4 @@
-"""`rb-NAME --version -v`: the versions that a report of an error needs."""
+"""`rb-NAME --version -v`: the versions that an error report needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rbtools import __version__
 
 
 def lines(tool: str) -> Iterator[str]:
-    """The tool, Python, the system, the packages that rbtools uses, and what torch computes on."""
+    """Lines about the tool, Python, the system, the packages that rbtools uses, and the devices of torch."""
     yield f"{tool} (rbtools) {__version__}"
     yield f"Python {platform.python_version()} ({platform.python_implementation()})"
     yield f"{platform.platform()}, {os.cpu_count()} cores"
@@ -25,7 +25,7 @@ def lines(tool: str) -> Iterator[str]:
 
 
 def _packages() -> Iterator[tuple[str, str | None]]:
-    """The packages of the wheel's own requirements, those of an extra with its name; not those of tests."""
+    """The packages that the wheel requires, each with its extra, if any. Packages for tests are left out."""
     seen: set[str] = set()
     try:
         requirements = importlib.metadata.requires("rbtools") or []
@@ -43,7 +43,7 @@ def _packages() -> Iterator[tuple[str, str | None]]:
 def _torch() -> Iterator[str]:
     try:
         import torch
-    except Exception as wrong:  # the installation may be broken, which the report has to show
+    except Exception as wrong:  # the installation may be broken; the report shows that
         yield f"torch cannot be imported: {type(wrong).__name__}: {wrong}"
         return
     yield f"torch computes on the CPU with {torch.backends.cpu.get_cpu_capability()}"

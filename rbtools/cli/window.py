@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class Window:
-    """Lines between input and output: a bounded number, written in order or as their jobs finish.
+    """A bounded number of lines between input and output, written in order or when their jobs finish.
 
-    An interruption may come at any moment: a place leaves `waiting` and `held` only once it is written.
+    An interruption may come at any moment: a place stays in `waiting` or `held` until it is written.
     """
 
     def __init__(self, loop: Loop, size: int) -> None:
         self.loop, self.ordered = loop, not loop.run.placement.unordered
-        self.room = size  # for so many more lines
+        self.room = size  # number of further lines that fit
         self.waiting: dict[int, tuple[Job, str]] = {}  # by place: jobs and the places of their records
-        self.flying: dict[int, Future[JobReport]] = {}  # by place: jobs that workers have
+        self.flying: dict[int, Future[JobReport]] = {}  # by place: jobs that workers run
         self.held: dict[int, Callable[[], bytes]] = {}  # by place: functions that make the output line
         self.last: set[int] = set()  # the last place of each line
         self.helps: set[int] = set()  # places whose results another shard writes
@@ -32,7 +32,7 @@ class Window:
         self.writing = False
 
     def take_in(self, line: Line) -> Iterator[tuple[int, Job]]:
-        """The jobs of a line; a line without jobs is written in its turn."""
+        """The jobs of a line. A line without jobs is written in its turn."""
         self.room -= 1
         record = self.loop.record_of(line)
         if record is not None:
@@ -49,8 +49,8 @@ class Window:
     def jobs(
         self, record: dict[str, Any], at: str, *, helps: bool = False, results: tuple[int, ...] | None = None
     ) -> Iterator[tuple[int, Job]]:
-        """A job for each function, or for those of `results`; `at` is the place of the record. `helps`:
-        another shard writes it."""
+        """A job for each function, or only for those in `results`. `at`: the place of the record in words.
+        `helps`: whether another shard writes the result."""
         every = range(len(self.loop.functions))
         mine = every if results is None else results
         functions = every if self.loop.source.places else mine
@@ -78,7 +78,7 @@ class Window:
         return future
 
     def finish_ready(self) -> None:
-        """Write what workers have finished up to now."""
+        """Write the results that workers have finished so far."""
         for place in [place for place, future in self.flying.items() if future.done()]:
             self.finish_job(place, self.flying[place].result())
             del self.flying[place]
@@ -93,7 +93,7 @@ class Window:
         self.held[place] = lambda: self.loop.result_line(job.record, at, report)
 
     def finish(self, place: int, text: Callable[[], bytes]) -> None:
-        """Write the line of a place when its turn comes; `text` then makes it."""
+        """Write the line of a place in its turn; `text` then makes the line."""
         self.held[place] = text
         while self.held and (not self.ordered or self.next in self.held):
             number = self.next if self.ordered else next(iter(self.held))
@@ -104,7 +104,7 @@ class Window:
                 self.room += 1
 
     def flush(self) -> None:
-        """Write all finished lines in order, although unfinished ones before them will never follow."""
+        """Write all finished lines in order, although unfinished lines before them will never be written."""
         for place, future in self.flying.items():
             if future.done() and place in self.waiting:
                 self._hold(place, future.result())

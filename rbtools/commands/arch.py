@@ -27,38 +27,38 @@ class ArchOptions:
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
     checkpoints: tuple[str, ...] = param(
         (),
-        "Write a record for each weights file named here; the network in it is recognised by the names and"
-        " shapes of its tensors.",
+        "Write a record for each of these files of weights. The network in a file is recognised by the names"
+        " and shapes of the tensors.",
         metavar="FILE",
         flags=("--from-checkpoint",),
     )
     arch: str | None = param(
         None,
         "Architectures by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, repo:OWNER/NAME,"
-        " python:MODULE:FUNCTION (with --allow-code also counted), fcnn:relu/tanh+skip; with"
-        " --from-checkpoint, the network in the files.",
+        " python:MODULE:FUNCTION (its counts need --allow-code), fcnn:relu/tanh+skip. With"
+        " --from-checkpoint: the name of the network in the files.",
         metavar="LIST",
     )
     space: str = param("nasbench201", "The set of architectures.", choices=tuple(SPACES))
     unique: bool = param(
-        False, "One architecture for each class of equal networks (6466).", flags=("--unique",)
+        False, "Write one architecture for each class of equal networks (6466).", flags=("--unique",)
     )
-    index: str | None = param(None, "Indices, in this order: 13714 or 0-9,50.", metavar="LIST")
+    index: str | None = param(None, "Indices, written in the given order: 13714 or 0-9,50.", metavar="LIST")
     string: str | None = param(
-        None, "A cell's string: '|nor_conv_3x3~0|+|...'.", metavar="TEXT", flags=("--str",)
+        None, "The string of one cell: '|nor_conv_3x3~0|+|...'.", metavar="TEXT", flags=("--str",)
     )
     neighbours: str | None = param(
         None,
-        "All architectures that differ from ARCH (an index, a name or a string) in one edge.",
+        "Write all architectures that differ from ARCH (an index, a name or a string) in one edge.",
         metavar="ARCH",
     )
-    dataset: str | None = param(None, "Count for this data set's images and classes.", metavar="NAME")
+    dataset: str | None = param(None, "Count for the images and classes of this data set.", metavar="NAME")
     data_dir: str | None = param(None, "Folder of the data sets.", metavar="DIR", variable="RB_DATA")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchSizes:
-    """The sizes of networks, None for the space's own."""
+    """The sizes of networks. None stands for the default of the space."""
 
     channels: int | None = param(None, "Width of the first stage.  [default: 16]", bounds="[1, inf)")
     cells: int | None = param(None, "Cells in each of three stages.  [default: 5]", bounds="[1, inf)")
@@ -66,18 +66,18 @@ class ArchSizes:
         None, "Neurons or channels of every layer, in fcnn and rescnn.  [default: 64]", bounds="[1, inf)"
     )
     depth: int | None = param(
-        None, "Layers of fcnn and rescnn, including the last, linear one.  [default: 4]", bounds="[2, inf)"
+        None, "Layers of fcnn and rescnn, with the linear output layer.  [default: 4]", bounds="[2, inf)"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchChoice:
-    """Which of the architectures are written."""
+    """The options that select which architectures are written."""
 
     where: str | None = param(
-        None, "Only architectures that satisfy this condition: 'kernel_params == 18'.", metavar="EXPR"
+        None, "Write only architectures that meet this condition: 'kernel_params == 18'.", metavar="EXPR"
     )
-    sample: int | None = param(None, "A random sample of N architectures.", bounds="[1, inf)", metavar="N")
+    sample: int | None = param(None, "Write a random sample of N.", bounds="[1, inf)", metavar="N")
     seed: int = param(0, "Seed of --sample.", bounds="[0, inf)")
 
 
@@ -98,9 +98,9 @@ def main(
 ) -> int:
     """Write architectures as records, in the published order of their indices.
 
-    Without options, these are all 15,625 of NAS-Bench-201. Counts ("params", "macs") are for three-channel
-    32x32 images and ten classes, or for the images and classes of --dataset. With --from-checkpoint, write a
-    record for each file of weights; every tool that evaluates models reads these records.
+    Without options, these are all 15,625 architectures of NAS-Bench-201. The counts ("params", "macs") are
+    for three-channel 32x32 images and ten classes, or for the images and classes of --dataset. With
+    --from-checkpoint, write a record for each file of weights. All tools that evaluate models read them.
 
     \b
     Examples:
@@ -146,10 +146,10 @@ def main(
 def _of_files(
     files: Sequence[str], described: tuple[str | None, ...], screen: shared.Terminal, run: Run
 ) -> Iterator[dict[str, Any]]:
-    """A record for each file, in their order, with an `error` if its network is not recognised.
+    """Yield a record for each file, in the given order, with an `error` if its network is not recognised.
 
-    described: the user's description of the files, as arguments of `CheckpointHints`. Raises UsageError for a
-    path that is no file, before any file is read.
+    described: the user's description of the files, as arguments of `CheckpointHints`. Raises UsageError if a
+    path is not a file, before any file is read.
     """
     from rbtools.inputs import checkpoints
 
@@ -179,7 +179,7 @@ NOT_FOR_FILES = (
 
 
 def _given(names: Iterable[str]) -> str | None:
-    """The first of these options on the command line, as it is typed."""
+    """The first of these options that is on the command line, as the user typed it; None if none is."""
     given = calls.current().given
     return next((given[name] for name in names if name in given), None)
 
@@ -187,7 +187,7 @@ def _given(names: Iterable[str]) -> str | None:
 def _refuse_with_files() -> None:
     option = _given(NOT_FOR_FILES)
     if option is not None:
-        raise UsageError(f"{option} chooses architectures of a space, and --from-checkpoint reads files.")
+        raise UsageError(f"{option} chooses architectures of a space, but --from-checkpoint reads files.")
 
 
 def _is_program(name: str | None) -> bool:
@@ -198,11 +198,11 @@ def _is_program(name: str | None) -> bool:
 def _refuse_without_files(files: tuple[str, ...], options: Sequence[str]) -> None:
     if files:
         raise UsageError(
-            f"rb-arch reads no records, so {files[0]} means nothing. Did you mean --from-checkpoint?"
+            f"rb-arch reads no records, so {files[0]} has no use. Did you mean --from-checkpoint?"
         )
     option = _given(options)
     if option is not None:
-        raise UsageError(f"{option} is about a file of weights. Add --from-checkpoint FILE.")
+        raise UsageError(f"{option} describes a file of weights. Add --from-checkpoint FILE.")
 
 
 def _named(
@@ -222,8 +222,8 @@ def _named(
 
 
 def _counted(arch: dict[str, Any], classes: int, shape: tuple[int, int, int]) -> dict[str, int]:
-    """Build a user's own network, and count its parameters and its operations for one image. Raises RbError
-    if it does not exist, or fails on an image.
+    """Build the user's network, and count its parameters and its operations for one image. Raises RbError if
+    the network does not exist or fails on an image.
     """
     import torch
 

@@ -31,14 +31,14 @@ class AttackOptions:
     eps: str = options.eps_param()
     ladder: bool = param(
         False,
-        "Count an image that is fooled at one distance as fooled at all larger ones.",
+        "Count an image that is fooled at one distance as fooled at all larger distances.",
         flags=("--ladder",),
     )
     detail: bool = options.detail_param()
     save_adv: str | None = param(
         None,
-        "Write the adversarial images to DIR, one .npz file per model and distance, which rb-verify --adv"
-        " judges.",
+        "Write the adversarial images to DIR, one .npz file for each model and distance. rb-verify --adv"
+        " checks these files.",
         metavar="DIR",
     )
     save_png: bool = param(
@@ -46,18 +46,18 @@ class AttackOptions:
     )
     two_phase: str | None = param(
         None,
-        "Run the attack on a sample of N of the images that PGD does not break, or on all of them.",
+        "Run the attack only on images that PGD does not break: on a sample of N, or on all of them.",
         metavar="N|all",
     )
     precision_goal: float | None = param(
         None,
-        "As --two-phase, with a sample that grows until the value on these images is known to +- this, such"
+        "Like --two-phase, but enlarge the sample until the interval of the accuracy is at most +- X, such"
         " as 0.01.",
         bounds="(0, 0.5]",
     )
     screen_steps: int | None = param(
         None,
-        "Gradient steps of the two PGD runs (in L1 APGD) on all images.  [default: 20]",
+        "Gradient steps of the two PGD runs (in L1: APGD) on all images.  [default: 20]",
         bounds="[1, inf)",
     )
 
@@ -75,23 +75,23 @@ def main(
 ) -> shared.Status:
     """Measure each model's accuracy under an attack.
 
-    Reads records, adds the accuracy at every distance to "metrics" and how it was measured to "evals", and
-    writes the records out; all other fields are kept. Clean accuracy ("acc") is added too. An image that is
-    misclassified without an attack counts as fooled. The search may run in lower precision; success is
-    decided by the unchanged model in float32. With --two-phase N the attack, such as aa, runs only on N of
-    the images that PGD does not break. The accuracy under both is estimated from these, with its interval.
-    --two-phase all is exact.
+    Reads records and writes them out with the accuracy at every distance in "metrics" and a description of
+    the measurement in "evals". All other fields are kept. Clean accuracy ("acc") is added too. An image that
+    is misclassified without an attack counts as fooled. The search may run in lower precision, but the
+    unchanged model in float32 decides on success. With --two-phase N the attack, such as aa, runs only on N
+    of the images that PGD does not break. From these, the accuracy under both attacks is estimated, with an
+    interval. --two-phase all computes it exactly.
 
-    The files of --save-adv contain the attacked images (float32, with --grid 8bit uint8), labels, ids and the
-    claim: evidence for rb-verify --adv.
+    The files of --save-adv contain the attacked images (float32, or uint8 with --grid 8bit), labels, ids and
+    the claimed result. rb-verify --adv checks the claim.
 
-    A model that gives different logits for the same image is judged by the mean over --draws draws. Gradients
-    are means over --eot draws. With --defend jpeg:75 stages are put in front of the network, and the attack
-    goes through them.
+    If a model gives different logits for the same image, the mean over --draws draws is judged. Gradients are
+    means over --eot draws. With --defend, defence stages such as jpeg:75 are put in front of the network, and
+    the attack goes through them.
 
-    Other subcommands: none measures clean accuracy alone, preset runs the attacks of a paper, curve measures
+    Other subcommands: none measures only clean accuracy, preset runs the attacks of a paper, curve measures
     all distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
-    other models. With --allow-code python:MODULE:CLASS is an attack of yours.
+    other models. With --allow-code, python:MODULE:CLASS runs your own attack.
 
     \b
     Examples:
@@ -106,13 +106,13 @@ def main(
         raise UsageError("--ladder needs several distances: --eps 1,2,4,8.")
     if typed.save_png and (typed.save_adv is None or method.grid == "none"):
         raise UsageError(
-            "--save-png needs --save-adv DIR and --grid 8bit: a PNG has pixels k/255, and other images,"
-            " rounded to them, may be outside the ball, or no longer fool the model."
+            "--save-png needs --save-adv DIR and --grid 8bit: the pixels of a PNG are k/255, and images that"
+            " are rounded to k/255 may be outside the ball, or no longer fool the model."
         )
     if typed.two_phase is not None or typed.precision_goal is not None:
         return _two_phase(source, work, method, distances, typed)
     if typed.screen_steps is not None:
-        raise UsageError("--screen-steps are of --two-phase. Add --two-phase N, or --precision-goal X.")
+        raise UsageError("--screen-steps belongs to --two-phase. Add --two-phase N, or --precision-goal X.")
     task = attacked(
         method, distances, ladder=typed.ladder, detail=typed.detail, save=typed.save_adv, png=typed.save_png
     )
@@ -134,18 +134,18 @@ def _two_phase(
         raise UsageError("--two-phase attacks only some images: leave out --ladder, --detail, --save-adv.")
     if method.grid != "none":
         raise UsageError(
-            "--two-phase has no --grid: its screen is of real-valued images. Attack all images: leave out"
-            " --two-phase."
+            "--two-phase does not work with --grid: its PGD runs use real-valued images. To attack all"
+            " images, leave out --two-phase."
         )
     if size is not None and goal is not None:
-        raise UsageError("Both --two-phase and --precision-goal are given. Fix the size, or the goal.")
+        raise UsageError("Both --two-phase and --precision-goal are given. Give one of them.")
     if size not in (None, "all") and not (size.isdecimal() and int(size) >= _SMALLEST_SAMPLE):
         raise UsageError(
-            f"--two-phase is {size}. Expected how many images to attack, {_SMALLEST_SAMPLE} or more, or all."
+            f"--two-phase is {size}. Expected a number of images, {_SMALLEST_SAMPLE} or more, or all."
         )
     if method.batch_dependent and size != "all":
         raise UsageError(
-            f"{method.name} with this --backend draws for a batch as a whole, so a sample cannot be enlarged."
+            f"{method.name} with this --backend draws for a whole batch, so a sample cannot be enlarged."
             " Give --two-phase all."
         )
     number = int(size) if size not in (None, "all") else None
@@ -160,7 +160,7 @@ def _two_phase(
 def none(typed: AttackOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure clean accuracy, without an attack.
 
-    Adds "acc", which every attack adds as well.
+    Adds "acc". Every attack adds it as well.
 
     \b
     Examples:
@@ -177,7 +177,7 @@ class PresetOptions:
 
     preset: str = param(REQUIRED, "", metavar="NAME", positional=True)
     eps: str | None = param(
-        None, "Distances for all attacks, in place of the paper's: 76.5 for MNIST.", metavar="LIST"
+        None, "Distances to use in place of the paper's, such as 76.5 for MNIST.", metavar="LIST"
     )
     grid: str = grid_param()
 
@@ -190,9 +190,9 @@ def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.Comma
     """Run the attacks of a paper at its distances: jung2023, nasrobbench201, prbench, rice2020.
 
     jung2023: FGSM, PGD-40, APGD-CE and Square on the grid of the robustness dataset. nasrobbench201: FGSM
-    and PGD-20 at 3 and 8, AutoAttack at 8. prbench: PGD-10, PGD-20, CW-20 and AutoAttack at 8; prbench-code:
-    the same, with the margin 2 of its code in CW. rice2020: PGD-10 at 8. PGD and CW count the last iterate,
-    as the papers do.
+    and PGD-20 at 3 and 8, AutoAttack at 8. prbench: PGD-10, PGD-20, CW-20 and AutoAttack at 8. prbench-code:
+    the same attacks, but CW with margin 2, as in the code of PRBench. rice2020: PGD-10 at 8. As in the
+    papers, PGD and CW count the last iterate.
 
     \b
     Examples:
@@ -216,12 +216,12 @@ def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.Comma
 
 @dataclass(frozen=True, kw_only=True)
 class ChecklistOptions:
-    """The options of the tests for masked gradients, as typed."""
+    """The options of the tests for gradient masking, as typed."""
 
-    eps: str = param("8", "The distance to check at, in 1/255.", metavar="DISTANCE")
+    eps: str = param("8", "The distance of the tests, in 1/255.", metavar="DISTANCE")
     steps: int = param(20, "Gradient steps of PGD.", bounds="[1, inf)")
     queries: int = param(1000, "Queries of Square.", bounds="[1, inf)")
-    samples: int = param(100, "Random points of each ball.", bounds="[1, inf)")
+    samples: int = param(100, "Random points in the ball of each image.", bounds="[1, inf)")
 
 
 @shared.command()
@@ -231,10 +231,10 @@ class ChecklistOptions:
 def check(typed: ChecklistOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Check that a model's robustness is not due to gradient masking.
 
-    Five tests: (a) FGSM is no stronger than PGD; (b) nor is Square, which needs no gradients; (c) PGD without
-    a bound reaches accuracy 0; (d) accuracy never rises with the distance; (e) random points fool the model
-    on no image that PGD left correct. Reports which tests fail and by how much; "obfuscation.failed" counts
-    them.
+    There are five tests: (a) FGSM is not stronger than PGD; (b) Square, which needs no gradients, is not
+    stronger than PGD; (c) PGD without a bound reaches accuracy 0; (d) accuracy never rises with the distance;
+    (e) random points do not fool the model on any image that PGD left correct. Reports which tests fail and
+    by how much. "obfuscation.failed" is the number of failed tests.
 
     \b
     Examples:
@@ -244,7 +244,7 @@ def check(typed: ChecklistOptions, source: shared.RecordSource, work: shared.Com
 
     distances = parse_units.distances(typed.eps, "linf", work.screen.warn)
     if len(distances) != 1 or distances[0] == 0:
-        raise UsageError(f"--eps is {typed.eps}. The check is at one distance above 0, such as 8.")
+        raise UsageError(f"--eps is {typed.eps}. Expected one distance above 0, such as 8.")
     question = MaskingChecklist(
         eps=distances[0],
         pgd=ATTACKS.build("pgd", steps=typed.steps),
@@ -262,11 +262,11 @@ class CurveOptions:
     norm: str = param("linf", "The norm of the distances.", choices=("linf", "l2", "l1"))
     queries: int = param(
         2000,
-        "Passes of the search for each image, forward and backward; checks in float32 are not counted.",
+        "Forward and backward passes of each search, per image. Checks in float32 are not counted.",
         bounds="[20, inf)",
     )
     attacks: str = param(
-        "curve", "The searches, each with these passes: curve, fmn; in L2 also ddn, cw-l2.", metavar="LIST"
+        "curve", "Searches, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2.", metavar="LIST"
     )
     eps: str | None = param(
         None, "Distances of the curve.  [default: 0:16:33, in L2 0:2:33, in L1 0:24:33]", metavar="LIST"
@@ -282,9 +282,9 @@ def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.Command
     """Measure robust accuracy at every distance by one search for the nearest adversarial examples.
 
     FMN, in L2 also DDN, and then a refinement search for the nearest image that the model misclassifies in
-    float32. The accuracy at a distance is the share of images without such an image up to it. Adds
+    float32. The accuracy at a distance is the share of images for which none is found within it. Adds
     curve.8 and so on, and curve.distance: the median, with quantiles and the area under the curve in "evals".
-    Other distances than those of the last run are computed from the store. With several --attacks,
+    In a later run with other distances, their values are computed from the store. With several --attacks,
     optimality.fmn and so on compare them: 1 is as good as all of them together (AttackBench).
 
     \b
@@ -310,12 +310,12 @@ def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.Command
 
 @dataclass(frozen=True, kw_only=True)
 class TransferOptions:
-    """The options of transferred attacks, as typed."""
+    """The options of transfer attacks, as typed."""
 
     attack: str = param("pgd", "The attack: " + ", ".join(ATTACKS) + ".", metavar="NAME")
     origin: str = param(
         REQUIRED,
-        "The models that are attacked, with commas: each a file with one record, or a checkpoint.",
+        "The models that are attacked, separated by commas. Each is a file with one record, or a checkpoint.",
         metavar="LIST",
         flags=("--from",),
     )
@@ -331,15 +331,15 @@ def transfer(
 ) -> shared.Status:
     """Measure accuracy on the adversarial examples of other models.
 
-    Each image that the record's model classifies correctly is attacked on the model of --from, and the result
-    is classified by the record's model. Adds transfer.NAME to "metrics".
+    Each image that the record's model classifies correctly is attacked on the model of --from, and the
+    record's model classifies the result. Adds transfer.NAME to "metrics".
 
     With several models in --from, the image is attacked on their ensemble (the mean of their logits), then on
-    each of them alone, and is broken if any of these examples fools the record's model. "broken_by_source" in
-    "evals" counts the images that each was the first to break. The order of the models changes nothing.
+    each of them alone. It is broken if any of these examples fools the record's model. For each source,
+    "broken_by_source" in "evals" counts the images that it broke first. The order of models does not matter.
 
-    PGD stops at the first point that fools the attacked model. With --iterate last it goes on, and so does
-    mi-fgsm: more of these examples fool other models.
+    PGD stops at the first point that fools the attacked model. With --iterate last, PGD goes on after this
+    point; mi-fgsm always does. More of these examples fool other models.
 
     \b
     Examples:
@@ -353,13 +353,13 @@ def transfer(
     names = [record.get("checkpoint") for record in records]
     twice = [name for name in names if name is not None and names.count(name) > 1]
     if twice:
-        raise UsageError(f"--from names the checkpoint {twice[0][:19]}... twice. Leave one of them out.")
+        raise UsageError(f"--from contains the checkpoint {twice[0][:19]}... twice. Leave one of them out.")
     sources = tuple(dumps(record).decode() for record in records)
     return shared.evaluate(source, work, transferred(method, distances, sources, work.run))
 
 
 def _models_of(origin: str, run: Run) -> list[dict[str, Any]]:
-    """The records of --from: of each file in a list, or those that a program gives."""
+    """The records of --from: one for each file in the list, or those that a Python call passes."""
     given = streams.of_command().file(origin)
     if isinstance(given, Mapping):
         given = [given]
@@ -367,7 +367,7 @@ def _models_of(origin: str, run: Run) -> list[dict[str, Any]]:
 
 
 def _model_of(given: str | Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """The record of a model: the only one in a file of records, one made for a checkpoint, or a program's."""
+    """The record of a model: the only one of a file, a new one for a checkpoint, or one of a Python call."""
     from rbtools.inputs import checkpoints, resolve
 
     try:

@@ -1,4 +1,4 @@
-"""rb-card: everything about one checkpoint in the time there is."""
+"""rb-card: all measurements of one checkpoint within a time limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ENDINGS = ("html", "htm", "md", "tex")
 
 
 def _seconds(text: str) -> float | None:
-    """A length of time, such as 90, 90s, 10m or 2h; none is no limit. Raises UsageError."""
+    """The seconds of a time such as 90, 90s, 10m or 2h; None for `none` (no limit). Raises UsageError."""
     if text == "none":
         return None
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
@@ -45,22 +45,21 @@ class CardOptions:
 
     limit: str = param(
         "10m",
-        "End each model's card after this time: 90s, 10m, 2h; none: no limit. Each part has at least its"
-        " first look.",
+        "Time limit for each model: 90s, 10m, 2h, or none. Each part evaluates its first images in any case.",
         metavar="LENGTH",
         flags=("--time",),
     )
     purpose: str = param(
         "all",
-        "Which parts: all, l-inf, corruptions, pr, or a list such as clean,attack of the parts clean, attack,"
-        " norms, curve, corruptions, pr, gap, masking.",
+        "The parts to measure: all, l-inf, corruptions or pr, or a list (clean,attack) of these parts: clean,"
+        " attack, norms, curve, corruptions, pr, gap, masking.",
         metavar="NAME|PARTS",
         flags=("--for",),
     )
     eps: str = param("8", "The distance of the L-infinity attacks, in 1/255.", metavar="DISTANCE")
     output: str | None = param(
         None,
-        "Also write a page: card.html (as rb-plot report), card.md, or card.tex (the row of a table).",
+        "Also write a page: card.html (the same as rb-plot report), card.md, or card.tex (one table row).",
         metavar="FILE",
         flags=("--output", "-o"),
     )
@@ -73,15 +72,15 @@ class CardOptions:
 def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure everything about a model in the time that you have.
 
-    These are clean accuracy, AutoAttack, the worst case over three norms, a curve over eps, 15 corruptions,
-    probabilistic robustness, the generalisation gap and the tests for masked gradients. FILE contains
-    records, or is a checkpoint; two checkpoints are compared image by image, each in half of the time.
+    Measures clean accuracy, AutoAttack, the worst case over three norms, a curve over eps, 15 corruptions,
+    probabilistic robustness, the generalisation gap and the tests for gradient masking. FILE contains
+    records, or is a checkpoint. Two checkpoints are compared image by image, each in half of the time.
 
-    Every part looks at 16 images, then at 32, 64 and so on, until the time is over or all images are
-    evaluated. Ctrl-C ends it, too: the record is written with the results so far, and the next run continues
-    from there. Entries are those of the tools at that number of images, and so are the stored results:
-    rb-attack aa finds what was done. Their intervals hold although the run looks often and stops anywhere:
-    "anytime" in evals is the number of planned looks.
+    Every part evaluates 16 images, then 32, 64 and so on, until the time is over or all images are
+    evaluated. Ctrl-C also ends the run: the record is written with the results so far, and the next run
+    continues from there. Entries and stored results are the same as those of the tools for that number of
+    images, so rb-attack aa can use them. The intervals stay valid although the run looks at the results many
+    times and may stop at any of them: "anytime" in evals is the number of planned looks.
 
     \b
     Examples:
@@ -95,7 +94,7 @@ def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandCo
     output = typed.output
     distances = parse_units.distances(typed.eps, "linf", work.screen.warn)
     if len(distances) != 1 or distances[0] == 0:
-        raise UsageError(f"--eps is {typed.eps}. A card is at one distance above 0, such as 8.")
+        raise UsageError(f"--eps is {typed.eps}. Expected one distance above 0, such as 8.")
     _check_output(output)
     try:
         request = CardRequest(tuple(chosen(typed.purpose)), distances[0], _seconds(typed.limit))
@@ -104,7 +103,7 @@ def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandCo
     models = [path for path in source.files if _is_checkpoint(path)]
     if len(models) == 2 and len(source.files) == 2:
         if output is not None and Path(output).suffix.startswith(".htm"):
-            raise UsageError(f"{output}: a report is of one model. Write -o card.md or card.tex.")
+            raise UsageError(f"{output}: a report describes one model. Write -o card.md or card.tex.")
         if source.shard is not None:
             raise UsageError(
                 "--shard divides records, and two checkpoints are compared as a pair. Leave it out."
@@ -119,18 +118,18 @@ def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandCo
 
 
 def _check_output(output: str | None) -> None:
-    """Raise UsageError for a page of another kind, or in a folder that is not there."""
+    """Raise UsageError if the page has an unknown file extension, or if its folder does not exist."""
     if output is None:
         return
     from rbtools.store.files import check_folder_of
 
     if Path(output).suffix[1:] not in _ENDINGS:
-        raise UsageError(f"--output is {output}. Expected a file that ends in {', '.join(_ENDINGS)}.")
+        raise UsageError(f"--output is {output}. Expected a file with an extension of {', '.join(_ENDINGS)}.")
     check_folder_of(Path(output))
 
 
 def _is_checkpoint(path: str) -> bool:
-    """Whether a file is none of text, as records are."""
+    """Whether a file is binary. Files of records are text."""
     if path == "-" or not Path(path).is_file():
         return False
     with opened(path) as stream:
@@ -140,7 +139,7 @@ def _is_checkpoint(path: str) -> bool:
 def _watched(
     status: shared.Status, request: CardRequest, output: str | None, work: shared.CommandContext
 ) -> int:
-    """Do the work with the live table, and write the page."""
+    """Do the work while the live table is shown, and write the page."""
     made: list[Record] = []
 
     def hear(event: dict[str, Any], record: Record | None) -> None:
@@ -151,14 +150,14 @@ def _watched(
     try:
         with _table(request, work):
             ended = shared.done(status)
-    except BaseException:  # an interruption, which has written the record
+    except BaseException:  # an interruption; the record is already written
         _pages(made, output, work)
         raise
     return ended if _pages(made, output, work) else shared.FAILED
 
 
 def _pages(made: list[Record], output: str | None, work: shared.CommandContext) -> bool:
-    """Write the page of the finished cards, if one is wanted; whether that succeeded."""
+    """Write the page of the finished cards, if --output is given. Return False if that failed."""
     if output is None or not made:
         return True
     try:
@@ -172,7 +171,7 @@ def _pages(made: list[Record], output: str | None, work: shared.CommandContext) 
 
 @contextlib.contextmanager
 def _table(request: CardRequest, work: shared.CommandContext) -> Iterator[None]:
-    """Draw the live table where standard error is a terminal."""
+    """Draw the live table if standard error is a terminal."""
     if not work.screen.terminal or work.screen.quiet:
         yield
         return
@@ -201,7 +200,7 @@ def _write_page(records: list[Record], output: str) -> None:
 
 
 def _rows_of(record: Record) -> Table:
-    """A row for each headline of each part."""
+    """One row for each headline of each part."""
     from rbtools.records import results
     from rbtools.scoring import table
 
@@ -229,7 +228,7 @@ def _compare(
     source: RecordSource,
     work: shared.CommandContext,
 ) -> int:
-    """Compare two checkpoints; write the record of each, and say which is better at what."""
+    """Compare two checkpoints, write the record of each, and report which is better at which part."""
     from rbtools.execution.engine import Unfinished
     from rbtools.inputs import checkpoints
     from rbtools.jobs.model_card import answer_lines, run_pair

@@ -16,7 +16,7 @@ class CertificateOptions:
     """The options of certificates, as typed."""
 
     eps: str | None = param(
-        None, "L2 radii to certify, on [0, 1].  [default: 0,0.25,0.5,0.75,1]", metavar="LIST"
+        None, "L2 radii to certify, for pixels in [0, 1].  [default: 0,0.25,0.5,0.75,1]", metavar="LIST"
     )
     detail: bool = param(False, "Keep the certified radius of each image in the record.", flags=("--detail",))
 
@@ -34,15 +34,15 @@ def main(
 ) -> shared.Status:
     """Measure each model's certified accuracy: the share of images that no perturbation can break.
 
-    Reads records, adds the certified accuracy at every distance to "metrics" (cert.smooth.SIGMA.RADIUS, radii
-    in L2) and how it was certified to "evals", and writes the records out. An attack gives an upper bound of
-    robust accuracy, a certificate a lower one, of the smoothed classifier: the network's most frequent class
-    under noise. Its certificates hold with probability 1 - alpha for each image. "abstained" in evals counts
-    the images without a certificate, "mean_radius" is the mean certified radius, with 0 for an image whose
-    class is wrong; with --adaptive each image counts with the largest radius of its list.
+    Reads records and writes them out with the certified accuracy at every distance in "metrics"
+    (cert.smooth.SIGMA.RADIUS, radii in L2) and a description of the certificate in "evals". An attack gives
+    an upper bound of robust accuracy; a certificate gives a lower bound for the smoothed classifier, which
+    returns the network's most frequent class under noise. Each certificate holds with probability 1 - alpha.
+    "abstained" in evals is the number of images without a certificate. "mean_radius" is the mean certified
+    radius, with 0 for a misclassified image. With --adaptive, the radius of an image is the largest distance
+    in --eps that is certified for it.
 
-    With --detail an entry has, in the order of the images: "radii" (null is abstained) and "correct", whether
-    the class is the label.
+    With --detail an entry lists "radii" (null: abstained) and "correct" in the order of the images.
 
     \b
     Examples:

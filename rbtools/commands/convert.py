@@ -32,13 +32,13 @@ class ConversionOptions:
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
     target: str | None = param(
         None,
-        "Convert records of FILE or standard input to this format, and write them to this file or folder;"
-        " '-' is standard output, for formats of one file.",
+        "Convert the records of FILE or standard input to this format, and write them to this file or folder."
+        " '-' is standard output, for formats that are one file.",
         metavar="PATH",
         flags=("--write",),
     )
     errors: str = param(
-        "pass", "At a row or record that cannot be converted: pass it on, or stop.", choices=("pass", "stop")
+        "pass", "If a row or record cannot be converted: pass it on, or stop.", choices=("pass", "stop")
     )
 
 
@@ -51,10 +51,10 @@ def main(
 ) -> int:
     """Read published results as records, or write records in a published format.
 
-    Reads FILE (for some formats a folder), or standard input, and writes a record for each result, with
-    metrics named as by rb-attack and the other tools; "evals" records where each number comes from and how it
-    was rounded. With --write it converts records to the format; content that the format cannot express is
-    listed on standard error, each kind once. A row that cannot be read becomes a record with an error.
+    Reads FILE (for some formats a folder) or standard input, and writes a record for each result. The metrics
+    have the names that rb-attack and the other tools use. "evals" records the source of each number and how
+    it was rounded. With --write, records are converted to the format. Content that the format cannot express
+    is listed on standard error, each kind once. A row that cannot be read becomes a record with an error.
 
     \b
     Examples:
@@ -121,7 +121,7 @@ class _Reading:
             except RbError as wrong:
                 unit = Bad(unit.where, str(wrong), as_text(unit.content))
             except UnicodeEncodeError:
-                problem = "It holds half of a surrogate pair, which is no text. Expected Unicode."
+                problem = "It contains half of a surrogate pair, which is not text. Expected Unicode."
                 unit = Bad(unit.where, problem, as_text(unit.content))
         self._say(f"{unit.where}: {unit.problem}")
         return dumps(_failed(f"{unit.where}: {unit.problem}", unit.text))
@@ -167,15 +167,15 @@ def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> It
 
 
 def _same(name: str, target: str) -> bool:
-    """Whether both are names of one plain file."""
+    """Whether both are names of the same regular file."""
     return os.path.isfile(name) and os.path.isfile(target) and os.path.samefile(name, target)
 
 
 def _not_there(documents: list[Document], target: Path) -> list[Document]:
-    """The documents. Raises RbError if one is there: a README.md may be somebody's text."""
+    """The documents. Raises RbError if the file of one exists: a README.md may be the text of a user."""
     for document in documents:
         if (target / document.path).exists():
-            raise RbError(f"{target / document.path} is there already. Name another folder with --write.")
+            raise RbError(f"{target / document.path} exists already. Name another folder with --write.")
     return documents
 
 
@@ -189,7 +189,7 @@ class _Writing:
 
     def run(self, target: str) -> int:
         if target == "-" and not self.format.one_file:
-            raise UsageError(f"{self.format.name} is a folder of files, not for '-'. Name a folder.")
+            raise UsageError(f"{self.format.name} is a folder of files, not '-'. Name a folder.")
         files = self.source.files
         if target in files or any(_same(name, target) for name in files):
             raise UsageError(f"{target} is both read and written. Write elsewhere.")
@@ -257,8 +257,8 @@ class _Writing:
 def per_image(target: str, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Write what models did on each image as a table, for pandas and other programs.
 
-    A row for each image of each metric that is a share of images: model, checkpoint, example (its place in
-    the order of the evaluation), class, metric, correct. The whole table is made in memory.
+    The table has one row for each image and each metric that is a share of images. The columns are model,
+    checkpoint, example (its position in the evaluation), class, metric, correct. The table is made in memory.
 
     \b
     Examples:
@@ -286,7 +286,7 @@ def per_image(target: str, source: shared.RecordSource, screen: shared.Terminal)
 
 
 def _columns(reader: RecordReader) -> Iterator[dict[str, Any]]:
-    """The columns of each entry with answers. Damaged answers are named, and counted in `bad`."""
+    """The columns of each entry with answers. Damaged answers are reported, and counted in `bad`."""
     from rbtools.jobs import image_table
 
     for line in reader.lines():

@@ -25,7 +25,7 @@ class CorrelationOptions:
 
     metrics: str = param(
         "*",
-        "What to correlate: names, globs and expressions; with several sets also SET:NAME.",
+        "Metrics to correlate: names, globs and expressions; with several sets also SET:NAME.",
         metavar="LIST",
         flags=("--metric", "--metrics"),
     )
@@ -34,17 +34,17 @@ class CorrelationOptions:
     kind: str = param("spearman", "spearman (rho) or kendall (tau-b), or both with a comma.", metavar="LIST")
     on: str | None = param(
         None,
-        "Join result sets by these fields, such as arch.index: each FILE is a set, named after it.",
+        "Join result sets by these fields, such as arch.index. Each FILE is a set with the name of the file.",
         metavar="LIST",
         flags=("--on", "--join"),
     )
-    by: str | None = param(None, "With --on: the values of FIELD are the sets.", metavar="FIELD")
+    by: str | None = param(None, "With --on: make a set for each value of FIELD.", metavar="FIELD")
     aggregate: str | None = param(
-        None, "First average records that differ only in these fields: seed.", metavar="LIST"
+        None, "First average the records that differ only in these fields, such as seed.", metavar="LIST"
     )
     where: str | None = where_param()
     bootstrap: int = param(
-        0, "95 % intervals from N resamples of the records.", bounds="[0, inf)", metavar="N"
+        0, "Add 95 % intervals from N resamples of the records.", bounds="[0, inf)", metavar="N"
     )
     seed: int = param(0, "Seed of --bootstrap.", bounds="[0, inf)")
     form: str | None = form_param()
@@ -57,10 +57,10 @@ class CorrelationOptions:
 def main(typed: CorrelationOptions, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Compute rank correlations of metrics over records.
 
-    Writes one JSON object for each pair of metrics: "kind", "row", "col", "value" (null, with a "reason", if
-    there is none), "n" records that have both, and with --bootstrap "ci95". With --on, result sets are joined
-    by a field, and metrics are called SET:NAME. Several records of the same model are merged. All records are
-    read before any result is written.
+    Writes one JSON object for each pair of metrics, with "kind", "row", "col", "value" (null, with a
+    "reason", if there is no correlation), "n" (the number of records that have both metrics), and with
+    --bootstrap "ci95". With --on, result sets are joined by a field, and metrics are called SET:NAME. Several
+    records of the same model are merged. All records are read before any result is written.
 
     \b
     Examples:
@@ -97,13 +97,13 @@ def _kinds(text: str) -> list[str]:
 def _read(
     sink: Sink, on: Sequence[str], by: str | None, aggregate: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """All records by their sets."""
+    """Map the name of each set to its records."""
     files = sink.source.files
     if by is not None and not on:
         raise UsageError("--by splits records into sets, but nothing joins them. Add --join arch.name.")
     if on and by is None and len(files) < 2:
         raise UsageError(
-            "--on joins result sets, but there is only one. Name a file for each, or say --by dataset."
+            "--on joins result sets, but there is only one. Name one file for each set, or add --by dataset."
         )
     label_of = field(by) if by is not None else None
     labels = _labels(files) if on else {}
@@ -132,7 +132,7 @@ def _read(
 
 
 def _tell(sink: Sink, sets: JoinedSets, by: str | None) -> None:
-    """Warn of records that are left out, and of data sets that are mixed."""
+    """Warn if records are left out, or if data sets are mixed."""
     on, warn = ",".join(sets.on), sink.screen.warn
     if sets.without:
         if sets.without == sink.good:
@@ -140,8 +140,8 @@ def _tell(sink: Sink, sets: JoinedSets, by: str | None) -> None:
         warn(f"{counted(sets.without, 'record')} without {on} left out: there is nothing to join by.")
     if sets.duplicates:
         warn(
-            f"{counted(sets.duplicates, 'record')} with the same {on} as another of the set: the last one"
-            " counts. --aggregate seed takes the mean over seeds."
+            f"{counted(sets.duplicates, 'record')} with the same {on} as another record of the set: only the"
+            " last one counts. --aggregate seed takes the mean over seeds."
         )
     if sets.datasets and by != "dataset" and "dataset" not in sets.on:
         warn(
@@ -151,7 +151,7 @@ def _tell(sink: Sink, sets: JoinedSets, by: str | None) -> None:
 
 
 def _labels(files: Sequence[str]) -> dict[str, str]:
-    """The name of each file's set: its file name, with folders where names are equal."""
+    """Map each file to the name of its set: the file name, with folders if names are equal."""
     stems = ["stdin" if name == "-" else Path(name).stem for name in files]
     clear = len(set(stems)) == len(stems)
     sources = ["standard input" if name == "-" else name for name in files]
@@ -161,7 +161,7 @@ def _labels(files: Sequence[str]) -> dict[str, str]:
 def _check(sets: JoinedSets, good: int) -> None:
     if sets.on and len(sets.labels) < 2:
         raise UsageError(
-            f"There is one result set only ({sets.labels[0]}). Correlating sets takes two or more."
+            f"There is only one result set ({sets.labels[0]}). To correlate sets, give two or more."
         )
     if good < correlate.FEWEST:
         raise UsageError(

@@ -26,23 +26,23 @@ class CorruptionOptions:
     severity: str = severity_param()
     archive: str | None = param(
         None,
-        "Take the corrupted images from an archive, NAME.npy and labels.npy, such as CIFAR-10-C.",
+        "Take the corrupted images from this archive, such as CIFAR-10-C: files NAME.npy and labels.npy.",
         metavar="DIR",
         flags=("--from",),
     )
     detail: bool = options.detail_param()
     reference: str | None = param(
         None,
-        "A record of rb-corrupt all; corrupt.mce and corrupt.relative_mce are relative to its errors.",
+        "A record of rb-corrupt all. Add corrupt.mce and corrupt.relative_mce, relative to its errors.",
         metavar="FILE",
     )
     write: str | None = param(
         None,
-        "Evaluate nothing; write a corrupted copy of the data set in the layout that --from reads.",
+        "Evaluate nothing. Write a corrupted copy of the data set in the layout that --from reads.",
         metavar="DIR",
     )
     show: str | None = param(
-        None, "Evaluate nothing; draw one image under every corruption and severity.", metavar="FILE.png"
+        None, "Evaluate nothing. Draw one image under every corruption and severity.", metavar="FILE.png"
     )
 
 
@@ -59,9 +59,9 @@ def main(
 ) -> shared.Status:
     """Measure each model's accuracy under common corruptions.
 
-    Give one corruption, a list with commas, or all: the fifteen of CIFAR-10-C and ImageNet-C. Four more, for
-    validation, are run only by name. Adds corrupt.NAME.SEVERITY to "metrics" for each, corrupt.NAME.mean if
-    all five severities are evaluated, and corrupt.mean if all fifteen corruptions are.
+    Give one corruption, a list with commas, or all: the fifteen of CIFAR-10-C and ImageNet-C. The benchmark's
+    four extra corruptions, for validation, are run only by name. Adds corrupt.NAME.SEVERITY to "metrics",
+    corrupt.NAME.mean if all five severities are evaluated, and corrupt.mean after all fifteen corruptions.
 
     \b
     Examples:
@@ -114,7 +114,7 @@ def _made(
 
 
 def _refuse_to_evaluate(source: shared.RecordSource, others: dict[str, str | None]) -> None:
-    """Raise UsageError if something to evaluate is given together with --write or --show."""
+    """Raise UsageError if an option of an evaluation is given together with --write or --show."""
     given = {"--checkpoint": source.checkpoint, "FILE": source.files, **others}
     for flag, value in given.items():
         if value:
@@ -122,12 +122,12 @@ def _refuse_to_evaluate(source: shared.RecordSource, others: dict[str, str | Non
 
 
 def _archive(folder: str, names: Sequence[str], params: dict[str, Any]) -> Path:
-    """The archive's folder, which has a file for each of these corruptions."""
+    """The folder of the archive. Raises UsageError if it lacks the file of one of these corruptions."""
     from rbtools.jobs import corrupted_images
 
     if params:
         flag = "--" + next(iter(params)).replace("_", "-")
-        raise UsageError(f"{flag} is for images made here, but --from takes them as they are. Leave one out.")
+        raise UsageError(f"{flag} changes how images are corrupted, but --from reads them. Leave one out.")
     try:
         corrupted_images.files(Path(folder), names)
     except RbError as wrong:
@@ -136,11 +136,11 @@ def _archive(folder: str, names: Sequence[str], params: dict[str, Any]) -> Path:
 
 
 def _reference(file: str, names: Sequence[str], severities: tuple[int, ...]) -> Any:
-    """The reference model of --reference, whose errors mCE divides by."""
+    """The reference model of --reference. mCE divides by its errors."""
     from rbtools.scoring import corruptions
 
     if severities != units.SEVERITIES or not set(CORRUPTIONS.all) <= set(names):
-        raise UsageError("mCE is over all fifteen corruptions at all severities: --reference goes with all.")
+        raise UsageError("mCE needs all fifteen corruptions at all severities: give --reference with all.")
     try:
         return corruptions.reference(streams.of_command().one_record(file, "compare with"), CORRUPTIONS.all)
     except RbError as wrong:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GapOptions:
-    """The options of the gaps, as typed."""
+    """The options of the generalisation gaps, as typed."""
 
     eps: str = options.eps_param()
     severity: str = severity_param()
-    n_train: int | None = param(None, "Number of training images.  [default: that of --n]", bounds="[1, inf)")
+    n_train: int | None = param(None, "Number of training images.  [default: --n]", bounds="[1, inf)")
 
 
 def _ge(
@@ -44,7 +44,7 @@ def _ge(
 @options.source_options
 @options.both_splits_options
 def acc(typed: GapOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
-    """Clean accuracy, on train minus on test."""
+    """Clean accuracy, train minus test."""
     from rbtools.evaluation.accuracy import clean
 
     return _ge(source, work, clean(), typed.n_train)
@@ -61,7 +61,7 @@ def attack(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Accuracy under an attack, on train minus on test."""
+    """Accuracy under an attack, train minus test."""
     from rbtools.evaluation.accuracy import attacked
 
     method, distances = parse_units.attack(ATTACKS, attack, params, typed.eps, work.screen.warn)
@@ -79,7 +79,7 @@ def corrupt(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Accuracy under corruptions, on train minus on test."""
+    """Accuracy under corruptions, train minus test."""
     from rbtools.evaluation.accuracy import corrupted
 
     chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
@@ -98,10 +98,10 @@ def pr(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Probabilistic robustness, on train minus on test.
+    """Probabilistic robustness, train minus test.
 
     Adds ge.pr.NOISE.GAMMA, over the images classified correctly without noise, and ge.pr-all.NOISE.GAMMA,
-    over all images, which PRBench publishes: its code takes the first 1,000 images of each split (--n
+    over all images. PRBench publishes the second; its code takes the first 1,000 images of each split (--n
     0-999).
     """
     options, params = shared.with_preset("pr-presets", options, params)
@@ -122,7 +122,7 @@ def loss_attack(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Cross-entropy and error at the last iterate of an attack, on test minus on train."""
+    """Cross-entropy and error at the last iterate of an attack, test minus train."""
     from rbtools.evaluation.robust_loss import robust_loss
 
     if any(field.name == "iterate" for field in fields(ATTACKS.load(attack))):
@@ -135,9 +135,9 @@ def loss_attack(
 def loss() -> None:
     """The robust loss gap and the robust error gap: test minus train, under an attack.
 
-    Adds test_minus_train.loss.NAME and test_minus_train.error.NAME to "metrics", the gaps of the paper on the
-    Weight-Curvature Index, with both sides as loss.NAME, error.NAME and train. in front. Every image is
-    attacked, also those that the model misclassifies, and the last iterate of the attack counts.
+    Adds test_minus_train.loss.NAME and test_minus_train.error.NAME to "metrics": the gaps of the paper on the
+    Weight-Curvature Index. Also adds both terms: loss.NAME and error.NAME on test, train.loss.NAME and
+    train.error.NAME. Even misclassified images are attacked, and the last iterate of the attack counts.
 
     \b
     Example:
@@ -147,12 +147,12 @@ def loss() -> None:
 
 @shared.group(acc=acc, attack=attack, corrupt=corrupt, loss=loss, pr=pr)
 def main() -> None:
-    """Measure the generalisation error of an evaluation: its value on train minus that on test.
+    """Measure the generalisation error of an evaluation: its value on train minus its value on test.
 
-    Adds ge.NAME to "metrics", with both sides as NAME and train.NAME. acc is clean accuracy; the attacks,
-    corruptions and noises and their own options are those of rb-attack, rb-corrupt and rb-pr. The subcommand
-    loss attack gives the gaps of loss and error as test minus train, since these grow with overfitting. --n
-    is the number of images of each side. Training images are not augmented.
+    Adds ge.NAME to "metrics", and both values as train.NAME and NAME. The subcommand acc measures clean
+    accuracy; attack, corrupt and pr take the methods and options of rb-attack, rb-corrupt and rb-pr. The
+    subcommand loss attack computes gaps of loss and error as test minus train, because these grow with
+    overfitting. --n is the number of images of each split. Training images are not augmented.
 
     \b
     Examples:

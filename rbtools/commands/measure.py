@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """The settings of the measures and of the attack that perturbs images, as typed."""
+    """The options of the measures and of the attack that perturbs images, as typed."""
 
     preset: str | None = param(
         None, "The settings of a paper: " + ", ".join(gathered("measure-presets")) + ".", metavar="NAME"
@@ -26,33 +26,33 @@ class MeasureOptions:
     attack: str = param("pgd", "Attacks that perturb images: pgd, fgsm, or both.", metavar="LIST")
     attack_steps: int = param(10, "Gradient steps of PGD.", bounds="[1, inf)")
     step_size: str | None = param(
-        None, "Length of a step, in 1/255.  [default: 2.5*eps/steps]", metavar="DISTANCE"
+        None, "Step size of PGD, in 1/255.  [default: 2.5*eps/steps]", metavar="DISTANCE"
     )
     attack_norm: str = param(
         "linf",
-        "The ball of PGD: L-infinity, or L2 on the sphere of the image's norm; --eps and step-size are then"
-        " shares of that norm.",
+        "The norm of PGD: linf, or sphere: L2, over the points that have the image's norm. With sphere, --eps"
+        " and --step-size are fractions of that norm.",
         choices=("linf", "sphere"),
     )
     on: str = param(
         "auto",
-        "Fresh weights, the record's checkpoint, or both; auto: the measure's own, and fresh weights where a"
-        " record has no checkpoint.",
+        "The weights: fresh ones (init), the record's checkpoint (trained), or both. auto: as each measure"
+        " defines, and fresh weights if a record has no checkpoint.",
         choices=("auto", "init", "trained", "both"),
     )
-    split: str | None = param(None, "train, test or both.  [default: the measure's own]", metavar="LIST")
-    batches: int | None = param(None, "Number of batches.  [default: the measure's own]", bounds="[1, inf)")
-    batch_size: int | None = param(
-        None, "Images of a batch.  [default: the measure's own]", bounds="[1, inf)"
+    split: str | None = param(
+        None, "train, test or train,test.  [default: varies by measure]", metavar="LIST"
     )
+    batches: int | None = param(None, "Number of batches.  [default: varies by measure]", bounds="[1, inf)")
+    batch_size: int | None = param(None, "Images per batch.  [default: varies by measure]", bounds="[1, inf)")
     init_seed: int = param(
-        0, "Seed of fresh weights: those that rb-train --seed starts from.", bounds="[0, inf)"
+        0, "Seed of fresh weights: the initial weights of rb-train --seed.", bounds="[0, inf)"
     )
     batchnorm: str | None = param(
         None,
         "BatchNorm statistics in ntk, naswot, nasi, snip, grad_norm and jacobian: of the batch, of each image"
-        " alone (as in KNAS' code), or running ones.  [default: batch on fresh weights, running on trained"
-        " ones and in jacobian]",
+        " alone (as in the code of KNAS), or running statistics.  [default: batch with fresh weights, running"
+        " with trained weights and in jacobian]",
         choices=("batch", "image", "running"),
     )
 
@@ -73,10 +73,10 @@ def main(
 
     Give one measure, a list with commas, or all. Adds numbers to "metrics" under names such as
     hessian.weight.trace and ntk.robust.fro.pgd.8. By default ntk, naswot, nasi, synflow, snip and grad_norm
-    use fresh weights and training images; hessian and wci the checkpoint and training images; margin,
-    sharpness and nu the checkpoint. With other weights or another split, both are in the name
-    (hessian.init.test.weight.trace); those of jacobian always are. Every number has its standard error over
-    batches, probes or images, if there are several.
+    use fresh weights and training images; hessian and wci use the checkpoint and training images; margin,
+    sharpness and nu use the checkpoint. With other weights or another split, the name contains both
+    (hessian.init.test.weight.trace). Names of jacobian always contain both. Every number has a standard
+    error over batches, probes or images, if there are several.
 
     \b
     Examples:
@@ -91,7 +91,7 @@ def main(
 def _request(
     names: list[str], params: dict[str, Any], options: MeasureOptions, warn: Callable[[str], object]
 ) -> MeasureJob:
-    """The request that these options make. Raises UsageError."""
+    """The request that these options describe. Raises UsageError."""
     from rbtools.jobs.measurement import MeasureJob, perturbing
 
     options, params = shared.with_preset("measure-presets", options, params)

@@ -27,42 +27,43 @@ class PROptions:
     )
     denominator: str = param(
         "correct",
-        "Count images classified correctly without noise (pr.NOISE.GAMMA, PRBench), or all"
-        " (pr-all.NOISE.GAMMA, advbench); both adds pr-all to the others.",
+        "The images to average over: correct, those classified correctly without noise (pr.NOISE.GAMMA, as in"
+        " PRBench); all (pr-all.NOISE.GAMMA, as in advbench); or both.",
         choices=("correct", "all", "both"),
     )
     gamma: str = param(
         "8/255,0.08,0.1,0.12",
-        "Radii of the noise on [0, 1]; a curve is start:stop:count, such as 0:0.15:31. PRBench's first is"
-        " 8/255 (text), 0.03 (code).",
+        "Radii of the noise, for pixels in [0, 1]; start:stop:count for a curve, such as 0:0.15:31. PRBench's"
+        " first radius is 8/255 (text), 0.03 (code).",
         metavar="LIST",
     )
     rho: str = param("0.1,0.05,0.01", "Tolerated failure rates.", metavar="LIST")
     samples: int = param(
-        100, "Noisy copies of each image; with --sampling adaptive, at most.", bounds=f"[1, {1 << 23}]"
+        100, "Noisy copies of each image (at most, with --sampling adaptive).", bounds=f"[1, {1 << 23}]"
     )
     noise: str = param("uniform", f"Kinds of noise: {', '.join(NOISES)}.", metavar="LIST")
     passes: str = param(
         "at-least",
-        "An image passes if its PR is 1 - rho or more: at-least (text), or if it is more than 1 - rho: above"
-        " (PRBench's code, advbench).",
+        "Whether an image passes if its PR is 1 - rho or more, at-least (text), or only if it is more than"
+        " 1 - rho, above (PRBench's code, advbench).",
         choices=("at-least", "above"),
     )
-    confidence: float = param(0.95, "Confidence of intervals, and to decide on an image.", metavar="SHARE")
+    confidence: float = param(0.95, "Confidence of intervals and of decisions on an image.", metavar="SHARE")
     only: str = param(
         "both",
-        "probacc: compute no PR_D, and stop sampling an image as soon as its remaining copies cannot change"
-        " whether it passes.",
+        "probacc: do not compute PR_D, and stop sampling an image as soon as its remaining copies cannot"
+        " change whether it passes.",
         choices=("both", "probacc"),
     )
     sampling: str = param(
         "fixed",
-        "adaptive: only ProbAcc, by a sequential test that stops sampling an image as soon as it is decided.",
+        "fixed: --samples copies of each image; adaptive: only ProbAcc, by a sequential test that stops"
+        " sampling an image as soon as it is decided.",
         choices=("fixed", "adaptive"),
     )
     require_decided: bool = param(
         False,
-        "Refuse --samples that are too few to decide on any --rho at that --confidence.",
+        "Stop with an error if --samples is too small to decide on any --rho at this --confidence.",
         flags=("--require-decided",),
     )
 
@@ -81,8 +82,8 @@ class PROptions:
         )
 
     def tasks(self, params: dict[str, Any]) -> tuple[Evaluation, ...]:
-        """The evaluation of these options under each kind of noise. Raises UsageError for an empty list, and
-        for options that contradict each other."""
+        """The evaluations that the options describe, one for each kind of noise. Raises UsageError if there
+        is no noise, or if options contradict each other."""
         kinds = expr.items(self.noise)
         if not kinds:
             raise UsageError(f"--noise is empty. Known noises: {', '.join(NOISES)}.")
@@ -101,31 +102,31 @@ class PROptions:
         return noisy(noise, gammas, estimator, self.samples, self.only == "probacc", self.adaptive)
 
     def say_undecided(self, work: shared.CommandContext) -> None:
-        """If something was evaluated, note that the samples are too few to decide on single images."""
+        """Print a note if something was evaluated and the samples are too few to decide on single images."""
         estimator = self.estimator()
         short = sequential.too_few(estimator.rho, self.samples, estimator.confidence)
         if short and work.run.store.computed + work.run.store.found:
             work.screen.say(
-                f'note: {short} "undecided" in evals counts the images that stay open. ProbAcc is'
-                " biased by that; its interval is of the images' true PR."
+                f'note: {short} "undecided" in evals counts the undecided images. They bias ProbAcc, but its'
+                " interval is valid for the images' true PR."
             )
 
 
 @dataclass(frozen=True)
 class RareOptions(PROptions):
-    """The options of rb-pr: also those of rare failures."""
+    """The options of rb-pr, with those of rare failures."""
 
     sampling: str = param(
         "fixed",
-        "adaptive: only ProbAcc, by a sequential test that stops sampling an image as soon as it is decided."
-        " rare: estimate failure probabilities that are too small for plain sampling, for each image, by"
-        " adaptive multilevel splitting.",
+        "fixed: --samples copies of each image; adaptive: only ProbAcc, by a sequential test that stops"
+        " sampling an image as soon as it is decided; rare: failure probabilities that are too small for"
+        " plain sampling, by adaptive multilevel splitting.",
         choices=("fixed", "adaptive", "rare"),
     )
-    particles: int = param(200, "With rare: particles of a population.", bounds="[20, inf)")
+    particles: int = param(200, "With rare: number of particles.", bounds="[20, inf)")
     moves: int = param(10, "With rare: moves of a particle between two levels.", bounds="[1, inf)")
-    runs: int = param(10, "With rare: independent repetitions.", bounds="[2, inf)")
-    floor: float = param(1e-12, "With rare: a probability below this counts as 0.", metavar="SHARE")
+    runs: int = param(10, "With rare: number of independent repetitions.", bounds="[2, inf)")
+    floor: float = param(1e-12, "With rare: probabilities below SHARE count as 0.", metavar="SHARE")
 
     @property
     def rare(self) -> bool:
@@ -133,7 +134,7 @@ class RareOptions(PROptions):
         return self.sampling == "rare"
 
     def _task(self, noise: Noise) -> Evaluation:
-        """As for PROptions; for rare failures, the task of failure probabilities."""
+        """The same as for PROptions; with --sampling rare, the evaluation of failure probabilities."""
         from rbtools.evaluation.rare_failures import rare_failures
         from rbtools.probabilistic.splitting import Splitting
 
@@ -148,19 +149,19 @@ class RareOptions(PROptions):
         ):
             if given:
                 raise UsageError(
-                    f"--sampling rare estimates failure probabilities: {option} does not go with it."
+                    f"--sampling rare estimates failure probabilities and does not support {option}."
                 )
         if not 0 < self.floor < 1:
             raise UsageError(f"--floor is {self.floor:g}. Expected a probability in (0, 1), such as 1e-12.")
         if 0 in gammas:
             raise UsageError(
-                "--sampling rare needs a --gamma above 0: without noise there is nothing to fail."
+                "--sampling rare needs a --gamma above 0: without noise there are no failures to estimate."
             )
         split = Splitting(particles=self.particles, moves=self.moves, runs=self.runs, floor=self.floor)
         return rare_failures(noise, gammas, split, estimator.confidence)
 
     def say_undecided(self, work: shared.CommandContext) -> None:
-        """As for PROptions; rare failures need no note."""
+        """The same as for PROptions; --sampling rare needs no note."""
         if not self.rare:
             super().say_undecided(work)
 
@@ -180,21 +181,21 @@ def main(
     """Measure each model's probabilistic robustness.
 
     Adds PR_D(gamma), the mean share of noisy copies that are classified correctly (pr.NOISE.GAMMA), and
-    ProbAcc(rho, gamma), the share of images of which at most a share rho of the copies is misclassified
-    (probacc.NOISE.GAMMA.RHO). Both count images that are classified correctly without noise; over all images
-    (--denominator all) they are pr-all.NOISE.GAMMA and probacc-all.NOISE.GAMMA.RHO. --preset prbench-code
-    uses the settings of PRBench's code: --gamma 0.03,0.08,0.1,0.12 --truncate --passes above. Copies are
-    classified in lower precision if that is faster, and again in float32 when near a tie.
+    ProbAcc(rho, gamma), the share of images that have at most a share rho of misclassified copies
+    (probacc.NOISE.GAMMA.RHO). Both are over the images that are classified correctly without noise. Over all
+    images (--denominator all) they are pr-all.NOISE.GAMMA and probacc-all.NOISE.GAMMA.RHO. --preset
+    prbench-code uses the settings of PRBench's code: --gamma 0.03,0.08,0.1,0.12 --truncate --passes above.
+    Copies are classified in lower precision if that is faster, and again in float32 if they are near a tie.
 
-    Images are the sampling unit of intervals, which are for the source that they are drawn from. ProbAcc is a
-    plug-in estimate: with few copies it is biased, since an image whose PR is near 1 - rho passes by chance.
-    Its interval is for the share of images whose true PR passes, whatever the distribution of PR: if many
-    images are near 1 - rho it stays wide, and more copies narrow it, not more images. "estimate" in evals is
-    an estimate of that share, "undecided" counts images whose own copies do not decide whether they pass, and
-    "quantiles" gives quantiles of these images' PR, with exact intervals.
+    Intervals treat the images as a random sample, and hold for the distribution that the images are drawn
+    from. ProbAcc is a plug-in estimate. With few copies it is biased, because an image whose PR is near
+    1 - rho passes by chance. Its interval is for the share of images whose true PR passes, whatever the
+    distribution of PR. If many images are near 1 - rho, the interval stays wide, and only more copies make it
+    narrower. In evals, "estimate" is an estimate of that share, "undecided" is the number of images whose
+    copies do not decide whether they pass, and "quantiles" are quantiles of PR, with exact intervals.
 
     With --sampling rare it adds the mean failure probability 1 - PR_D (pfail.NOISE.GAMMA), down to 1e-9 and
-    less; "images" in evals has each image's logarithm of it and its spread over the runs.
+    less. "images" in evals contains the logarithm of each image's probability and its spread over the runs.
 
     \b
     Examples:

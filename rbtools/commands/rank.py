@@ -1,4 +1,4 @@
-"""rb-rank: records in order, as a table for people or as records."""
+"""rb-rank: sorts records, and writes them as a table for people or as records."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class RankingOptions:
 
     by: tuple[str, ...] = param(
         (),
-        "A metric, or an expression such as 'mean(pgd20.*)'; in a list, later ones break ties.",
+        "A metric, or an expression such as 'mean(pgd20.*)'. In a list, later entries break ties.",
         metavar="EXPR[:lower|higher]",
     )
-    top: int | None = param(None, "Only the first N (of each group).", bounds="[1, inf)", metavar="N")
+    top: int | None = param(None, "Write only the first N (of each group).", bounds="[1, inf)", metavar="N")
     where: str | None = where_param()
     within: str | None = param(
         None, "Rank within groups of records that agree in these fields.", metavar="LIST"
     )
     aggregate: str | None = param(
         None,
-        "Merge records that differ only in these fields, such as seed: means and deviations.",
+        "Merge records that differ only in these fields, such as seed, into means and standard deviations.",
         metavar="LIST",
     )
     group: str | None = param(
         None,
-        "Merge records that agree in these fields, whatever else differs; after --aggregate.",
+        "Merge all records that agree in these fields; done after --aggregate.",
         metavar="LIST",
         flags=("--aggregate-by",),
     )
@@ -50,15 +50,15 @@ class RankingOptions:
     )
     ci: bool = param(
         False,
-        "Rank bands of overlapping intervals, and 95 % intervals of ranks, by comparing each record with all"
-        " others on resampled test images (and over seeds).",
+        "Add 95 % intervals of ranks, and rank bands of overlapping intervals. Each record is compared with"
+        " all others on resampled test images (and over seeds).",
         flags=("--ci",),
     )
     bootstrap: int = param(1000, "Resamples of --ci.", bounds="[20, inf)", metavar="N")
     seed: int = param(0, "Seed of --ci.", bounds="[0, inf)")
     pivot: str | None = param(
         None,
-        "A table with the values of these fields as rows and --metric as columns, the best in bold.",
+        "Write a table with rows by these fields and the columns of --metric, the best values in bold.",
         metavar="LIST",
     )
     shown: str | None = param(
@@ -67,23 +67,23 @@ class RankingOptions:
         metavar="LIST",
         flags=("--metric", "--metrics"),
     )
-    percent: bool = param(False, "Show shares of images in percent, in a table.", flags=("--percent",))
+    percent: bool = param(False, "In a table, show shares of images in percent.", flags=("--percent",))
     digits: int | None = param(
         None, "Decimals in a table.  [default: 4 for shares, 2 in percent]", bounds="[0, 15]", metavar="N"
     )
     plus_minus: bool = param(
-        False, "Show an interval as its half length: 0.53 ± 0.01.", flags=("--plus-minus",)
+        False, "Show an interval by half of its length: 0.53 ± 0.01.", flags=("--plus-minus",)
     )
     labels: tuple[str, ...] = param(
         (),
-        "TEXT in place of a column's name or of a cell, such as a path: pgd20.8=PGD. Once for each.",
+        "Show TEXT in place of a column's name or a cell (such as a path): pgd20.8=PGD. Can be repeated.",
         metavar="NAME=TEXT",
         flags=("--label",),
     )
     paired: str | None = param(
         None,
-        "Compare each record with this one on the same images (name, position in the input, or FILE of one"
-        " record): differences of metrics, their 95 % intervals and McNemar's p. Implies --ci.",
+        "Compare each record with this one (a name, a position in the input, or a file with one record) on"
+        " the same images: differences of metrics with 95 % intervals, and McNemar's p. Implies --ci.",
         metavar="REFERENCE",
     )
     paired_raw: bool = param(
@@ -91,34 +91,34 @@ class RankingOptions:
     )
     per_class: str | None = param(
         None,
-        "Add the accuracy of each class, and the worst one, from answers of single images.",
+        "Add the accuracy of each class and the worst of them, from the answers on single images.",
         metavar="METRIC",
     )
     asserts: tuple[str, ...] = param(
         (),
-        "Fail unless this holds for every record that is written: 'aa.8 >= .4'. It must hold at the worse end"
-        " of the interval; with point: in front, only for the value. With --paired:"
-        " 'aa.8 >= reference - .01'.",
+        "Fail unless this condition holds for every written record: 'aa.8 >= .4'. It must hold at the worse"
+        " end of the interval; with the prefix point:, only for the value. With --paired, 'aa.8 >= reference"
+        " - .01' is possible.",
         metavar="[point:]'METRIC >= X'",
         flags=("--assert",),
     )
     baseline: str | None = param(
         None,
-        "The reference of --assert is the last accepted record, in this file or in the store (one for each"
-        " data set and LABEL). If all conditions hold, the first record takes its place. If there is no"
-        " reference yet, conditions with 'reference' count as met.",
+        "Use the last accepted record as the reference of --assert. It is kept in FILE, or in the store (one"
+        " for each data set and LABEL), and is replaced by the first record if all conditions hold. Without a"
+        " reference, conditions with 'reference' count as met.",
         metavar="FILE|store[:LABEL]",
     )
     against: str | None = param(
         None,
-        "Put the published values of robustbench, prbench, jung2023 or nasrobbench201 beside ours; FILE"
-        " is what rb-convert reads, for robustbench by default the values in rbtools.",
+        "Put the published values of robustbench, prbench, jung2023 or nasrobbench201 beside ours. FILE is"
+        " their file, as for rb-convert; without FILE, robustbench means the values in rbtools.",
         metavar="SOURCE[:FILE]",
     )
     form: str | None = param(
         None,
-        "Output format; junit: the assertions, for continuous integration.  [default: table on a terminal,"
-        " else jsonl]",
+        "Output format; junit reports the assertions for continuous integration.  [default: table on a"
+        " terminal, else jsonl]",
         choices=(*FORMATS, "junit"),
         flags=("--format",),
     )
@@ -132,21 +132,21 @@ class RankingOptions:
 def main(options: RankingOptions, store: str, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Order records by a metric, the best first.
 
-    Without --by, the metric is "score" if there is one, else the one evaluated last. Equal values share a
-    rank; records without the value come last. Several records of the same model are merged (unless
-    --no-merge); of two values of a metric, the one from more images is kept. Reads all records first.
+    Without --by, the metric is "score" if there is one, else the metric that was evaluated last. Equal values
+    share a rank. Records without the value come last. Several records of the same model are merged (unless
+    --no-merge); of two values of a metric, the one from more images is kept. All records are read first.
 
     --against puts the published value beside each metric, with the difference (ours minus theirs) and whether
-    it is within the sampling error: 1.96 standard errors, for the images of ours and of theirs. A robustbench
-    model is the one that --arch robustbench:NAME named; a prbench one has the same data set, network and
-    training method; in the others the cell is the same. Metric, eps and other settings agree as well.
+    it is within the sampling error: 1.96 standard errors, for both numbers of images. Published models are
+    found by the name in --arch robustbench:NAME (robustbench), by data set, network and training method
+    (prbench), or by the cell (the others). Metric, eps and other settings have to agree as well.
 
-    --paired compares each record with a reference on the same images: the difference of each metric with its
-    interval, and McNemar's p by Holm's correction. Bands are then of records that these images do not tell
-    apart.
+    --paired compares each record with a reference on the same images. It adds the difference of each metric
+    with its interval, and McNemar's p with Holm's correction. A band then consists of records that these
+    images do not distinguish.
 
-    With --assert the status is 1 if a record does not meet a condition, lacks the metric or has no interval
-    for it, if a record failed before, or if there is no record; each is a line on stderr.
+    With --assert the exit status is 1 if a record does not meet a condition, lacks the metric or has no
+    interval for it, if a record failed before, or if there is no record. Each case is a line on stderr.
 
     \b
     Examples:
@@ -162,7 +162,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
       rb-rank --by acc --top 1 --baseline last.jsonl --assert 'point:acc >= reference - .1' results.jsonl
     """
     conditions = _conditions(options)
-    # A condition on the values themselves needs no answers of single images.
+    # A condition on the values alone does not need the answers on single images.
     compares = options.paired is not None or any(one.relative and not one.point for one in conditions)
     choice = _choice(options, compares)
     baseline = None if options.baseline is None else Baseline(options.baseline, store)
@@ -201,10 +201,10 @@ def _conditions(options: RankingOptions) -> list[assertions.Assertion]:
         raise UsageError("--format junit reports assertions, but none is given. Add --assert 'aa.8 >= .4'.")
     if options.baseline is not None:
         if not conditions:
-            raise UsageError("--baseline keeps what meets --assert. Add --assert 'aa.8 >= reference - .01'.")
+            raise UsageError("--baseline needs conditions. Add --assert 'aa.8 >= reference - .01'.")
         if options.paired is not None or options.within is not None:
             other = "--paired" if options.paired is not None else "--within"
-            raise UsageError(f"--baseline is the reference of one ranking. Leave out {other}.")
+            raise UsageError(f"--baseline needs a single ranking. Leave out {other}.")
     elif options.paired is None and any(one.relative for one in conditions):
         raise UsageError(
             "--assert: 'reference' is the record of --paired. Add --paired REFERENCE, or --baseline FILE."
@@ -213,7 +213,7 @@ def _conditions(options: RankingOptions) -> list[assertions.Assertion]:
 
 
 def _first_of(result: Ranking) -> dict[str, Any]:
-    """The best record. The baseline refuses --within, so that there is one group."""
+    """The best record. There is only one group, because --baseline refuses --within."""
     record: dict[str, Any] = result.groups[0][0].record.record
     return record
 
@@ -235,8 +235,8 @@ def _passes(
     *,
     first: bool,
 ) -> bool:
-    """Whether the written records meet the conditions; reports those that do not, also as JUnit's XML.
-    first: if there is no reference, each record is its own."""
+    """Whether the written records meet the conditions. Reports those that do not, also as XML of JUnit.
+    first: if there is no reference, each record is its own reference."""
     chosen = [] if result is None else [entry.record for group in result.groups for entry in group[:top]]
     reference = result.reference.record if result is not None and result.reference is not None else None
     own = {"reference": "none yet"} if first and reference is None else None
@@ -284,15 +284,15 @@ def _choice(options: RankingOptions, compares: bool) -> RankOptions:
                 f"{option} compares models, but --pivot and --aggregate-by merge them. Leave them out."
             )
     if lists["pivot"] and lists["group"]:
-        raise UsageError("--pivot and --aggregate-by both say what the rows are. Give one of them.")
+        raise UsageError("--pivot and --aggregate-by both define the rows. Give one of them.")
     ci = options.ci or compares
     if ci and any("class.min" in compiled(key.text, "--by").functions for key in keys):
         raise UsageError(
-            "--ci and --paired: class.min has no rank intervals. Rank by another metric, or without."
+            "class.min has no rank intervals. Rank by another metric, or leave out --ci and --paired."
         )
     for option, given in (("--top", options.top), ("--ci", options.ci)):
         if given and lists["pivot"] and not keys:
-            raise UsageError(f"{option} needs a ranking, but --pivot keeps the order. Say --by what to rank.")
+            raise UsageError(f"{option} needs a ranking, but --pivot keeps the order. Add --by METRIC.")
     return RankOptions(
         keys=keys,
         front=front,
@@ -316,7 +316,7 @@ def _style(options: RankingOptions) -> table.Style:
 
 
 def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.Assertion]) -> Ranking | None:
-    """All records in their order; None if there are none."""
+    """The ranking of all records; None if there are no records."""
     ranked_by = (key.text for key in (*choice.keys, *choice.front))
     worst_cases = union.among([*ranked_by, *(condition.value.text for condition in conditions)])
 
@@ -343,7 +343,7 @@ def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.As
     for one, *of_record in zip(contenders, values, points, strict=True):
         one.values, one.points = of_record
     for name, lacking in groups.lacking.items():
-        sink.screen.warn(f"{counted(lacking, 'record')} without {name}, ranked as a group of their own.")
+        sink.screen.warn(f"{counted(lacking, 'record')} without {name}, ranked as a separate group.")
     _tell(contenders, choice, keys, sink.screen)
     higher = [key.higher for key in keys]
     top = None if choice.ci or choice.front or choice.pivot else choice.top
@@ -365,7 +365,7 @@ def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.As
 def _meant(
     text: str, contenders: dict[int, Contender] | list[Contender], read: list[dict[str, Any]], sink: Sink
 ) -> list[Contender]:
-    """The contenders that --paired may mean: of input records, by their models, or means by their places."""
+    """The contenders that --paired may refer to: those of input records, or means by their positions."""
     if isinstance(contenders, list):
         return [
             one
@@ -381,7 +381,7 @@ def _meant(
 
 
 def _merged(contenders: list[Contender], choice: RankOptions, screen: shared.Terminal) -> list[Contender]:
-    """The means of --aggregate, then those of --aggregate-by or --pivot."""
+    """Merge the contenders as --aggregate says, then as --aggregate-by or --pivot says."""
     if choice.aggregate:
         contenders = ranking.averaged(contenders, choice.aggregate)
         _tell_averaged(contenders, screen)
@@ -391,26 +391,26 @@ def _merged(contenders: list[Contender], choice: RankOptions, screen: shared.Ter
         contenders, lacking = ranking.averaged_by(contenders, [*fields, *extra], option)
         _tell_averaged(contenders, screen)
         for name, number in lacking.items():
-            screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")
+            screen.warn(f"{counted(number, 'record')} without {name}, merged as a separate group.")
     return contenders
 
 
 def _tell_averaged(means: Sequence[Contender], screen: shared.Terminal) -> None:
-    """Warn of means over values of different numbers of images."""
+    """Warn if a mean is over values from different numbers of images."""
     mixed: dict[str, tuple[int, int]] = {}
     for mean in means:
         mixed = merge.mixed_images(mean.parts) | mixed
     if mixed:
         name, (least, most) = next(iter(mixed.items()))
-        more = f", as of {counted(len(mixed) - 1, 'other metric')}" if len(mixed) > 1 else ""
+        more = f", and so for {counted(len(mixed) - 1, 'other metric')}" if len(mixed) > 1 else ""
         screen.warn(
-            f"a mean of {name} is over values of {least} to {most} images{more}."
+            f"a mean of {name} is over values from {least} to {most} images{more}."
             " Evaluate all with the same --n to compare them."
         )
 
 
 def _keys(choice: RankOptions, records: Sequence[dict[str, Any]]) -> list[rank_order.SortKey]:
-    """The sort keys; the default one may depend on all records. A pivot table keeps their order."""
+    """The sort keys; the default key may depend on all records. A pivot table keeps the order of records."""
     if choice.keys or choice.pivot:
         return choice.keys
     return choice.front[:1] or [rank_order.key(metric_name.default_rank_key(records))]
@@ -422,7 +422,7 @@ def _tell(
     keys: Sequence[rank_order.SortKey],
     screen: shared.Terminal,
 ) -> None:
-    """Say what is ranked by, and warn of mixed data sets."""
+    """Report the sort keys, and warn if data sets are mixed."""
     if keys:
         ways = ", then ".join(f"{key.text}, {'higher' if key.higher else 'lower'} is better" for key in keys)
         screen.detail(f"ranked by {ways}.")
@@ -430,7 +430,7 @@ def _tell(
         return
     members = [record for one in contenders for record in one.members]
     datasets = dict.fromkeys(str(record["dataset"]) for record in members if "dataset" in record)
-    # A score that was scaled within each data set compares across data sets.
+    # A score that was scaled within each data set can be compared across data sets.
     scaled = results.last_entry(contenders[0].record, keys[0].text).get("within") or {}
     if len(datasets) > 1 and "dataset" not in scaled:
         screen.warn(

@@ -1,4 +1,4 @@
-"""rb-score: one composite number from several metrics."""
+"""rb-score: computes one composite number from several metrics."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ class ScoreOptions:
 
     metrics: tuple[str, ...] = param(
         (),
-        "Metrics of the score: names, globs (pgd20.*) and expressions (mean(pgd20.*)) with commas, and their"
-        " weight; lower: less is better.  [default: all that every record has]",
+        "Metrics of the score: names, globs (pgd20.*) and expressions (mean(pgd20.*)), separated by commas,"
+        " with a weight; lower: smaller is better.  [default: all metrics that every record has]",
         metavar="NAME[:WEIGHT][:lower|higher]",
         flags=("--metric",),
     )
     preset: str | None = param(
         None,
-        "The metrics and directions of a published composite; --weights and --metric add to it.",
+        "Use the metrics and directions of a published composite score; --weights and --metric add to them.",
         choices=tuple(terms.presets()),
     )
     weights: str | None = param(
         None, "A YAML file of metrics and their weights: 'acc: 2', 'ge.acc: 1:lower'.", metavar="FILE"
     )
     within: str | None = param(
-        None, "Scale within groups of records that agree in these fields: dataset,arch.name.", metavar="LIST"
+        None, "Scale in groups of records that agree in these fields: dataset,arch.name.", metavar="LIST"
     )
     missing: str = param("refuse", "What to do with a record that lacks a metric.", choices=MISSING)
     adds: tuple[str, ...] = param(
         (),
-        "Store the value of EXPR as the metric NAME, for instance adv='mean(pgd20.*)'; without metrics of a"
-        " score, none is computed.",
+        "Store the value of EXPR as the metric NAME, such as adv='mean(pgd20.*)'. A score is then computed"
+        " only if its metrics are given.",
         metavar="NAME=EXPR",
         flags=("--add",),
     )
     explains: tuple[str, ...] = param(
         (),
-        "Store a union as a metric, and print how many images each part breaks, how many it breaks alone, and"
-        " the smallest set of parts that breaks the same images.",
+        "Store a union as a metric, and print how many images each part breaks, how many only this part"
+        " breaks, and the smallest set of parts that breaks the same images.",
         metavar="'union(...)'",
         flags=("--explain",),
     )
     dry_run: bool = param(
-        False, "Compute no score; report what would be scored, by which metrics.", flags=("--dry-run",)
+        False, "Compute no score; report which metrics the score would have.", flags=("--dry-run",)
     )
-    force: bool = param(False, "Let --add overwrite a metric of another origin.", flags=("--force",))
+    force: bool = param(False, "Let --add overwrite a metric of another source.", flags=("--force",))
 
 
 @shared.command()
@@ -70,12 +70,12 @@ class ScoreOptions:
 def main(typed: ScoreOptions, merge: bool, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Give every record a composite score between 0 and 1.
 
-    Each metric is scaled to [0, 1] over all records, or over each group of --within (1 is best: metrics where
-    less is better, such as ge.* or seconds_per_epoch, are inverted), and the score is their weighted mean.
-    The record keeps the contribution of each metric. Several records of one checkpoint are merged. All
-    records are read before the first is written, except with --add alone.
+    Each metric is scaled to [0, 1] over all records, or over each group of --within, so that 1 is best:
+    metrics for which smaller is better, such as ge.* or seconds_per_epoch, are inverted. The score is the
+    weighted mean of the scaled metrics. The record keeps the contribution of each metric. Several records of
+    one checkpoint are merged. All records are read before the first is written, except with only --add.
 
-    In --add, union(aa.8, corrupt.*.3) is the accuracy on the images that survive all of these, and
+    In --add, union(aa.8, corrupt.*.3) is the share of images that survive all of these evaluations, and
     optimality('pgd20') is AttackBench's local optimality of an attack, compared with all attacks of the model
     that were measured at several distances.
 
@@ -91,7 +91,7 @@ def main(typed: ScoreOptions, merge: bool, source: shared.RecordSource, screen: 
     only_add = bool(typed.adds or typed.explains) and not (typed.metrics or typed.preset or typed.weights)
     if only_add and typed.within is not None:
         raise UsageError(
-            "--within is for a score, but --add alone computes none. Name its metrics with --metric."
+            "--within is for a score, but --add alone computes none. Add --metric, with the score's metrics."
         )
     derived_metrics = [*map(derived, typed.adds), *map(explained, typed.explains)]
     with shared.opened_output(source, screen) as output:
@@ -127,7 +127,7 @@ def _tell(of_score: Sequence[terms.Term], count: int, screen: shared.Terminal, *
 
 
 def _asked(metrics: Sequence[str], file: str | None) -> list[terms.Term]:
-    """The terms of --weights and --metric; --metric overrides."""
+    """The terms of --weights and --metric; for the same metric, --metric overrides --weights."""
     listed = terms.asked(",".join(metrics)) if metrics else []
     return terms.together(_of_file(file) if file else [], listed)
 
@@ -148,8 +148,8 @@ def _of_file(path: str) -> list[terms.Term]:
 
 
 class _ScoredLines:
-    """Reads records, merges those of one checkpoint, and adds the metrics of --add; `failed` says whether
-    lines were no records, or failed."""
+    """Reads records, merges the records of one checkpoint, and adds the metrics of --add. `failed`: whether a
+    line was not a record, or a record failed."""
 
     def __init__(self, adds: Sequence[Derived], force: bool, screen: shared.Terminal, strict: bool) -> None:
         self.adds, self.force, self.screen, self.strict = adds, force, screen, strict
@@ -157,9 +157,9 @@ class _ScoredLines:
         self.without: dict[str, int] = {}
 
     def lines(self, reader: RecordReader, *, merge: bool) -> Iterator[Line]:
-        """All lines, their texts as they are to be written; one without a record is written as it is."""
+        """All lines, each with the text to write. A line without a record keeps its text."""
         inconsistent = Inconsistent()
-        judged = _judged(reader, inconsistent)  # before it is merged with others
+        judged = _judged(reader, inconsistent)  # each record before it is merged with others
         for line in _united(judged, self.screen) if merge else judged:
             if line.problem is not None:
                 yield line._replace(text=dumps(shared.bad_line_record(self.screen.tool, line)))
@@ -170,12 +170,12 @@ class _ScoredLines:
         self.failed = self.failed or bool(reader.bad)
         inconsistent.tell(self.screen)
         for name, count in self.without.items():
-            self.screen.warn(f"{counted(count, 'record')} without {name}: the record says why.")
+            self.screen.warn(f"{counted(count, 'record')} without {name}: the record contains the reason.")
         if not reader.came:
             self.screen.say("no records came in.")
 
     def _added(self, line: Line, record: dict[str, Any]) -> Line:
-        """The record with the metrics of --add; it fails if it has one of them with another origin."""
+        """The record with the metrics of --add. It fails if one of them exists from another source."""
         record.pop("error", None)
         result = record
         try:
@@ -204,7 +204,7 @@ def _judged(reader: RecordReader, inconsistent: Inconsistent) -> Iterator[Line]:
 
 
 def _united(lines: Iterable[Line], screen: shared.Terminal) -> Iterator[Line]:
-    """All lines; those of one checkpoint are merged into the first of them."""
+    """All lines; lines of the same checkpoint are merged into the first of them."""
     held: dict[tuple[bool, int], Line] = {}
     unions = merging.Unions()
     for place, line in enumerate(lines):
@@ -220,7 +220,7 @@ def _united(lines: Iterable[Line], screen: shared.Terminal) -> Iterator[Line]:
 
 
 def _explanation(entry: dict[str, Any]) -> Iterator[str]:
-    """Lines about who broke what in a union."""
+    """Lines that report which part of a union broke how many images."""
     if entry["value"] is None:
         yield f"{entry['metric']}: {entry['reason']}"
         return

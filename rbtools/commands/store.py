@@ -27,7 +27,7 @@ class StoreSelection:
     """The selection of results on the command line."""
 
     keys: tuple[str, ...] = param((), "", metavar="[KEY]...", positional=True)
-    where: str | None = param(None, "Only results for which this holds: 'acc > 0.8'.", metavar="EXPR")
+    where: str | None = param(None, "Only results that meet this condition: 'acc > 0.8'.", metavar="EXPR")
     kind: str | None = param(None, "Only results of one kind.", choices=KINDS)
 
 
@@ -37,7 +37,7 @@ class UpkeepOptions:
 
     delete: bool = param(False, "Remove damaged files, so that they are computed again.", flags=("--delete",))
     keep_metrics: bool = param(
-        False, "Remove all but results: checkpoints and unfinished trainings, too.", flags=("--keep-metrics",)
+        False, "Keep only results; remove checkpoints and unfinished runs, too.", flags=("--keep-metrics",)
     )
     dry_run: bool = param(False, "Only report what would be removed.", flags=("--dry-run",))
 
@@ -78,7 +78,7 @@ class SelectedResults:
     def why_nothing(self) -> str:
         """The message for an empty selection."""
         if not self.seen:
-            return f"the store {self.store.folder} holds no results yet."
+            return f"the store {self.store.folder} contains no results yet."
         if self.absent == self.seen and self.condition is not None:
             return f"no result has all of {', '.join(self.condition.names)}, which --where needs."
         return f"none of {self.seen} results matches."
@@ -100,9 +100,9 @@ store_option = shared.takes(
 def ls(choice: StoreSelection, store: Store, screen: shared.Terminal) -> int:
     """List finished results as records.
 
-    The records are sorted by key and can be piped to other tools. A training is the record that rb-train
-    wrote; an evaluation has its "metrics" and "evals". "stored" has kind, key, bytes, time, and for a
-    training the bytes of its checkpoint, 0 if that was removed. KEY is the beginning of a key.
+    The records are sorted by key and can be piped to other tools. A training run is the record of rb-train,
+    an evaluation a record with "metrics" and "evals". "stored" contains kind, key, bytes, time, and for a
+    training run the bytes of its checkpoint (0 if it was removed). KEY is the beginning of a key.
     """
     chosen = SelectedResults(store, choice, screen)
     with _output() as output:
@@ -119,16 +119,16 @@ def ls(choice: StoreSelection, store: Store, screen: shared.Terminal) -> int:
 def du(store: Store, screen: shared.Terminal) -> int:
     """Show the size of the store.
 
-    Files and bytes of each kind: a table on a terminal, else a JSON object per line.
+    Prints the number of files and bytes of each kind, as a table on a terminal, else as JSON Lines.
 
     \b
-    results   results of trainings and evaluations
-    outcomes  results of evaluations for each example
+    results   results of training runs and evaluations
+    outcomes  results of evaluations for each image
     objects   checkpoints
-    state     trainings and parts of evaluations that are not finished
-    cache     hashes of files, so that they are read once
-    leases    claims on work in progress
-    aside     files that are being written, or were by a process that died
+    state     unfinished training runs and parts of unfinished evaluations
+    cache     hashes of files, so that each file is read only once
+    leases    locks on work in progress
+    aside     files that are being written, or that a dead process left unfinished
     """
     with _output() as output:
         _show(listing.usage(store), output)
@@ -142,8 +142,8 @@ def du(store: Store, screen: shared.Terminal) -> int:
 def verify(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
     """Check every file against its hash.
 
-    Reads every file and uses no cache. Each damaged file is a line of JSON on standard output; the exit
-    status is then 1. What is no file of a store is named and stays.
+    Reads every file and uses no cache. Each damaged file is a line of JSON on standard output, and the exit
+    status is then 1. Files that do not belong to a store are reported and kept.
     """
     count = bad = 0
     with _output() as output:
@@ -181,10 +181,10 @@ def _deleted(path: Path, screen: shared.Terminal) -> bool:
 def gc(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
     """Remove what is no longer needed.
 
-    Removes what dead processes left behind, states of finished trainings, and states that were not continued
-    for 30 days. With --keep-metrics, removes every checkpoint too: results remain, and rb-train trains such a
-    network again when it is requested. Work in progress is never touched; while there is any, checkpoints
-    stay.
+    Removes files that dead processes left behind, states of finished training runs, and states that were not
+    continued for 30 days. With --keep-metrics, every checkpoint is removed too. Results remain, and rb-train
+    trains such a network again if it is needed. Work in progress is never removed, and checkpoints are kept
+    while there is work in progress.
     """
     cleared = upkeep.clear(store, keep_metrics=typed.keep_metrics, dry_run=typed.dry_run)
     gone: dict[str, list[int]] = {}
@@ -219,7 +219,7 @@ def _output() -> Iterator[RecordWriter]:
 
 
 def _show(rows: list[dict[str, Any]], output: RecordWriter) -> None:
-    """Write the numbers as a table if standard output is a terminal, else as a JSON object per line."""
+    """Write the numbers as a table if standard output is a terminal, else as JSON Lines."""
     if not output.is_terminal():
         for row in rows:
             output.line(dumps(row))
@@ -233,7 +233,7 @@ def _show(rows: list[dict[str, Any]], output: RecordWriter) -> None:
 
 
 def _in_bytes(count: float) -> str:
-    """1234567 as "1.2 MB"."""
+    """Format a number of bytes: 1234567 as "1.2 MB"."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _default_method(arguments: Sequence[str]) -> str:
-    """The method where none is named: the preset's, else erm."""
+    """The method if none is given: the preset's, else erm."""
     for place, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         if name == "--preset" and (equals or place + 1 < len(arguments)):
@@ -32,15 +32,15 @@ def _default_method(arguments: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """The options of rb-train beside those of the recipe, as typed."""
+    """The options of rb-train apart from those of the recipe, as typed."""
 
     method: str | None = param(
-        None, "How to train: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]", metavar="LIST"
+        None, "Training methods: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]", metavar="LIST"
     )
     tensorboard: str | None = param(
-        None, "Write the curves of all epochs to DIR (pip install 'rbtools[tensorboard]').", metavar="DIR"
+        None, "Write training curves to DIR (needs pip install 'rbtools[tensorboard]').", metavar="DIR"
     )
-    seed: str = param("0", "Seeds; one trained record for each.", metavar="LIST")
+    seed: str = param("0", "Seeds; each gives one trained record.", metavar="LIST")
 
 
 @shared.command(choose=METHODS, by="--method", default=_default_method, covers="--preset")
@@ -57,8 +57,8 @@ def main(
 ) -> int:
     """Train each record's architecture and add its checkpoint to the record.
 
-    Several methods or seeds give one record each. Finished trainings are taken from the store; an interrupted
-    one continues after its last stored epoch. Options of a method: rb-train --method NAME --help.
+    Several methods or seeds give one record each. Finished training runs are taken from the store; an
+    interrupted run continues after its last stored epoch. rb-train --method NAME --help lists its options.
 
     \b
     Examples:
@@ -69,9 +69,7 @@ def main(
     from rbtools.trainer.train_model import TrainJob
 
     if work.run.store.folder is None:
-        raise UsageError(
-            "--store none leaves no place for the checkpoints of a training. Leave it out, or name a folder."
-        )
+        raise UsageError("With --store none, checkpoints cannot be stored. Leave it out, or name a folder.")
     preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
     names = _names(_default_method(preset) if typed.method is None else typed.method)
     whole_recipe = _recipe(recipe, frozenset(params))
@@ -88,7 +86,7 @@ def main(
             step, count = training_method.reach_options
             parse_units.tell_reach(training_method, step, count, slips.setdefault)
     if whole_recipe.optimizer == "adam" and whole_recipe.lr > 0.02:
-        slips[f"--optimizer adam with --lr {whole_recipe.lr:g} seldom learns: 0.0005 to 0.005 is usual."] = (
+        slips[f"--optimizer adam with --lr {whole_recipe.lr:g} seldom learns; 0.0005 to 0.005 is usual."] = (
             None
         )
     for slip in slips:
@@ -115,7 +113,7 @@ def main(
 
 
 def _recipe(typed: dict[str, Any], given_params: frozenset[str]) -> Recipe:
-    """The recipe of the options and the preset. Raises UsageError for options without effect."""
+    """The recipe of the options and the preset. Raises UsageError if an option has no effect."""
     call = calls.current()
     given, in_file = frozenset(call.given) & set(typed), frozenset(call.in_file) & set(typed)
     result = presets.recipe(typed, given_params, given | in_file)
@@ -128,7 +126,7 @@ def _recipe(typed: dict[str, Any], given_params: frozenset[str]) -> Recipe:
 
 
 def _params(name: str, given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """The method's own options: the given ones override the preset's."""
+    """The options of the method: given options override those of the preset."""
     if recipe.preset is None:
         return given
     return presets.params(presets.named(recipe.preset), METHODS.load(name), given)
@@ -136,7 +134,7 @@ def _params(name: str, given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _board(folder: str | None, screen: shared.Terminal) -> Iterator[None]:
-    """Write curves while the trainings run, if a folder is given."""
+    """Write training curves during the block, if a folder is given."""
     if folder is None:
         yield
         return
@@ -148,7 +146,7 @@ def _board(folder: str | None, screen: shared.Terminal) -> Iterator[None]:
 
 
 def _refuse_together(run: Run) -> None:
-    """Raise UsageError for options that several processes of one training (torchrun) do not support."""
+    """Raise UsageError for options that do not work if several processes (torchrun) train one network."""
     if distributed.count() == 1:
         return
     for option, wrong in (
@@ -157,8 +155,8 @@ def _refuse_together(run: Run) -> None:
     ):
         if wrong:
             raise UsageError(
-                f"torchrun's {distributed.count()} processes train one network together, which {option} does"
-                " not go with. Leave out one of the two."
+                f"torchrun's {distributed.count()} processes train one network together, and {option} does"
+                " not work with that. Leave out one of the two."
             )
 
 

@@ -1,4 +1,4 @@
-"""rb-verify: whether the numbers of records are true."""
+"""rb-verify: checks whether the numbers of records are true."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class VerifyOptions:
 
     inconsistent: bool = param(
         False,
-        "Measure nothing; judge only whether the numbers of each record agree with each other.",
+        "Measure nothing; only check whether the numbers of each record agree with each other.",
         flags=("--inconsistent",),
     )
     sample: int | None = param(
@@ -36,7 +36,7 @@ class VerifyOptions:
     )
     adv: str | None = param(
         None,
-        "Judge adversarial images, a file of rb-attack --save-adv or all in its folder, by a forward pass.",
+        "Check the adversarial images in a file of rb-attack --save-adv, or in all files of its folder.",
         metavar="FILE.npz|DIR",
     )
 
@@ -48,31 +48,31 @@ class VerifyOptions:
 def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure again what records claim, and compare.
 
-    Every entry of "evals" is measured again with the settings that it names, and the result is compared. The
-    verdict is match, differs (by how much, with the test and its p-value), or cannot be told, with the
-    reason. Scores and expressions are computed again from the record's metrics. With --n each is measured on
-    a random part of its images, chosen by --seed. Each image has its own random numbers, so a true accuracy
-    differs only by the choice of images and by rounding. Rounding may change 0.2 % of the images, 1 % under a
-    search or noise, and a tenth of that with the device, precision and environment of the entry. Stored
-    results are not used.
+    Every entry of "evals" is measured again with the settings in the entry, and the two results are compared.
+    The verdict is match, differs (by how much, with the test and its p-value), or cannot be told (with the
+    reason). Scores and expressions are computed again from the record's metrics. With --n, each entry is
+    measured on a random part of its images, chosen by --seed. Each image has its own random numbers, so a
+    correct accuracy differs only by the choice of images and by rounding. Rounding may change the answers on
+    0.2 % of the images, or 1 % with a search or noise. With the device, precision and environment of the
+    entry, a tenth of that is allowed. Stored results are not used.
 
-    With and without a network the numbers of a record are compared with each other: values outside their
-    intervals, value times n no whole number, metrics without entries and entries without metrics, entries
-    that were changed since they were written (by their checksums; records of other programs have none),
-    distances in the wrong unit, accuracy under an attack above the clean one, at a larger distance above that
-    at a smaller, AutoAttack's above that of another attack beyond chance.
+    In all cases the numbers of a record are compared with each other. Reported are: values outside their
+    intervals; values that are not k/n; metrics without entries and entries without metrics; entries that were
+    changed after they were written (found by checksums; records of other programs have none); distances in
+    the wrong unit; and an accuracy under attack that is above the clean accuracy, above that at a smaller
+    distance, or, for AutoAttack, above that under another attack by more than chance explains.
 
-    A record's weights are found in the store by their hash, or in --checkpoint FILE: one with another hash
-    differs. A record without a checkpoint, such as a row of a leaderboard (rb-convert), gets that file's
-    network; missing settings of its entries are assumed, and the record names them. Such entries match within
-    their rounding and the sampling error of both numbers.
+    A record's weights are found in the store by their hash, or are read from --checkpoint FILE; if the file
+    has another hash, the verdict is differs. A record without a checkpoint, such as a row of a leaderboard
+    (rb-convert), is measured with the network of that file. Settings that its entries lack are assumed, and
+    the record lists them. Such entries match within their rounding and the sampling error of both numbers.
 
-    --adv judges saved adversarial images: each has to be inside the ball and the box, and as many as claimed
-    misclassified by the record's checkpoint. They prove an upper bound of the accuracy, whatever the attack
-    was.
+    --adv checks saved adversarial images by a forward pass: each has to be inside the ball and the box, and
+    the record's checkpoint has to misclassify as many as claimed. They prove an upper bound of the accuracy,
+    whatever the attack was.
 
-    The record goes on with "verify"; a terminal shows a table in its place. The status is 1 if something
-    differs or is inconsistent, each a line on stderr, or if no result could be judged.
+    The record is written with "verify"; a terminal shows a table instead. The exit status is 1 if something
+    differs or is inconsistent (each case is a line on stderr), or if no result could be judged.
 
     \b
     Examples:
@@ -99,7 +99,7 @@ def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.Command
         status = shared.done(shared.filter_records(source, [ConsistencyJob()], work))
     elif typed.adv is not None:
         if typed.sample is not None or work.run.selection.n is not None:
-            raise UsageError("--adv judges all images of its files. Leave out --sample and --n.")
+            raise UsageError("--adv checks all images of its files. Leave out --sample and --n.")
         status = shared.done(_with_file(source, work, EvidenceJob(typed.adv), alone=True))
     else:
         run = work.run
@@ -115,9 +115,9 @@ def _with_file(
     job: VerifyJob | EvidenceJob,
     alone: bool = False,
 ) -> shared.Status:
-    """Put every record through a job, with the file of --checkpoint for its weights if one is named.
+    """Run a job on every record, with the weights of the file of --checkpoint if one is given.
 
-    alone: without records the file's own record goes through it.
+    alone: if there are no records, run the job on a record made from the file.
     """
     from rbtools.inputs import checkpoints
 
@@ -139,7 +139,7 @@ def _with_file(
 
 @dataclasses.dataclass(frozen=True)
 class _OrItsOwn(shared.RecordSource):
-    """The records of the input; without any, the one that `start` makes of a file."""
+    """The records of the input; if there are none, the record that `start` makes from a file."""
 
     start: Callable[[], dict[str, Any]] | None = None
 
@@ -160,7 +160,7 @@ def _table(record: dict[str, Any], width: int) -> str:
 
 
 class _Verdicts:
-    """Reports the verdicts of each record: wrong results, and those that cannot be judged."""
+    """Reports results that are wrong, and results that cannot be judged."""
 
     def __init__(self, screen: shared.Terminal) -> None:
         self.screen = screen
@@ -168,7 +168,7 @@ class _Verdicts:
         self.count = Counter({verdict: 0 for verdict in ("match", "differs", "cannot be told")})
 
     def hear(self, event: dict[str, Any], record: dict[str, Any] | None) -> None:
-        """Take the result of a record."""
+        """Report and count the verdicts of a record."""
         verify = (record or {}).get("verify")
         if event["event"] != "record" or record is None or not isinstance(verify, dict):
             return
@@ -178,7 +178,7 @@ class _Verdicts:
             self.screen.warn(f"{name}: {finding['says']}")
         if unknown := verify.get("without_checksum"):
             words = counted(len(unknown), "result")
-            self.screen.say(f"{name}: {words} without a checksum: edits of them do not show.")
+            self.screen.say(f"{name}: {words} without a checksum: changes to them cannot be found.")
         entries = verify.get("entries", {})
         self.count.update(verdict["verdict"] for verdict in entries.values())
         self.durations += sum(remeasured.is_duration(metric) for metric in entries)
@@ -202,7 +202,7 @@ class _Verdicts:
 
 
 def in_words(metric: str, verdict: dict[str, Any]) -> str:
-    """A verdict in one line: `pgd20.8  match  claimed 0.5000  measured 0.4980  n 500  p 0.93  (...)`."""
+    """A verdict as one line: `pgd20.8  match  claimed 0.5000  measured 0.4980  n 500  p 0.93  (...)`."""
     parts = [metric, f"{verdict['verdict']:{len('differs')}}"]
     for side in ("claimed", "measured"):
         if isinstance(verdict.get(side), int | float):

@@ -47,7 +47,7 @@ class Corruption(Registered):
 
     constants: str = param(
         "auto",
-        f"Severity constants of CIFAR-10-C or ImageNet-C, or by size (CIFAR up to {CIFAR_UP_TO} pixels).",
+        f"Constants of CIFAR-10-C or of ImageNet-C, or by image size (CIFAR up to {CIFAR_UP_TO} pixels).",
         choices=("auto", "cifar", "imagenet"),
     )
 

@@ -16,10 +16,10 @@ Constant = tuple[float, float, float]
 class ElasticTransform(Corruption):
     """A random affine map, then a smooth random displacement; constants (strength, sigma, affine).
 
-    With the constants of CIFAR-10-C they are shares of the side (32 pixels there), with those of ImageNet-C
-    shares of 244/224 of the side. Three points are moved by up to `affine`; the displacement is `strength`
-    times uniform noise blurred by `sigma`. As in the published archive, CIFAR images change less at higher
-    severities, and at severity 1 not elastically at all.
+    They are fractions of the image's side (32 pixels) with the constants of CIFAR-10-C, and of 244/224 of the
+    side with those of ImageNet-C. Three points are moved by up to `affine`; the displacement is
+    `strength` times uniform noise blurred by `sigma`. With its constants it changes CIFAR images less at
+    higher severities, and at severity 1 not elastically at all, as in the published archive.
     """
 
     name = "elastic_transform"

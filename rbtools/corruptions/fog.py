@@ -11,7 +11,7 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class Fog(Corruption):
-    """x + c plasma, scaled back to the image's own maximum; constants (c, decay of the plasma).
+    """x + c * plasma, scaled back to the maximum of the image; constants (c, decay of the plasma).
 
     The plasma is a corner of a map of 32 pixels, or of the next power of two for larger images.
     """

@@ -33,7 +33,7 @@ TINTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Frost(Corruption):
-    """c x + d times a random crop of a picture of frost; constants (c, d).
+    """c * x + d * a random crop of a picture of frost; constants (c, d).
 
     The photographs are those of the package imagecorruptions, if it is installed; else pictures in their
     colours are generated. Results name which were used. With CIFAR-10-C's constants pictures are reduced to a
@@ -49,7 +49,7 @@ class Frost(Corruption):
 
     textures: str = param(
         "auto",
-        "Pictures of frost: the photographs of the package imagecorruptions, or generated ones."
+        "Pictures of frost: the photographs of the package imagecorruptions, or generated pictures."
         " auto: the photographs if they are installed.",
         choices=("auto", "imagecorruptions", "generated"),
     )

@@ -12,7 +12,7 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianBlur(Corruption):
-    """Filter each channel with a Gaussian of c pixels. One of the four extra corruptions.
+    """Filter each channel with a Gaussian of c pixels. One of the benchmark's four extra corruptions.
 
     The kernel ends at 4 c; beyond the border the edge pixels are repeated.
     """

@@ -11,7 +11,7 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(Corruption):
-    """x + N(0, c^2), independently for every pixel and channel; c on the [0, 1] scale."""
+    """x + N(0, c^2), independently for every pixel and channel; c is for pixels in [0, 1]."""
 
     name = "gaussian_noise"
     random = True

@@ -14,7 +14,7 @@ Constant = tuple[float, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class GlassBlur(Corruption):
-    """A Gaussian blur with truncation, displaced pixels, a Gaussian blur; constants (sigma, delta, rounds).
+    """Blur to grey levels, displace pixels randomly, and blur again; constants (sigma, delta, rounds).
 
     From the lower right to the upper left, in each round, every pixel is exchanged with a pixel at offsets
     from -delta to delta - 1. A known defect of the reference is kept, because the published archives have it:

@@ -11,7 +11,7 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class ImpulseNoise(Corruption):
-    """A share c of all values, each channel of a pixel independently, becomes 0 or 1 with equal chance."""
+    """Each value (pixel and channel) is set to 0 or 1 with equal chance, independently with probability c."""
 
     name = "impulse_noise"
     random = True

@@ -12,8 +12,8 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class JpegCompression(Corruption):
-    """Images are compressed as JPEG by Pillow at quality c, on the CPU. Images without three channels are
-    compressed channel by channel, as greyscale.
+    """JPEG compression by Pillow with quality c, on the CPU. Images without three channels are compressed
+    channel by channel, as greyscale.
     """
 
     name = "jpeg_compression"

@@ -15,7 +15,7 @@ FIXED = 1 << 22  # Pillow's weights for 8 bits are whole numbers divided by this
 
 @dataclass(frozen=True, kw_only=True)
 class Pixelate(Corruption):
-    """Shrink each side to the share c by averaging boxes, then enlarge it, exactly as Pillow's BOX filter."""
+    """Shrink each side by the factor c with box averages, and enlarge it again, like Pillow's BOX filter."""
 
     name = "pixelate"
     severities = by_archive(cifar=(0.95, 0.9, 0.85, 0.75, 0.65), imagenet=(0.6, 0.5, 0.4, 0.3, 0.25))

@@ -11,8 +11,8 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class Saturate(Corruption):
-    """The HSV saturation times c, plus d, clipped to [0, 1]; constants (c, d). One of the four extra
-    corruptions of the benchmark.
+    """Multiply the HSV saturation by c, add d, and clip to [0, 1]; constants (c, d). One of the benchmark's
+    four extra corruptions.
 
     At constant hue and value every channel's distance from the value V = max over channels is proportional to
     the saturation, so converting to HSV and back is a scaling of V - x. Greys have no hue: as in the

@@ -16,7 +16,7 @@ BINS = 10  # number of leading bits that choose the start of the search
 
 @dataclass(frozen=True, kw_only=True)
 class ShotNoise(Corruption):
-    """Poisson(x c) / c, every pixel and channel independently; smaller c is more severe.
+    """Poisson(x * c) / c, independently for every pixel and channel; smaller c is more severe.
 
     A draw of 32 bits is converted to a count by inverting the distribution function, so that every
     probability is exact to 2^-32.

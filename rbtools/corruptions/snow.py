@@ -14,7 +14,7 @@ Constant = tuple[float, float, float, float, int, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Snow(Corruption):
-    """A layer of motion-blurred flakes, added to a whitened image as it is and turned by 180 degrees.
+    """Add a layer of motion-blurred flakes, and the same layer rotated by 180 degrees, to a whitened image.
 
     Constants: mean and deviation of the noise that makes the flakes, its zoom, the level below which there
     are no flakes, radius and sigma of the motion blur (at -135 to -45 degrees), and the image's share.

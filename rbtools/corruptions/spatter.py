@@ -21,7 +21,7 @@ LOW, HIGH = 50, 150  # the lower and the upper threshold of edges
 
 @dataclass(frozen=True, kw_only=True)
 class Spatter(Corruption):
-    """Drops of water (shaded from their edges inward) or mud. One of the four extra corruptions.
+    """Drops of water (shaded from their edges inward) or mud. One of the benchmark's four extra corruptions.
 
     Constants: mean and standard deviation of the noise that makes the drops, its blur, the level above which
     there is a drop, the strength of the water or the blur of the mud, and 1 for mud.

@@ -11,7 +11,7 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class SpeckleNoise(Corruption):
-    """x + x N(0, c^2), independently for every pixel and channel. One of the four extra corruptions."""
+    """x + x * N(0, c^2), independently for every value. One of the benchmark's four extra corruptions."""
 
     name = "speckle_noise"
     random = True

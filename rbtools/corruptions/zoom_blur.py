@@ -13,7 +13,7 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class ZoomBlur(Corruption):
-    """The mean of the image and of its zooms from 1 up to a factor; constants (end, step).
+    """The mean of the image and of its zooms by factors from 1 to an end; constants (end, step).
 
     The factors are numpy's arange(1, end, step), which for 1.06 and .01 has seven values because of rounding,
     and includes the end. Zooms are by whole pixels: on 8x8 images the mildest severity changes nothing.

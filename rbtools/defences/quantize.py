@@ -19,7 +19,7 @@ class Quantize(Defence):
     name = "quantize"
     backward = "identity"
 
-    bits: int = param(4, "Bits of a pixel and channel.", check="count")
+    bits: int = param(4, "Bits per pixel and channel.", check="count")
 
     def __call__(self, images: Tensor) -> Tensor:
         most = 2**self.bits - 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CSV(Tabular):
-    """A table with a header: a row is a record, a column a metric or a field.
+    """A table with a header; each row is a record, each column a metric or a field.
 
     A column named dataset, checkpoint, arch.NAME, train.NAME or record.PATH is that field, any other one with
     numbers is a metric of that name; --map overrides that, --map '-' leaves a column out. Numbers may have a
@@ -33,7 +33,7 @@ class CSV(Tabular):
 
     delimiter: str = param(",", "Separator of cells: one character, or tab.")
     raw: bool = param(
-        False, "Cells as they are, for programs; else texts such as =x are quoted for spreadsheets."
+        False, "Write cells unchanged, for programs; else quote texts such as =x, for spreadsheets."
     )
 
     def frame(self, content: bytes) -> pandas.DataFrame:

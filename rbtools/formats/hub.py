@@ -34,10 +34,10 @@ _TASK = {"type": "image-classification", "name": "Image classification"}
 class Hub(WrittenOnly):
     """A model's page on the Hugging Face Hub: a folder with README.md and .eval_results/MODEL.yaml.
 
-    README.md is a model card: its front matter has each metric under "model-index" with n, interval and
-    settings in "args", its text is a table. The other file has the metrics once more, as the Hub's
-    leaderboards of data sets read them: each metric is a task of the data set. The Hub shows those of tasks
-    that the data set's own eval.yaml lists. One record, of one model. Files that are there are not replaced.
+    README.md is a model card. Its front matter contains each metric under "model-index" with n, interval and
+    settings in "args"; its text is a table. The other file contains the metrics in the form that the Hub's
+    leaderboards of data sets read: each metric is a task of the data set. The Hub shows metrics whose task is
+    in the eval.yaml of the data set. The input is one record. Existing files are not replaced.
     """
 
     name: ClassVar[str] = "hub"
@@ -45,7 +45,7 @@ class Hub(WrittenOnly):
     one_file: ClassVar[bool] = False
 
     hub_dataset: str = param(
-        "", "Id of the data set on the Hub, such as uoft-cs/cifar10; known for published ones.", metavar="ID"
+        "", "Id of the data set on the Hub: uoft-cs/cifar10; not needed for published ones.", metavar="ID"
     )
     hub_license: str = param("", "License of the model, such as mit.", metavar="NAME")
 

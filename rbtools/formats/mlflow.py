@@ -26,18 +26,18 @@ _NO_NAME = re.compile(r"[^\w\-. :/]")
 
 @dataclass(frozen=True, kw_only=True)
 class MLflow(WrittenOnly):
-    """Runs of MLflow, one for each record: PATH is a folder (mlruns), or http(s)://... of a tracking server.
+    """Runs of MLflow, one for each record. PATH is a folder (mlruns), or http(s)://... of a tracking server.
 
-    A run has the metrics of its record, with n and the ends of the interval as METRIC.n, METRIC.low and
-    METRIC.high, its other fields as parameters (arch.name, train.method ...), data set and checkpoint as
-    tags, and the whole record as the artifact record.json. Needs the extra "mlflow".
+    A run contains the metrics of its record, with n and the ends of the interval as METRIC.n, METRIC.low and
+    METRIC.high. Other fields are parameters (arch.name, train.method ...), data set and checkpoint are tags,
+    and the whole record is the artifact record.json. Needs the extra "mlflow".
     """
 
     name: ClassVar[str] = "mlflow"
     version: ClassVar[int] = 1
     one_file: ClassVar[bool] = False
 
-    experiment: str = param("rbtools", "Experiment of the runs.", metavar="NAME")
+    experiment: str = param("rbtools", "Name of the experiment that contains the runs.", metavar="NAME")
 
     def unit(self, record: Record) -> Record:
         numbers_of(record)

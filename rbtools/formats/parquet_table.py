@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetTable(Tabular):
-    """A Parquet table with the columns of csv: a row is a record, a column a metric or a field.
+    """A Parquet table with the same columns as csv; each row is a record, each column a metric or a field.
 
     Metrics and the ends of their intervals (METRIC.low, METRIC.high) are numbers, METRIC.n is a whole number,
     fields are texts. Needs the extra "parquet".

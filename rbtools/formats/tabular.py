@@ -71,10 +71,10 @@ class Tabular:
 
     columns: str = param(
         "",
-        "Meaning of columns, COLUMN=NAME with commas: 'Model=arch.name,Clean=acc:percent,Notes=-'.",
+        "Meaning of columns, as a list of COLUMN=NAME: 'Model=arch.name,Clean=acc:percent,Notes=-'.",
         name="map",
     )
-    fields: str = param("", "Fields of all records, NAME=VALUE with commas: 'dataset=cifar10'.", name="set")
+    fields: str = param("", "Fields of all records, as a list of NAME=VALUE: 'dataset=cifar10'.", name="set")
     scale: str = param("fraction", "Unit of accuracies.", choices=numbers.SCALES)
 
     def frame(self, content: bytes) -> pandas.DataFrame:

@@ -68,58 +68,54 @@ class BoundMeasure(Measure):
     random = True
     needs_record = True
 
-    paper: str = param("robbench", "Whose theorems.", choices=PAPERS)
-    beta: float = param(0.5, "The share of adversarial loss in the joint kernels.", check="fraction")
+    paper: str = param("robbench", "The paper whose theorems are computed.", choices=PAPERS)
+    beta: float = param(0.5, "Weight of the adversarial loss in the joint kernels.", check="fraction")
     activation: str | None = param(
         None,
-        "The first activation, of robbench2.  [default: the network's in fcnn and rescnn, else relu]",
+        "For robbench2: the first activation.  [default: the network's in fcnn and rescnn, else relu]",
         choices=("relu", "leaky", "sigmoid", "tanh", "swish"),
     )
     rho: float | None = param(
         None,
-        "L2 radius of images of norm 1, of robbench2.  [default: the attack's largest]",
+        "For robbench2: L2 radius for images of norm 1.  [default: the largest of the attack]",
         check="non-negative",
     )
     lipschitz: float | None = param(
-        None, "Lipschitz constant L of the loss by the image.  [default: estimated]"
+        None, "Lipschitz constant L of the loss in the image.  [default: estimated]"
     )
     lipschitz_theta: float | None = param(
         None,
-        "Lipschitz constant L_theta of the loss by the weights.  [default: estimated]",
+        "Lipschitz constant L_theta of the loss in the weights.  [default: estimated]",
     )
     smooth: float | None = param(
-        None, "Smoothness beta: of the gradient by weights when images move.  [default: estimated]"
+        None, "Lipschitz constant beta in the image of the weights' gradient.  [default: estimated]"
     )
     smooth_theta: float | None = param(
         None,
-        "Smoothness beta_theta: of that gradient when weights move.  [default: estimated]",
+        "Lipschitz constant beta_theta in the weights of the weights' gradient.  [default: estimated]",
     )
     gamma: float | None = param(
-        None, "L2 radius, of prbench.  [default: the attack's largest]", check="non-negative"
+        None, "For prbench: L2 radius.  [default: the largest of the attack]", check="non-negative"
     )
     softmax: float | None = param(
         None, "Largest distance nu of softmax outputs.  [default: estimated]", check="non-negative"
     )
-    examples: int | None = param(None, "Images n of the training.  [default: the record's]", check="positive")
-    updates: int | None = param(
-        None,
-        "Updates T of the training.  [default: the record's]",
-        check="non-negative",
-    )
+    examples: int | None = param(None, "Training images n.  [default: the record's]", check="positive")
+    updates: int | None = param(None, "Training updates T.  [default: the record's]", check="non-negative")
     weight: float | None = param(
         None,
-        "The lambda of prbench2, and of wci's theorem.  [default: the training's; n for wci]",
+        "The lambda of prbench2 and of wci's theorem.  [default: that of the training run; n for wci]",
         check="positive",
     )
     c: float | None = param(None, "Use T^(c psi) in place of T, as in PRBench's appendix.")
     form: str = param(
-        "text", "Theorem 2 of PRBench as in its text or its appendix.", choices=("text", "appendix")
+        "text", "PRBench's theorem 2 as in its text or its appendix.", choices=("text", "appendix")
     )
-    probes: int = param(20, "Random vectors for the trace, of wci.", check="positive")
-    largest: float = param(1.0, "Largest loss C, of wci's lemma 1.", check="positive")
+    probes: int = param(20, "For wci: random vectors for the trace.", check="positive")
+    largest: float = param(1.0, "For wci's lemma 1: the largest loss C.", check="positive")
     failure: float = param(
         0.05,
-        "Probability epsilon with which wci's lemma 1 may fail.",
+        "For wci's lemma 1: the probability epsilon that it fails.",
         check="share",
     )
     unit: bool = False  # whether the network is as in the theory, with inputs of norm 1

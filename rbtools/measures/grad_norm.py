@@ -13,9 +13,9 @@ from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 class NASI(Measure):
     """Squared norm of the gradient of a batch's mean cross-entropy, at initialisation.
 
-    Shu et al. 2022 (arXiv:2109.00817) use it inside a differentiable search, as an approximation of the trace
-    norm of the neural tangent kernel. The search does not rank architectures by this score. BatchNorm uses
-    the batch's statistics.
+    Shu et al. 2022 (arXiv:2109.00817) use it to approximate the trace norm of the neural tangent kernel in a
+    differentiable search. That search does not rank architectures by this score. BatchNorm uses the batch's
+    statistics.
     """
 
     name = "nasi"
@@ -32,8 +32,8 @@ class NASI(Measure):
 class GradNorm(NASI):
     """Euclidean length of the gradient of a batch's mean cross-entropy with respect to all weights.
 
-    As in Abdelfattah et al. 2021 (arXiv:2101.08134), but for the whole gradient; their code adds up the norms
-    of the layers' gradients. Their networks are in training mode. At initialisation.
+    As in Abdelfattah et al. 2021 (arXiv:2101.08134), at initialisation. Here it is the length of the whole
+    gradient; their code adds up the lengths of the layers. Their networks are in training mode.
     """
 
     name = "grad_norm"

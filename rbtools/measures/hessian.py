@@ -19,23 +19,23 @@ Product = Callable[[Tensor], Tensor]
 class Hessian(Measure):
     """Largest eigenvalues and trace of the Hessian of the mean cross-entropy.
 
-    hessian.weight is the Hessian with respect to all weights (computed by Jung et al. 2023); hessian.input is
-    the Hessian of each image's loss with respect to the image, and the values are means over images (Zhao et
-    al. 2020 argue with it). lmax is the largest eigenvalue, by Lanczos; top2, top3 ... the next largest; labs
-    the eigenvalue of largest absolute value, with its sign, by power iteration; trace by Hutchinson's probes.
+    hessian.weight is with respect to all weights (computed by Jung et al. 2023). hessian.input is for each
+    image's loss with respect to the image, averaged over images (Zhao et al. 2020 argue with it). lmax is the
+    largest eigenvalue, by Lanczos; top2, top3 ... are the next ones; labs is the eigenvalue of largest
+    absolute value, with its sign, by power iteration; trace is estimated with Hutchinson's probes.
     """
 
     name = "hessian"
     random = True
     less_is_better = True
 
-    wrt: str = param("weight", "Derivatives with respect to what.", choices=("weight", "input", "both"))
-    solver: str = param("lanczos", "How eigenvalues are found.", choices=("lanczos", "power", "both"))
-    top: int = param(1, "Number of largest eigenvalues, by Lanczos.", check="positive")
-    iterations: int = param(100, "Most products for an eigenvalue.", check="positive")
+    wrt: str = param("weight", "Differentiate with respect to this.", choices=("weight", "input", "both"))
+    solver: str = param("lanczos", "Method for the eigenvalues.", choices=("lanczos", "power", "both"))
+    top: int = param(1, "Number of largest eigenvalues, with Lanczos.", check="positive")
+    iterations: int = param(100, "Most Hessian-vector products per eigenvalue.", check="positive")
     tolerance: float = param(
         1e-3,
-        "Accuracy of eigenvalues, as a share of the largest.",
+        "Accuracy of eigenvalues, relative to the largest.",
         check="positive",
     )
     probes: int = param(20, "Random vectors for a trace.", check="positive")

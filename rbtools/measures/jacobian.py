@@ -36,8 +36,8 @@ class Jacobian(Measure):
     random = True
     less_is_better = True
 
-    projections: int = param(1, "Random directions for each image.", check="positive")
-    exact: bool = param(False, "All logits instead of random directions.")
+    projections: int = param(1, "Number of random directions per image.", check="positive")
+    exact: bool = param(False, "Use all logits instead of random directions.")
 
     @property
     def of_images(self) -> bool:

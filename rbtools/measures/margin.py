@@ -13,7 +13,7 @@ from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, ove
 class Margin(Measure):
     """Mean over the images of the label's logit minus the largest other logit.
 
-    margin.clean is on the unchanged images, margin.robust on their adversarial images.
+    margin.clean is for the unchanged images, margin.robust for their adversarial images.
     """
 
     name = "margin"

@@ -14,13 +14,13 @@ from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, ove
 
 @dataclass(frozen=True, kw_only=True)
 class NASWOT(Measure):
-    """log|det K|, where K_ij is the number of ReLU units in the same state, on or off, for images i and j.
+    """log|det K|, where K_ij is the number of ReLU units in the same state (on or off) for images i and j.
 
     Mellor et al. 2021 (arXiv:2006.04647), over all ReLUs that a gradient of the logits reaches. There is no
     value if two images have the same code. The authors' network is in training mode: BatchNorm uses the
     statistics of the batch.
 
-    Raises RbError for a network without ReLU.
+    Raises RbError if a network has no ReLU.
     """
 
     name = "naswot"

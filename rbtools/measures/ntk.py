@@ -47,14 +47,15 @@ class NTK(Measure):
 
     kernel: str = param(
         "robust",
-        "What to compute: clean; also robust; also twice; joint: also all, all_robust and their bounds.",
+        "Kernels to compute: clean; robust: also on attacked images; twice: also on images attacked twice;"
+        " joint: also all, all_robust and their bounds.",
         choices=KERNELS,
     )
-    beta: float = param(0.5, "The share of adversarial loss in the joint kernels.", check="fraction")
+    beta: float = param(0.5, "Weight of the adversarial loss in the joint kernels.", check="fraction")
     logits: str = param(
         "sum",
-        "The kernel of the sum of the logits; the sum of the logits' kernels; or, of two classes, the kernel"
-        " of the logits' difference, the single output of the theory.",
+        "The kernel of the sum of the logits; the sum of the kernels of each logit; or, for two classes, the"
+        " kernel of the difference of the logits, which is the single output of the theory.",
         choices=("sum", "each", "difference"),
     )
 

@@ -17,9 +17,10 @@ from rbtools.rng.draws import Draws
 class Nu(Measure):
     """Mean over the images of the largest distance |p(x + d) - p(x)| of softmax outputs for |d| <= eps.
 
-    PRBench eq. 17: both norms are L2, and nu is the largest value over the images, nu.max; with `norm` linf,
-    d is in the ball of the attacks. Gradient steps increase the distance, for the given weights, from a
-    uniform start in ball and box; the best iterate counts, so it is a lower bound. --eps is in 1/255.
+    PRBench eq. 17: both lengths are L2, and nu is the largest distance over the images, nu.max. With norm
+    linf, the ball is that of the attacks. The distance is maximised by gradient steps from a uniform start in
+    the ball and the box, for the given weights, so the result is a lower bound. The best iterate counts.
+    --eps is in 1/255 for both norms.
     """
 
     name = "nu"
@@ -32,8 +33,8 @@ class Nu(Measure):
     of_images = True
 
     eps: float = 8 / 255
-    norm: str = param("l2", "Norm of the ball: l2 (PRBench), linf.", choices=("l2", "linf"))
-    steps: int = param(20, "Gradient steps, of 2.5*eps/steps each.", check="positive")
+    norm: str = param("l2", "Norm of the ball: l2 (PRBench) or linf.", choices=("l2", "linf"))
+    steps: int = param(20, "Gradient steps, each of size 2.5*eps/steps.", check="positive")
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         rows = torch.arange(len(batch), device=batch.images.device)

@@ -12,10 +12,11 @@ from rbtools.registry import param
 
 @dataclass(frozen=True, kw_only=True)
 class Sharpness(Measure):
-    """Cross-entropy on adversarial images with adversarially perturbed weights, minus that with the weights.
+    """Cross-entropy on adversarial images at perturbed weights, minus that at the weights themselves.
 
-    Wu et al. 2020 (arXiv:2004.05884): each convolution's and linear layer's weight tensor is moved one step
-    along its gradient; the step's norm is `gamma` times the tensor's. The attack is on the unchanged model.
+    Wu et al. 2020 (arXiv:2004.05884): each weight tensor of a convolution or a linear layer is moved one step
+    along its gradient; the norm of the step is `gamma` times the norm of the tensor. The adversarial images
+    are made on the unchanged model.
     """
 
     name = "sharpness"
@@ -23,7 +24,7 @@ class Sharpness(Measure):
     less_is_better = True
     attacks = 1
 
-    gamma: float = param(0.01, "The step's length, as a share of the weight's.", check="positive")
+    gamma: float = param(0.01, "Step norm, relative to the norm of the weight tensor.", check="positive")
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         names = list(derivatives.layers(model).values())

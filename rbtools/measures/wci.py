@@ -25,9 +25,9 @@ class WCI(Measure):
     """Sum over layers of sqrt(squared Frobenius norm of the weight * trace of the Hessian).
 
     The Hessian is that of the mean cross-entropy on adversarial training images, held constant, with respect
-    to the weight of a convolution or a linear layer (no biases, no BatchNorm). A layer's trace is estimated
-    without the other layers' blocks (`traces`); it is above 0 if the logits are piecewise linear in the
-    weight. A layer with a negative estimate counts as 0; the record contains the number of such layers, and
+    to the weight of a convolution or a linear layer (no biases, no BatchNorm). The trace of a layer is
+    estimated without the other layers' blocks (`traces`). It is above 0 if logits are piecewise linear in the
+    weight. A layer with a negative estimate counts as 0. The record contains the number of such layers, and
     the standard error includes their possible contribution.
     """
 

@@ -15,7 +15,7 @@ from rbtools.registry import param
 
 @dataclass(frozen=True, kw_only=True)
 class Leaderboard:
-    """A page in one file, for a browser without a network: a table to sort and to filter, sliders for the
+    """A page in one file, which a browser can show offline: a table to sort and to filter, sliders for the
     weights of the composite score, curves of the selected rows, and the command line that reproduces each
     row.
 
@@ -27,7 +27,7 @@ class Leaderboard:
     name: ClassVar[str] = "leaderboard"
     endings: ClassVar[tuple[str, ...]] = ("html", "htm")
 
-    title: str = param("Leaderboard", "What stands above the page.")
+    title: str = param("Leaderboard", "Title of the page.")
 
     def draw(self, records: Iterable[dict[str, Any]]) -> str:
         """The page. Raises RbError where there are no records, or none has a metric."""

@@ -34,10 +34,10 @@ def _latex(record: Mapping[str, Any]) -> str:
 def report(typed: PlotOptions, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Write a report on one model, for a paper's appendix or a review: HTML in one file.
 
-    It has all results with their intervals and settings, curves over eps, radius and severity, a checklist
+    It contains all results with intervals and settings, curves over eps, radius and severity, a checklist
     (whether attacks were adaptive, which gradients were replaced, whether means over draws sufficed, the five
-    tests of rb-attack check, AutoAttack's flags), the row of a LaTeX table, the command lines that remake the
-    results, and BibTeX of the methods.
+    tests of rb-attack check, AutoAttack's flags), a row for a LaTeX table, the command lines that reproduce
+    the results, and BibTeX of the methods.
 
     Needs one record with any metric.
 

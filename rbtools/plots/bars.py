@@ -24,18 +24,18 @@ _NAMED = 4  # the most metrics that the axis lists
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(weightings.Composed):
-    """Values of --metric for the best records by the first one, with their 95 % intervals. With --weightings,
-    --preset, --within or a weight in --metric, and without --metric: composite scores (see rb-score), one bar
-    for each weighting of the metrics.
+    """The values of the metrics in --metric, with 95 % intervals, for the records that are best by the first
+    of these metrics. Without --metric, or with --weightings, --preset, --within or a weight in --metric:
+    composite scores (see rb-score), one bar for each weighting of the metrics.
 
-    With --group the means of the groups, and lines for the standard deviations of their records.
+    With --group, bars are the means of the groups, and lines the standard deviations of their records.
 
     Needs the metrics of --metric, or those of a score: of rb-score or of --preset.
     """
 
     name: ClassVar[str] = "bars"
 
-    top: int = param(20, "Number of records, the best by the first weighting.", check="positive")
+    top: int = param(20, "Number of records to draw: the best by the first weighting.", check="positive")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         if self._as_values:

@@ -34,12 +34,12 @@ class Drawing:
     detail: ClassVar[str] = ""  # what it shows of the details of evaluations
 
     width: float = param(
-        6.5, "Width of the figure in inches; the column of a paper has some 3.3.", check="positive"
+        6.5, "Width of the figure in inches; a column of a paper is about 3.3 wide.", check="positive"
     )
     title: str = param("", "Title of the figure.")
     label: str = param(
         "",
-        "Own words for metrics, their families, methods and data sets: 'pgd20.8=PGD; erm=standard'.",
+        "Labels to use for metrics, families of metrics, methods and data sets: 'pgd20.8=PGD; erm=standard'.",
         metavar="NAME=WORDS;...",
     )
 

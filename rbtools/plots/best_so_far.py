@@ -22,7 +22,7 @@ MOST_LINES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlot(Drawing):
-    """The best value so far over the queries of searches (rb-search), a line for each algorithm.
+    """The best value so far over the queries of searches (rb-search), with a line for each algorithm.
 
     Lines are means over the runs, bands their 95 % intervals. The optimum of the table is dotted.
 
@@ -31,7 +31,7 @@ class SearchPlot(Drawing):
 
     name: ClassVar[str] = "search"
 
-    log_x: bool = param(False, "Logarithmic horizontal axis, which shows the first queries.")
+    log_x: bool = param(False, "Logarithmic horizontal axis, to show the first queries.")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         written = ("search", "trajectory", "mean")

@@ -31,12 +31,12 @@ Boxes = tuple[str, str, list[str], list[list[float]], list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Box(weightings.Composed):
-    """Distributions of metrics over records: a panel for each attack or corruption. A box is the middle half
-    of the records, its line their median; whiskers reach the last record within 1.5 times the box's height.
-    Up to five records are shown as points.
+    """Distributions of metrics over records, with a panel for each attack or corruption. A box shows the
+    middle half of the records, the line in it their median. Whiskers reach the last record within 1.5 times
+    the height of the box. Five records or fewer are shown as points.
 
-    With --group the boxes of a panel are groups of records, and each metric has a panel. With --weightings
-    each weighting of the composite score (see rb-score) has one: PRBench's figure 6 is --preset prbench
+    With --group each metric has a panel, with a box for each group of records. With --weightings each
+    weighting of the composite score (see rb-score) has a panel: PRBench's figure 6 is --preset prbench
     --weightings prbench --within dataset,arch.name.
 
     Needs one metric or more: the accuracies under attacks and corruptions, or those of --metric.
@@ -46,22 +46,20 @@ class Box(weightings.Composed):
 
     metric: str | None = param(
         None,
-        "Metrics and expressions with commas, globs among them; with --weightings those of the score, as"
-        " rb-score takes them.  [default: acc, and all accuracies under attacks and corruptions]",
+        "Metrics, globs and expressions, separated by commas; with --weightings, those of the score, as for"
+        " rb-score.  [default: acc, and all accuracies under attacks and corruptions]",
         metavar="EXPR",
     )
     group: str | None = param(
         None,
-        "A box for each group of records that agree in this, such as train.method.  [default: train.method"
-        " with --weightings]",
+        "Draw a box for each group of records that agree in this field, such as train.method.  [default:"
+        " train.method with --weightings]",
         metavar="EXPR",
     )
-    facet: str | None = param(
-        None, "Panels for groups of records that agree in these, such as dataset,arch.name.", metavar="LIST"
-    )
-    together: bool = param(False, "One panel for all metrics, not one for each attack or corruption.")
+    facet: str | None = param(None, "Panels for groups of records that share these fields.", metavar="LIST")
+    together: bool = param(False, "Draw one panel for all metrics, not one for each attack or corruption.")
     n_classes: int | None = param(
-        None, "Classes of the data set, for the line of chance.  [default: the data set's]", check="positive"
+        None, "Number of classes, for the line of chance.  [default: the data set's]", check="positive"
     )
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:

@@ -43,11 +43,11 @@ _SHRINK = (9, 9, 9, 9, 19, 9)
 
 @dataclass(frozen=True, kw_only=True)
 class CellsPlot(Drawing):
-    """Cells of NAS-Bench-201: the operations on each edge of the best, or single cells as graphs.
+    """Cells of NAS-Bench-201: the operations on each edge of the best cells, or single cells as graphs.
 
-    One record is drawn as a graph, several as a count of operations. Edges of a graph that lie on no path
-    from input to output are pale. With several expressions in --by the best of each is a graph, with its edit
-    distances (edges that differ) to the others below it.
+    One record is drawn as a graph, several as a count of operations. Edges that are not on a path from input
+    to output are pale. With several expressions in --by, the best cell by each is drawn as a graph, with its
+    edit distances (numbers of different edges) to the other cells below it.
 
     Needs architectures of NAS-Bench-201; with --top or several --by their metrics, too.
     """
@@ -56,15 +56,15 @@ class CellsPlot(Drawing):
 
     by: str | None = param(
         None,
-        "Metric or expression that decides which are the best, or several with commas.  [default: score, else"
-        " the metric evaluated last; none is needed without --top]",
+        "With --top: metric or expression that ranks the cells, or several with commas.  [default: score,"
+        " else the metric that was evaluated last]",
         metavar="EXPR",
     )
-    top: int | None = param(None, "Number of best cells.  [default: all]", check="positive")
+    top: int | None = param(None, "Draw only this number of best cells.  [default: all]", check="positive")
     view: str | None = param(
         None,
-        "A count of operations, a graph of each cell, a grid with a row for each cell and a column for each"
-        " edge, or the network around the cells.  [default: graph for one record]",
+        "What to draw: counts of operations, a graph of each cell, a grid with a row for each cell and a"
+        " column for each edge, or the network around the cells.  [default: graph for one record]",
         choices=("operations", "graph", "grid", "network"),
     )
 

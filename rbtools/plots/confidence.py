@@ -27,7 +27,7 @@ Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> details of t
 
 @dataclass(frozen=True, kw_only=True)
 class Confidence(Drawing):
-    """Confidences of evaluations that were made with --detail: medians over records, and their middle 80 %.
+    """Confidences of evaluations with --detail, as medians and middle 80 % over the records.
 
     Over the distance: the mean of the largest probability, of correct and of wrong predictions. By
     prediction: these two against each other, a point for each distance, which stands above it. By class, for
@@ -43,16 +43,16 @@ class Confidence(Drawing):
     detail: ClassVar[str] = "confidence"
 
     metric: str | None = param(
-        None, "Metrics with commas, globs among them.  [default: all with details]", metavar="LIST"
+        None, "Metrics and globs, separated by commas.  [default: all with details]", metavar="LIST"
     )
     view: str = param(
         "distance",
-        "Correct and wrong over the distance, correct against wrong, by class, or of the images of one class"
-        " over the distance.",
+        "What to draw: confidence on correct and wrong images over the distance; correct against wrong; by"
+        " class; or on the images of one class (label) over the distance.",
         choices=("distance", "prediction", "class", "label"),
     )
     image_class: int = param(
-        0, "With --view label: the class of the images, from 0.", name="class", check="non-negative"
+        0, "With --view label: the class number, from 0.", name="class", check="non-negative"
     )
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:

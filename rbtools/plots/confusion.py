@@ -23,7 +23,7 @@ _LEAST = 2.2  # inches of a matrix
 
 @dataclass(frozen=True, kw_only=True)
 class Confusion(Drawing):
-    """Confusion matrices of evaluations that were made with --detail, summed over the records.
+    """Confusion matrices of evaluations with --detail, summed over the records.
 
     Rows are true classes. Colours and numbers are shares of a row, so that the diagonal is the accuracy
     within a class.
@@ -36,11 +36,11 @@ class Confusion(Drawing):
 
     metric: str | None = param(
         None,
-        "Metrics with commas, globs among them, a matrix for each.  [default: the one with details last]",
+        "Metrics and globs, separated by commas; a matrix for each.  [default: the last with details]",
         metavar="LIST",
     )
-    counts: bool = param(False, "Numbers of images instead of shares of a row.")
-    labels: str | None = param(None, "Names of the classes, with commas.", metavar="LIST")
+    counts: bool = param(False, "Show numbers of images, not shares of each row.")
+    labels: str | None = param(None, "Names of the classes, separated by commas.", metavar="LIST")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         by_metric = details.of(records, self.metric, self.detail)

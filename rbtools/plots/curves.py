@@ -65,8 +65,8 @@ class Names(NamedTuple):
 class CurvesPlot(Drawing):
     """A line for each record: PR over gamma, ProbAcc over rho, accuracy over eps, and so on.
 
-    Shades are 95 % intervals, and bars the standard deviations of means (rb-rank --aggregate). Of more
-    than 16 records in a panel the median and the middle 80 % are shown.
+    Shades are 95 % intervals, and bars the standard deviations of means (rb-rank --aggregate). If a panel
+    has more than 16 records, their median and middle 80 % are shown.
 
     Needs a metric at two places or more: pr.*, probacc.*, an attack at several eps, a corruption at
     several severities, or train.history.
@@ -76,22 +76,20 @@ class CurvesPlot(Drawing):
 
     over: str = param(
         "gamma",
-        "Quantity along the axis; epoch draws the history of trainings.",
+        "Quantity along the horizontal axis; epoch draws the history of training runs.",
         choices=("gamma", "rho", "eps", "severity", "epoch"),
     )
     metric: str | None = param(
         None,
-        "Metrics with commas, globs among them, such as 'ge.pr.*'; with --over epoch what the history has,"
-        " such as loss,val_acc.  [default: pr.*, probacc.* ... as --over asks for]",
+        "Metrics and globs, separated by commas, such as 'ge.pr.*'; with --over epoch, fields of the history"
+        " such as loss,val_acc.  [default: pr.*, probacc.* ... depending on --over]",
         metavar="LIST",
     )
-    facet: str | None = param(
-        None, "Panels for groups of records that agree in these, such as dataset,arch.name.", metavar="LIST"
-    )
+    facet: str | None = param(None, "Panels for groups of records that share these fields.", metavar="LIST")
     right: str | None = param(
         None,
-        "Metrics with a separate axis on the right of each panel and dashed lines: with --over epoch"
-        " --metric wci the gap.",
+        "Metrics to draw as dashed lines with a separate axis on the right, such as the gap with --over epoch"
+        " --metric wci.",
         metavar="LIST",
     )
     same_scale: bool = param(False, "With --right: use the scale of the left axis.")

@@ -26,7 +26,7 @@ Correlations = tuple[list[str], list[str], "np.ndarray"]  # rows, columns, value
 class Heatmap(Drawing):
     """Rank correlations between metrics, from records or from the output of rb-corr.
 
-    Grey cells have none: one of the metrics has the same value in all records.
+    Grey cells have no correlation, because one of the metrics has the same value in all records.
 
     Needs two metrics or more in three records or more, or what rb-corr writes.
     """
@@ -35,12 +35,12 @@ class Heatmap(Drawing):
 
     metric: str = param(
         "*",
-        "Metrics and expressions with commas, globs among them; --rows, --cols for a part.",
+        "Metrics, globs and expressions, separated by commas; --rows and --cols choose a part of them.",
         metavar="EXPR",
     )
     rows: str | None = param(None, "Metrics of the rows.  [default: --metric]", metavar="EXPR")
     cols: str | None = param(None, "Metrics of the columns.  [default: --metric]", metavar="EXPR")
-    kind: str | None = param(None, "Which correlation.  [default: spearman]", choices=("spearman", "kendall"))
+    kind: str | None = param(None, "Rank correlation.  [default: spearman]", choices=("spearman", "kendall"))
 
     @staticmethod
     def adopt(line: dict[str, Any]) -> bool:

@@ -24,7 +24,7 @@ _BINS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram(Drawing):
-    """Histograms of metrics over records; several metrics share the bins.
+    """Histograms of metrics over records. Several metrics share the same bins.
 
     Needs one metric or more.
     """
@@ -33,7 +33,7 @@ class Histogram(Drawing):
 
     metric: str | None = param(
         None,
-        "Metrics and expressions with commas, globs among them.  [default: score, else the metric"
+        "Metrics, globs and expressions, separated by commas.  [default: score, else the metric that was"
         " evaluated last]",
         metavar="EXPR",
     )

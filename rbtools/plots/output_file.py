@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def output_param() -> Any:
     """The field of --output."""
-    text = "The file to write; its ending is the format."
+    text = "The file to write; its extension determines the format."
     return param(REQUIRED, text, metavar="FILE", flags=("--output", "-o"))
 
 

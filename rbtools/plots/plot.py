@@ -17,7 +17,7 @@ from rbtools.registry import Registry
 from rbtools.store import Store
 
 
-@shared.command(choose=PLOTS, lists="Print a line for each plot, what it shows and what it needs, and exit.")
+@shared.command(choose=PLOTS, lists="Print a line for each plot (what it shows and what it needs), and exit.")
 @shared.takes("typed", PlotOptions, "output", "where")
 @options.store_option
 @options.merging_sink_options
@@ -30,9 +30,9 @@ def main(
     source: shared.RecordSource,
     screen: shared.Terminal,
 ) -> int:
-    """Draw records: a figure as PNG, SVG or PDF, by the file's ending.
+    """Draw records as a figure: PNG, SVG or PDF, by the file extension.
 
-    Reads all records before it draws. The same records make the same file, to the byte.
+    Reads all records before it draws. The same records give the same file, byte for byte.
 
     \b
     Examples:
@@ -77,9 +77,9 @@ def _ending(output: str, endings: tuple[str, ...]) -> str | None:
 @shared.takes("typed", ContactSheet)
 @options.image_options
 def corruptions(typed: ContactSheet, work: shared.CommandContext) -> int:
-    """Draw one image of a data set under corruptions, one, several with commas, or all.
+    """Draw one image of a data set under one corruption, under a list with commas, or under all.
 
-    The image is the first that rb-corrupt evaluates, and is corrupted in the same way. No records are read.
+    The image is the first one that rb-corrupt evaluates, with the same corruption. No records are read.
 
     Needs no record and no metric: only a data set.
 

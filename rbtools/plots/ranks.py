@@ -26,11 +26,11 @@ _MARKED = 40  # the most records whose points are joined by a line
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks(Drawing):
-    """Metrics over records in order.
+    """Values of metrics over the records, in sorted order.
 
-    `view=shared`: all in the order of --by, which shows which metrics agree with it; over many records
-    points, with their running median. `view=own`: each metric in its own order. `view=changes`: the ranks
-    themselves, a line for each record from metric to metric.
+    `view=shared`: all metrics in the order of --by, to show which metrics agree with it; many records are
+    drawn as points with a running median. `view=own`: each metric in its own order. `view=changes`: the ranks
+    themselves, with a line for each record from metric to metric.
 
     With --join the sets of records are compared in one metric, such as the same architectures on several data
     sets: the rank of each in a set is drawn over its rank in the first.
@@ -42,19 +42,21 @@ class Ranks(Drawing):
 
     metric: str | None = param(
         None,
-        "Metrics and expressions with commas, globs among them.  [default: acc, and of the accuracies"
-        " that most records have the one evaluated last]",
+        "Metrics, globs and expressions, separated by commas.  [default: acc, and the last evaluated of the"
+        " accuracies that most records have]",
         metavar="EXPR",
     )
     by: str | None = param(
-        None, "What orders the records in view shared.  [default: the first of --metric]", metavar="EXPR"
+        None, "With --view shared: the metric to sort by.  [default: the first of --metric]", metavar="EXPR"
     )
-    view: str = param("shared", "Whose order, or how it changes.", choices=("shared", "own", "changes"))
+    view: str = param(
+        "shared", "One order for all metrics, own orders, or changes.", choices=("shared", "own", "changes")
+    )
 
     join: str | None = param(
-        None, "Join sets of records by this, such as arch.index, and rank them in each set.", metavar="EXPR"
+        None, "Join sets of records by this field (arch.index), and rank in each set.", metavar="EXPR"
     )
-    sets: str = param("dataset", "With --join: what the sets differ in.", metavar="EXPR")
+    sets: str = param("dataset", "With --join: the field that distinguishes the sets.", metavar="EXPR")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         names = self._names(records)

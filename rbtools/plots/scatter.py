@@ -48,18 +48,18 @@ class Scatter(Drawing):
     x: str = param("acc", "Metric or expression along the horizontal axis.", metavar="EXPR")
     y: str | None = param(
         None,
-        "Metric or expression along the vertical axis.  [default: score, else the metric evaluated last]",
+        "Metric or expression along the vertical axis.  [default: score, else the last evaluated metric]",
         metavar="EXPR",
     )
     colour: str | None = param(
-        None, "Metric or expression for the colour, or a text such as train.method.", metavar="EXPR"
+        None, "Metric, expression or text field (train.method) for the colour.", metavar="EXPR"
     )
     highlight: str | None = param(
-        None, "Condition of the records that are marked: 'live_kernel_params == 18'.", metavar="EXPR"
+        None, "Mark records that meet this condition: 'live_kernel_params == 18'.", metavar="EXPR"
     )
-    pareto: bool = param(False, "Mark the Pareto front: records that no other beats in both metrics.")
+    pareto: bool = param(False, "Mark the Pareto front: records that no other record beats in both.")
     neighbours: str | None = param(
-        None, "Index, name or string of an architecture whose neighbours are marked.", metavar="ARCH"
+        None, "Mark the neighbours of this architecture (index, name or string).", metavar="ARCH"
     )
     log_x: bool = param(False, "Logarithmic horizontal axis, for parameters and times.")
 

@@ -81,24 +81,24 @@ class Composed(Drawing):
 
     metric: str | None = param(
         None,
-        "Metrics of the score as rb-score takes them: names, globs and expressions with commas, each with"
-        " :WEIGHT and :lower or :higher.  [default: all that every record has]",
+        "Metrics of the score, as for rb-score: names, globs and expressions, separated by commas, each with"
+        " :WEIGHT and :lower or :higher.  [default: all metrics that every record has]",
         metavar="EXPR",
     )
-    preset: str | None = param(None, "The metrics of a preset of rb-score, such as prbench.", metavar="NAME")
+    preset: str | None = param(None, "Use the metrics of a preset of rb-score: prbench.", metavar="NAME")
     weightings: str | None = param(
         None,
-        "Names and weights, such as 'equal; robust: pgd20.8=3, pr.*=2; fast: seconds_per_epoch=5'. Metrics"
-        " not named have the weight of --metric, else 1. The six of PRBench's figure 6 are prbench."
-        "  [default: equal]",
+        "Weightings, with names and weights: 'equal; robust: pgd20.8=3, pr.*=2; fast: seconds_per_epoch=5'."
+        " Other metrics have the weight in --metric, else 1. prbench: the six weightings of PRBench's figure"
+        " 6.  [default: equal]",
         metavar="LIST",
     )
     group: str | None = param(
-        None, "Draw means over groups of records that agree in this, such as train.method.", metavar="EXPR"
+        None, "Draw means over groups of records that agree in this field: train.method.", metavar="EXPR"
     )
     within: str | None = param(
         None,
-        "Scale metrics inside groups that agree in these, such as dataset,arch.name.  [default: over all]",
+        "Scale in groups of records that agree in these fields: dataset,arch.name.  [default: over all]",
         metavar="LIST",
     )
     missing: str = param("refuse", "What to do with a record that lacks a metric.", choices=MISSING)

@@ -31,7 +31,7 @@ class Noise(Registered):
     laws: ClassVar[dict[str, str]]
 
     norm: str = param("linf", "The norm of the ball of radius --gamma.", choices=("linf", "l2"))
-    clip: bool = param(True, "Whether the noisy image is clipped to [0, 1].")
+    clip: bool = param(True, "Clip noisy images to [0, 1].")
 
     @property
     def stem(self) -> str:
@@ -129,8 +129,8 @@ class Uniform(Noise):
 
     truncate: bool = param(
         False,
-        "Draw uniformly from the part of the ball in [0, 1] instead of clipping: off (not in the text), on"
-        " (PRBench's code).",
+        "Draw uniformly from the part of the ball inside [0, 1], instead of clipping: off (not in the text),"
+        " on (PRBench's code).",
         optional=True,
     )
 

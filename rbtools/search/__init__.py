@@ -1,6 +1,6 @@
 """Neural architecture search: algorithms that query values of architectures, and never compute them.
 
-An algorithm is one file and one line here. `rbtools.search.driver` counts its queries.
+Each algorithm is one file and one line here. `rbtools.search.driver` counts its queries.
 """
 
 from __future__ import annotations

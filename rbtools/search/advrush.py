@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class AdvRush(DARTS):
     """AdvRush (Mok et al., ICCV 2021): DARTS with a penalty on the curvature of the loss.
 
-    After `warmup=50` epochs `gamma=0.01` times the penalty is added: the mean norm of the change of the
-    gradient of an image's loss when the image moves by `step_size=1.5` along the sign of that gradient. The
-    penalty has BatchNorm in eval mode, as in the authors' code, so that an image's loss depends on no other
-    image.
+    After `warmup=50` epochs `gamma=0.01` times the penalty is added. To compute it, each image is moved by
+    `step_size=1.5` along the sign of the gradient of its loss; the penalty is the mean norm of the change of
+    this gradient. As in the authors' code, BatchNorm is then in eval mode, so that an image's loss does not
+    depend on other images.
     """
 
     name: ClassVar[str] = "advrush"
@@ -30,10 +30,10 @@ class AdvRush(DARTS):
     gamma: float = param(0.01, "Weight of the penalty.", check="non-negative")
     factor: float = param(
         4.0,
-        "Factor of the penalty itself, as in the authors' code.",
+        "Further factor of the penalty, as in the authors' code.",
         check="positive",
     )
-    step_size: float = param(1.5, "Length of the move, in the images' own scale.", check="positive")
+    step_size: float = param(1.5, "Length of the step, for pixels in [0, 1].", check="positive")
 
     def architecture_loss(self, model: nn.Module, images: Tensor, labels: Tensor, epoch: int) -> Tensor:
         loss = super().architecture_loss(model, images, labels, epoch)
@@ -43,7 +43,7 @@ class AdvRush(DARTS):
 
 
 def curvature(model: nn.Module, images: Tensor, labels: Tensor, step: float) -> Tensor:
-    """The mean over images of |grad l(x + z) - grad l(x)|, z of length `step` along the sign of grad l(x).
+    """The mean over images of |grad l(x + z) - grad l(x)|, where z has length `step` along sign(grad l(x)).
 
     Moosavi-Dezfooli et al., CVPR 2019, equation 5. Differentiable in the model's parameters. Images are
     float32 (N, C, H, W) in [0, 1], `step` in their unit.

@@ -24,10 +24,10 @@ class Bananas(Algorithm):
     After `initial=10` random architectures, every round trains `networks=3` feed-forward networks on the path
     encoding of all known architectures, and queries the `per_round=10` best candidates by independent
     Thompson sampling. Candidates are one mutation away from the `parents=2` best architectures, or from the
-    next best if too few of those are new.
+    next best ones if too few of these candidates are new.
 
-    The networks predict the distance of a value to the best one seen, divided by the spread of all, plus 0.1:
-    the percentage error `loss=mape` needs a lower bound below every cost, and a search must not know the true
+    The networks predict the distance of a value to the best value seen, divided by the spread of all values,
+    plus 0.1. The percentage error `loss=mape` needs costs above 0, and a search must not know the true
     optimum of the table.
     """
 
@@ -35,15 +35,15 @@ class Bananas(Algorithm):
     heavy: ClassVar[bool] = True
 
     initial: int = param(10, "Random architectures at the beginning.", check="positive")
-    per_round: int = param(10, "Architectures queried in each round.", check="positive")
-    parents: int = param(2, "Best architectures to mutate.", check="positive")
+    per_round: int = param(10, "Architectures to query in each round.", check="positive")
+    parents: int = param(2, "Number of best architectures to mutate.", check="positive")
     candidates: int = param(100, "Mutations to choose from.", check="positive")
-    networks: int = param(3, "Networks of the ensemble.", check="positive")
-    layers: int = param(10, "Hidden layers of a network.", check="positive")
-    width: int = param(20, "Units of a hidden layer.", check="positive")
-    epochs: int = param(150, "Epochs that a network is trained.", check="positive")
+    networks: int = param(3, "Networks in the ensemble.", check="positive")
+    layers: int = param(10, "Hidden layers of each network.", check="positive")
+    width: int = param(20, "Units of each hidden layer.", check="positive")
+    epochs: int = param(150, "Training epochs of each network.", check="positive")
     lr: float = param(0.01, "Learning rate of Adam.", check="positive")
-    loss: str = param("mape", "Percentage or absolute error.", choices=("mape", "mae"))
+    loss: str = param("mape", "Loss: percentage error or absolute error.", choices=("mape", "mae"))
 
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         known: dict[Any, tuple[int, float]] = {}
@@ -71,7 +71,7 @@ class Bananas(Algorithm):
     def _candidates(
         self, field: SearchSpace, known: dict[Any, Any], finite: Sequence[tuple[int, float]], draws: RunDraws
     ) -> list[int]:
-        """New architectures one mutation from the best; random ones where there are too few of them."""
+        """New architectures one mutation from the best, filled up with random ones if there are too few."""
         candidates: dict[Any, int] = {}
         ranked = sorted(finite, key=lambda pair: -pair[1])
         for index, _ in ranked[: self.parents * PATIENCE]:
@@ -89,6 +89,6 @@ class Bananas(Algorithm):
 
 
 def _costs(values: Sequence[float]) -> list[float]:
-    """The distance of each value to the best, divided by the spread, plus a margin: in (0, 1 + margin]."""
+    """The distance of each value to the best value, divided by the spread, plus a margin; in (0, 1.1]."""
     best, spread = max(values), max(values) - min(values) or 1.0
     return [(best - value) / spread + MARGIN for value in values]

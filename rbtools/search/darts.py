@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DARTS(Algorithm):
-    """DARTS-V1 (Liu et al., ICLR 2019): a supernet, trained in its weights and its architecture by turns.
+    """DARTS-V1 (Liu et al., ICLR 2019): trains the weights and the architecture of a supernet in turn.
 
-    Half of the training images train the weights by SGD, the others the architecture parameters by Adam. The
-    cell gets the operation with the largest parameter on each edge. The settings are those of NAS-Bench-201's
-    own search.
+    The weights are trained by SGD on half of the training images, the architecture parameters by Adam on the
+    other half. The derived cell has the operation with the largest parameter on each edge. The settings are
+    those of the search in NAS-Bench-201.
     """
 
     name: ClassVar[str] = "darts"
@@ -27,13 +27,13 @@ class DARTS(Algorithm):
     loop: ClassVar[str] = "alternating"
 
     epochs: int = param(50, "Epochs of the search.", check="positive")
-    steps: int | None = param(None, "Most steps of an epoch.", check="positive")
-    batch_size: int = param(64, "Images in a step.", check="positive")
-    lr: float = param(0.025, "Learning rate of the weights; a cosine takes it to min.", check="positive")
-    lr_min: float = param(0.001, "Learning rate at the end.", check="non-negative")
-    momentum: float = param(0.9, "Nesterov momentum.", check="fraction")
+    steps: int | None = param(None, "Most steps per epoch.", check="positive")
+    batch_size: int = param(64, "Images per step.", check="positive")
+    lr: float = param(0.025, "First learning rate of the weights, before cosine decay.", check="positive")
+    lr_min: float = param(0.001, "Last learning rate of the weights.", check="non-negative")
+    momentum: float = param(0.9, "Nesterov momentum of SGD.", check="fraction")
     weight_decay: float = param(5e-4, "Weight decay of the weights.", check="non-negative")
-    clip: float = param(5.0, "Largest norm of the weights' gradient.", check="positive")
+    clip: float = param(5.0, "Clip the weights' gradient to this norm.", check="positive")
     arch_lr: float = param(3e-4, "Learning rate of the architecture parameters.", check="positive")
     arch_decay: float = param(1e-3, "Weight decay of the architecture parameters.", check="non-negative")
 

@@ -1,8 +1,8 @@
 """The accounting of a search: the queries of each run, their cost, and the end of the budget.
 
-An algorithm's `propose(field, draws)` is a generator. It yields a list of architectures that may be evaluated
-in parallel, and is sent their values, where higher is better; or it yields work for a `BatchEvaluator`, which
-is done for several runs at once, and is sent the result. It never ends by itself.
+An algorithm's `propose(field, draws)` is a generator that never ends by itself. It yields a list of
+architectures that may be evaluated in parallel, and is sent their values (higher is better). Or it yields
+work for a `BatchEvaluator`, which does the work of several runs at once, and is sent the result.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
 
 IDLE = 10_000
-"""Consecutive free proposals after which a run ends without further queries; see `patience`."""
+"""Most consecutive free proposals after which a run ends; see `patience`."""
 
 Value = tuple[float, ...] | None
-"""One number per objective, signed so that more is better; None where the evaluation failed."""
+"""One number per objective, signed so that more is better; None if the evaluation failed."""
 Values = Callable[[Sequence[int]], Mapping[Hashable, Value]]
-"""Indices -> the values of their keys."""
+"""Takes indices of architectures, and maps the keys of these architectures to their values."""
 
 
 class BatchEvaluator(Protocol):
-    """Work that is done for several runs at once, which is faster than one after another."""
+    """Work that is done for several runs at once, because this is faster than one run after another."""
 
     @classmethod
     def all(cls, works: Sequence[Any]) -> list[Any]:
-        """The result of each work, independent of the others."""
+        """The result of each work; it does not depend on the other works."""
 
 
 Proposals = Generator[Sequence[int] | BatchEvaluator, Any, None]
@@ -37,8 +37,8 @@ Proposals = Generator[Sequence[int] | BatchEvaluator, Any, None]
 class Algorithm:
     """A registered search algorithm.
 
-    many: it takes several objectives, and is sent tuples. heavy: it computes much itself. supernet: it
-    queries nothing, and derives a cell from a supernet.
+    many: whether it takes several objectives (and is sent tuples). heavy: whether it computes much itself.
+    supernet: whether it derives a cell from a supernet and makes no queries.
     """
 
     name: ClassVar[str]
@@ -54,7 +54,7 @@ class Algorithm:
 class Rules(NamedTuple):
     """The cost of queries, the number of objectives, and the seed of the runs.
 
-    A repeat is a query whose result this run knows.
+    A repeat is a query whose result is already known in the run.
     """
 
     budget: int
@@ -64,10 +64,10 @@ class Rules(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The history of one run. `log` has the charged queries in order, with their values.
+    """The history of one run. `log` contains the charged queries in order, with their values.
 
-    `new`: how many of them were new to the run; `free`: repeats that cost nothing; `ended`: "budget", "all
-    seen", or "nothing new" (it only proposed known architectures).
+    `new`: the number of these that were new to the run; `free`: the number of repeats that cost nothing;
+    `ended`: "budget", "all seen", or "nothing new" (only known architectures were proposed).
     """
 
     number: int
@@ -78,11 +78,11 @@ class Trace(NamedTuple):
 
 
 def patience(size: int) -> int:
-    """The consecutive free proposals that end a run over `size` architectures.
+    """The number of consecutive free proposals that ends a run over `size` architectures.
 
-    A hundred for each architecture: a class of isomorphic architectures is proposed in proportion to its
-    size, and a class of one member must still be reached. With a fixed limit, a hundred runs over a table of
-    ten would make a million useless proposals.
+    It is a hundred for each architecture: a class of isomorphic architectures is proposed in proportion to
+    its size, and a class with one member must still be reached. With a fixed limit, a hundred runs over a
+    table of ten architectures would make a million useless proposals.
     """
     return min(IDLE, max(100, 100 * size))
 
@@ -101,7 +101,7 @@ class SearchRun:
         self.pending: Any = next(self._proposals)
 
     def charge(self) -> dict[Hashable, int]:
-        """Charge the pending proposal, as far as the budget goes; the architectures to evaluate, by key."""
+        """Charge the pending proposal up to the budget. Returns the architectures to evaluate, by key."""
         self._asked, new = [], {}
         for index in self.pending:
             key = self.field.key(index)
@@ -119,7 +119,7 @@ class SearchRun:
         return new
 
     def answer(self, values: Mapping[Hashable, Value]) -> None:
-        """Send the values of the charged proposal; the run ends with the budget."""
+        """Send the values of the charged proposal. The run ends if the budget is spent."""
         self.known |= {key: values[key] for key in self._asked if key not in self.known}
         if len(self.charged) == self.rules.budget:
             self.ended = "budget"
@@ -146,10 +146,10 @@ class SearchRun:
 def search(
     algorithm: Algorithm, field: SearchSpace, values: Values, rules: Rules, runs: Sequence[int]
 ) -> list[Trace]:
-    """Run the algorithm for each of the run numbers; the runs advance in lockstep.
+    """Run the algorithm for each of the run numbers. The runs advance in lockstep.
 
-    An architecture that several of them need is evaluated once, and charged to each. A run does not depend on
-    the others: its random numbers belong to (seed, run number).
+    An architecture that several runs need is evaluated once, and charged to each run. A run does not depend
+    on the others: its random numbers depend on (seed, run number).
     """
     under_way = [SearchRun(algorithm, field, rules, number) for number in runs]
     while active := [run for run in under_way if not run.ended]:

@@ -17,14 +17,14 @@ from rbtools.search.search_space import SearchSpace
 class RegularizedEvolution(Algorithm):
     """Regularised evolution (Real et al., AAAI 2019): the oldest member is removed, not the worst.
 
-    The best of `sample=10` members, drawn with replacement, has a child with one operation changed, which
-    takes the place of the oldest of `population=30`.
+    In each step, `sample=10` members are drawn with replacement. The best of them gets a child with one
+    changed operation, which replaces the oldest of the `population=30` members.
     """
 
     name: ClassVar[str] = "evolution"
 
-    population: int = param(30, "Members at any time; the first ones are random.", check="positive")
-    sample: int = param(10, "Members that compete to have a child.", check="positive")
+    population: int = param(30, "Size of the population; its first members are random.", check="positive")
+    sample: int = param(10, "Members to draw; the best of them gets a child.", check="positive")
 
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         first = [field.sample(draws) for _ in range(self.population)]

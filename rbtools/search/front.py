@@ -10,11 +10,11 @@ from rbtools.scoring import rank_order
 
 T = TypeVar("T")
 Point = tuple[float, ...]
-"""One number an objective, more being better."""
+"""One number for each objective; more is better."""
 
 
 def front(items: Sequence[T], point: Callable[[T], Point]) -> list[T]:
-    """The items whose points no other dominates, in their order; of equal points the first."""
+    """The items whose points no other point dominates, in their order; only the first of equal points."""
     points = [point(item) for item in items]
     if points and len(points[0]) == 1:  # without sorting: a run with one objective may have many points
         return [max(items, key=point)]
@@ -36,9 +36,9 @@ def scaled(points: Sequence[Point], low: Point, high: Point) -> list[Point]:
 
 
 def hypervolume(points: Sequence[Point]) -> float:
-    """The volume between the origin and the points; points with a negative number are ignored.
+    """The volume between the origin and the points. Points with a negative number are ignored.
 
-    By slicing along the last objective (Zitzler): exact, and fast for the few points of a front.
+    Computed by slicing along the last objective (Zitzler): exact, and fast for the few points of a front.
     """
     nondominated = front([point for point in points if min(point) >= 0], tuple)
     if not nondominated:

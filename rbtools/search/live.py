@@ -1,6 +1,6 @@
-"""What evaluates architectures when they are queried: the user's pipe (`--live`), or a measure (`--measure`).
+"""Evaluation of queried architectures, by the user's pipe (`--live`) or by a measure (`--measure`).
 
-Only a command line given by the user is ever run.
+Only a command line that the user gave is ever run.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _POLL_SECONDS = 0.5
 class LivePipe:
     """A command line that takes records and returns them with results, in their order.
 
-    `run.placement.jobs` of them work at once, each for at most `seconds` a record (None: as long as it
-    takes). They also use the store of the run (`RB_STORE`).
+    `run.placement.jobs` processes run it at once, each for at most `seconds` per record (None: no limit).
+    They also use the store of the run (`RB_STORE`).
     """
 
     command: str
@@ -44,7 +44,7 @@ class LivePipe:
     seconds: float | None = None
 
     def __call__(self, records: Sequence[Record]) -> list[Record]:
-        """The output for each record, in order; without output, the record with an `error`."""
+        """The output for each record, in order. If there is no output, the record with an `error`."""
         jobs = min(max(self.run.placement.jobs, 1), len(records))
         shares = [records[start::jobs] for start in range(jobs)]
         store = self.run.store.folder
@@ -98,7 +98,7 @@ class LivePipe:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the shell and all that it started."""
+    """End the shell and all processes that it started."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -106,7 +106,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def measuring(metric: str, run: Run, warn: Callable[[str], object]) -> Iterator[Work]:
-    """The work that measures this metric; its processes run as long as the context."""
+    """The work that measures this metric. Its processes run until the context ends."""
     job = request_of(metric, warn)
     with engine_for([job], run) as engine:
 
@@ -121,9 +121,9 @@ def measuring(metric: str, run: Run, warn: Callable[[str], object]) -> Iterator[
 
 
 def request_of(metric: str, warn: Callable[[str], object]) -> MeasureJob:
-    """The request to rb-measure that gives this metric, with defaults for what the name leaves out.
+    """The request to rb-measure that gives this metric, with defaults for settings that the name leaves out.
 
-    Raises UsageError for a name that begins with no measure.
+    Raises UsageError if the name does not begin with a measure.
     """
     from rbtools.jobs.measurement import BY_GRADIENT, MeasureJob, perturbing
 

@@ -14,18 +14,18 @@ from rbtools.search.search_space import SearchSpace
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalSearch(Algorithm):
-    """Local search (White et al., UAI 2021): the neighbours of the best architecture, in random order.
+    """Local search (White et al., UAI 2021): queries neighbours of the best architecture, in random order.
 
-    It begins with the best of `starts=10` random architectures. When all neighbours are known it moves to the
-    best one that is better, with `move=first` to the first one that is better. At a local optimum it restarts
-    from new random architectures; earlier findings still count.
+    It begins with the best of `starts=10` random architectures. After it has queried all neighbours, it moves
+    to the best of them if that is better; with `move=first` it moves to the first better one that it finds.
+    At a local optimum it restarts from new random architectures; earlier results still count.
     """
 
     name: ClassVar[str] = "local"
 
     starts: int = param(10, "Random architectures at the beginning.", check="positive")
     restarts: int = param(1, "Random architectures after a local optimum.", check="positive")
-    move: str = param("best", "When to move to a better neighbour.", choices=("best", "first"))
+    move: str = param("best", "Move to the best or the first better neighbour.", choices=("best", "first"))
 
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         count = self.starts
@@ -43,7 +43,7 @@ class LocalSearch(Algorithm):
     def _better(
         self, field: SearchSpace, index: int, value: float, draws: RunDraws
     ) -> Generator[Sequence[int], Any, tuple[float, int] | None]:
-        """The better neighbour to move to, with its value; None at a local optimum."""
+        """The better neighbour to move to and its value; None at a local optimum."""
         near = draws.shuffled(field.neighbours(index))
         if self.move == "best":
             values = (yield near) if near else []

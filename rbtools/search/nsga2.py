@@ -22,15 +22,15 @@ FAILED = 1e30  # a finite value, because pymoo sorts finite numbers only
 class NSGA2(Algorithm):
     """NSGA-II (Deb et al., 2002) for several objectives, by pymoo (pip install 'rbtools[search]').
 
-    A cell is six choices among five operations: two parents are mixed edge by edge with probability
-    `crossover=0.9`, and the operation of each edge changes with probability `mutation`. A child that a table
-    lacks is replaced by the nearest cell of the table.
+    A cell consists of six choices among five operations. Two parents are mixed edge by edge with probability
+    `crossover=0.9`, and the operation of each edge changes with probability `mutation`. If the table lacks a
+    child, the nearest cell of the table replaces it.
     """
 
     name: ClassVar[str] = "nsga2"
     many: ClassVar[bool] = True
 
-    population: int = param(20, "Architectures in a generation.", check="positive")
+    population: int = param(20, "Architectures in each generation.", check="positive")
     crossover: float = param(0.9, "Probability that two parents are mixed.", check="fraction")
     mutation: float = param(0.17, "Probability that the operation of an edge changes.", check="fraction")
 
@@ -38,7 +38,7 @@ class NSGA2(Algorithm):
         if not isinstance(field, CellSpace):
             field.neighbours(0)  # this raises RbError for other spaces, which have no edges to mix
             return
-        while True:  # restart when crossover and mutation find nothing new
+        while True:  # restart if crossover and mutation find nothing new
             yield from self._generations(field, draws)
 
     def _generations(self, field: CellSpace, draws: RunDraws) -> Proposals:
@@ -66,7 +66,7 @@ class NSGA2(Algorithm):
             values, children = None, algorithm.ask()
 
     def _algorithm(self, cells: Sequence[Sequence[int]], draws: RunDraws) -> Any:
-        """pymoo's algorithm, whose first generation is these cells."""
+        """pymoo's algorithm with these cells as the first generation."""
         try:
             from pymoo.algorithms.moo.nsga2 import NSGA2 as Algorithm
             from pymoo.config import Config

@@ -20,12 +20,12 @@ class SearchObjective(NamedTuple):
     expression: expr.Expression
 
     def of(self, record: Mapping[str, Any]) -> float | None:
-        """Its value, None if that is no finite number. Raises expr.MissingName or RbError."""
+        """The value in a record; None if it is not a finite number. Raises expr.MissingName or RbError."""
         value = self.expression(record)
         return float(value) if is_number(value) and math.isfinite(value) else None
 
     def upward(self, value: float) -> float:
-        """The value, negated if lower is better, so that more is better; its own inverse."""
+        """The value, negated if lower is better, so that more is better. The function is its own inverse."""
         return value if self.higher else -value
 
     @property
@@ -34,9 +34,9 @@ class SearchObjective(NamedTuple):
 
 
 def objectives(texts: Sequence[str]) -> tuple[SearchObjective, ...]:
-    """Parse `EXPR[:lower|higher]`, several with commas; the default direction is the metric's own.
+    """Parse a list of `EXPR[:lower|higher]` with commas. The default direction is that of the metric.
 
-    Raises UsageError for none, a duplicate, or an expression that does not parse.
+    Raises UsageError if there is none, a duplicate, or an expression that cannot be parsed.
     """
     parsed: dict[str, SearchObjective] = {}
     for piece in [piece for text in texts for piece in expr.items(text)]:
@@ -46,7 +46,7 @@ def objectives(texts: Sequence[str]) -> tuple[SearchObjective, ...]:
         except RbError as wrong:
             raise UsageError(f"--objective: {wrong}") from None
         if text in parsed:
-            raise UsageError(f"--objective names '{text}' twice. Name it once.")
+            raise UsageError(f"--objective contains '{text}' twice. Give it once.")
         parsed[text] = SearchObjective(text, higher, compiled)
     if not parsed:
         raise UsageError("--objective is missing. Expected a metric such as pgd20.8, or an expression.")

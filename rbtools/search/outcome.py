@@ -1,4 +1,4 @@
-"""The records that a search writes: the architectures found, and the field `search` that describes it."""
+"""The records that a search writes: the best architectures, with the field `search` about the search."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Record = dict[str, Any]
 class Searched(NamedTuple):
     """A finished search.
 
-    `tables` are those to look the findings up in, by name ("table" for the one that was searched).
+    `tables` maps names to the tables to look results up in ("table" is the table that was searched).
     """
 
     algorithm: Algorithm
@@ -37,7 +37,7 @@ class Searched(NamedTuple):
         return self.source.field
 
     def record(self, arch: int, found: Record) -> Record:
-        """The record of an architecture; `search` has the settings, the cost, and what was `found`."""
+        """The record of an architecture. Its `search` contains settings, cost and what was `found`."""
         about = {
             "algorithm": self.algorithm.name,
             "version": self.algorithm.version,
@@ -54,9 +54,9 @@ class Searched(NamedTuple):
 
 
 def summed_up(done: Searched) -> list[Record]:
-    """One record with the best of all runs and, in its `search`, a summary of the runs.
+    """One record with the best architecture of all runs and, in its `search`, a summary of the runs.
 
-    With several objectives one record for each point of the front over all runs.
+    With several objectives, one record for each point of the front over all runs.
     """
     if len(done.objectives) > 1:
         return _front(done)
@@ -85,7 +85,7 @@ def summed_up(done: Searched) -> list[Record]:
 
 
 def each(done: Searched) -> list[Record]:
-    """The result of each run: one record, with several objectives one for each point of its front."""
+    """The result of each run: one record, or with several objectives one for each point of its front."""
     records = []
     for trace in done.traces:
         more: Record = {"queries": _cost(trace)}
@@ -118,7 +118,7 @@ def _cost(trace: Trace) -> Record:
 
 
 def _placed(done: Searched, index: int, values: Sequence[float]) -> Record:
-    """The queried architecture, and its values."""
+    """The queried architecture and its values."""
     pairs = zip(done.objectives, values, strict=True)
     return {
         "found": done.field.name(index),
@@ -144,14 +144,14 @@ def _looked_up(done: Searched, indices: list[int]) -> Record:
 
 
 def _columns(table: ResultTable, entries: Iterable[TableEntry | None]) -> dict[str, list[float]]:
-    """The values of each metric that one of these entries of the table has."""
+    """Map each metric in these entries of the table to its values."""
     known = [entry.metrics for entry in entries if entry is not None]
     columns = {name: [metrics[name] for metrics in known if name in metrics] for name in table.names}
     return {name: values for name, values in columns.items() if values}
 
 
 def _reached(done: Searched, reached: Sequence[Sequence[float]]) -> Record:
-    """The values of the runs for the one objective; with a table, its optimum and their gap to it."""
+    """The values of the runs for a single objective; with a table, also its optimum and the gaps to it."""
     (objective,) = done.objectives
     values = [objective.upward(value) for (value,) in reached]
     section: Record = {"objective": summary.spread(values)}
@@ -190,7 +190,7 @@ def _front(done: Searched) -> list[Record]:
 def _covered(done: Searched) -> Record:
     """The hypervolume of each run's front relative to that of the whole table, and its growth.
 
-    Objectives are scaled from the worst to the best value of the table; without a table, of all queries.
+    Objectives are scaled from the worst to the best value in the table; without a table, in all queries.
     """
     known = done.source.known
     met = [success.values for trace in done.traces for success in summary.successes(trace)]
@@ -208,7 +208,7 @@ def _covered(done: Searched) -> Record:
 
 
 def _growth(trace: Trace, low: front.Point, high: front.Point, whole: float, budget: int) -> list[float]:
-    """The share of the hypervolume after each query; a run that ended early keeps its last."""
+    """The share of the hypervolume after each query. A run that ended early keeps its last share."""
     points: list[front.Point] = []
     row = [0.0]
     for _, value in trace.log:

@@ -1,4 +1,4 @@
-"""The runs of a search over a table, spread over processes in shares that do not depend on their number."""
+"""The runs of a search over a table, divided among processes. The shares do not depend on their number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARE = 10
 
 @dataclass(frozen=True)
 class RunsCall(Call):
-    """Some runs of a search, by number, as a call; `known` has the values of the whole table."""
+    """Some runs of a search, by number, as a call. `known` contains the values of the whole table."""
 
     algorithm: driver.Algorithm
     field: SearchSpace
@@ -31,7 +31,7 @@ class RunsCall(Call):
 
 
 def search(call: RunsCall, run: Run) -> list[driver.Trace]:
-    """The traces of the runs of a call, made in `run.placement.jobs` processes; in this one if that is 1."""
+    """The traces of the runs of a call, made in `run.placement.jobs` processes (1: in this process)."""
     runs = call.runs
     shares = [
         dataclasses.replace(call, runs=runs[start : start + SHARE]) for start in range(0, len(runs), SHARE)

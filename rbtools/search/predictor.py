@@ -1,9 +1,9 @@
 """The predictor of BANANAS (White, Neiswanger and Savani, AAAI 2021): an ensemble of feed-forward networks on
 the path encoding of NAS-Bench-201's cells.
 
-Many small networks, also of several runs, are trained together: one after another their time would be call
-overhead. A network's numbers do not depend on the others, since numpy multiplies stacked matrices one
-by one.
+Many small networks, also of several runs, are trained together: one after another, most of the time would be
+call overhead. The numbers of a network do not depend on the others, because numpy multiplies stacked matrices
+one by one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SIDE_BY_SIDE = 10  # ensembles trained at once; more would exceed the caches
 def features(ops: Sequence[int]) -> list[int]:
     """The features of a cell: the sequences of operations along its paths.
 
-    The two paths of two edges share their features, so a cell has three or four of them.
+    The two paths with two edges share their features, so a cell has three or four features.
     """
     indices = set()
     for path in PATHS:
@@ -48,7 +48,7 @@ def features(ops: Sequence[int]) -> list[int]:
 
 
 class FittedPredictor(NamedTuple):
-    """Train an ensemble on cells (the features of each) and costs in (0, 1], and predict others.
+    """Trains an ensemble on cells (their features) and costs in (0, 1], and predicts the costs of others.
 
     Implements `rbtools.search.driver.BatchEvaluator`: returns an array (networks, cells to predict).
     """
@@ -81,7 +81,7 @@ def encoded(cells: Sequence[Sequence[int]]) -> Array:
 
 
 def _fitted(works: Sequence[FittedPredictor]) -> list[Array]:
-    """The predictions of works of the same settings and number of cells."""
+    """The predictions of works that have the same settings and number of cells."""
     settings, count = works[0].settings, len(works[0].cells)
     chances = [np.random.RandomState(work.seed) for work in works]
     networks = _Networks(settings, chances)
@@ -106,8 +106,8 @@ def _fitted(works: Sequence[FittedPredictor]) -> list[Array]:
 class _Networks:
     """Feed-forward networks with ReLU and one output, trained by Adam.
 
-    The parameters of a network are one row, so that Adam is a few operations over all of them; weights and
-    biases are views of it. Glorot uniform initialisation, biases 0.
+    The parameters of each network are one row, so that Adam is a few operations over all networks. Weights
+    and biases are views of the row. Glorot uniform initialisation, biases 0.
     """
 
     def __init__(self, settings: Bananas, chances: Sequence[Any]) -> None:
@@ -136,7 +136,7 @@ class _Networks:
         return weights, biases
 
     def outputs(self, inputs: Array) -> Array:
-        """(networks, rows, 155) -> (networks, rows)."""
+        """The outputs (networks, rows) for inputs (networks, rows, 155)."""
         outputs: Array = self._forward(inputs)[-1][:, :, 0]
         return outputs
 

@@ -1,4 +1,4 @@
-"""A table of results by architecture, for a search to query and for a report to look up."""
+"""A table of results by architecture. A search queries it, and a report looks up results in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KIND = ("dataset", "train.method", "train.epochs", "arch.channels", "arch.cells
 class TableEntry:
     """All records of one architecture (or of a class of isomorphic ones).
 
-    text: of the first record. samples: the metrics of each record; reached: the values of each objective.
+    text: that of the first record. samples: the metrics of each record; reached: the values per objective.
     """
 
     text: bytes
@@ -36,7 +36,7 @@ class TableEntry:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The mean of each metric; read when all records are there."""
+        """The mean of each metric; to be read after all records were added."""
         columns: dict[str, list[float]] = {}
         for name, value in chain.from_iterable(sample.items() for sample in self.samples):
             if value is not None:
@@ -44,7 +44,7 @@ class TableEntry:
         return {name: _mean(values) for name, values in columns.items()}
 
     def record(self) -> dict[str, Any]:
-        """Its record; if several were averaged, the first one with the means as its metrics."""
+        """The record; if several were averaged, the first record with the means as its metrics."""
         record = parse_again(self.text)
         if len(self.samples) == 1:
             return record
@@ -65,8 +65,8 @@ class ResultTable:
     """Results by architecture: `add` the records, `check`, and then read.
 
     Several records of one architecture are averaged, metric by metric. With `share`, isomorphic cells are one
-    architecture. `names` has all metrics in the order of their first occurrence; `lacking` counts records
-    without a value of an objective.
+    architecture. `names` contains all metrics in the order of their first occurrence. `lacking` is the number
+    of records without a value of an objective.
     """
 
     def __init__(self, objectives: Sequence[SearchObjective] = (), *, share: bool = True) -> None:
@@ -79,7 +79,7 @@ class ResultTable:
         self._missing: tuple[RbError, Record] | None = None
 
     def add(self, record: Record, text: bytes) -> None:
-        """Add a record. Raises RbError for an invalid architecture, or one of another space."""
+        """Add a record. Raises RbError if its architecture is invalid or of another space."""
         kind = _kind(record)
         key = self._key(record["arch"])
         self._kinds[kind] += 1
@@ -109,8 +109,8 @@ class ResultTable:
             self._space = space
         if space != self._space:
             raise RbError(
-                f"has an architecture of the space {space}, and those before it are of {self._space}. A"
-                " search needs one space: choose with --where \"arch.space == '...'\"."
+                f"has an architecture of the space {space}, but earlier ones are of {self._space}. A search"
+                " needs one space: choose with --where \"arch.space == '...'\"."
             )
         if space == nasbench201.NASBench201.name:
             return self._cell(nasbench201.index_by_ops()[nasbench201.ops_of(arch)])
@@ -159,8 +159,8 @@ class ResultTable:
 
     @cached_property
     def known(self) -> dict[Hashable, tuple[float, ...]]:
-        """Key -> its values, signed so that more is better; of those that have a value of every objective, in
-        the order of the table."""
+        """Map the keys of architectures that have a value of every objective, in the order of the table, to
+        their values, signed so that more is better."""
         return {
             key: tuple(
                 objective.upward(_mean(values))
@@ -186,7 +186,7 @@ class ResultTable:
         return self._cell(index) if isinstance(field, CellSpace) else field.key(index)
 
     def averaged(self) -> list[TableEntry]:
-        """The architectures that have several records."""
+        """The entries of architectures that have several records."""
         return [entry for entry in self.results.values() if len(entry.samples) > 1]
 
 

@@ -1,4 +1,4 @@
-"""The random numbers of one run of a search: they depend on (seed, run) only."""
+"""The random numbers of one run of a search: they depend only on (seed, run)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 class RunDraws:
     """Random numbers of run number `run` under `seed`.
 
-    All come from `random()`, the one method whose sequence Python promises never to change.
+    All numbers come from `random()`, the only method whose sequence Python promises never to change.
     """
 
     def __init__(self, seed: int, run: int) -> None:

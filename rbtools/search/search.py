@@ -35,39 +35,39 @@ class SearchOptions:
 
     objective: tuple[str, ...] = param(
         (),
-        "What to optimise: a metric, or an expression such as 'mean(fgsm.*, pgd20.*)'; several with commas.",
+        "Objectives, separated by commas: metrics, or expressions such as 'mean(fgsm.*, pgd20.*)'.",
         metavar="EXPR[:lower|higher]",
     )
-    budget: int = param(150, "Queries of a run.", bounds="[1, inf)")
+    budget: int = param(150, "Number of queries in each run.", bounds="[1, inf)")
     runs: int | None = param(
-        None, "Independent repetitions.  [default: 100 in a table, 1 live]", bounds="[1, inf)"
+        None, "Number of independent runs.  [default: 100 in a table, 1 live]", bounds="[1, inf)"
     )
     charge_repeats: bool = param(
         False,
-        "Charge repeated queries of an architecture.  [default: they are free]",
+        "Count repeated queries of an architecture towards the budget.  [default: they are free]",
         flags=("--charge-repeats",),
     )
-    table: tuple[str, ...] = param((), "Records to search in, like FILE.", metavar="FILE")
+    table: tuple[str, ...] = param((), "Records to search in, the same as FILE.", metavar="FILE")
     report_table: tuple[str, ...] = param(
-        (), "Also look the findings up in these records, such as those of another data set.", metavar="FILE"
+        (), "Also look up the results in these records, such as those of another data set.", metavar="FILE"
     )
     where: str | None = where_param()
-    share: bool = param(True, "Treat isomorphic architectures as one, with one result.")
+    share: bool = param(True, "Treat isomorphic architectures as the same architecture.")
     live: str | None = param(
         None, "Evaluate architectures with this pipe: 'rb-train ... | rb-attack ...'.", metavar="COMMAND"
     )
     measure: str | None = param(
         None,
-        "Search without training, by a measure of freshly initialised networks: ntk.robust.fro.pgd.8, naswot"
-        " ...; --objective is then this metric.",
+        "Search without training, by a measure of freshly initialised networks, such as ntk.robust.fro.pgd.8"
+        " or naswot. It replaces --objective.",
         metavar="METRIC",
     )
     time_limit: float | None = param(
-        None, "Seconds that the pipe of --live may take for an architecture.", bounds="(0, inf)"
+        None, "Most seconds for an architecture in the pipe of --live.", bounds="(0, inf)"
     )
-    channels: int | None = param(None, "Live: width of the networks.  [default: 16]", bounds="[1, inf)")
-    cells: int | None = param(None, "Live: cells of a stage.  [default: 5]", bounds="[1, inf)")
-    each: bool = param(False, "Write the result of each run, not a summary of all.", flags=("--each",))
+    channels: int | None = param(None, "With --live: network width.  [default: 16]", bounds="[1, inf)")
+    cells: int | None = param(None, "With --live: cells per stage.  [default: 5]", bounds="[1, inf)")
+    each: bool = param(False, "Write the result of each run, not a summary.", flags=("--each",))
     shown: str | None = param(
         None, "Columns of the table: names and globs.", metavar="LIST", flags=("--metric", "--metrics")
     )
@@ -88,16 +88,16 @@ def main(
     """Search a table of results, or live, for the best architecture.
 
     Every run queries architectures until its budget is spent. The output is the record of the best
-    architecture found, with "search": for every metric the mean, spread and 95 % interval over the findings
-    of all runs, the incumbent after each query, and the gap to the optimum. With several objectives it is the
-    Pareto front, a record for each point.
+    architecture that was found. Its field "search" contains, for every metric, the mean, standard deviation
+    and 95 % interval over the results of all runs, the best value after each query, and the gap to the
+    optimum. With several objectives the output is the Pareto front, with a record for each point.
 
     With --live each new architecture goes through the given pipe, --jobs of them at once, and earlier results
-    are taken from the store. Only a command line can name such a pipe. With --measure, freshly initialised
-    networks are measured on --dataset, and the findings are looked up in --table.
+    are taken from the store. Such a pipe can be given only on the command line. With --measure, freshly
+    initialised networks are measured on --dataset, and the results are looked up in --table.
 
-    darts, advrush and nasi query no architectures: they derive a cell from a supernet on --dataset, which is
-    looked up in --table and --report-table. Each of --runs has the next seed.
+    darts, advrush and nasi do not query architectures: they derive a cell from a supernet on --dataset, and
+    look it up in --table and --report-table. Each run uses the next seed.
 
     \b
     Examples:
@@ -133,21 +133,21 @@ class SearchCommand:
         if len(self.wanted) > 1 and not algorithm.many:
             first, second, *_ = self.wanted
             raise UsageError(
-                f"rb-search {algorithm.name} takes one objective, and there are {len(self.wanted)}. Make one"
-                f" of them, such as 'mean({first.text}, {second.text})', or use rb-search nsga2."
+                f"rb-search {algorithm.name} takes one objective, but {len(self.wanted)} are given. Combine"
+                f" them, such as 'mean({first.text}, {second.text})', or use rb-search nsga2."
             )
         seed = self.run.settings.seed
         charged = Rules(options.budget, options.charge_repeats, len(self.wanted), seed)
         self.rules = Rules(1, seed=seed) if algorithm.supernet else charged
 
     def __call__(self) -> int:
-        """Search in the way that the algorithm and the options say; the exit status."""
+        """Search as the algorithm and the options say. Returns the exit status."""
         options = self.options
         if self.algorithm.supernet:
             return self.derive()
         if options.measure is not None:
             if options.live is not None or options.time_limit is not None:
-                raise UsageError("Both --measure and --live say how to evaluate. Give one of them.")
+                raise UsageError("--measure and --live are two ways to evaluate. Give one of them.")
             from rbtools.search.live import measuring
 
             with measuring(options.measure, self.run, self.screen.warn) as work:
@@ -157,7 +157,7 @@ class SearchCommand:
 
             return self.evaluate(LivePipe(options.live, self.run, options.time_limit))
         if options.time_limit is not None:
-            raise UsageError("--time-limit is for the pipe of --live, and there is none.")
+            raise UsageError("--time-limit is for the pipe of --live, but --live is not given.")
         return self.look_up()
 
     def look_up(self) -> int:
@@ -179,11 +179,11 @@ class SearchCommand:
         return self._finish(table, traces, tables)
 
     def evaluate(self, work: Work) -> int:
-        """Search, with `work` for values that are not known yet."""
+        """Search; `work` computes values that are not known yet."""
         if self.source.files:
             raise UsageError(
-                "FILE is a table to search in, but --live or --measure evaluates. Name tables to look the"
-                " findings up in with --table."
+                "FILE is a table to search in, but --live or --measure evaluates. To look up the results in"
+                " a table, use --table."
             )
         tables = self._tables((*self.options.table, *self.options.report_table))
         source = Live(self.wanted, work, self._space(), share=self.options.share)
@@ -202,7 +202,7 @@ class SearchCommand:
             if getattr(self.options, option) is not None:
                 flag = f"--{option.replace('_', '-')}"
                 raise UsageError(
-                    f"rb-search {self.algorithm.name} queries no architectures: leave out {flag}."
+                    f"rb-search {self.algorithm.name} does not query architectures: leave out {flag}."
                 )
         files = (*self.source.files, *self.options.table)
         if self.wanted and not files:
@@ -231,7 +231,7 @@ class SearchCommand:
         return cast("NASBench201", space)
 
     def _with_jobs(self) -> Run:
-        """The run; without --jobs, with a process per core if the algorithm computes much itself."""
+        """The run. Without --jobs, it uses a process per core if the algorithm computes much itself."""
         from rbtools.execution import cores
 
         call = calls.current()
@@ -240,13 +240,13 @@ class SearchCommand:
         return self.run if alone else self.run.changed(jobs=cores.count())
 
     def _tables(self, files: Sequence[str]) -> dict[str, ResultTable]:
-        """Tables to look findings up in, by their names."""
+        """Map the names of tables to look results up in to the tables."""
         return {name: self._read((name,), ())[0] for name in files}
 
     def _read(
         self, files: Sequence[str], wanted: Sequence[SearchObjective], *, allow_empty: bool = True
     ) -> tuple[ResultTable, RecordReader]:
-        """The records of these files as a table. Raises UsageError where it cannot be searched."""
+        """The records of these files as a table. Raises UsageError if it cannot be searched."""
         source = dataclasses.replace(self.source, files=tuple(files), allow_empty=allow_empty)
         reading = RecordReader(source, self.screen, self.output)
         table = ResultTable(wanted, share=self.options.share)
@@ -263,9 +263,9 @@ class SearchCommand:
         return table, reading
 
     def _chosen(self, lines: Iterator[Line]) -> Iterator[Line]:
-        """The lines for which --where holds; it does not for a record that lacks one of its names.
+        """The lines for which --where holds. It does not hold for a record that lacks one of its names.
 
-        Raises UsageError where the condition fits no record.
+        Raises UsageError if the condition holds for no record.
         """
         if self.options.where is None:
             yield from lines
@@ -293,7 +293,7 @@ class SearchCommand:
         tables: Mapping[str, ResultTable],
         cells: Sequence[Record] = (),
     ) -> int:
-        """Report and write what was found; cells: those that a differentiable search derived."""
+        """Report and write the results. cells: the cells that a differentiable search derived."""
         done = outcome.Searched(self.algorithm, self.wanted, self.rules, source, traces, tables)
         if cells:
             records = outcome.derived(done, cells)

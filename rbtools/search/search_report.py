@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 
 def print_summary(done: Searched, screen: Terminal) -> None:
-    """Report what was searched, what is missing or averaged, and a budget beyond the table."""
+    """Report what was searched, what is missing or averaged, and whether the budget exceeds the table."""
     field, size = done.field, counted(done.field.size, "architecture")
     wanted = " and ".join(f"{one.text} ({one.direction} is better)" for one in done.objectives)
     if done.source.known is None:
@@ -31,7 +31,7 @@ def print_summary(done: Searched, screen: Terminal) -> None:
     if field.size < field.of_space:
         screen.say(
             f"{field.of_space - field.size} of {field.of_space} architectures of the space are missing; the"
-            " search goes on over those there."
+            " search uses the others."
         )
     searched = done.tables["table"]
     if searched.lacking:
@@ -108,7 +108,7 @@ def _ranked(done: Searched, records: list[Record], shown: str | None) -> table.T
 
 
 def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
-    """Mean (with its interval), spread and optimum of the objective and of every metric, table by table."""
+    """Mean (with interval), standard deviation and optimum of the objective and all metrics in each table."""
     key = done.objectives[0].text
     tables = section["looked_up"] or {"table": {"metrics": {}, "optima": {}}}
     known = [key, *(metric for one in tables.values() for metric in one["metrics"])]
@@ -136,7 +136,7 @@ def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
 
 
 def _chosen(text: str | None, known: list[str]) -> list[str]:
-    """The metrics that --metric names; without it all."""
+    """The metrics in --metric; without it, all metrics."""
     try:
         return known if text is None else expr.select(known, text)
     except RbError as wrong:

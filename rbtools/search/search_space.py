@@ -1,4 +1,4 @@
-"""The architectures that a search may query, which have a result, and their neighbours."""
+"""The architectures that a search may query (those with a result), and their neighbours."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rbtools.spaces import nasbench201
 class SearchSpace:
     """Architectures by number: any list of them, without neighbours and operations.
 
-    Those with one `key` share a result. `indices` are available, and only these are returned. `size` is how
-    many different keys they have, `of_space` how many there would be if none were missing.
+    Architectures with the same `key` share a result. `indices` are the available architectures; only these
+    are returned. `size` is the number of their different keys, `of_space` the number if none were missing.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -29,24 +29,24 @@ class SearchSpace:
         return draws.choice(self.indices)
 
     def mutate(self, index: int, draws: RunDraws) -> int:
-        """A random neighbour; if there is none, any architecture."""
+        """A random neighbour; a random architecture if there is no neighbour."""
         near = self.neighbours(index)
         return draws.choice(near) if near else self.sample(draws)
 
     def key(self, index: int) -> Hashable:
-        """The key of its result."""
+        """The key of the architecture's result."""
         return self.keys[index]
 
     def name(self, index: int) -> str:
-        """Its name in messages."""
+        """The name of the architecture in messages."""
         return str(self.keys[index])
 
     def neighbours(self, index: int) -> list[int]:
-        """The architectures one small change away. Raises RbError in a space that has none."""
+        """The architectures one small change away. Raises RbError if the space does not define neighbours."""
         raise self._lacking(index, "neighbours: they are defined in")
 
     def ops(self, index: int) -> tuple[int, ...]:
-        """The operations on its edges. Raises RbError in a space that has none."""
+        """The operations on the architecture's edges. Raises RbError if the space has no such edges."""
         raise self._lacking(index, "operations on edges: those are of")
 
     def _lacking(self, index: int, what: str) -> RbError:
@@ -59,8 +59,8 @@ class SearchSpace:
 class CellSpace(SearchSpace):
     """The cells of NAS-Bench-201, by published index.
 
-    `there` has the keys that may be queried (None: all). With `share` isomorphic cells have one key, their
-    smallest index; without it each has its own.
+    `there` contains the keys that may be queried (None: all). With `share`, isomorphic cells have the same
+    key, their smallest index; otherwise each cell has its own key.
     """
 
     def __init__(self, there: Container[Hashable] | None = None, *, share: bool = True) -> None:
@@ -84,7 +84,7 @@ class CellSpace(SearchSpace):
         return f"nb201-{index}"
 
     def nearest(self, cell: tuple[int, ...]) -> int:
-        """The index of this cell, or of the first one that differs on the fewest edges."""
+        """The index of this cell, or of the first available cell that differs on the fewest edges."""
         index = nasbench201.index_by_ops()[cell]
         if index in self._there:
             return index

@@ -1,4 +1,4 @@
-"""Where the architectures of a search come from: a table, new evaluations, or a supernet."""
+"""The sources of a search's architectures and values: a table, new evaluations, or a supernet."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rbtools.search.search_space import CellSpace
 from rbtools.spaces import Space
 
 Work = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
-"""Takes records, and returns them in order with their results or with an `error`."""
+"""Takes records, and returns them in order, each with its results or an `error`."""
 
 
 class Live:
-    """Values that are computed when they are queried, by putting records through `work`.
+    """Values that `work` computes from records when they are queried.
 
-    Isomorphic architectures share a result, that of their representative. A value is computed once for all
-    runs, but charged to each.
+    Isomorphic architectures share the result of their representative. A value is computed once for all runs,
+    but charged to each run.
     """
 
     known = None
@@ -47,8 +47,7 @@ class Live:
     def _value(self, record: dict[str, Any]) -> Value:
         values = []
         for objective in self.objectives:
-            # A record without the objective means a wrong name, so every further record would lack it as
-            # well.
+            # If a record lacks the objective, its name is wrong, and all further records would lack it, too.
             try:
                 value = objective.of(record)
             except expr.MissingName as wrong:
@@ -65,15 +64,15 @@ class Live:
 
 
 class DerivedSource:
-    """Architectures that were derived, not queried; their values and records are the table's, if it has
-    them."""
+    """Architectures that were derived, not queried. Their values and records are those in the table, if it
+    contains them."""
 
     def __init__(self, table: ResultTable, space: Space) -> None:
         self.field, self.known = CellSpace(), table.known
         self.table, self.space = table, space
 
     def value(self, index: int) -> Value:
-        """None where the table has none, or no objective."""
+        """The value in the table; None if there is none, or if there is no objective."""
         return self.known.get(self.table.key(index, self.field)) if self.table.objectives else None
 
     def record(self, index: int) -> dict[str, Any]:
@@ -82,4 +81,4 @@ class DerivedSource:
 
 
 Source = ResultTable | Live | DerivedSource
-"""A search space (`field`), the values of all of it where they are `known`, and records of members."""
+"""A search space (`field`), the values of all its architectures if `known`, and their records."""

@@ -1,4 +1,4 @@
-"""The runs of a search in numbers: what each found, and means, spreads and intervals over runs."""
+"""Numbers about the runs of a search: the results of each run, and their means, deviations and intervals."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Entry = dict[str, Any]
 
 
 def spread(values: Sequence[float]) -> Entry:
-    """Mean, standard deviation (n - 1), Student's 95 % interval of the mean, least, greatest and n.
+    """Mean, standard deviation (with n - 1), Student's 95 % interval of the mean, minimum, maximum and n.
 
-    One value has no deviation and no interval.
+    For one value there is no standard deviation and no interval.
     """
     count, mean = len(values), math.fsum(values) / len(values)
     result: Entry = {"mean": mean}
@@ -31,7 +31,7 @@ def spread(values: Sequence[float]) -> Entry:
 
 
 class Success(NamedTuple):
-    """A charged query (from 1) that has a result, its architecture, and its values."""
+    """The number (from 1) of a charged query that has a result, its architecture, and its values."""
 
     query: int
     arch: int
@@ -45,7 +45,7 @@ def successes(trace: Trace) -> list[Success]:
 
 
 def found(trace: Trace) -> list[Success]:
-    """The queries of a run that no other dominates; with one objective the first of the best."""
+    """The queries of a run that no other query dominates; with one objective, the first of the best ones."""
     return front.front(successes(trace), attrgetter("values"))
 
 
@@ -59,9 +59,9 @@ def incumbents(trace: Trace) -> list[Success]:
 
 
 def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int) -> Entry:
-    """The incumbent after each charged query, its mean over runs with the interval of the mean.
+    """The best value after each charged query: its mean over runs, with the interval of the mean.
 
-    A run that ended early keeps its last incumbent. Before every run has one there is no number (null).
+    A run that ended early keeps its last best value. Until every run has one, the number is null.
     """
     rows = []
     for trace in traces:

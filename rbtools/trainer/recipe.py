@@ -1,4 +1,4 @@
-"""The recipe of a training run without its method: optimiser, schedule, batches, augmentation and so on."""
+"""The recipe of a training run, apart from the method: optimiser, schedule, batches, augmentation ..."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VALIDATED = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The options of a training run except those of its method; each field has its own description.
+    """The options of a training run, apart from those of the method. Each has a help text at its field.
 
     `onecycle` is torch's OneCycleLR per step with maximum `lr`; it also changes the momentum (from 0.95 to
     0.85 at the highest rate, and back) and ignores `momentum`. Adam's second beta is 0.999. `cosine` anneals
@@ -39,9 +39,9 @@ class Recipe:
 
     preset: str | None = param(
         None,
-        "A paper's recipe, which single options override: nasbench201, nasrobbench201 (weight decay 5e-4 as"
-        " in its code; its text has 1e-4), nasrobbench201-algorithm1 (one sample per step), prbench (its"
-        " text), prbench-code (its code), fgsm-pgi, rice2020 (or wci).",
+        "Recipe of a paper; single options override it: nasbench201, nasrobbench201 (weight decay 5e-4 as in"
+        " its code; its text has 1e-4), nasrobbench201-algorithm1 (one sample per step), prbench (as in its"
+        " text), prbench-code (as in its code), fgsm-pgi, rice2020 (or wci).",
         metavar="NAME",
     )
     epochs: int = param(10, "Passes over the training images.", bounds="[0, inf)")
@@ -50,32 +50,32 @@ class Recipe:
     )
     lr: float = param(
         0.1,
-        "Learning rate, or its maximum with onecycle. PRBench: 0.01 (text), 0.1 (code); NAS-RobBench-201:"
+        "Learning rate; with onecycle, the maximum. PRBench: 0.01 (text), 0.1 (code); NAS-RobBench-201:"
         " 0.05 (text), 0.1 (code).",
         metavar="X",
     )
     lr_rule: str = param(
         "fixed",
-        "Whether --lr is the rate, or, for fcnn and rescnn, the constant C of the step size C sqrt(min y'K^-1"
-        " y) / (width sqrt(N)) of NAS-RobBench-201's theorem 1, from kernels at the start; for rescnn by"
-        " corollary 1's, which has no root and divides by sqrt(pixels * filter) too.",
+        "The meaning of --lr: the learning rate, or, theorem1 (for fcnn and rescnn), the constant C in"
+        " NAS-RobBench-201's rate C sqrt(min y'K^-1 y) / (width sqrt(N)), with kernels at initialisation. For"
+        " rescnn, by corollary 1: without the first root, and also divided by sqrt(pixels * filter).",
         choices=("fixed", "theorem1"),
         optional=True,
     )
     micro_batch: int | None = param(
         None,
-        "Split each batch into pieces of this size, to save memory.",
+        "Split each batch into parts of this size, to save memory.",
         bounds="[1, inf)",
         optional=True,
     )
     optimizer: str = param(
         "sgd",
-        "sgd, or adam.",
+        "Optimiser: sgd or adam.",
         choices=("sgd", "adam"),
         optional=True,
     )
-    momentum: float = param(0.9, "Of SGD, and Adam's first beta; onecycle sets it.", bounds="[0, 1)")
-    nesterov: bool = param(False, "Nesterov's form of SGD's momentum.")
+    momentum: float = param(0.9, "Momentum of SGD, or Adam's beta1; unused by onecycle.", bounds="[0, 1)")
+    nesterov: bool = param(False, "Use Nesterov momentum in SGD.")
     weight_decay: float = param(
         5e-4,
         "L2 penalty. PRBench: 0.0035 (text), 0.0005 (code); NAS-RobBench-201: 0.0001 (text), 0.0005 (code).",
@@ -83,19 +83,19 @@ class Recipe:
     )
     schedule: str = param(
         "onecycle",
-        "Schedule of the learning rate. piecewise: as step, one batch earlier (Rice et al.).",
+        "Schedule of the learning rate. piecewise: like step, but one batch earlier (Rice et al.).",
         choices=("onecycle", "step", "piecewise", "cosine", "constant"),
     )
     milestones: tuple[int, ...] = param(
         (),
-        "Epochs at which step and piecewise lower the rate, such as 75,90.",
+        "Epochs at which step and piecewise reduce the learning rate, such as 75,90.",
         metavar="LIST",
         typed="",
     )
-    decay: float = param(0.1, "Factor at each milestone.")
+    decay: float = param(0.1, "Factor of the learning rate at each milestone.")
     augment: tuple[str, ...] | None = param(
         None,
-        "crop or crop-reflect, flip, a list of both, none, or auto: usual for the data set. PRBench: auto"
+        "crop or crop-reflect, flip, a list of both, none, or auto (usual for the data set). PRBench: auto"
         " (not in the text), crop-reflect,flip (code; none on svhn and mnist, crop,flip on tinyimagenet).",
         choices=("crop", "crop-reflect", "flip"),
         metavar="LIST",
@@ -103,14 +103,14 @@ class Recipe:
     )
     normalize: str | tuple[tuple[float, ...], tuple[float, ...]] | None = param(
         None,
-        "The network's first layer: numbers, none, cifar10, rice ..., or auto: usual for the data set.",
+        "Normalisation of the inputs: numbers, none, cifar10, rice ..., or auto (usual for the data set).",
         metavar="MEAN STD|none|NAME",
         typed="auto",
     )
     regularize: tuple[str, ...] = param(
         (),
-        "cutout, mixup, awp (adversarial weight perturbation), l2 (weight decay on weights only),"
-        " or wci (the Weight-Curvature Index as a term of the loss).",
+        "Regularisation: cutout, mixup, awp (adversarial weight perturbation), l2 (weight decay on weights"
+        " only), or wci (the Weight-Curvature Index as a term of the loss).",
         choices=("cutout", "mixup", "awp", "l2", "wci"),
         metavar="LIST",
         typed="",
@@ -118,18 +118,18 @@ class Recipe:
     )
     cutout_length: int | None = param(
         None,
-        "Side of cutout's square in pixels.  [default: 14 of 32, in proportion]",
+        "Side of cutout's square in pixels.  [default: 14/32 of the image's side]",
         check="count",
     )
-    mixup_alpha: float = param(1.4, "mixup's lambda is from Beta(a, a).", check="positive")
+    mixup_alpha: float = param(1.4, "mixup draws lambda from Beta(X, X).", check="positive")
     awp_gamma: float | None = param(
         None,
-        "Size of awp's perturbation, as a share of each weight's norm.  [default: 0.005 with trades, else"
-        " 0.01]",
+        "Size of awp's perturbation, as a fraction of the norm of each weight tensor.  [default: 0.005 with"
+        " trades, else 0.01]",
         check="non-negative",
     )
     awp_warmup: int = param(0, "Epochs before awp starts.", check="non-negative")
-    l2: float = param(5e-3, "Weight decay of l2.", check="non-negative")
+    l2: float = param(5e-3, "Weight decay of --regularize l2.", check="non-negative")
     wci_weight: float = param(
         0.001,
         "Weight of wci in the loss.",
@@ -137,85 +137,85 @@ class Recipe:
     )
     label_smoothing: float = param(
         0.0,
-        "Share of each label that is spread over all classes.",
+        "Fraction of each label that is spread over all classes.",
         check="below one",
         optional=True,
     )
     filter: str | None = param(
         None,
-        "chen-lee: if the loss is lower after the first steps of the attack, train on clean images.",
+        "chen-lee: train on clean images if the first steps of the attack lower the loss.",
         choices=("chen-lee",),
         metavar="NAME",
         optional=True,
     )
     filter_rule: str = param(
         "batch",
-        "Filter whole batches by their mean (PRBench's code), or each example.",
+        "Filter whole batches by their mean loss (PRBench's code), or each example by its loss.",
         choices=("batch", "example"),
     )
     warm_steps: int = param(
         1,
-        "Steps of the attack before the filter decides (1 is m = 0 of PRBench's code).",
+        "Steps of the attack before the filter decides (1 corresponds to m = 0 in PRBench's code).",
         check="non-negative",
     )
     ema: float | None = param(
         None,
-        "Decay per step of averaged weights, such as 0.995; these are validated and kept.",
+        "Average the weights with this decay per step, such as 0.995; the average is validated and kept.",
         check="below one",
         metavar="DECAY",
         optional=True,
     )
     val: float = param(
         0.0,
-        "Share of the training images held out to find the best epoch, by PGD; 0 for none.",
+        "Fraction of the training images held out to find the best epoch, by accuracy under PGD; 0 for none.",
         check="share",
         metavar="SHARE",
         typed=VALIDATED,
     )
     patience: int | None = param(
         None,
-        "Stop after this many epochs without a better validation.",
+        "Stop after this many epochs without a better validation result.",
         check="count",
         optional=True,
     )
     select: str = param(
         "last",
-        "Which weights become the record's checkpoint: the last, or the best of the validation (the record"
-        " names both).",
+        "The weights for the record's checkpoint: the last, or the best in the validation. The record"
+        " contains the names of both.",
         choices=("last", "best"),
     )
     output: str = param(
         "last",
-        "Weights that a training returns: the last, or random, those before a uniformly drawn step.",
+        "The weights that a training run returns: the last, or (random) those before a random step.",
         choices=("last", "random"),
         optional=True,
     )
     keep: str = param(
         "all",
-        "Which weights are stored: all (the last and the best), or selected (only those of the record).",
+        "The weights to store: all (the last and the best), or selected (only those of the record).",
         choices=("all", "selected"),
     )
     track: tuple[str, ...] = param(
         (),
-        "Measure during the training, into train.history: robust (losses and errors on train and test, their"
-        " gaps), wci, or another measure of rb-measure.",
+        "Measure during the training run, and write to train.history: robust (losses and errors on train and"
+        " test, and their gaps), wci, or another measure of rb-measure.",
         choices=("robust", *MEASURES.all),
         metavar="LIST",
         typed="",
     )
     every: int = param(5, "Epochs between measurements; also after the last epoch.", check="count")
-    track_n: int = param(1000, "Most images of train and of test for robust.", check="count")
+    track_n: int = param(1000, "Most images per split for --track robust.", check="count")
     stop_on: str | None = param(
         None,
-        "Stop when a measure of --track has risen: wci or sharpness.",
+        "Stop when this measure of --track has risen: wci or sharpness.",
         choices=STOPPING,
         metavar="MEASURE",
         optional=True,
     )
-    stop_patience: int = param(3, "Stop after so many measurements in a row that rise.", check="count")
+    stop_patience: int = param(3, "Stop after this many rises in a row.", check="count")
     clean_pass: bool = param(
         False,
-        "One more pass of the clean images after each step, for BatchNorm (Rice et al.).",
+        "After each step, pass the clean images through the network once more, for BatchNorm (Rice et al.).",
         optional=True,
     )
     init: str = param(
@@ -226,27 +226,27 @@ class Recipe:
     )
     init_file: str | None = param(
         None,
-        "A file of weights in timm's names.  [default: timm's own, from the cache of the Hub or with"
-        " --download]",
+        "A file of weights with timm's tensor names.  [default: the published weights, from the cache of the"
+        " Hub or with --download]",
         metavar="FILE",
     )
     resample: str = param(
         "timm",
-        "How weights of timm are fitted to other images and patches: as timm does, timm (not in the text), or"
-        " with kernels summed over blocks and positions interpolated bilinearly, prbench (PRBench's code).",
+        "How timm's weights are adapted to other sizes of images and patches: as timm does, timm (not in the"
+        " text), or with kernels summed over blocks and bilinear positions, prbench (PRBench's code).",
         choices=("timm", "prbench"),
         optional=True,
     )
     deterministic: bool = param(
         False,
-        "On a GPU, use only deterministic algorithms, as on the CPU.",
+        "Use only deterministic algorithms on a GPU, as on the CPU.",
         flags=("--deterministic",),
         optional=True,
     )
     given: frozenset[str] = frozenset()
 
     def without_effect(self) -> dict[str, str]:
-        """Maps each field that has no effect to the options that are the reason."""
+        """Map each field that has no effect to the option that is the reason."""
         stepped, schedule = self.schedule in ("step", "piecewise"), f"--schedule {self.schedule}"
         rows = (
             ("momentum", self.schedule != "onecycle", f"{schedule}, which sets the momentum itself"),
@@ -271,12 +271,12 @@ class Recipe:
         return {name: reason for name, used, reason in rows if not used}
 
     def selected(self, names: Mapping[str, Any]) -> str:
-        """The name, in a training result, of the weights that become the record's checkpoint."""
+        """The name of the weights, among those that a training run returns, for the record's checkpoint."""
         last = str(names["checkpoint"])
         return last if self.select == "last" else str(names.get("best") or last)
 
     def stored(self, names: Mapping[str, Any]) -> set[str]:
-        """The names, in a training result, of the weights that are stored."""
+        """The names of the weights, among those that a training run returns, that are stored."""
         if self.keep == "selected":
             return {self.selected(names)}
         return {str(names[which]) for which in ("checkpoint", "best") if names.get(which)}
@@ -298,8 +298,8 @@ class Recipe:
 
 
 def check(recipe: Recipe, training_images: int | None = None) -> None:
-    """Raise RbError if a recipe cannot work; the message names the value and what is expected. Without the
-    number of images, it checks only the other fields.
+    """Raise RbError if a recipe cannot work. The message contains the value and what is expected. The batch
+    size is checked only if the number of images is given.
     """
     _check_fields(recipe)
     if recipe.micro_batch is not None and not 1 <= recipe.micro_batch <= recipe.batch_size:
@@ -325,7 +325,7 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
 
 
 def held_out(recipe: Recipe, training_images: int) -> int:
-    """How many training images are held out."""
+    """The number of training images that are held out."""
     return round(recipe.val * training_images)
 
 
@@ -350,7 +350,7 @@ def _check_fields(recipe: Recipe) -> None:
 
 
 def _check_together(recipe: Recipe) -> None:
-    """Raise RbError if two options contradict each other; the message names both."""
+    """Raise RbError if options contradict each other; the message contains both."""
     if recipe.patience is not None and recipe.val == 0:
         raise RbError(
             f"--patience {recipe.patience} waits for a better validation, but --val 0 holds nothing"
@@ -389,7 +389,7 @@ def _check_together(recipe: Recipe) -> None:
 
 
 def check_method(recipe: Recipe, method: Method) -> None:
-    """Raise RbError if a method and the recipe exclude each other."""
+    """Raise RbError if a method does not work with the recipe."""
     if method.weight_radius is not None:
         for option, given in (
             ("--regularize awp", "awp" in recipe.regularize),

@@ -40,11 +40,11 @@ class Walk(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class ATPR(Method[Solution]):
     """AT-PR (PRBench, algorithm 2): CE(x') at the candidate x' that is farthest from being classified
-    correctly. Each of the `candidates` is the result of an attack on the cross-entropy from a uniform start,
-    with its own step size and number of steps, drawn for each image. From a misclassified candidate a walk
-    (the paper's word) descends the loss, with the candidate's step size, until the point is classified
-    correctly, for at most `walk_steps` steps; the walk's L-infinity length is the depth of the candidate.
-    Training uses the deepest candidate, or the candidate with the highest loss if none is misclassified.
+    correctly. Each of `candidates` is the result of an attack on the cross-entropy from a uniform start, with
+    its own step size and number of steps, drawn for each image. From a misclassified candidate a walk (the
+    paper's word) descends the loss, with the candidate's step size, until the point is classified correctly,
+    for at most `walk_steps` steps. The L-infinity length of the walk is the depth of the candidate. The model
+    is trained on the deepest candidate, or, if none is misclassified, on the one with the highest loss.
 
     PRBench's text gives neither the ranges of step size and steps nor the distance. Its walk follows the
     unnormalised gradient (`walk="grad"`); "sign" follows the signs of the gradient, "margin" the signs of the
@@ -91,27 +91,27 @@ class ATPR(Method[Solution]):
     )
     eps_spread: float = param(
         0.0,
-        "Draw a candidate's radius from this much below the ball's up to it: 0 (text), 5.1 (PRBench's code).",
+        "A candidate's radius is drawn from eps minus this to eps: 0 (text), 5.1 (PRBench's code).",
         unit="eps",
         check="non-negative",
         optional=True,
     )
     settings: str = param(
         "image",
-        "Draw a candidate's settings for each image (text), or once a batch (PRBench's code).",
+        "Draw a candidate's settings for each image (text), or once per batch (PRBench's code).",
         choices=("image", "batch"),
         optional=True,
     )
     first: str = param(
         "drawn",
-        "Settings of the first candidate: drawn (text), or --plain-step and --plain-steps, plain (PRBench's"
-        " code).",
+        "Settings of the first candidate: drawn (text), or those of --plain-step and --plain-steps, plain"
+        " (PRBench's code).",
         choices=("drawn", "plain"),
         optional=True,
     )
     plain_step: float = param(
         2 / 255,
-        "Step of the plain attack, and of plain walks.",
+        "Step size of the plain attack, and of walks with --walk-size plain.",
         unit="eps",
         check="non-negative",
         optional=True,
@@ -119,26 +119,26 @@ class ATPR(Method[Solution]):
     plain_steps: int = param(10, "Number of steps of the plain attack.", check="positive", optional=True)
     walk_size: str = param(
         "own",
-        "Step of a walk: its candidate's own (text), or --plain-step for all, plain (PRBench's code).",
+        "Step size of a walk: the candidate's own (text), or --plain-step, plain (PRBench's code).",
         choices=("own", "plain"),
         optional=True,
     )
     walk_rest: float = param(
         0.0,
-        "Walks end when no larger share of the batch is wrong: 0 (text), 0.1 (PRBench's code).",
+        "Walks end when at most this share of the batch is misclassified: 0 (text), 0.1 (PRBench's code).",
         check="fraction",
         optional=True,
     )
     fallback: str = param(
         "loss",
-        "Where no candidate is wrong, train the one of highest loss (not in the text), or the first"
-        " (PRBench's code).",
+        "If no candidate is misclassified, train on the one with the highest loss (not in the text), or on"
+        " the first (PRBench's code).",
         choices=("loss", "first"),
         optional=True,
     )
     walk_gradient: str = param(
         "drop",
-        "The weights' gradient of the last walk's last step: drop (text), or add it, keep (PRBench's code).",
+        "Weight gradient of the last walk's last step: drop (text), or add it, keep (PRBench's code).",
         choices=("drop", "keep"),
         optional=True,
     )

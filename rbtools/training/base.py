@@ -146,8 +146,8 @@ class Adversarial(Method[Tensor]):
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     step_size: float = param(
         None,
-        "Length of a step of the inner attack, in the unit of --eps.  [default: 2 if --attack-steps of them"
-        " reach --eps, else 2.5*eps/steps]",
+        "Step size of the inner attack, in the unit of --eps.  [default: 2 if --attack-steps such steps reach"
+        " --eps, else 2.5*eps/steps]",
         unit="eps",
         check="non-negative",
     )

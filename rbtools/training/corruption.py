@@ -29,14 +29,14 @@ class CorruptionTraining(Method[Tensor]):
     noise: str = param("uniform", "Distribution of the noise.", choices=NOISES)
     scale: str = param(
         "eps",
-        "Scale of gaussian and laplace before they are clamped: eps (text), or 1, unit (PRBench's code).",
+        "Scale of gaussian and laplace noise before it is clamped: eps (text), or 1, unit (PRBench's code).",
         choices=("eps", "unit"),
         optional=True,
     )
     sigma: float = param(
         0.0,
-        "Above 0: train for rb-certify smooth, on gaussian noise of this standard deviation that is neither"
-        " clamped nor clipped.",
+        "If above 0: train for rb-certify smooth, on Gaussian noise with this standard deviation that is"
+        " neither clamped nor clipped.",
         check="non-negative",
         optional=True,
     )

@@ -35,14 +35,14 @@ class CVaR(Sampled):
     beta: float = param(0.5, "The share of losses in the tail.", check="positive")
     tail: str = param(
         "advbench",
-        "How the threshold is found: prl (text), advbench (PRBench's code) or exact (the best one).",
+        "How the threshold is found: prl (text), advbench (PRBench's code) or exact (the best threshold).",
         choices=("advbench", "prl", "exact"),
     )
-    rounds: int = param(5, "Moves of the threshold, unless the tail is exact.", check="positive")
-    tail_lr: float = param(1.0, "Length of a move.", check="non-negative")
+    rounds: int = param(5, "Steps of the threshold; unused with --tail exact.", check="positive")
+    tail_lr: float = param(1.0, "Step size of the threshold.", check="non-negative")
     tail_step: str = param(
         "batch",
-        "Divide a move by the images of the batch: no, image (text), or yes, batch (PRBench's code).",
+        "Divide a step by the batch size: no, image (text), or yes, batch (PRBench's code).",
         choices=("batch", "image"),
     )
 

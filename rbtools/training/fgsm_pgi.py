@@ -59,16 +59,16 @@ class FGSMPGI(Method[PriorStep]):
     carried = Prior._fields
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
-    alpha: float = param(1.0, "Length of the step, in multiples of --eps.", check="non-negative")
+    alpha: float = param(1.0, "Step size, in multiples of --eps.", check="non-negative")
     lambda_: float = param(
         10.0,
-        "Weight of the squared distance of the logits at the start and the end of the step; 0 saves a pass.",
+        "Weight of the squared distance between the logits at both ends of the step; 0 saves one pass.",
         name="lambda",
         check="non-negative",
     )
     prior_decay: float = param(
         0.3,
-        "Share of the momentum that an epoch keeps, from which the next start is made; 0 is FGSM-EP.",
+        "Decay of the momentum from epoch to epoch, which gives the next start; 0 is FGSM-EP.",
         check="fraction",
     )
     reset: int = param(40, "Epochs between random starts: 40 of 110 (the authors' code).", check="positive")

@@ -15,8 +15,8 @@ from rbtools.training.base import Adversarial, LossTerms, cross_entropy, truth
 class MART(Adversarial):
     """MART (Wang et al. 2020; YisenWang/MART): BCE(x') + lambda * (1.0000001 - p_y(x)) * KL(p(x) || p(x')).
 
-    BCE(x') is CE(x') - log(1.0001 - p_k(x') + 1e-12), with k the likeliest wrong class of x'. With
-    `bce="ce"`, as in PRBench's table 2, it is CE(x') only. The divergence's logarithm is log(p(x') + 1e-12).
+    BCE(x') is CE(x') - log(1.0001 - p_k(x') + 1e-12), where k is the likeliest wrong class of x'. With
+    `bce="ce"`, as in PRBench's table 2, it is CE(x') only. The logarithm in KL is log(p(x') + 1e-12).
     x' ascends the cross-entropy from x + 0.001 * N(0, 1).
     """
 
@@ -29,8 +29,8 @@ class MART(Adversarial):
     )
     bce: str = param(
         "bce",
-        "The first term: plain, ce (text: table 2), or boosted by the likeliest wrong class, bce (PRBench's"
-        " code).",
+        "The first term: cross-entropy, ce (text: table 2), or boosted cross-entropy with the likeliest wrong"
+        " class, bce (PRBench's code).",
         choices=("bce", "ce"),
     )
 

@@ -15,8 +15,8 @@ from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 class Mixed(Adversarial):
     """The multi-objective training of NAS-RobBench-201: (1 - beta) * CE(x) + beta * CE(x').
 
-    `beta=0` is standard training, without an attack, and `beta=1` adversarial training, which was used for
-    that benchmark's numbers. x' ascends the cross-entropy from a uniform start.
+    `beta=0` is standard training without an attack. `beta=1` is adversarial training; the numbers of that
+    benchmark were made with it. x' ascends the cross-entropy from a uniform start.
 
     `norm` sphere is the adversary of the paper's theory (definition 1): x' lies on the sphere of the image's
     norm, at an L2 distance of at most eps times that norm. Pixels may leave [0, 1] then.
@@ -29,8 +29,8 @@ class Mixed(Adversarial):
     beta: float = param(0.5, "Weight of the adversarial part.", check="fraction")
     norm: str = param(  # type: ignore[misc]
         "linf",
-        "The ball of the attack: L-infinity, or L2 on the sphere of the image's norm; --eps and --step-size"
-        " are then shares of that norm.",
+        "The norm of the attack: linf, or sphere: L2, over the points that have the image's norm. With"
+        " sphere, --eps and --step-size are fractions of that norm.",
         choices=("linf", "sphere"),
     )
 

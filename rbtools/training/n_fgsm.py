@@ -26,7 +26,7 @@ class NFGSM(Method[Tensor]):
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     k: float = param(2.0, "Half width of the uniform noise, in multiples of --eps.", check="non-negative")
-    alpha: float = param(1.0, "Length of the step, in multiples of --eps.", check="non-negative")
+    alpha: float = param(1.0, "Step size, in multiples of --eps.", check="non-negative")
     inner_mode: str = step_mode_param()
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:

@@ -26,25 +26,25 @@ class Pairing(Adversarial):
 
     lambda_: float = param(
         1.0,
-        "Weight of the distance: 1 (text; on svhn, mnist, tinyimagenet and imagenet50 as its code),"
+        "Weight of the distance: 1 (text; on svhn, mnist, tinyimagenet and imagenet50 the value of the code),"
         " 0.01 in alp and 0.3 in clp (PRBench's code).",
         name="lambda",
         check="non-negative",
     )
     pair: str = param(
         "softmax",
-        "What is paired: probabilities, softmax (text), or logits (PRBench's code, Kannan et al.).",
+        "The outputs to pair: probabilities, softmax (text), or logits (PRBench's code, Kannan et al.).",
         choices=("softmax", "logits"),
     )
     distance: str = param(
         "squared",
-        "L2 distance of the pair: squared (text, Kannan et al.) or not, l2 (PRBench's code).",
+        "L2 distance of the pair: squared (text, Kannan et al.), or not squared, l2 (PRBench's code).",
         choices=("squared", "l2"),
         optional=True,
     )
     extra_pass: bool = param(
         False,
-        "One more forward pass of the classified image, for BatchNorm: off (text), on (PRBench's code).",
+        "Pass the classified image through again, for BatchNorm: off (text), on (PRBench's code).",
         optional=True,
     )
 
@@ -85,8 +85,8 @@ class ALP(Pairing):
 class CLP(Pairing):
     """Clean logit pairing as in PRBench's table 2: CE(x) + lambda * ||p(x') - p(x)||^2.
 
-    As ALP, except for the cross-entropy at x, and for lambda 0.3 in PRBench's code. PRBench pairs an image
-    with its own adversarial image; Kannan et al. pair two images drawn at random.
+    Like ALP, except for the cross-entropy, and lambda is 0.3 in PRBench's code. PRBench pairs an image with
+    its own adversarial image; Kannan et al. pair two images drawn at random.
     """
 
     name = "clp"

@@ -25,7 +25,7 @@ class PGDTraining(Adversarial):
 
     origin: str = param(
         "iterate",
-        "Where a step leaves from: the iterate, or the image (PRBench's code with one step).",
+        "The point that a step starts from: the iterate, or the image (PRBench's code with one step).",
         choices=("iterate", "image"),
         optional=True,
     )

@@ -19,7 +19,7 @@ class SAM(ERM):
 
     name = "sam"
 
-    rho: float = param(0.05, "L2 length of the perturbation of all weights.", check="non-negative")
+    rho: float = param(0.05, "L2 norm of the perturbation of all weights.", check="non-negative")
 
     @property
     def weight_radius(self) -> float | None:

@@ -27,7 +27,7 @@ class TRADES(Adversarial):
     )
     extra_pass: bool = param(
         True,
-        "One more forward pass of x, for BatchNorm: on (text: as TRADES' code), off (PRBench's code).",
+        "Pass x through the network again, for BatchNorm: on (text: as TRADES' code), off (PRBench's code).",
         optional=True,
     )
 

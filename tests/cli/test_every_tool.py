@@ -60,7 +60,9 @@ def test_no_records_is_status_3_and_one_line_even_quietly(tool: str, text: str) 
     for words in ("", "-q"):
         result = run(tool, f"{EMPTIED[tool]} {words}", text)
         assert (result.exit_code, result.stdout) == (3, "")
-        assert result.stderr.startswith(f"rb-{tool}: error: no records came in. What should have written")
+        assert result.stderr.startswith(
+            f"rb-{tool}: error: no records came in. The command that should write"
+        )
         assert result.stderr.count("\n") == 1 and "--allow-empty" in result.stderr
 
 
@@ -107,7 +109,7 @@ def test_a_file_of_another_kind_is_not_told_line_by_line(tool: str) -> None:
     result = run(tool, READERS[tool], "hello\n" * 100)
     assert result.exit_code == 1
     assert sum("is not JSON" in line for line in result.stderr.splitlines()) == 8
-    assert "more lines are no records; they are not listed here (-v lists all)" in result.stderr
+    assert "more lines are not records; they are not listed here (-v lists all)" in result.stderr
     assert len(records(result)) == (100 if tool in FILTERS else 0)
     result = run(tool, f"{READERS[tool]} -v", "hello\n" * 100)
     assert sum("is not JSON" in line for line in result.stderr.splitlines()) == 100

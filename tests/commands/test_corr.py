@@ -95,8 +95,8 @@ def test_the_last_of_equal_keys_counts_and_is_said() -> None:
     result = run("a.jsonl b.jsonl --on arch.index --rows a:acc --cols b:acc")
     assert json.loads(result.stdout)["value"] == 1.0
     assert result.stderr == (
-        "rb-corr: warning: 1 record with the same arch.index as another of the set: the last one counts."
-        " --aggregate seed takes the mean over seeds.\n"
+        "rb-corr: warning: 1 record with the same arch.index as another record of the set: only the last one"
+        " counts. --aggregate seed takes the mean over seeds.\n"
     )
 
 
@@ -141,7 +141,7 @@ REFUSED = {
     "--kind pearson": "--kind is 'pearson'. Choose from: kendall, spearman.",
     "--on arch.index": "--on joins result sets, but there is only one.",
     "--by dataset": "--by splits records into sets, but nothing joins them. Add --join arch.name.",
-    "--by dataset --on arch.index": "There is one result set only (cifar10).",
+    "--by dataset --on arch.index": "There is only one result set (cifar10).",
     "--by dataset --on arch.idx": "--on: There is no metric or field 'arch.idx'.",
     "--where 'acc > 0.65'": "2 records came in. A correlation needs 3 or more.",
 }

@@ -148,7 +148,7 @@ NETS = [
 def test_where_leaves_out_what_it_does_not_hold_for() -> None:
     assert places("--by acc --where 'arch.none == 0 and acc < 0.5'", NETS) == [(1, "d")]
     result = run("--by acc --where 'fgsm > 0'", [*NETS, net("e", 0, acc=1, fgsm=1)])
-    assert result.stderr == "rb-rank: 4 records without a name in --where left out.\n"
+    assert result.stderr == "rb-rank: 4 records left out: a name in --where is missing.\n"
     result = run("--by acc --where 'acc > 2'", NETS)
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "rb-rank: --where 'acc > 2' holds for no record.\n"
@@ -180,8 +180,8 @@ def test_two_evaluations_of_a_checkpoint_are_one_record(more: str, turned: bool)
     assert found["metrics"] == {"acc": 0.5, "pgd": 0.25, "fgsm": 0.375} and found["rank"] == 1
     assert {one["metric"]: one["value"] for one in found["evals"]} == found["metrics"]
     assert result.stderr == (
-        "rb-rank: warning: 1 record merged with an earlier one of the same model: of a metric that both have,"
-        " the value of more images counts, with equal numbers the later one.\n"
+        "rb-rank: warning: 1 record merged with an earlier one of the same model. If both have a metric, the"
+        " value from more images counts; with equal numbers, the later one.\n"
     )
 
 
@@ -224,7 +224,7 @@ def test_seeds_first_and_then_all_else() -> None:
 def test_a_group_for_records_without_the_field() -> None:
     some = [*SEEDS[:1], record("x", metrics={"acc": 0.5})]
     result = run("--by acc --aggregate-by train.method", some)
-    assert result.stderr == "rb-rank: warning: 1 record without train.method, in a group of their own.\n"
+    assert result.stderr == "rb-rank: warning: 1 record without train.method, merged as a separate group.\n"
 
 
 def test_expressions_have_deviations_too() -> None:
@@ -342,7 +342,7 @@ def test_a_table_of_several_numbers_of_images_has_them_below(form: str) -> None:
 def test_merging_results_of_other_numbers_of_images_is_said() -> None:
     same = {"checkpoint": "sha256:1", "train": {"seed": 0}}
     parts = [{**of_images("a", acc=200), **same}, {**of_images("a", pgd20_8=50), **same}]
-    words = "are of different numbers of images, such as acc of 200, pgd20.8 of 50."
+    words = "are from different numbers of images, such as acc of 200, pgd20.8 of 50."
     for more in ("", "--aggregate seed", "--where 'acc > 0'"):
         assert words in run(f"--by acc {more}", parts).stderr
     alike = [parts[0], {**of_images("a", pgd20_8=200), **same}]
@@ -356,7 +356,7 @@ def test_a_column_of_several_numbers_of_images_is_said() -> None:
     fewer = model("nb201-2", "erm", 0.7, 0.5)
     fewer["evals"][1]["n"] = 50
     result = run("--by pgd20.8 --format csv", [TWO[0], fewer])
-    assert "pgd20.8 are of different numbers of images, 50 to 100." in result.stderr
+    assert "pgd20.8 are from different numbers of images, 50 to 100." in result.stderr
     assert run("--by pgd20.8 --format jsonl", [TWO[0], fewer]).stderr == ""
     noisy = [of_images(name, **{"pr.uniform.0.1": n}) for name, n in (("a", 90), ("b", 80))]
     assert out("--by pr.uniform.0.1 --format csv", noisy)

@@ -167,7 +167,7 @@ def test_another_protocol_is_not_compared_and_said(prbench: str) -> None:
     beside = json.loads(result.stdout)["published"]["metrics"]
     assert beside["pgd20.8"] == {"reason": "measured differently: steps 20 there and 10 here"}
     assert "pgd20.8: measured differently: steps 20 there and 10 here (1 record)" in result.stderr
-    assert "prbench has values of 1 of 1 record; 0 of 1 difference beyond" in result.stderr
+    assert "prbench has values for 1 of 1 record; 0 of 1 difference beyond" in result.stderr
 
 
 def test_a_number_without_n_has_a_difference_and_no_verdict(prbench: str) -> None:

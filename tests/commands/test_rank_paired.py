@@ -301,5 +301,5 @@ def test_a_baseline_is_the_reference_of_one_gate(words: str) -> None:
 
 def test_a_baseline_of_two_records_or_in_no_folder_is_refused() -> None:
     Path("two.jsonl").write_bytes(b"\n".join(map(dumps, THREE[:2])))
-    assert "holds 2 records" in run(f"{GATE} --baseline two.jsonl", THREE[0]).stderr
+    assert "contains 2 records" in run(f"{GATE} --baseline two.jsonl", THREE[0]).stderr
     assert run(f"{GATE} --baseline nowhere/last.jsonl", THREE[0]).exit_code == 2

@@ -233,7 +233,7 @@ def test_a_value_that_cannot_be_calculated_has_a_reason() -> None:
     assert first["metrics"] == {"acc": 1} and second["metrics"]["x"] == 1
     assert first["evals"][0]["value"] is None
     assert first["evals"][0]["reason"] == "No metric matches 'fgsm.*'. Metrics: acc."
-    assert result.stderr == "rb-score: warning: 1 record without x: the record says why.\n"
+    assert result.stderr == "rb-score: warning: 1 record without x: the record contains the reason.\n"
 
 
 def test_add_does_not_overwrite_what_was_made_otherwise() -> None:

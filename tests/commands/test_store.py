@@ -81,7 +81,7 @@ def test_ls_of_an_empty_store_says_so() -> None:
     Path("rb-store").mkdir()
     result = run("ls")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.endswith("rb-store holds no results yet.\n")
+    assert result.stderr.endswith("rb-store contains no results yet.\n")
 
 
 def test_verify_names_what_is_damaged_and_delete_lets_it_be_had_again(attacked: dict[str, Record]) -> None:

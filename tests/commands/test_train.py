@@ -230,4 +230,4 @@ def test_what_several_processes_cannot_do_is_said(monkeypatch: pytest.MonkeyPatc
     for words, option in (("--jobs 2", "--jobs"), ("--engine ray", "--engine ray")):
         result = run(words)
         assert result.exit_code == 2
-        assert f"2 processes train one network together, which {option}" in result.stderr
+        assert f"2 processes train one network together, and {option}" in result.stderr

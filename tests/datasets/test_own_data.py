@@ -104,7 +104,7 @@ def test_rb_arch_sizes_networks_for_it() -> None:
     assert "add --allow-code" in run("arch", words).stderr
     assert one(run("arch", f"{words} --allow-code"))["dataset"] == "python:own_flat:Flat"
     alone = run("arch", "--index 5 --allow-code")
-    assert alone.exit_code == 2 and "is about a file of weights" in alone.stderr
+    assert alone.exit_code == 2 and "describes a file of weights" in alone.stderr
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ def test_the_grid_says_what_it_gives_back_and_may_have_a_name(known: dict[str, R
     [
         ("pgd --save-adv adv --save-png", "needs --save-adv DIR and --grid 8bit"),
         ("pgd --grid 8bit --save-png", "needs --save-adv DIR and --grid 8bit"),
-        ("pgd --grid 8bit --two-phase 20", "--two-phase has no --grid"),
+        ("pgd --grid 8bit --two-phase 20", "--two-phase does not work with --grid"),
         ("pgd --grid 8bit --eps 0.5/255", "the clean image is the only one"),
     ],
 )

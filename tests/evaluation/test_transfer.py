@@ -167,6 +167,6 @@ def test_sources_at_the_command_line(networks: dict[str, Any]) -> None:
     other = one(run("attack", f"transfer --from 'c.jsonl, a.jsonl,b.jsonl' {how}", [record_of("d")]))
     assert other["metrics"] == first["metrics"] and not networks["loads"]
     twice = run("attack", f"transfer --from a.jsonl,b.jsonl,a.jsonl {how}", [record_of("d")])
-    assert twice.exit_code == 2 and f"--from names the checkpoint {named('a')[:19]}... twice" in twice.stderr
+    assert twice.exit_code == 2 and f"the checkpoint {named('a')[:19]}... twice" in twice.stderr
     absent = run("attack", f"transfer --from a.jsonl,none.jsonl {how}", [record_of("d")])
     assert absent.exit_code == 2 and "--from: none.jsonl does not exist" in absent.stderr

@@ -74,7 +74,7 @@ def test_a_page_is_of_one_model_and_replaces_nothing() -> None:
     Path("page").mkdir()
     Path("page/README.md").write_text("mine")
     result = convert("hub", "--write page", model())
-    assert result.exit_code == 2 and "is there already" in result.stderr
+    assert result.exit_code == 2 and "exists already" in result.stderr
     assert Path("page/README.md").read_text() == "mine"
 
 

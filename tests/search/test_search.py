@@ -121,12 +121,12 @@ def test_objectives_that_no_architecture_has_together_are_refused() -> None:
     [
         (["random"], "--objective is missing"),
         (["random", "--objective", "acc >"], "--objective: Expression"),
-        ("local --objective acc,cost", "rb-search local takes one objective, and there are 2"),
+        ("local --objective acc,cost", "rb-search local takes one objective, but 2 are given"),
         ("random --objective ac", "There is no metric or field 'ac'. Did you mean 'acc'"),
         ("random --measure naswot --live cat", "Give one of them"),
         ("random --measure naswot --objective acc", "There is no metric or field 'acc'"),
-        ("random --measure naswot some.jsonl", "Name tables to look the findings up in with --table"),
-        ("darts --live cat", "rb-search darts queries no architectures: leave out --live"),
+        ("random --measure naswot some.jsonl", "To look up the results in a table, use --table"),
+        ("darts --live cat", "rb-search darts does not query architectures: leave out --live"),
         ("darts --objective acc", "--objective is looked up in a table"),
     ],
 )

@@ -13,7 +13,7 @@ from rbtools.cli.docs import completion, manual, pages
 
 
 def files() -> dict[str, str]:
-    """All generated files: path in the repository -> text."""
+    """Map the path of each generated file in the repository to its text."""
     of_tools = [list(tools.pages(tools.tool(name))) for name in tools.TOOLS]
     names = [of_tool[0].words for of_tool in of_tools]
     texts = {f"man/{of_tool[0].words}.1": manual.tool_page(of_tool) for of_tool in of_tools}

@@ -17,8 +17,9 @@ from rbtools.cli.tools import Page
 
 GENERAL = ("rb-record(5)", "rb-entry(5)", "rbtools(7)")  # rbtools(7) lists the tools
 STATUS = (
-    "0 if all records were processed, 1 if a record failed or a line was no record, 2 if the command line is"
-    " wrong, 3 if no records came in. rbtools(7) has the others, and the environment variables."
+    "0 if all records were processed, 1 if a record failed or a line was not a record, 2 if the command line"
+    " is wrong, 3 if no records came in. rbtools(7) lists the other exit statuses and the environment"
+    " variables."
 )
 
 
@@ -35,7 +36,7 @@ def tool_page(pages: Sequence[Page]) -> str:
     usage = " ".join(pages[0].command.collect_usage_pieces(pages[0].context))
     lines += [f"\\fB{_escape(name)}\\fR {_escape(usage)}"]
     lines += [".SH DESCRIPTION", *_paragraphs(body[1:] or body)]
-    lines += [".SH OPTIONS", *_terms(common), *_paragraphs([f"{name} --help-all explains all."])]
+    lines += [".SH OPTIONS", *_terms(common), *_paragraphs([f"{name} --help-all explains all options."])]
     if leaves[alone:]:
         lines.append(".SH COMMANDS")
         for one in leaves[alone:]:
@@ -56,7 +57,7 @@ def _records(page: Page) -> dict[str, str]:
 
 
 def prose_page(page: prose.Prose, tools: Sequence[str]) -> str:
-    """A page that belongs to no command, in roff; `tools` are for SEE ALSO."""
+    """A page that does not belong to a command, in roff. `tools` are for SEE ALSO."""
     lines = [_title(page.name, page.section), ".SH NAME"]
     lines.append(f"{_escape(page.name)} \\- {_escape(page.summary)}")
     for heading, parts in page.body.items():
@@ -134,7 +135,7 @@ def _quoted(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text that roff sets as it is: hyphens to copy and paste, no line that looks like a request."""
+    """Text that roff prints unchanged: hyphens can be copied, and no line looks like a request."""
     return _escape_line(" ".join(text.split()))
 
 

@@ -1,4 +1,4 @@
-"""The man pages that belong to no command: what records and their entries are, how the tools work together.
+"""The man pages that do not belong to a command: on records, their entries, and how tools work together.
 
 Their text is in `NAME.SECTION.txt` beside this file: one line about the page, then headings (`# NAME`),
 paragraphs, terms (`term :: meaning`, each from the beginning of a line), and indented lines, which are shown
@@ -25,7 +25,7 @@ _TERM = re.compile(r"^(?=\S[^\n]* :: )", re.M)
 
 
 class Code(NamedTuple):
-    """Lines shown as they are, and the commands among them that can be run."""
+    """Lines that are shown unchanged, and the commands in them that can be run."""
 
     lines: list[str]
     commands: list[str]
@@ -46,7 +46,7 @@ class Prose(NamedTuple):
 
 
 def pages(tools: Mapping[str, str]) -> list[Prose]:
-    """All of them; `tools` are the names of the tools and a line about each."""
+    """All these pages. `tools` are the names of the tools with a line about each."""
     terms = {
         "{tools}": "\n".join(f"{name} :: {summary}" for name, summary in tools.items()),
         "{record}": _fields(schema.RECORD),
@@ -84,7 +84,7 @@ def _part(text: str) -> str | dict[str, str] | Code:
     if text.startswith("    "):
         lines = [line[4:] for line in text.split("\n")]
         commands: list[str] = []
-        for line in lines:  # one without a mark continues a command
+        for line in lines:  # a line without a mark continues a command
             if line.startswith("$ "):
                 commands.append(line[2:])
             elif commands:

@@ -58,7 +58,7 @@ class NASRobBench201:
     version: ClassVar[int] = 1
     one_file: ClassVar[bool] = True
 
-    seeds: str = param("all", "Which seeds to read: all, mean (over the three), or the number of one.")
+    seeds: str = param("all", "Seeds to read: all, mean (of the three seeds), or one number.")
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         if self.seeds not in ("all", "mean") and not self.seeds.isdecimal():

@@ -97,7 +97,7 @@ class PRBench:
     scale: str = param("percent", "Unit of accuracies.", choices=numbers.SCALES)
     radius: str = param(
         "text",
-        "Radius printed as .03: 8/255, as in the text, or .03, as in the code.",
+        "The radius that is printed as .03: 8/255 (as in the text) or .03 (as in the code).",
         choices=("text", "code"),
     )
 

@@ -66,11 +66,11 @@ class RobustBench:
     one_file: ClassVar[bool] = False
 
     threat: str | None = param(
-        None, "Which results to write, if a record has several.", choices=tuple(THREATS)
+        None, "Results to write, if a record has several kinds.", choices=tuple(THREATS)
     )
     published: str = param(
         "",
-        "The published values that rbtools has, in place of FILE: DATASET/THREAT, such as cifar10/Linf.",
+        "Read the published values in rbtools, not FILE: DATASET/THREAT, such as cifar10/Linf.",
         metavar="DATASET/THREAT",
     )
 
