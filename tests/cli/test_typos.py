@@ -153,7 +153,7 @@ MISTAKES = {
         " 'train.method'?",
         '--where "train.method in [pgd]" results.jsonl': "field 'pgd'. A text stands in quotes: 'pgd'."
         " Metrics: ",
-        "--pivot train.method --aggregate-by dataset results.jsonl": "--pivot and --aggregate-by both say"
+        "--pivot train.method --aggregate-by dataset results.jsonl": "--pivot and --aggregate-by both define"
         " what the rows are.",
         "--pivot train.method --top 1 results.jsonl": "--top needs a ranking, but --pivot keeps the order.",
     },
@@ -178,7 +178,7 @@ MISTAKES = {
         "gaussian results.jsonl": "'gaussian_noise'",
         "--n 8 fog,frost 'a b'": "Write options after it: rb-corrupt fog,frost --n 8 'a b'.",
         "contrast --severity 0": "--severity is 0. Severities are 1, 2, 3, 4 and 5; write 3 or 1-5.",
-        "--severity 5 contrast": "Options follow it",
+        "--severity 5 contrast": "Write options after it",
         "contrast --from nowhere": "--from: nowhere does not exist. Expected the folder of an archive",
         "contrast --write x --severity 3": "--write makes an archive, which has all five",
         "contrast --write x --from y": "evaluate nothing, but --from is given.",
@@ -236,7 +236,7 @@ MISTAKES = {
         "--time 10x": "--time is '10x'. Expected a length of time, such as 90s, 10m, 2h, or none.",
         "nowhere.jsonl": "Cannot read nowhere.jsonl: No such file or directory",
         "--for cleen": "--for is 'cleen'. Did you mean 'clean'? Expected all, l-inf, corruptions, pr, or",
-        "--eps 4,8": "A card is at one distance above 0",
+        "--eps 4,8": "Expected one distance above 0",
         "-o card.pdf": "Expected a file with an extension of html",
         "-o no/such/card.md": "no/such",
     },

@@ -61,8 +61,8 @@ def test_too_few_samples_get_a_note_and_are_refused_where_certainty_is_asked_for
     chosen = "--gamma 0.1 --n 4 --samples"
     note = (
         "rb-pr: note: 100 samples cannot show a failure rate below 0.01: at 95 % that takes 299, all of them"
-        ' correct. "undecided" in evals counts the images that stay open. ProbAcc is'
-        " interval is valid for the images' true PR.\n"
+        ' correct. "undecided" in evals counts the undecided images. They bias ProbAcc, but its interval is'
+        " valid for the images' true PR.\n"
     )
     result = run(f"{chosen} 100 --rho 0.05,0.01", known["erm"])
     assert result.stderr.endswith(note)
