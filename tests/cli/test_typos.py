@@ -154,7 +154,7 @@ MISTAKES = {
         '--where "train.method in [pgd]" results.jsonl': "field 'pgd'. A text stands in quotes: 'pgd'."
         " Metrics: ",
         "--pivot train.method --aggregate-by dataset results.jsonl": "--pivot and --aggregate-by both define"
-        " what the rows are.",
+        " the rows. Give one of them.",
         "--pivot train.method --top 1 results.jsonl": "--top needs a ranking, but --pivot keeps the order.",
     },
     "plot": {
