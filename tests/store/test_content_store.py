@@ -198,7 +198,7 @@ def test_a_damaged_object_is_told_and_replaced(store: Store) -> None:
     path = store.object(name)
     path.write_bytes(b"weightz")
     later = Store("rb-store")
-    with pytest.raises(RbError, match=r"is damaged: its content does not fit its name\. Train it again"):
+    with pytest.raises(RbError, match=r"is damaged: its content does not match its name\. Train it again"):
         later.object(name)
     assert not later.has_object(name)
     later.keep_object(b"weights")

@@ -67,9 +67,9 @@ def test_one_bit_is_found_though_size_and_time_say_nothing(kind: str, place: int
 def test_a_whole_file_under_another_name_is_damaged(kind: str, busy: Any) -> None:
     first, second = busy.files(kind)[:2]
     first.write_bytes(second.read_bytes())
-    wrong = "what it describes does not fit its name"
+    wrong = "what it describes does not match its name"
     if kind == "outcomes":
-        wrong = "its content does not fit its checksum"
+        wrong = "its content does not match its checksum"
     assert damaged(busy.store) == {str(first): wrong}
 
 
