@@ -115,9 +115,7 @@ def _report(done: Future[JobReport]) -> JobReport:
         return done.result()
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-        of_task = type(error).__name__.startswith(
-            "RayTaskError"
-        )  # the last line of its text is the error itself
+        of_task = type(error).__name__.startswith("RayTaskError")  # its last line is the error itself
         text = f"{type(error).__name__}: {lines[-1] if of_task else lines[0]}".rstrip(".")
         return JobReport(
             problem=f"A Ray worker could not do the work: {text}. Is the same rbtools on all nodes? If memory"

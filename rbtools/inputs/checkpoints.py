@@ -355,13 +355,7 @@ def _sized(arch: dict[str, Any], field: str, value: str) -> dict[str, Any]:
     return {**arch, field: int(value)}
 
 
-VARIANTS = (
-    "stem",
-    "pool",
-    "shortcut",
-    "activation",
-    "eps",
-)  # fields that select a variant of an architecture
+VARIANTS = ("stem", "pool", "shortcut", "activation", "eps")  # fields that select an architecture's variant
 SIZES = ("side", "patch")  # side lengths of a vision transformer's images and patches, in pixels
 RESIDUAL = ("fcnn", "rescnn")
 # Spaces that can be prefixes of names.

@@ -102,7 +102,7 @@ class Expression:
 
     @cached_property
     def union(self) -> list[str] | None:
-        """The names and globs of a union, if the expression is only that, such as `union(aa.8, corrupt.*.3)`."""
+        """The names and globs of an expression that is only a union, such as `union(aa.8, corrupt.*.3)`."""
         function, sign, inner = self.text.strip().removesuffix(")").partition("(")
         names = items(inner) if function in ("union", "union.common") and sign else []
         return names if names and all(map(is_bare, names)) else None
