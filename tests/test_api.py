@@ -312,7 +312,7 @@ def test_search_gives_what_its_tool_writes() -> None:
 def test_what_conclusions_refuse() -> None:
     with pytest.raises(RbError, match="--kind is 'pearson'"):
         rbtools.corr(results(), kind="pearson")
-    with pytest.raises(RbError, match="Several result sets are joined by fields"):
+    with pytest.raises(RbError, match="Result sets are joined by fields"):
         rbtools.corr({"a": results(), "b": results()})
     with pytest.raises(RbError, match="There is no metric or field 'fgsm'"):
         rbtools.rank(results(), "fgsm")
@@ -323,9 +323,9 @@ def test_what_conclusions_refuse() -> None:
     ("given", "words"),
     [
         (torch.nn.Linear(2, 2), "Found a Linear, a network of torch, without images. Add data="),
-        ([{"arch": ARCH}], "Found a list of several things: call the function once for each record"),
+        ([{"arch": ARCH}], "Found a list with several items: call the function once for each record"),
         (None, "Found a NoneType."),
-        ({"train": {}}, 'The record is no record: it has no "arch"'),
+        ({"train": {}}, 'The record is not a record: it has no "arch"'),
     ],
     ids=["network", "list", "none", "no arch"],
 )

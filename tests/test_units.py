@@ -76,7 +76,7 @@ def test_a_spaced_range_has_the_numbers_that_people_would_write() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("5-1", "has the range '5-1', which runs backwards. Write '1-5'."),
+        ("5-1", "has the range '5-1', which is in reverse order. Write '1-5'."),
         ("0:1:x", "has the count 'x'. Write start:stop:count, such as 0:0.15:31."),
         ("0:1:0", "has the count '0'"),
         ("0:1:-3", "has the count '-3'"),

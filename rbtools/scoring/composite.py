@@ -236,4 +236,4 @@ class Composite:
         for term, column in zip(self.terms, self._numbers, strict=True):
             ends = range_of(column)
             if ends is not None and ends[0] == ends[1]:
-                warn(f"all records have the same {term.metric} ({ends[0]:g}): it tells nothing; it gives .5.")
+                warn(f"all records have the same {term.metric} ({ends[0]:g}), which counts as .5.")

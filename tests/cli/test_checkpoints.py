@@ -206,7 +206,7 @@ REFUSED = {
     "attack fgsm --checkpoint bare.pt --normalize 0.5 0": "can normalise nothing",
     "attack fgsm --checkpoint bare.pt --normalize 125.3,123,113.9 63,62.1,66.7": "Did you mean"
     " 0.4914,0.4824,0.4467 0.2471,0.2435,0.2616?",
-    "attack fgsm --checkpoint bare.pt --normalize 0.5,, 1": "Expected numbers with commas",
+    "attack fgsm --checkpoint bare.pt --normalize 0.5,, 1": "Expected numbers separated by commas",
     "attack fgsm --member first": "--member is of a file.",
     "arch --from-checkpoint gone.pt": "gone.pt does not exist. Expected a file.",
     "arch --from-checkpoint bare.pt --space zoo": "--space chooses architectures of a space",

@@ -83,7 +83,7 @@ MISTAKES = {
     "rb-rank --by acc --agregate seed results.jsonl": "Did you mean '--aggregate' or",
     "rb-rank --by acc --where 'acc > ' results.jsonl": "found the end",
     "rb-rank --by acc --where 'acc = 0.5' results.jsonl": "found '='",
-    "rb-rank --by acc --where 'train.method == trades' results.jsonl": "A text stands in quotes: 'trades'",
+    "rb-rank --by acc --where 'train.method == trades' results.jsonl": "Texts need quotes: 'trades'",
     "rb-rank --by acc --format markdown results.jsonl": "Did you mean 'md'?",
     "rb-rank --by acc --output t.md results.jsonl": "write > FILE",
     "rb-plot scatter --x acc --y pgd20.8 results.jsonl": "Missing option '--output' / '-o'",

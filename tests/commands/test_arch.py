@@ -175,7 +175,7 @@ def test_digits_are_one_channel_of_8x8() -> None:
     [
         ("--index 15625", "no architecture with the index 15625. Indices go from 0 to 15624."),
         ("--index 1.5", "--index has 1.5. Expected whole numbers, such as 13714 or 0-9,50."),
-        ("--index 7-5", "--index has the range '7-5', which runs backwards. Write '5-7'."),
+        ("--index 7-5", "--index has the range '7-5', which is in reverse order. Write '5-7'."),
         ("--str |nor_conv_3x3~0|+|nor_con~0", "does not parse at character 19: found 'nor_con'"),
         ("--where kernel_params", "--where: Expression 'kernel_params' is a number, not a condition."),
         ("--where 'kernl_params == 1'", "field 'kernl_params'. Did you mean 'kernel_params'"),

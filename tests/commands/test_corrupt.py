@@ -92,7 +92,7 @@ def test_the_seed_stands_where_there_is_chance_and_changes_the_images(known: dic
     [
         ("contrast --severity 0", "--severity is 0. Severities are 1, 2, 3, 4 and 5; write 3 or 1-5."),
         ("contrast --severity 2.5", "--severity is 2.5. Severities are"),
-        ("contrast --severity 5-1", "runs backwards. Write '1-5'."),
+        ("contrast --severity 5-1", "is in reverse order. Write '1-5'."),
         ("fogg,contrast", "Unknown corruption 'fogg'."),
         ("contrst", "Did you mean 'contrast' or 'frost'? Known: gaussian_noise, shot_noise,"),
         ("contrast --constants mnist", "Invalid value for '--constants'"),

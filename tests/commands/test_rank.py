@@ -537,7 +537,7 @@ WRONG = {
     "--aggregate-by method": "--aggregate-by: no record has 'method'. Did you mean 'train.method'?",
     "--pivot method": "--pivot: no record has 'method'. Did you mean 'train.method'?",
     "--aggregate seeds": "--aggregate: no record has 'seeds'. Did you mean 'seed'?",
-    '--where "train.method in [pgd]"': "field 'pgd'. A text stands in quotes: 'pgd'. Metrics: ",
+    '--where "train.method in [pgd]"': "field 'pgd'. Texts need quotes: 'pgd'. Metrics: ",
     "--pareto acc,fgsm": "There is no metric or field 'fgsm'.",
     "--pivot train.method --aggregate-by dataset": "--pivot and --aggregate-by both say what the rows are.",
     "--pivot train.method --top 1": "--top needs a ranking, but --pivot keeps the order.",

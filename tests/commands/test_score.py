@@ -84,9 +84,7 @@ def test_a_scored_record_as_it_is_written() -> None:
 def test_equal_values_are_half() -> None:
     result = run("--metric acc", [line({"acc": 0.3})] * 2)
     assert scores(result) == [0.5, 0.5]
-    assert result.stderr == (
-        "rb-score: warning: all records have the same acc (0.3): it tells nothing, and gives .5.\n"
-    )
+    assert result.stderr == ("rb-score: warning: all records have the same acc (0.3), which counts as .5.\n")
 
 
 def test_a_score_of_one_record_is_said_to_tell_nothing() -> None:
@@ -199,8 +197,8 @@ def test_within_scales_each_group_by_itself() -> None:
 def test_several_data_sets_scaled_together_are_named() -> None:
     result = run("--metric acc", [on("a", "x", acc=0.9), on("b", "x", acc=0.3)])
     assert result.stderr.replace(OF_TWO, "") == (
-        "rb-score: warning: the records are of 2 data sets (a, b), scaled together. --within dataset scales"
-        " each by itself.\n"
+        "rb-score: warning: the records come from 2 data sets (a, b), scaled together. --within dataset"
+        " scales each data set by itself.\n"
     )
 
 

@@ -552,7 +552,7 @@ def _from(question: Any, record: Record, run: Run) -> Any:
 
 
 def test_as_names_one_result(record: Record, run: Run) -> None:
-    with pytest.raises(RbError, match=r"--as names one result, but this run gives 2: pgd3.8, pgd3.16\."):
+    with pytest.raises(RbError, match=r"--as names one result, but this run has 2: pgd3.8, pgd3.16\."):
         run_task(record, pgd(8, 16), run.changed(n=5, name_as="mine"))
 
 

@@ -315,7 +315,7 @@ def test_jobs_of_an_engine(text: str | None, engine: str, jobs: int) -> None:
     ("address", "message"),
     [
         *((wrong, "Expected HOST:PORT") for wrong in ("nowhere", "a:0", "127.0.0.1:65536", "127.0.0.1:1/x")),
-        ("ray://127.0.0.1:10001", "is one for Ray's client"),
+        ("ray://127.0.0.1:10001", "is for Ray's client"),
     ],
 )
 def test_what_is_no_address_is_a_usage_error(ray: FakeRay, address: str, message: str) -> None:

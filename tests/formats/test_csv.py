@@ -138,7 +138,7 @@ def test_nan_and_infinity_leave_the_rest_of_the_row() -> None:
 def test_a_text_in_a_mapped_metric_is_named() -> None:
     told = ConversionReport()
     (record,) = read("m,a\nx,high\n", told, map="m=arch.name,a=acc")
-    assert record["metrics"] == {} and "the text 'high' stands where a number was expected" in next(
+    assert record["metrics"] == {} and "found the text 'high' where a number was expected" in next(
         told.errors()
     )
 
@@ -147,7 +147,7 @@ def test_percents_where_fractions_belong_are_noticed() -> None:
     told = ConversionReport()
     (record,) = read("arch.name,acc\nx,94.85\n", told)
     (line,) = told.errors()
-    assert record["metrics"] == {} and "for a file in percent say --scale percent" in line
+    assert record["metrics"] == {} and "for a file in percent, give --scale percent" in line
     assert "table.csv: row 1: acc is 94.85" in line
 
 
@@ -174,13 +174,17 @@ def test_cells_that_a_row_lacks_at_its_end_are_empty() -> None:
         (
             "Model,acc\n",
             {},
-            r"No column of table\.csv says what the architecture is\. Columns: Model, acc\..*'Model=arch",
+            r"No column of table\.csv describes the architecture\. Columns: Model, acc\..*'Model=arch",
         ),
         ("a,a\n", {}, "has the column 'a' twice"),
         ("Model,acc\n", {"map": "Modle=arch.name"}, "names the column 'Modle'.* Did you mean 'Model'"),
         ("Model,acc\n", {"map": "Model"}, r"--map has 'Model'\. Expected NAME=VALUE"),
-        ("Model,acc\n", {"map": "acc=acc:percents"}, "'percents' is no unit. Expected percent or fraction"),
-        ("Model,acc\n", {"set": "acc=1"}, "--set acc: that is no field"),
+        (
+            "Model,acc\n",
+            {"map": "acc=acc:percents"},
+            "'percents' is not a unit. Expected percent or fraction",
+        ),
+        ("Model,acc\n", {"set": "acc=1"}, "--set acc: this is not a field"),
         ("Model,acc\n", {"delimiter": "ab"}, "--delimiter is 'ab'"),
     ],
 )

@@ -253,9 +253,9 @@ def test_nan_and_what_is_no_number_leave_the_rest_of_the_row() -> None:
     assert list(told.errors()) == [
         "a number is NaN, which JSON does not have; the metric is left out, and its entry in evals says why"
         " (once in row 1: pgd20.8 is NaN).",
-        "the text '46,34' stands where a number was expected; the metric is left out, and its entry in evals"
+        "found the text '46,34' where a number was expected; the metric is left out, and its entry in evals"
         " says why (once in row 1: aa.8 is 46,34).",
-        "true stands where a number was expected; the metric is left out, and its entry in evals says why"
+        "found true where a number was expected; the metric is left out, and its entry in evals says why"
         " (once in row 1: cw20.8 is True).",
     ]
 

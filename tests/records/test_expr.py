@@ -105,7 +105,7 @@ def test_functions_and_globs(text, expected):
         ("dataset == 'cifar10", "unterminated string"),
         ("(acc > 0.8", "found '(': '(' was never closed"),
         ("acc*2", "'acc*2' stands for many metrics"),
-        ("acc*2", "with spaces it calculates"),
+        ("acc*2", "with spaces it is an operator"),
         ("mean(fgsm.* - 1)", "an argument of its own"),
         ("meen(fgsm.*)", "Did you mean 'mean'"),
         ("mean()", "one value or more"),

@@ -96,7 +96,7 @@ def test_without_a_folder_nothing_is_kept_and_a_training_is_refused() -> None:
     nowhere.keep_result(KEY, WHAT, 1)
     nowhere.put("text", "value")
     assert nowhere.result(KEY) is None and nowhere.get("text") is None
-    with pytest.raises(RbError, match="needs a store for its checkpoint"):
+    with pytest.raises(RbError, match="needs a store for the checkpoint"):
         nowhere.keep_object(b"weights")
     assert not list(Path().iterdir())
 

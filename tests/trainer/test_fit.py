@@ -176,7 +176,7 @@ def test_a_module_that_diverges_says_so_and_keeps_its_mode() -> None:
 IMAGES, LABELS = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
 BAD_DATA: list[tuple[Any, str]] = [
     ((IMAGES * 2 - 1, LABELS), r"values from -\d.* to .*\. Expected \[0, 1\]\. Undo the normalisation"),
-    ((IMAGES * torch.nan, LABELS), "values that are no numbers \\(NaN\\)"),
+    ((IMAGES * torch.nan, LABELS), "values that are NaN or infinite"),
     ((IMAGES[:, 0], LABELS), r"have the shape \(40, 8, 8\)"),
     ((IMAGES.long(), LABELS), "of type torch.int64"),
     ((IMAGES, LABELS + 1), r"from 1 to 10\. Expected 0 to 9"),
