@@ -97,13 +97,13 @@ class Assertion:
             value, entry.get("value") or 0.0, rel_tol=1e-6, abs_tol=1e-9
         ):
             raise RbError(
-                f"{self.text} cannot be judged: {name} is {value:.6g} in metrics, but"
+                f"{self.text} cannot be told: {name} is {value:.6g} in metrics, but"
                 f" {entry.get('value')} in its entry in evals."
             )
         ends = ends or means.interval(record, self.value)
         if ends is None:
             raise RbError(
-                f"{self.text} cannot be judged: {name} is {value:.6g}, without an interval."
+                f"{self.text} cannot be told: {name} is {value:.6g}, without an interval."
                 f" 'point:{self.text}' compares the value itself."
             )
         return f"{name} is", value, ends
@@ -114,7 +114,7 @@ class Assertion:
         found = comparison.get("metrics", {}).get(name)
         if found is None:
             raise RbError(
-                f"{self.text} cannot be judged: the record has no {name} with answers of single images."
+                f"{self.text} cannot be told: the record has no {name} with answers of single images."
                 f" 'point:{self.text}' compares the values themselves."
             )
         return f"{name} minus the reference's is", found["difference"], found["ci95"]

@@ -203,7 +203,7 @@ REFUSED = {
     "attack fgsm --checkpoint bare.pt --normalize cifar1": "Unknown normalization 'cifar1'. Did you mean",
     "attack fgsm --checkpoint bare.pt --normalize 0.5": "Expected a mean and a standard deviation",
     "attack fgsm --checkpoint bare.pt --normalize 0.5,0.5 0.5": "2 means and 1 standard deviations",
-    "attack fgsm --checkpoint bare.pt --normalize 0.5 0": "can normalise nothing",
+    "attack fgsm --checkpoint bare.pt --normalize 0.5 0": "cannot normalise images",
     "attack fgsm --checkpoint bare.pt --normalize 125.3,123,113.9 63,62.1,66.7": "Did you mean"
     " 0.4914,0.4824,0.4467 0.2471,0.2435,0.2616?",
     "attack fgsm --checkpoint bare.pt --normalize 0.5,, 1": "Expected numbers separated by commas",

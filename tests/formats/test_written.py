@@ -63,7 +63,7 @@ def test_a_card_is_what_the_hubs_own_client_reads() -> None:
 
 def test_a_data_set_without_an_id_has_only_the_card() -> None:
     result = convert("hub", "--write page", model(dataset="npz:mine.npz"))
-    assert result.exit_code == 0 and "by --hub-dataset" in result.stderr
+    assert result.exit_code == 0 and "with --hub-dataset" in result.stderr
     assert [path.name for path in Path("page").iterdir()] == ["README.md"]
     assert convert("hub", "--hub-dataset me/mine --write other", model(dataset="npz:mine.npz")).exit_code == 0
     (found,) = Path("other/.eval_results").iterdir()

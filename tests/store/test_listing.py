@@ -117,7 +117,7 @@ def test_the_beginning_of_a_key_finds_its_result(filled: Any) -> None:
 
 @pytest.mark.parametrize(
     ("key", "said"),
-    [("abc", "4 or more hex"), ("../x", "is no key"), ("0" * 64, "has no result with the key")],
+    [("abc", "4 or more hex"), ("../x", "is not a key"), ("0" * 64, "has no result with the key")],
 )
 def test_a_key_that_names_nothing_is_said(key: str, said: str, filled: Any) -> None:
     with pytest.raises(RbError, match=re.escape(said)):
