@@ -127,7 +127,7 @@ def test_term(text: str, want: Term) -> None:
         (check, [[]], "at least one metric"),
         (check, [[ACC, GE, Term("acc", 2.0)]], "has 'acc' twice"),
         (scored, [[[1.0]], [ACC], "wurst"], "--missing is 'wurst'\\. Did you mean 'worst'"),
-        (scored, [[[-1e308, 1e308]], [ACC]], "'acc' runs from -1e\\+308 to 1e\\+308, too far to scale"),
+        (scored, [[[-1e308, 1e308]], [ACC]], "'acc' ranges from -1e\\+308 to 1e\\+308, too far to scale"),
     ],
 )
 def test_terms_and_values_that_make_no_score(wrong: Any, given: list[Any], message: str) -> None:
