@@ -58,8 +58,7 @@ class Pool:
 @functools.cache
 def lasting_pool(device: torch.device) -> tuple[Pool, torch.cuda.CUDAGraph]:
     """A pool for graphs that come and go, with a graph that keeps it alive. `lasting_pool.cache_clear()`
-    releases its memory. After a failed capture, a pool must not be used again.
-    """
+    releases its memory. After a failed capture, a pool must not be used again."""
     pool, graph = Pool(device), torch.cuda.CUDAGraph()
     with pool.capture(graph):
         torch.zeros(1, device=device)

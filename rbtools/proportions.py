@@ -28,9 +28,8 @@ def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interva
     """Wilson's score interval of a proportion, with continuity correction (Newcombe 1998, method 4).
 
     Without the correction, coverage falls to .84 if less than one rare outcome is expected, for any number of
-    trials; with it, coverage is .948 or more from 10 trials on (`bench/coverage_of_intervals.py`). The
-    correction moves the ends by about 1 / (2 trials), and they stay in [0, 1]. Unlike Clopper and Pearson's,
-    it needs no scipy.
+    trials; with it, coverage is .948 or more from 10 trials on (`bench/coverage_of_intervals.py`). The ends
+    move by about 1 / (2 trials), and stay in [0, 1]. Unlike Clopper and Pearson's, it needs no scipy.
     """
     check_counts(successes, trials)
     z2 = normal_quantile(confidence) ** 2

@@ -14,9 +14,8 @@ SHOWN = 24  # maximum number of kinds in one line
 
 class ConversionReport:
     """Messages of a conversion, each kind with the places where it occurred. `wrong`: invalid contents of a
-    file; `notes`: harmless but unexpected contents; `lost`: maps groups to the contents that the target
-    format cannot express, and how often. `ours`: whether units were made from records, so their scale is
-    certain.
+    file; `notes`: harmless but unexpected contents; `lost`: for each group, the contents that the target
+    format cannot express, and how often. `ours`: whether units come from records, so their scale is certain.
     """
 
     def __init__(self, *, ours: bool = False) -> None:

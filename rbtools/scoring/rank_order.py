@@ -30,9 +30,7 @@ def key(item: str) -> SortKey:
     if direction in ("lower", "higher") and text:
         return SortKey(text.strip(), direction == "higher")
     if text and expr.is_bare(direction):
-        raise UsageError(
-            f"'{direction}' in '{item}' is not a direction. Write {text}:lower or {text}:higher."
-        )
+        raise UsageError(f"'{direction}' in '{item}' is not a direction. Write {text}:lower or :higher.")
     return SortKey(item, higher_is_better(item))
 
 
@@ -51,7 +49,7 @@ def rank(
 
     If `by` returns several values (and `higher` is as long), later values break ties. Equal values share a
     rank, and the next rank counts them (1, 2, 2, 4); they keep the input's order. Records whose first value
-    is None or NaN come last, without a rank. Without a later value, they come last among their ties. Raises
+    is None or NaN come last, without a rank. Records without a later value come last among their ties. Raises
     RbError if a value is not a number.
     """
     directions = (higher,) if isinstance(higher, bool) else tuple(higher)
@@ -92,7 +90,7 @@ def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list
     """The band of each record, 1 the best; `intervals` are in the order of the ranking.
 
     A band consists of the best record that has no band yet, and the records after it whose intervals overlap
-    its interval. Two records of a band may differ significantly, but each could be as good as its first.
+    its interval. Two records of a band may differ significantly, but each could be as good as the first.
     """
     bands = [1] * len(intervals)
     pending = list(range(len(intervals)))

@@ -74,7 +74,7 @@ def averaged(contenders: Sequence[Contender], over: Sequence[str]) -> list[Conte
 def averaged_by(
     contenders: Sequence[Contender], names: Sequence[str], option: str
 ) -> tuple[list[Contender], dict[str, int]]:
-    """Means of the contenders that agree in the fields `names`; the number of records that lack each field.
+    """Means of the contenders that agree in the fields `names`; how many records lack each field.
 
     Raises UsageError, which names the `option`, for a field that no record has.
     """

@@ -50,9 +50,7 @@ def _named(store: Store, keys: Sequence[str]) -> list[Path]:
     found: dict[Path, None] = {}
     for key in map(str.lower, keys):
         if len(key) < 4 or not set(key) <= set("0123456789abcdef"):
-            raise RbError(
-                f"'{key}' is not a key. Expected 4 or more hexadecimal digits, as rb-store ls shows."
-            )
+            raise RbError(f"'{key}' is not a key. Expected 4 or more hexadecimal digits, as in rb-store ls.")
         matching = list(store.files("results", key))
         if not matching:
             raise RbError(

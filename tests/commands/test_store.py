@@ -148,9 +148,7 @@ def test_verify_names_what_is_damaged_and_delete_lets_it_be_had_again(attacked: 
     assert set(found) == {str(weights), str(outcome)}
     what = {"schema": 1, "kind": "objects", "key": weights.name, "path": str(weights)}
     assert found[str(weights)] == {**what, "problem": "its content does not match its name", "deleted": False}
-    assert (
-        f"rb-store: error: {outcome} is damaged: its content does not match its checksum.\n" in result.stderr
-    )
+    assert f"rb-store: error: {outcome} is damaged: its content does not match its" in result.stderr
     assert "2 damaged." in result.stderr and "--delete" in result.stderr
     again = run("verify --delete")
     assert again.exit_code == 1 and [row["deleted"] for row in records(again)] == [True, True]

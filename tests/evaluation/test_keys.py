@@ -214,7 +214,7 @@ def test_fields_are_varied_at_all() -> None:
     [
         ("n", -1, "only in part"),
         ("n", 0, "only in part"),
-        ("split", 3, "the split of the entry is 3, which is no text"),
+        ("split", 3, "the split of the entry is 3, which is not a text"),
         ("seed", "x", "the seed of the entry is 'x', which is not a number"),
         ("seed", -1, "the seed of the entry is -1"),
         ("steps", -1, "steps of PGD is -1"),
