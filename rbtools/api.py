@@ -195,8 +195,8 @@ def read(path: str | os.PathLike[str]) -> list[Record]:
 
 
 def frame(records: Iterable[Mapping[str, Any]]) -> Any:
-    """A pandas DataFrame with a row for each record and the columns of `rb-convert csv --write`, which are
-    named by metrics and fields.
+    """A pandas DataFrame with a row for each record and the columns of `rb-convert csv --write`, which have
+    the names of metrics and fields.
     """
     from rbtools.formats.csv import CSV
 

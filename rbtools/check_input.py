@@ -28,7 +28,7 @@ _BY_MODE = ("BatchNorm", "Dropout", "DropPath", "StochasticDepth")
 
 
 def check_images(images: Tensor) -> None:
-    """Images (N, C, H, W): floats in [0, 1], or uint8."""
+    """Check images (N, C, H, W): floats in [0, 1], or uint8."""
     if not isinstance(images, torch.Tensor):
         raise RbError(
             f"The images are of type {type(images).__name__}. Expected a tensor (N, C, H, W):"
@@ -82,7 +82,7 @@ def floats(images: Tensor) -> Tensor:
 
 
 def check_labels(labels: Tensor, n: int, classes: int | None = None) -> None:
-    """Class numbers (n,) from 0 to `classes` - 1."""
+    """Check class numbers (n,) from 0 to `classes` - 1."""
     if not isinstance(labels, torch.Tensor):
         raise RbError(f"The labels are of type {type(labels).__name__}. Expected a tensor ({n},).")
     shape = tuple(labels.shape)
@@ -105,7 +105,7 @@ def check_labels(labels: Tensor, n: int, classes: int | None = None) -> None:
 
 
 def check_model(model: Any) -> None:
-    """A callable; a module whose layers compute the same for every batch (eval mode)."""
+    """Check that the model is callable, and has no layer in train mode that depends on batch or chance."""
     if not callable(model):
         raise RbError(
             f"The model is of type {type(model).__name__}. Expected a module or a function from images in"
@@ -128,7 +128,7 @@ def layer_in_train_mode(model: Any) -> str | None:
 
 
 def check_device(model: Any, device: torch.device, whose: str = "The images are") -> None:
-    """A module whose parameters are on this device."""
+    """Check that the parameters of a module are on this device."""
     first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     if first is not None and first.device != device:
         raise RbError(
@@ -187,8 +187,8 @@ def give_copies(model: Any, images: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def keep_images(network: nn.Module, shape: tuple[int, int, int]) -> RemovableHandle | None:
-    """From now on, give copies of its images to a network that changes images (N, C, H, W) in place, in eval
-    or train mode. None if it does not change them, judged by two random images."""
+    """If a network changes its images (N, C, H, W) in place, in eval or train mode, give it copies from now
+    on. None if two random images show no change."""
     first = next(network.parameters(), None)
     images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
     images = images if first is None else images.to(first.device)
@@ -261,7 +261,7 @@ def outside_inference(function: Function) -> Function:
 
 
 def check_shape(logits: Any, n: int, classes: int, mode: str = "") -> None:
-    """Logits (n, classes) of n images. mode: the model's mode, for the message."""
+    """Check logits (n, classes) of n images. mode: the model's mode, for the message."""
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (n, classes):
         found = f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise RbError(
@@ -271,7 +271,7 @@ def check_shape(logits: Any, n: int, classes: int, mode: str = "") -> None:
 
 
 def check_logits(logits: Any, n: int, probabilities: bool = False) -> None:
-    """Logits (n, K) of n images: floats, and not the probabilities of a softmax, unless these may be."""
+    """Check logits (n, K) of n images: floats and, unless `probabilities`, not those of a softmax."""
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != n or logits.shape[1] < 2:
         found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise RbError(

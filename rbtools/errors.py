@@ -23,7 +23,7 @@ class UsageError(RbError):
 
 
 class NoRecords(RbError):
-    """The input ended without a record (exit status 3): the program before may have failed."""
+    """The input ended without a record (exit status 3): the program that writes to it may have failed."""
 
 
 class Misfit(RbError):
@@ -54,7 +54,7 @@ def optional() -> Iterator[None]:
 
 
 def is_foreign(wrong: BaseException) -> bool:
-    """Whether it is neither an interruption nor an exception of rbtools, so that other code raised it."""
+    """Whether an exception is neither an interruption nor one of rbtools, so that other code raised it."""
     frames = traceback.extract_tb(wrong.__traceback__)
     return (
         not isinstance(wrong, KeyboardInterrupt)

@@ -107,7 +107,7 @@ def _processor() -> str:
 
 
 def usable() -> bool:
-    """Whether this process can still use the GPU, which is not so after an illegal memory access."""
+    """Whether this process can still use the GPU. After an illegal memory access, it cannot."""
     if torch.cuda.is_initialized():
         try:
             torch.cuda.synchronize()

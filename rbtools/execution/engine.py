@@ -41,7 +41,7 @@ class JobFunction:
 
 class Call:
     """Anything that an engine runs, as a value that can be sent to other processes. It gets the run of the
-    process that does the work. arch: the network's, which decides how many threads it uses."""
+    process that does the work. arch: the architecture, for the number of threads."""
 
     arch: Any
 

@@ -107,7 +107,7 @@ class Run:
 
     @classmethod
     def of(cls, tool: str = "rbtools", store: Store | None = None, **options: Any) -> Run:
-        """A run with these options; the name of an option is that of the field in its part.
+        """A run with these options, which have the names of the fields in the parts.
 
         Raises TypeError for an unknown option.
         """

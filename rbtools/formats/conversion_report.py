@@ -35,11 +35,11 @@ class ConversionReport:
         self.notes.setdefault(notify, []).append(where)
 
     def errors(self) -> Iterator[str]:
-        """Finished sentences."""
+        """Complete sentences."""
         yield from map(_sentence, self.wrong.items())
 
     def remarks(self) -> Iterator[str]:
-        """Finished sentences."""
+        """Complete sentences."""
         yield from map(_sentence, self.notes.items())
 
     def losses(self, name: str) -> Iterator[str]:

@@ -271,8 +271,8 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     """The `arch` for a user's text: resnet18, nb201-13714, a cell's string, torchvision:resnet50, timm:NAME,
     repo:OWNER/NAME, python:MODULE:FUNCTION:NAME=VALUE, or fcnn:relu/tanh+skip. A field that selects a variant
     may follow (preactresnet18:shortcut=input), or sizes (timm:vit_base_patch16_224:side=32:patch=4).
-    LEADERBOARD:NAME is an entry of it, with its normalisation and preprocessing; `classes` decides if several
-    data sets have that name. Raises RbError with similar names.
+    LEADERBOARD:NAME is a leaderboard's entry, with normalisation and preprocessing; `classes` decides if
+    several data sets have that name. Raises RbError with similar names.
     """
     board, colon, entry = text.partition(":")
     if colon and board in LEADERBOARDS:

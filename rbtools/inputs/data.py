@@ -318,8 +318,8 @@ def from_archive(
 def record_in_memory(model: nn.Module, data: Any) -> InMemory:
     """A record of a module and its images, which any function that takes a record accepts.
 
-    model: images in [0, 1] -> logits, in eval mode. data: (images, labels), a Dataset or a DataLoader. Raises
-    RbError for data in another form, and for a model without weights.
+    model: maps images in [0, 1] to logits, in eval mode. data: (images, labels), a Dataset or a DataLoader.
+    Raises RbError for data in another form, and for a model without weights.
     """
     weights = weights_hash(model)
     images, labels = pair(data, in_order=True)

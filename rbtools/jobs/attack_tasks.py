@@ -73,9 +73,9 @@ def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run:
 def _tests(entries: Sequence[Entry], missed: float, rare: float) -> list[Entry]:
     """Each test, whether it holds, and its margin (positive if it holds).
 
-    entries: of PGD at each distance, FGSM, Square and random points. For a randomised model they contain
-    standard errors over its draws, and a difference within two of these is noise. missed: the share of images
-    that random points break and PGD does not. rare: the share that is tolerated as chance.
+    entries: those of PGD at each distance, FGSM, Square and random points. For a randomised model they
+    contain standard errors over its draws, and a difference within two of these is noise. missed: the share
+    of images that random points break and PGD does not. rare: the share that is tolerated as chance.
     """
 
     def compared(name: str, weak: Entry) -> Entry:

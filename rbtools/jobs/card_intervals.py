@@ -29,7 +29,7 @@ def sizes(most: int) -> list[int]:
 
 
 def confidence(looks: int) -> float:
-    """The confidence of each interval with which the intervals of all `looks` hold together at 95 %."""
+    """The confidence of each interval, so that the intervals of all `looks` hold together at 95 %."""
     return 1 - 0.05 / looks
 
 

@@ -37,7 +37,7 @@ class CardPart:
     """One part of a card.
 
     headlines: the metrics that summarise the part, or an expression of metrics. paired: the metrics in which
-    two models are compared, if not the headlines.
+    two models are compared, if they are not the headlines.
     """
 
     name: str

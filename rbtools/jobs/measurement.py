@@ -127,7 +127,7 @@ def perturbing(
 def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], run: Run) -> None:
     """Raise RbError before the computation if the record has a requested number, computed differently.
 
-    A measure's numbers have names only afterwards, so the entries of the record are checked one by one.
+    A measure's numbers are known by name only afterwards, so each entry of the record is compared.
     """
     if run.replace or run.name_as is not None:
         return

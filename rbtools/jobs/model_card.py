@@ -2,8 +2,7 @@
 
 A card has parts (`card_parts`), each an evaluation of a tool. All parts look at 16 images, then at 32, 64 ...
 until the time is over or all images are evaluated. The intervals hold for all looks together
-(`card_intervals`). Two checkpoints get their cards one after the other, which are then compared image by
-image.
+(`card_intervals`). For two checkpoints, two cards are made in turn and then compared image by image.
 """
 
 from __future__ import annotations

@@ -56,9 +56,9 @@ class Unsayable(Exception):
 
 
 def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
-    """The spec that has this entry, whose metric contains no split. None if no spec has such an entry, or if
-    it lacks settings. lenient: missing settings take their defaults, as in published numbers. Raises RbError
-    for a setting that a method refuses."""
+    """The spec whose entry this is; its metric must be without a split. None if no spec has such an entry, or
+    if it lacks settings. lenient: missing settings take their defaults, as in published numbers. Raises
+    RbError for a setting that a method refuses."""
     refused: RbError | None = None
     for cls in SPECS:
         try:

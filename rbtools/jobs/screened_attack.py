@@ -47,7 +47,7 @@ VERSION = 1  # version of the estimate from outcomes
 def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
     """The attacks of the screen: on the cross-entropy, then on the margin, in the norm of the attack.
 
-    They are attacks of PGD. In L1, where the direction of a step matters more, they are attacks of l1-APGD.
+    These are PGD attacks or, in L1, where the direction of a step matters more, l1-APGD attacks.
     """
     if method.norm == "l1":
         return ATTACKS.build("apgd-ce", norm="l1", steps=steps), APGDMargin(norm="l1", steps=steps)

@@ -22,7 +22,7 @@ from rbtools.trainer.validation import trained_on
 
 @dataclass(frozen=True)
 class GapJob(PlanJob):
-    """The gap of each evaluation: `ge.NAME` = train - test for every number of it.
+    """The gap of each evaluation: `ge.NAME` = train - test for each of its numbers.
 
     Both sides are added, too (`NAME` and `train.NAME`). Training images are not augmented. The interval of a
     difference of accuracies is Newcombe's; other intervals are combined by square-and-add. Gaps of losses and
@@ -83,7 +83,7 @@ def _both_splits() -> Iterator[None]:
 
 
 def _gap(train: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
-    """The entry of train - test. If a side has no value, it contains the reason instead of a value."""
+    """The entry of train - test. If a side has no value, the entry contains the reason instead."""
     turned = (
         metric_name.parse(test["metric"]).words[0] in robust_loss.PARTS
     )  # test - train: both grow with overfitting

@@ -101,7 +101,7 @@ class Transferred(Attacked):
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        """None also if the entry does not describe the attacked models."""
+        """The spec of an entry. None also if the entry does not describe the attacked models."""
         sources, models = (_listed(entry.get(name)) for name in ("source", "source_model"))
         if len(models) != len(sources) or not all(isinstance(model, Mapping) for model in models):
             return None

@@ -65,7 +65,7 @@ class VerifyJob(JobFunction):
         return {**record, FIELD: {**consistency.summary(record), "entries": verdicts}}
 
     def _given(self, record: Record, run: Run) -> tuple[Record, tuple[str, str] | None]:
-        """The record with a file of its weights. If there is none, also the reason and the verdict."""
+        """The record, with the file of its weights. Without such a file, also the reason and the verdict."""
         try:
             if self.file is not None:
                 return with_file(record, self.file, run, self.hints), None
@@ -119,7 +119,7 @@ def _of_architecture(entry: Entry) -> bool:
 
 
 def _score(record: Record, entry: Entry) -> Record:
-    """The verdict on a composite score, computed from the record's metrics and the ranges of scaling."""
+    """The verdict on a composite score, computed again from the record's metrics and the terms' ranges."""
     terms, ranges = entry.get("terms"), entry.get("ranges")
     if not isinstance(terms, list) or not isinstance(ranges, Mapping):
         return _unmeasured(entry, "the entry lacks the ranges of its terms, which are needed for scaling")

@@ -161,8 +161,9 @@ def _present(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
 
 
 def _interval(result: MeasuredEntry, by_name: _ByName) -> _Problems:
-    """A value outside its interval, and an interval that does not follow from value and n: up to rounding for
-    rbtools, and up to half its width for other programs, whose intervals may be of another kind."""
+    """A value outside its interval, or an interval that differs from that of value and n: by more than
+    rounding for rbtools, or by more than half its width for other programs, whose intervals may be of another
+    kind."""
     name, value, entry = result
     for field in filter(schema.is_interval, entry):
         ends = results.interval(entry, field)
@@ -338,9 +339,9 @@ def _is_autoattack(entry: Entry) -> bool:
 def _by_chance(low: MeasuredEntry, high: MeasuredEntry, *, paired: bool) -> float:
     """The p-value of `high` being above `low` although it is truly not larger; 1 if it is not above.
 
-    `paired`: on the same images, only the rounding of processors can put it above; rounding changes two
-    verdicts or a share _FLIPPED of them, and beyond that the p-value is 0. Otherwise: the two-sample test of
-    proportions, which is conservative if the images are the same.
+    `paired`: on the same images, only the rounding of processors can put it above; rounding changes at most
+    two verdicts or a share _FLIPPED of them, and beyond that the p-value is 0. Otherwise: the two-sample test
+    of proportions, which is conservative if the images are the same.
     """
     below, above, difference = low.entry, high.entry, high.value - low.value
     rounding = sum(e.get("rounding", 0) for e in (below, above) if is_number(e.get("rounding")))

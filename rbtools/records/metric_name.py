@@ -164,7 +164,7 @@ def pr_name(noise: str, gamma: float, denominator: str = "correct") -> str:
 
 
 def prob_acc_name(noise: str, gamma: float, rho: float, denominator: str = "correct") -> str:
-    """`probacc.uniform.0.0313725.0.05`: the radius, then the tolerated failure rate; for all images,
+    """`probacc.uniform.0.0313725.0.05`, with the radius and the tolerated failure rate; for all images,
     `probacc-all`."""
     return f"probacc{_OVER[denominator]}.{noise}.{gamma:g}.{rho:g}"
 
@@ -175,8 +175,8 @@ def pfail_name(noise: str, gamma: float) -> str:
 
 
 def smoothing_name(sigma: float, radius: float) -> str:
-    """`cert.smooth.0.25.0.5`: the certified accuracy of the smoothed classifier; sigma, then the L2
-    radius."""
+    """`cert.smooth.0.25.0.5`: the certified accuracy of the smoothed classifier, for sigma 0.25 and the L2
+    radius 0.5."""
     return f"cert.smooth.{sigma:g}.{radius:g}"
 
 

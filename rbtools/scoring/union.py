@@ -186,7 +186,7 @@ def gains(broken: np.ndarray) -> list[tuple[int, int]]:
 def smallest_set(broken: np.ndarray) -> tuple[list[int], bool]:
     """The smallest set of parts that break all images that any part breaks, and whether this is proven.
 
-    broken: bool (P, N). An integer program: for each kind of broken image, a chosen part must break it.
+    broken: bool (P, N). An integer program: every kind of broken image must be broken by a chosen part.
     """
     from scipy.optimize import LinearConstraint, milp
 

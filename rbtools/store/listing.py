@@ -65,7 +65,7 @@ def record(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
 
     Its last field, `stored`, contains `kind` (training, evaluation, ...), `key`, `bytes` and `time` of the
     file, and for an evaluation `outcomes`, the key of the outcomes per example. Raises OSError, and
-    DamagedFile for a result of no tool.
+    DamagedFile if no tool stores such results.
     """
     try:
         what, about = result["what"], result.get("about", {})

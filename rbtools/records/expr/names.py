@@ -38,7 +38,7 @@ class MissingName(RbError):
 
     @property
     def hint(self) -> str:
-        """A suggestion, as a sentence after a blank; or an empty text."""
+        """A suggestion, as a sentence after a space; or an empty text."""
         names = [*metrics_of(self.record), *_fields(self.record)]
         if self.beside_text:
             return f" Texts need quotes: '{self.name}'."
