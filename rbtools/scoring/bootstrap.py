@@ -223,9 +223,10 @@ def over_members(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draws (G, B) of the means of groups, from the draws (N, B) of records, and how much the members vary.
 
-    members: the rows of each group. alone: bool (N,), whether a record shares no images with other records.
-    Also returns the variance (G,) of each mean between its members, 0 for a single member, and its degrees of
-    freedom (G,). It is not part of the draws: resampling three members would underestimate it by a third.
+    members: the rows of each group. alone: bool (N,), whether a record's draws come from no images shared
+    with others. Also returns the variance (G,) of each mean between its members, 0 for a single member, and
+    its degrees of freedom (G,). It is not part of the draws: resampling three members would underestimate it
+    by a third.
     """
     size = drawn.shape[1]
     between, freedom = np.zeros(len(members)), np.ones(len(members))

@@ -78,8 +78,8 @@ def _different_mid_p(count: np.ndarray, images: np.ndarray) -> tuple[np.ndarray,
 
 
 def mcnemar(gained: np.ndarray, lost: np.ndarray) -> np.ndarray:
-    """McNemar's exact two-sided p-values (G,) of no difference (Psychometrika 12, 1947): then the changed
-    images on one side follow Binomial(changed, 1/2)."""
+    """McNemar's exact two-sided p-values (G,) of no difference (Psychometrika 12, 1947). Without a
+    difference, the number of images gained follows Binomial(changed, 1/2)."""
     total = gained + lost
     below = special.bdtr(np.minimum(gained, lost), np.maximum(total, 1), 0.5)
     return np.where(total > 0, np.minimum(2 * below, 1), 1.0)

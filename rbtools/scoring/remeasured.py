@@ -49,8 +49,8 @@ def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str
 
 
 def published(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
-    """The verdict on a published number, whose images and settings are not fully known: it must agree within
-    its rounding and the sampling error of both numbers. `images`: as in `judged`.
+    """The verdict on a published number, whose images and some settings are unknown: it must agree within its
+    rounding and the sampling error of both numbers. `images`: as in `judged`.
     """
     base = {"claimed": claim["value"], "measured": measured.get("value"), "n": measured.get("n")}
     if measured.get("value") is None:

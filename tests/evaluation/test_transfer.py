@@ -192,7 +192,7 @@ def test_an_interrupted_run_goes_on_in_other_chunks(
     ("network", "says"),
     [
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 7)), "It has 7 classes, and the evaluated model has 10"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), "It does not take images of 1x8x8"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), "It does not take images of shape 1x8x8"),
     ],
 )
 @pytest.mark.parametrize("letters", ["b", "ab"])
