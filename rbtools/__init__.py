@@ -1,10 +1,10 @@
 """rbtools: small Unix tools that measure how robust image classifiers are.
 
-From Python: one function per tool (`arch`, `attack`, `card`, `certify`, `convert`, `corr`, `corrupt`, `ge`,
-`measure`, `plot`, `pr`, `rank`, `score`, `train`, `verify`, and `rbtools.api.search`; see `rbtools.api`),
-`check` and `transfer` of rb-attack, `read` for files of records, `frame` for pandas, `load` for a record's
-model, `evaluate` and `fit` for a module in memory, and the rooms `rbtools.records`, `rbtools.datasets`,
-`rbtools.models`.
+From Python: one function for each tool (`arch`, `attack`, `card`, `certify`, `convert`, `corr`, `corrupt`,
+`ge`, `measure`, `plot`, `pr`, `rank`, `score`, `train`, `verify`, and `rbtools.api.search`; see
+`rbtools.api`), `check` and `transfer` of rb-attack, `read` for files of records, `frame` for pandas, `load`
+for a record's model, `evaluate` and `fit` for a module in memory, and the rooms `rbtools.records`,
+`rbtools.datasets`, `rbtools.models`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ROOMS = ("datasets", "models", "records")
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on use, because tools do not need the functions for notebooks.
+    # Imported on use, because the tools do not need these functions.
     if name in _LIBRARY:
         return getattr(importlib.import_module(_LIBRARY[name]), name)
     if name in _API:

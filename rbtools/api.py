@@ -1,16 +1,16 @@
-"""One function per tool, for notebooks: a record in, the record that the tool would write out.
+"""One function for each tool, for notebooks. It takes a record and returns the record that the tool writes.
 
     import rbtools
     record = rbtools.train({"arch": {"space": "nasbench201", "index": 13714, "cells": 1}}, "trades", epochs=2)
     record = rbtools.attack(record, "pgd", eps=[8])
     record["metrics"]["pgd20.8"]
 
-Every function runs its tool's own command: its keyword arguments are the options of the command line, with
-their defaults and units: L-infinity distances in 1/255 (`8`, `"8/255"`), L2 distances and radii on [0, 1]. A
-dash becomes an underscore. A list is given as a list or as text with commas. A record, a list of records or a
-mapping may be given in place of a file. `help(rbtools.attack)` shows the options; `rb-attack pgd --help` has
-those of a method. A function raises rbtools.errors.RbError with the tool's message if the tool fails, and
-warns if the tool warns.
+Every function runs its tool's own command. Its keyword arguments are the options of the command line, with
+the same defaults and units: L-infinity distances in 1/255 (`8`, `"8/255"`), L2 distances and radii on [0, 1].
+A dash becomes an underscore. A list is given as a list or as comma-separated text. A record, a list of
+records or a mapping may replace a file. `help(rbtools.attack)` shows the options; `rb-attack pgd --help`
+shows those of a method. If the tool fails, the function raises rbtools.errors.RbError with its message; it
+also passes on warnings.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from rbtools.report import progress_of
 if TYPE_CHECKING:
     from torch import nn
 
-Record = dict[str, Any]  # of a model, as rb-record(5) describes it
-Given = Any  # a record; with data= a torch module
+Record = dict[str, Any]  # describes a model, see rb-record(5)
+Given = Any  # a record, or with data= a torch module
 Numbers = float | str | Iterable[float | str]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _tool(name: str, *words: str) -> Callable[[F], F]:
-    """Show the options of a tool's command in the signature of its function, whose None is their default."""
+    """Show the options of a tool's command in the signature of its function; None means the default."""
 
     def decorate(function: F) -> F:
         own = inspect.signature(function)
@@ -63,7 +63,7 @@ def _tool(name: str, *words: str) -> Callable[[F], F]:
 def arch(
     which: int | str | Iterable[int | str] | None = None, space: str | None = None, **options: Any
 ) -> list[Record]:
-    """Architectures of a space as records, all or `which` (numbers or names); see rb-arch."""
+    """Architectures of a space as records: all of them, or `which` (numbers or names); see rb-arch."""
     from rbtools.spaces import sized
 
     if which is not None:
@@ -84,10 +84,10 @@ def attack(
 ) -> Record:
     """The record with its accuracy under an attack at every distance; see rb-attack.
 
-    With `preset`, runs the attacks of a paper, at its distances or at `eps`.
+    With `preset`, runs the attacks of a paper, at the paper's distances or at `eps`.
     """
     if (attack is None) == (preset is None):
-        raise UsageError("Expected the name of an attack, or preset= with that of a paper, and not both.")
+        raise UsageError("Expected the name of an attack or, with preset=, of a paper, and not both.")
     if eps is not None:
         options["eps"] = eps
     return _of_record("attack", [attack] if attack is not None else ["preset", str(preset)], options, record)
@@ -95,7 +95,7 @@ def attack(
 
 @_tool("card")
 def card(record: Given, **options: object) -> Record:
-    """The record with everything about its model that can be known in `time`; see rb-card."""
+    """The record with everything about its model that can be measured in `time`; see rb-card."""
     return _of_record("card", [], options, record)
 
 
@@ -126,7 +126,7 @@ def transfer(
 ) -> Record:
     """The record with its accuracy on adversarial examples of other models; see rb-attack transfer.
 
-    origin: the record of the model that is attacked, or the path of its file or checkpoint; or several.
+    origin: the record of the attacked model, or the path of its file or checkpoint; or a list of these.
     """
     for one in origin if isinstance(origin, (list, tuple)) else [origin]:
         if isinstance(one, Mapping):
@@ -141,8 +141,8 @@ def convert(
     records: Iterable[Mapping[str, Any]] | None = None,
     **options: object,
 ) -> list[Record]:
-    """The records of a published file or folder; see rb-convert. With `records`, these are written there
-    first."""
+    """The records of a published file or folder; see rb-convert. If `records` are given, they are first
+    written there."""
     if records is not None:
         python_calls.call("convert", [format], {"target": path, **options}, MemoryStreams(records))
     return python_calls.call("convert", [format, os.fspath(path)], options, MemoryStreams())
@@ -159,10 +159,10 @@ def corrupt(record: Given, corruptions: str | Iterable[str], **options: object) 
 
 @_tool("ge")
 def ge(record: Given, evaluation: str, chosen: str = "", **options: object) -> Record:
-    """The record with an evaluation's value on train minus that on test; see rb-ge.
+    """The record with an evaluation's value on train minus its value on test; see rb-ge.
 
-    evaluation: "acc"; "attack" or "loss", of the attack `chosen`; "corrupt", of the corruptions `chosen`;
-    "pr", of the noise `chosen`. The options are those of that command.
+    evaluation: "acc"; "attack" or "loss" (`chosen` is the attack); "corrupt" (`chosen`: the corruptions);
+    "pr" (`chosen`: the noise). Options are those of that evaluation's command.
     """
     words = {
         "attack": ["attack", chosen or "pgd"],
@@ -177,8 +177,8 @@ def ge(record: Given, evaluation: str, chosen: str = "", **options: object) -> R
 def plot(records: Any, kind: Any, **options: object) -> Any:
     """A matplotlib Figure of records, or the text of a page; see rb-plot. Options are those of the figure.
 
-    Both orders are accepted: plot(records, "box") and plot("box", records). With `output` the file is written
-    as well. `rbtools.plots.base.encode(figure, "svg")` makes the bytes that rb-plot writes.
+    Both orders are accepted: plot(records, "box") and plot("box", records). With `output`, the file is
+    written, too. `rbtools.plots.base.encode(figure, "svg")` returns the bytes that rb-plot writes.
     """
     if isinstance(records, str):
         records, kind = kind, records
@@ -188,15 +188,15 @@ def plot(records: Any, kind: Any, **options: object) -> Any:
 
 
 def read(path: str | os.PathLike[str]) -> list[Record]:
-    """The records of a file of JSON Lines. Raises RbError for a line that is no record."""
+    """The records of a JSON Lines file. Raises RbError for a line that is not a record."""
     from rbtools.records import read as records_of
 
     return list(records_of(os.fspath(path)))
 
 
 def frame(records: Iterable[Mapping[str, Any]]) -> Any:
-    """A pandas DataFrame with a row for each record, and the columns of `rb-convert csv --write`: metrics and
-    fields by their names.
+    """A pandas DataFrame with a row for each record and the columns of `rb-convert csv --write`, which have
+    the names of metrics and fields.
     """
     from rbtools.formats.csv import CSV
 
@@ -215,7 +215,7 @@ def measure(
 ) -> Record:
     """The record with measures of its network; see rb-measure.
 
-    A module is measured as `measure(model, data, "ntk,...")`.
+    A module is measured with `measure(model, data, "ntk,...")`.
     """
     if names is not None:
         options["data"], measures = measures, names
@@ -239,7 +239,7 @@ def train(record: Given, method: str | None = None, **options: Any) -> Any:
 def score(
     records: Iterable[Mapping[str, Any]], metrics: str | Iterable[str] | None = None, **options: object
 ) -> list[Record]:
-    """The records with their composite score; see rb-score. weights: metric -> weight, or "2:lower"."""
+    """The records with their composite score; see rb-score. weights: maps metrics to 2 or "2:lower"."""
     return _of_records("score", [], {"metrics": metrics, **options}, records)
 
 
@@ -247,7 +247,7 @@ def score(
 def rank(
     records: Iterable[Mapping[str, Any]], by: str | Iterable[str] | None = None, **options: object
 ) -> list[Record]:
-    """The records in their order, each with its "rank"; see rb-rank."""
+    """The records in the order of their ranks, each with its "rank"; see rb-rank."""
     return _of_records("rank", [], {"by": by, **options}, records)
 
 
@@ -258,15 +258,15 @@ def corr(
     kind: str | None = None,
     **options: object,
 ) -> list[Record]:
-    """Rank correlations, one object per pair, as rb-corr writes them.
+    """Rank correlations, one object for each pair, as rb-corr writes them.
 
-    records: a stream, or result sets by their names, which are joined by the fields `on`.
+    records: an iterable, or a map from names to result sets, which are joined by the fields `on`.
     """
     options = {"metrics": metrics, "kind": kind, **options}
     if not isinstance(records, Mapping):
         return _of_records("corr", [], options, records)
     if len(records) > 1 and not options.get("on"):
-        raise UsageError("Several result sets are joined by fields. Name them, such as on='arch.index'.")
+        raise UsageError("Result sets are joined by fields. Name the fields, such as on='arch.index'.")
     sets = {f"{name}.jsonl": some for name, some in records.items()}
     return python_calls.call("corr", list(sets), options, MemoryStreams(files=sets))
 
@@ -278,11 +278,11 @@ def search(
     objective: str | Iterable[str] | None = None,
     **options: object,
 ) -> list[Record]:
-    """The result of a search over the records as a table, as rb-search writes it.
+    """The result of a search over a table of these records, as rb-search writes it.
 
-    It is `rbtools.api.search`: `rbtools.search` is the room of the algorithms. objective: a metric or an
-    expression, with ":lower" or ":higher" to override its direction; several for nsga2. report_table: further
-    tables by name, to look the results up in.
+    Call it as `rbtools.api.search`, because `rbtools.search` is the room of the algorithms. objective: a
+    metric or an expression, with ":lower" or ":higher" to override its direction; several for nsga2.
+    report_table: maps names to further tables, in which the results are looked up.
     """
     return _of_records("search", [algorithm], {"objective": objective, **options}, records)
 
@@ -294,11 +294,11 @@ def verify(record: Given, **options: object) -> Record:
 
 
 def load(record: Given, **options: object) -> nn.Module:
-    """The record's network with its weights and normalisation, in eval mode: images in [0, 1] -> logits.
+    """The record's network with weights and normalisation, in eval mode, from images in [0, 1] to logits.
 
-    Options are those of a run, such as `dataset`, `member`, `device` and `store`. A record of a file (rb-arch
-    --from-checkpoint) that names no data set is loaded as the file was recognised. Without `dataset=` fields
-    that only images decide stay open, and a warning names them.
+    Options are those of a run, such as `dataset`, `member`, `device` and `store`. If the record of a file
+    (rb-arch --from-checkpoint) names no data set, it is loaded as the file was recognised. Without
+    `dataset=`, fields that only images decide stay open, and a warning names them.
     """
     _check_record(record)
     memory = MemoryStreams([record])
@@ -332,20 +332,20 @@ _LOAD = Tool("rbtools.load", _load)
 
 @outside_inference
 def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], record: Given) -> Record:
-    """The one record that a tool makes from one record, or from a module and its images (`data=`)."""
+    """The one record that a tool writes for one record, or for a module and its images (`data=`)."""
     record, options = _in_memory(record, options)
     _check_record(record)
     with progress_of(options.pop("progress", None)) as progress:
         written = python_calls.call(tool, words, options, MemoryStreams([record], progress=progress))
     if len(written) != 1:
-        raise RbError(f"rb-{tool} makes {len(written)} records of it. Call the function once for each.")
+        raise RbError(f"rb-{tool} writes {len(written)} records for it. Call the function once for each.")
     return written[0]
 
 
 def _of_records(
     tool: str, words: Sequence[str], options: Mapping[str, Any], records: Iterable[Mapping[str, Any]]
 ) -> list[Record]:
-    """The records that a tool makes from all records together."""
+    """The records that a tool writes for all records together."""
     records = list(records)
     for record in records:
         if not isinstance(record, Mapping):
@@ -354,8 +354,8 @@ def _of_records(
 
 
 def _in_memory(given: Given, options: Mapping[str, Any]) -> tuple[Given, dict[str, Any]]:
-    """The record of a module with `data=`, and the options without it; nothing is stored unless a store is
-    named. Others as they are."""
+    """For a module with `data=`, its record and the options without `data`; results are not stored unless a
+    store is named. Other arguments are returned as they are."""
     options = dict(options)
     if isinstance(given, Mapping) or "data" not in options:
         return given, options
@@ -368,7 +368,7 @@ def _in_memory(given: Given, options: Mapping[str, Any]) -> tuple[Given, dict[st
 
 
 def _check_record(given: object) -> None:
-    """Raise RbError, with advice, for a value that is no record, such as a network."""
+    """Raise RbError, with advice, for a value that is not a record, such as a network."""
     if isinstance(given, dict):
         try:
             check_shape(given)
@@ -379,7 +379,7 @@ def _check_record(given: object) -> None:
     if callable(getattr(given, "state_dict", None)):
         what += ", a network of torch, without images. Add data=(images, labels), or data=DATASET or LOADER"
     elif isinstance(given, (list, tuple)):
-        what += " of several things: call the function once for each record"
+        what += " with several items: call the function once for each record"
     raise RbError(
         'A record was expected: a dict that describes one model, with its "arch" and, once it is trained,'
         f' its "checkpoint", such as rbtools.arch(13714)[0] or a line of rb-train. Found {what}.'

@@ -1,5 +1,5 @@
-"""Check a caller's objects in memory: images, labels, a model and its logits. Each function raises RbError,
-whose message says what was found, what was expected and what to do.
+"""Checks of a caller's objects in memory: images, labels, a model and its logits. Each function raises an
+RbError that states what was found, what was expected and what to do.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-PROBED = 4  # the number of images that test whether a model gives logits
-_CHANNELS = 4  # at most
+PROBED = 4  # number of images that test whether a model returns logits
+_CHANNELS = 4  # maximum number of channels
 COPIES = "its forward pass changes its input in place, so it is given a copy of each batch"
-# Modules that compute another function in training mode.
+# Modules that compute something else in training mode.
 _BY_MODE = ("BatchNorm", "Dropout", "DropPath", "StochasticDepth")
 
 
 def check_images(images: Tensor) -> None:
-    """Images (N, C, H, W): floats in [0, 1], or uint8."""
+    """Check images (N, C, H, W): floats in [0, 1], or uint8."""
     if not isinstance(images, torch.Tensor):
         raise RbError(
             f"The images are of type {type(images).__name__}. Expected a tensor (N, C, H, W):"
@@ -54,16 +54,16 @@ def check_images(images: Tensor) -> None:
     if low >= 0 and high <= 1:
         return
     if not math.isfinite(low + high):
-        raise RbError("The images have values that are no numbers (NaN) or infinite. Expected [0, 1].")
+        raise RbError("The images have values that are NaN or infinite. Expected [0, 1].")
     if low >= 0 and 1 < high <= 255:
         advice = "Divide them by 255."
     else:
-        advice = "Undo the normalisation: it belongs into the model, as its first layer."
+        advice = "Undo the normalisation: it belongs in the model, as its first layer."
     raise RbError(f"The images have values from {low:.4g} to {high:.4g}. Expected [0, 1]. {advice}")
 
 
 def _dimensions(shape: tuple[int, ...]) -> str:
-    """How images of this shape get four dimensions."""
+    """Advice on how images of this shape get four dimensions."""
     if len(shape) == 3 and shape[2] <= _CHANNELS < shape[0]:
         return ": of one image (H, W, C) images.permute(2, 0, 1)[None]"
     if len(shape) == 3:
@@ -82,7 +82,7 @@ def floats(images: Tensor) -> Tensor:
 
 
 def check_labels(labels: Tensor, n: int, classes: int | None = None) -> None:
-    """Class numbers (n,) from 0 to `classes` - 1."""
+    """Check class numbers (n,) from 0 to `classes` - 1."""
     if not isinstance(labels, torch.Tensor):
         raise RbError(f"The labels are of type {type(labels).__name__}. Expected a tensor ({n},).")
     shape = tuple(labels.shape)
@@ -100,12 +100,12 @@ def check_labels(labels: Tensor, n: int, classes: int | None = None) -> None:
     low, high = int(labels.long().min()), int(labels.long().max())
     if low < 0 or (classes is not None and high >= classes):
         expected = "0 or more" if classes is None else f"0 to {classes - 1}, the classes of the model"
-        advice = " Where they start at 1, give labels - 1." if low == 1 and high == classes else ""
-        raise RbError(f"The labels are from {low} to {high}. Expected {expected}.{advice}")
+        advice = " If they start at 1, give labels - 1." if low == 1 and high == classes else ""
+        raise RbError(f"The labels range from {low} to {high}. Expected {expected}.{advice}")
 
 
 def check_model(model: Any) -> None:
-    """A callable; a module whose layers compute the same for every batch (eval mode)."""
+    """Check that the model is callable, and has no layer in train mode that depends on batch or chance."""
     if not callable(model):
         raise RbError(
             f"The model is of type {type(model).__name__}. Expected a module or a function from images in"
@@ -119,7 +119,7 @@ def check_model(model: Any) -> None:
 
 
 def layer_in_train_mode(model: Any) -> str | None:
-    """The kind and name of a layer in train mode that computes another function there; None without one."""
+    """The kind and name of a layer in train mode that behaves differently in it; None if there is none."""
     for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
         kind = type(module).__name__
         if module.training and any(word in kind for word in _BY_MODE):
@@ -128,7 +128,7 @@ def layer_in_train_mode(model: Any) -> str | None:
 
 
 def check_device(model: Any, device: torch.device, whose: str = "The images are") -> None:
-    """A module whose parameters are on this device."""
+    """Check that the parameters of a module are on this device."""
     first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     if first is not None and first.device != device:
         raise RbError(
@@ -139,8 +139,8 @@ def check_device(model: Any, device: torch.device, whose: str = "The images are"
 def checked(
     model: Any, images: Tensor, labels: Tensor, *, every: Tensor | None = None, probabilities: bool = False
 ) -> tuple[Any, Tensor, Tensor]:
-    """The model as `look` gives it, images as floats (N, C, H, W) in [0, 1] and labels int64 (N,), both right
-    for the model. every: all labels of data of which these images are the first."""
+    """The model as `look` returns it, images as floats (N, C, H, W) in [0, 1] and labels int64 (N,), both
+    valid for the model. every: all labels of the data, if the images are only the first ones."""
     images = floats(images)
     check_device(model, images.device)
     check_labels(labels, len(images))
@@ -152,10 +152,10 @@ def checked(
 
 
 def look(model: Any, images: Tensor, *, probabilities: bool = False) -> tuple[Any, int]:
-    """The model and its number of classes, after a pass of a few images and one of the first alone.
+    """The model and its number of classes, after a pass of a few images and a pass of the first one alone.
 
-    A model that changes its images in place comes back as one with the same weights that gets copies. Raises
-    RbError for a model that gives no logits for them, or with `probabilities` those.
+    If the model changes its images in place, a model with the same weights is returned that gets copies.
+    Raises RbError if the model does not return logits (with `probabilities`, logits or probabilities).
     """
     images = floats(images)
     given = images.clone()
@@ -169,7 +169,7 @@ def look(model: Any, images: Tensor, *, probabilities: bool = False) -> tuple[An
             raise
         raise RbError(
             f"The model has weights of type {first.dtype}, and fails on images of type torch.float32"
-            f" ({str(wrong)[:100]}). Expected a model for these: model.float()."
+            f" ({str(wrong)[:100]}). Expected a model for float32: model.float()."
         ) from wrong
     check_logits(logits, len(images), probabilities)
     if _changed(given, version, images):
@@ -182,13 +182,13 @@ def look(model: Any, images: Tensor, *, probabilities: bool = False) -> tuple[An
 
 
 def give_copies(model: Any, images: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The hook of a network that changes its input in place."""
+    """The hook for a network that changes its input in place: clones the images."""
     return images[0].clone(), *images[1:]
 
 
 def keep_images(network: nn.Module, shape: tuple[int, int, int]) -> RemovableHandle | None:
-    """Let a network that changes its images (N, C, H, W) in place, in eval mode or in train mode, get copies
-    of them from now on; None if it does not, as far as two random images show."""
+    """If a network changes its images (N, C, H, W) in place, in eval or train mode, give it copies from now
+    on. None if two random images show no change."""
     first = next(network.parameters(), None)
     images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
     images = images if first is None else images.to(first.device)
@@ -201,8 +201,8 @@ def keep_images(network: nn.Module, shape: tuple[int, int, int]) -> RemovableHan
         if _changed(given, version, images):
             if isinstance(network, torch.jit.ScriptModule):
                 raise RbError(
-                    "The network is a TorchScript program that changes its input in place, and takes none"
-                    " of our copies. Give the module that it was made of, or one whose forward"
+                    "The network is a TorchScript program that changes its input in place, and cannot"
+                    " be given copies. Give the module that it was made from, or one whose forward"
                     " calls it with images.clone()."
                 )
             return network.register_forward_pre_hook(give_copies, prepend=True)
@@ -210,8 +210,8 @@ def keep_images(network: nn.Module, shape: tuple[int, int, int]) -> RemovableHan
 
 
 def check_outputs(network: nn.Module, shape: tuple[int, int, int], classes: int) -> None:
-    """A network that gives logits (N, classes) in eval mode and in train mode, of two images (C, H, W) and of
-    one. Passes that its code does not let through are left out. Raises RbError for another output."""
+    """Check that a network returns logits (N, classes) in eval and train mode, for two images (C, H, W) and
+    for one. Passes that fail in its code are left out. Raises RbError for another output."""
     images = torch.zeros(2, *shape, device=next(network.parameters()).device)
     for mode in ("eval", "train"):
         for n in (2, 1):
@@ -221,19 +221,19 @@ def check_outputs(network: nn.Module, shape: tuple[int, int, int], classes: int)
 
 
 def gets_copies(network: nn.Module) -> bool:
-    """Whether a network or a part of it changes its input in place, and is given copies."""
+    """Whether a network or a part of it changes its input in place and therefore gets copies."""
     return any(give_copies in module._forward_pre_hooks.values() for module in network.modules())
 
 
 def _changed(given: Tensor, version: int, images: Tensor) -> bool:
-    """Whether a pass wrote into its images: torch counts writes, also those that change no value here."""
+    """Whether a pass wrote into its images. torch counts writes, also those that changed no value."""
     return given._version != version or not torch.equal(given, images)
 
 
 def _with_copies(model: Any) -> Any:
     if not isinstance(model, nn.Module):
         return lambda images: model(images.clone())
-    if isinstance(model, torch.jit.ScriptModule):  # it takes no hooks
+    if isinstance(model, torch.jit.ScriptModule):  # hooks are not supported
         same: nn.Module = nn.Sequential(model).train(model.training)
     else:
         same = copy.copy(model)
@@ -243,12 +243,12 @@ def _with_copies(model: Any) -> Any:
 
 
 def _same_numbers(device: torch.device) -> Any:
-    """A context whose random numbers are not missing afterwards."""
+    """A context after which the state of the random generators is restored."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def outside_inference(function: Function) -> Function:
-    """The function, which computes gradients, also for a caller within torch.inference_mode()."""
+    """The function, which computes gradients, made callable also within torch.inference_mode()."""
 
     @functools.wraps(function)
     def called(*args: Any, **options: Any) -> Any:
@@ -261,17 +261,17 @@ def outside_inference(function: Function) -> Function:
 
 
 def check_shape(logits: Any, n: int, classes: int, mode: str = "") -> None:
-    """Logits (n, classes) of n images. mode: of the model, for the message."""
+    """Check logits (n, classes) of n images. mode: the model's mode, for the message."""
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (n, classes):
         found = f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise RbError(
             f"The model gives {found} for {n} images of {classes} classes{mode}. Expected"
-            f" logits of shape ({n}, {classes}): return those alone."
+            f" logits of shape ({n}, {classes}): return only those."
         )
 
 
 def check_logits(logits: Any, n: int, probabilities: bool = False) -> None:
-    """Logits (n, K) of n images: floats, and not the probabilities of a softmax, unless these may be."""
+    """Check logits (n, K) of n images: floats and, unless `probabilities`, not those of a softmax."""
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != n or logits.shape[1] < 2:
         found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise RbError(
@@ -286,6 +286,6 @@ def check_logits(logits: Any, n: int, probabilities: bool = False) -> None:
         raise RbError("The model gives NaN or infinite logits. Check its weights and its normalisation.")
     if n and not probabilities and bool(((logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < 1e-4)).all()):
         raise RbError(
-            "The model gives probabilities: each row is not negative and sums to 1. Expected logits: leave"
-            " out the softmax, whose gradient vanishes, so that attacks look weak."
+            "The model gives probabilities: no value is negative, and each row sums to 1. Expected logits:"
+            " leave out the softmax, whose gradient vanishes, so that attacks look weak."
         )

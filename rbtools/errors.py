@@ -1,4 +1,4 @@
-"""Errors that the user can fix, written as finished sentences.
+"""Errors that the user can fix, written as complete sentences.
 
 A message says what was found, what was expected and what to do next. Any exception that is not an
 `RbError` is a bug of rbtools and keeps its traceback.
@@ -23,13 +23,13 @@ class UsageError(RbError):
 
 
 class NoRecords(RbError):
-    """The input ended without a record (exit status 3): what should have written them may have failed."""
+    """The input ended without a record (exit status 3): the program that writes to it may have failed."""
 
 
 class Misfit(RbError):
-    """A checkpoint's network is for images of another number of classes or channels than the data set's.
+    """A checkpoint's network has another number of classes or channels than the data set.
 
-    classes, channels: the network's; None if they are not known to be others.
+    classes, channels: the network's numbers; None if they are not known to differ.
     """
 
     def __init__(self, text: str, classes: int | None = None, channels: int | None = None) -> None:
@@ -38,12 +38,12 @@ class Misfit(RbError):
 
 
 class Pending(RbError):
-    """Pending work in a dry run; no error."""
+    """Work is pending in a dry run. This is not an error."""
 
 
 @contextlib.contextmanager
 def optional() -> Iterator[None]:
-    """A look at a foreign network that the work can do without: what its code raises ends the look alone."""
+    """For an optional look at a foreign network: an exception in the network's code only ends the look."""
     try:
         yield
     except RbError:
@@ -54,7 +54,7 @@ def optional() -> Iterator[None]:
 
 
 def is_foreign(wrong: BaseException) -> bool:
-    """Whether other people's code raised it: no interruption, and no exception of rbtools itself."""
+    """Whether an exception is neither an interruption nor one of rbtools, so that other code raised it."""
     frames = traceback.extract_tb(wrong.__traceback__)
     return (
         not isinstance(wrong, KeyboardInterrupt)
@@ -66,8 +66,8 @@ def is_foreign(wrong: BaseException) -> bool:
 def of_network(wrong: BaseException) -> str | None:
     """The message for an exception that a user's network raises on its input; None for any other.
 
-    Such an exception comes from a call of a torch module, and the innermost `forward` outside torch is not
-    one of rbtools either, except for its wrappers around any network.
+    Such an exception comes from a call of a torch module. The innermost `forward` outside torch belongs to
+    the user's network or to a wrapper of rbtools around any network.
     """
 
     def of_torch(file: str) -> bool:
@@ -91,16 +91,16 @@ def of_network(wrong: BaseException) -> str | None:
 
 
 def of_own_code(wrong: BaseException) -> str | None:
-    """The message for an exception in a function of the user's own (python:MODULE:CLASS), with its file and
-    line; None for any other.
+    """The message for an exception in the user's own code (python:MODULE:CLASS), with its file and line; None
+    for any other.
 
-    Such a function is called by rbtools, and calls at most Python and installed packages.
+    Such code is called by rbtools and calls nothing but Python and installed packages.
     """
     packages = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
     of_python = os.path.dirname(os.__file__) + os.sep
 
     def installed(file: str) -> bool:
-        """Whether a file is of Python or of an installed package other than rbtools."""
+        """Whether a file belongs to Python or to an installed package other than rbtools."""
         others = file.startswith(("<", of_python)) or any(folder in file for folder in packages)
         return others and not file.startswith(_HERE)
 
@@ -121,7 +121,7 @@ _AROUND = "models/normalize.py", "models/programs.py", "evaluation/fast_model.py
 
 @contextlib.contextmanager
 def in_words_of_python() -> Iterator[None]:
-    """Let errors speak of arguments and not of options: see `as_arguments`."""
+    """Let errors name Python arguments instead of options: see `as_arguments`."""
     try:
         yield
     except RbError as wrong:
@@ -130,7 +130,7 @@ def in_words_of_python() -> Iterator[None]:
 
 
 def as_arguments(text: str) -> str:
-    """A message of a command in words of Python: `--batch-size 64` becomes batch_size=64."""
+    """A command's message with Python arguments: `--batch-size 64` becomes batch_size=64."""
 
     def argument(match: re.Match[str]) -> str:
         name, value = match[1].replace("-", "_"), match[2]
@@ -141,7 +141,7 @@ def as_arguments(text: str) -> str:
     return _OPTION.sub(argument, text)
 
 
-# An option, and its value, where that is a number, a list of numbers, a placeholder or a known word.
+# An option, with its value if this is a number, a list of numbers, a placeholder or a known word.
 _OPTION = re.compile(
     r"--([a-z]+(?:-[a-z]+)*)"
     r"(?: (\d+(?:[.,]\d+)*|[A-Z]+|best|last|random|adam|sgd|step|piecewise|cosine|onecycle|constant|awp|mixup"
@@ -150,7 +150,7 @@ _OPTION = re.compile(
 
 
 def one_line(text: str) -> str:
-    """The text with line ends and other control characters of a terminal escaped."""
+    """The text with line ends and other control characters escaped."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
@@ -162,7 +162,7 @@ def shown(text: str, most: int = 80) -> str:
     return line if len(line) <= most else line[:most] + "..."
 
 
-# Other common names of the same thing, of values and of options; of several the first that is known.
+# Synonyms of values and options. If there are several, the first one that is known is suggested.
 _SAME = {
     "accuracy": ("acc", "none"),
     "alpha": ("step-size",),
@@ -221,10 +221,10 @@ _SAME = {
 def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str:
     """Return " Did you mean 'x'?" with the nearest known names, or an empty string.
 
-    First synonyms, then names that end in this one (`train.method`), then similar spellings. `not_for`: names
-    that mean something else here, and have no synonyms.
+    Tries synonyms, then names that end in this one (`train.method`), then similar spellings. `not_for`: names
+    that mean something else here and therefore have no synonyms.
     """
-    plain: dict[str, str] = {}  # PGD is near to pgd
+    plain: dict[str, str] = {}  # so that PGD finds pgd
     for word in known:
         plain.setdefault(word.casefold(), word)
     text = name.casefold()
@@ -234,7 +234,7 @@ def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str
         close = [plain[same]]
     else:
         ends = [word for word in plain if text.replace(".", "").isidentifier() and word.endswith(f".{text}")]
-        synonym = text in _SAME  # no suggestion by spelling: a similar name means something else
+        synonym = text in _SAME  # then no similar spelling: it would mean something else
         similar = [] if synonym else difflib.get_close_matches(text, plain, n=3, cutoff=0.5)
         close = [plain[word] for word in dict.fromkeys([*ends, *similar])][:3]
     if not close:
@@ -243,7 +243,7 @@ def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str
 
 
 def near_option(name: str, known: Iterable[str]) -> str:
-    """As `near`, for options: names and answer with their dashes."""
+    """Like `near`, for options: the names and the answer include the dashes."""
     answer = near(name.lstrip("-"), [flag.lstrip("-") for flag in known if flag.startswith("--")])
     return re.sub("'([^']+)'", r"'--\1'", answer)
 
@@ -253,5 +253,5 @@ def unknown(kind: str, name: str, known: Iterable[str], error: type[RbError] = R
     known = list(known)
     listed = ", ".join(shown(word) for word in known[:40]) + (", ..." if len(known) > 40 else "")
     several = "," in name and {*name.split(",")} <= {*known}
-    hint = " Name one; each of several is a command of its own." if several else near(name, known)
+    hint = " Name only one; each needs a command of its own." if several else near(name, known)
     return error(f"Unknown {kind} '{shown(name)}'.{hint} Known: {listed}.")

@@ -1,4 +1,4 @@
-"""CUDA graphs: work of a GPU that is captured once, and then launched as a whole."""
+"""CUDA graphs: GPU work that is captured once and then launched as a whole."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from contextlib import contextmanager
 
 from rbtools.lazy import torch
 
-# version of torch; with 2.11 no random numbers can be drawn after a capture that failed
+# version of torch; with 2.11, random numbers cannot be drawn after a failed capture
 _SINCE = (2, 12)
 
 
 def usable(device: torch.device) -> bool:
-    """Whether work on a device is captured: on a GPU with a torch that can. RB_CUDA_GRAPHS=0 says never, and
-    RB_CUDA_GRAPHS=1 with any torch."""
+    """Whether work on a device is captured: on a GPU, if the version of torch supports it. RB_CUDA_GRAPHS=0
+    turns it off, RB_CUDA_GRAPHS=1 on."""
     if device.type != "cuda":
         return False
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
     return {"0": False, "1": True}.get(os.environ.get("RB_CUDA_GRAPHS", ""), version >= _SINCE)
 
 
-_BROKEN: list[torch.cuda.CUDAGraph] = []  # captures that failed: torch may go on to ask them
+_BROKEN: list[torch.cuda.CUDAGraph] = []  # failed captures: torch may still access them
 
 
 class Pool:
-    """Memory that graphs share one after another, and the stream on which they are captured. `ticket` counts
-    the replays of trainings: each may overwrite what an earlier one kept for its backward pass."""
+    """Memory that graphs use one after another, and the stream on which they are captured. `ticket` counts
+    the replays of training runs: each may overwrite data that an earlier one kept for its backward pass."""
 
     def __init__(self, device: torch.device) -> None:
         self.handle, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
@@ -37,7 +37,7 @@ class Pool:
 
     @contextmanager
     def capture(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        """Work inside is captured and not done. Another thread may read and copy the next batch meanwhile.
+        """Work inside is captured, not executed. Another thread may read and copy the next batch meanwhile.
 
         `torch.cuda.graph` would also collect garbage and empty the cache, which takes longer than a capture.
         """
@@ -57,8 +57,8 @@ class Pool:
 
 @functools.cache
 def lasting_pool(device: torch.device) -> tuple[Pool, torch.cuda.CUDAGraph]:
-    """A pool for graphs that come and go, with a graph that keeps it. `lasting_pool.cache_clear()` gives its
-    memory back; after a capture that failed a pool may not be used again."""
+    """A pool for graphs that come and go, with a graph that keeps it alive. `lasting_pool.cache_clear()`
+    releases its memory. After a failed capture, a pool must not be used again."""
     pool, graph = Pool(device), torch.cuda.CUDAGraph()
     with pool.capture(graph):
         torch.zeros(1, device=device)
@@ -67,10 +67,10 @@ def lasting_pool(device: torch.device) -> tuple[Pool, torch.cuda.CUDAGraph]:
 
 @contextmanager
 def no_waits() -> Iterator[None]:
-    """Raise RuntimeError if Python would wait for the GPU, which is not allowed in a capture."""
+    """Inside, waiting for the GPU raises RuntimeError, because a capture does not allow it."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch calls this mode a prototype
+        warnings.simplefilter("ignore")  # torch warns that this mode is a prototype
         torch.cuda.set_sync_debug_mode("error")
         try:
             yield

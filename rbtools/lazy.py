@@ -1,8 +1,8 @@
 """numpy, torch and scipy.special, imported at their first use: `from rbtools.lazy import np, torch`.
 
-`--help`, completions and look-ups in the store need none of them, and torch takes over a second to import. A
-module that defines networks or decorates with torch uses torch at its own import, and imports it as usual.
-`Tensor` is for annotations only: at run time it is a string, so `isinstance` needs `torch.Tensor`.
+`--help`, completions and look-ups in the store do not need them, and importing torch takes over a second. A
+module that defines networks or uses decorators of torch needs torch at its own import, and imports it as
+usual. `Tensor` is only for annotations: at run time it is a string, so `isinstance` needs `torch.Tensor`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 __all__ = ["F", "Tensor", "distributed", "nn", "np", "special", "torch"]
 
-# Read when torch loads its threads. By default a thread that waits for others spins, and on a core that
-# another process wants this made a training of two threads 25 times slower than one of one thread.
+# Read when torch loads its threads. By default, a thread that waits for others spins. On a core that another
+# process needed, this made training with two threads 25 times slower than with one thread.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
@@ -24,7 +24,7 @@ class _LazyModule(ModuleType):
 
     def __getattr__(self, name: str) -> object:
         value = getattr(import_module(self.__name__), name)
-        self.__dict__[name] = value  # the next read is as fast as that of any module
+        self.__dict__[name] = value  # the next read is as fast as for any module
         return value
 
 

@@ -1,6 +1,6 @@
 """Parsing of user input, from the command line or a Python call, into values.
 
-Distances become pixel units of [0, 1] here and nowhere else.
+Distances are converted to pixel units of [0, 1] only here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rbtools.errors import RbError, UsageError
 
 
 def severities(text: str) -> tuple[int, ...]:
-    """`3`, `1-5` or `1,3,5` as severities. Raises UsageError for invalid ones."""
+    """Parse severities such as `3`, `1-5` or `1,3,5`. Raises UsageError for invalid ones."""
     numbers = units.number_list(text, "--severity")
     wrong = [value for value in numbers if value not in units.SEVERITIES]
     if wrong:
@@ -26,7 +26,7 @@ def build(
     methods: registry.Registry, name: str, params: dict[str, Any], warn: Callable[[str], Any] | None = None
 ) -> Any:
     """Build a registered method from command-line values, with distances converted to pixel units. Parameters
-    of other methods in the same list are left out. `warn` gets probable errors of unit. Raises UsageError.
+    of other methods in the list are left out. `warn` gets probable errors of unit. Raises UsageError.
     """
     cls = methods.load(name)
     fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -45,8 +45,8 @@ def build(
 
 
 def distances(text: str, norm: str, warn: Callable[[str], Any] | None = None) -> tuple[float, ...]:
-    """`--eps` in pixel units of [0, 1]; `warn` gets probable errors of unit. Raises UsageError, also for a
-    number or a range that has two readings (0.031)."""
+    """Parse `--eps` into pixel units of [0, 1]. `warn` gets warnings of probably wrong units. Raises
+    UsageError, also for an ambiguous number or range (0.031)."""
     pieces = text.split(",")
     pixels: list[float] = []
     for piece in filter(None, (piece.strip() for piece in pieces)):
@@ -67,8 +67,8 @@ def attack(
     eps: str,
     warn: Callable[[str], Any] | None = None,
 ) -> tuple[Any, tuple[float, ...]]:
-    """The attack, and its distances in pixel units. `warn` gets probable errors of unit, and too short
-    steps."""
+    """The attack, and its distances in pixel units. `warn` gets warnings of probably wrong units and too
+    short steps."""
     method = build(attacks, name, params, warn)
     eps_values = distances(eps, method.norm, warn)
     for value in eps_values if hasattr(method, "grid") else ():
@@ -83,8 +83,8 @@ def attack(
 
 
 def tell_reach(method: Any, step: str, steps: str, warn: Callable[[str], Any]) -> None:
-    """Warn of a method whose steps cannot reach the border of its ball; `step` and `steps`: the options to
-    raise."""
+    """Warn of a method whose steps cannot reach the border of its ball. `step` and `steps` are the options to
+    increase."""
     if units.reaches(method.reach, method.eps):
         return
     norm = getattr(method, "norm", "linf")
@@ -99,8 +99,8 @@ def tell_reach(method: Any, step: str, steps: str, warn: Callable[[str], Any]) -
 def distance(
     text: str | float | None, what: str, warn: Callable[[str], Any] | None = None, norm: str = "linf"
 ) -> float | None:
-    """One distance such as `--step-size` in pixel units, None for None; `warn` gets a probable error of
-    unit."""
+    """Parse one distance such as `--step-size` into pixel units; None stays None. `warn` gets a warning of a
+    probably wrong unit."""
     if text is None:
         return None
     pixels = units.eps_to_pixels(text, norm, what)
@@ -110,9 +110,9 @@ def distance(
 
 
 def radii(text: str, norm: str = "linf") -> tuple[float, ...]:
-    """`--gamma` as radii on [0, 1]: in (0, 1], for L2 above 0; a curve start:stop:count may begin at 0.
+    """Parse `--gamma` into radii: in (0, 1], or above 0 for L2; a curve start:stop:count may begin at 0.
 
-    Raises UsageError with the likely unit.
+    Raises UsageError with the probable unit.
     """
     numbers: list[float] = []
     for piece in filter(None, (piece.strip() for piece in text.split(","))):
@@ -132,16 +132,16 @@ def radii(text: str, norm: str = "linf") -> tuple[float, ...]:
 
 
 def tolerances(text: str) -> tuple[float, ...]:
-    """`--rho` as tolerated failure rates in [0, 1). Raises UsageError."""
+    """Parse `--rho` into tolerated failure rates in [0, 1). Raises UsageError."""
     numbers = units.number_list(text, "--rho")
     for value in numbers:
         if not 0 <= value < 1:
-            raise UsageError(f"--rho {value:g} is not in [0, 1): it is the failure rate that is tolerated.")
+            raise UsageError(f"--rho {value:g} is not in [0, 1): it is the tolerated failure rate.")
     return tuple(dict.fromkeys(numbers))
 
 
 def confidence(value: float) -> float:
-    """`--confidence` as a share in [0.5, 1). Raises UsageError."""
+    """Check that `--confidence` is a share in [0.5, 1), and return it. Raises UsageError."""
     if not 0.5 <= value < 1:
         hint = f" Did you mean {value / 100:g}?" if 50 <= value < 100 else ""
         raise UsageError(f"--confidence {value:g} is not in [0.5, 1): 0.95 is 95 %.{hint}")

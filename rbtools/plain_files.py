@@ -1,9 +1,9 @@
-"""Files that a record or an option names: how all of rbtools opens them for reading.
+"""How rbtools opens files that a record or an option names, for reading.
 
-A path may come from an untrusted source: a record names data sets and checkpoints, a shared folder contains
-links. A device has no end, and a pipe may have no writer, so only plain files are read, and
-lists up to a limit. What only the command line names and is read once from front to back (records,
-settings) may also be a pipe, such as the shell's `<(...)`.
+A path may come from an untrusted source: a record names data sets and checkpoints, and a shared folder
+contains links. A device has no end, and a pipe may have no writer. Therefore only plain files are read, and
+lists only up to a limit. Files that only the command line names and that are read once from front to back
+(records, settings) may also be pipes, such as the shell's `<(...)`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import IO, Any, TypeVar
 from rbtools.errors import RbError
 
 Path = TypeVar("Path", bound="str | os.PathLike[str]")
-LARGEST_LIST = 1 << 25  # the most bytes of a list of names or numbers
-LARGEST_SETTINGS = 1 << 20  # the most bytes of a file of settings
-# How files begin that are no text in UTF-8: what they are, and what makes it of them.
+LARGEST_LIST = 1 << 25  # maximum size in bytes of a list of names or numbers
+LARGEST_SETTINGS = 1 << 20  # maximum size in bytes of a file of settings
+# How files begin that are not UTF-8 text, what they are, and which command converts them.
 _PACKED, _ENCODED = "compressed ({})", "text in UTF-16, as PowerShell's > and spreadsheets write it"
 _OTHER = (
     (rb"\x1f\x8b", _PACKED.format("gzip"), "zcat"),
@@ -40,12 +40,12 @@ class NoPlainFile(OSError):
     """The path is a folder, a pipe, a device, or a link that must not be followed."""
 
     def __init__(self, path: str | os.PathLike[str], number: int = errno.EINVAL) -> None:
-        why = os.strerror(number) if number == errno.EISDIR else "it is no plain file"
+        why = os.strerror(number) if number == errno.EISDIR else "it is not a plain file"
         super().__init__(number, why, os.fspath(path))
 
 
 def plain(path: Path) -> Path:
-    """The path of a plain file, for a library to open. Raises OSError, also if it is no plain file."""
+    """The path of a plain file, for a library to open. Raises OSError, also if it is not a plain file."""
     _check(os.stat(path).st_mode, path)
     return path
 
@@ -61,8 +61,8 @@ def is_plain(path: str | os.PathLike[str]) -> bool:
 def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
     """A descriptor of a plain file, for reading.
 
-    follow: whether a link to a plain file is opened; in a store it is not. Raises OSError, and NoPlainFile if
-    the path is no plain file.
+    follow: whether a link to a plain file is opened, as outside a store. Raises OSError, and NoPlainFile if
+    the path is not a plain file.
     """
     _check(os.stat(path, follow_symlinks=follow).st_mode, path)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
@@ -76,7 +76,7 @@ def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
 
 
 def opened(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A stream of a plain file. Raises OSError, also if it is no plain file."""
+    """A stream of a plain file. Raises OSError, also if it is not a plain file."""
     return open(open_plain(path), "rb")
 
 
@@ -109,10 +109,10 @@ def read_settings(path: str | os.PathLike[str]) -> str:
 
 
 def not_utf8(start: bytes, name: str | os.PathLike[str], then: str = "| TOOL") -> str | None:
-    """What a file is that begins so and is compressed or in UTF-16, and what to type, after its name in a
-    sentence; None for any other.
+    """The rest of a sentence after a file's name: that a file which begins like this is compressed or in
+    UTF-16, and what to type. None for any other file.
 
-    then: what follows the command that makes text in UTF-8 of the file.
+    then: the text after the command that converts the file to UTF-8.
     """
     for pattern, what, command in _OTHER:
         if re.match(pattern, start):
@@ -121,16 +121,16 @@ def not_utf8(start: bytes, name: str | os.PathLike[str], then: str = "| TOOL") -
 
 
 def text_of(data: bytes, encoding: str, path: str | os.PathLike[str]) -> str:
-    """The text of a file's content. Raises UnicodeDecodeError; RbError where it is compressed or UTF-16."""
+    """The text of a file's content. Raises UnicodeDecodeError; RbError if it is compressed or in UTF-16."""
     if other := not_utf8(data[:64], path, "> NEWFILE"):
         raise RbError(f"{os.fspath(path)} {other}, and name that file.")
     return io.TextIOWrapper(io.BytesIO(data), encoding).read()
 
 
 def shards_of(path: str | os.PathLike[str]) -> list[str]:
-    """The files beside a `*.index.json` that a checkpoint in several files lists; none for another file.
+    """The files in the index of a checkpoint in several files (`*.index.json`); empty for any other file.
 
-    Raises OSError, and RbError for an index that lists none, or files elsewhere.
+    Raises OSError, and RbError for an index that lists no files, or files in other folders.
     """
     if not os.fspath(path).endswith(".index.json"):
         return []
@@ -143,7 +143,7 @@ def shards_of(path: str | os.PathLike[str]) -> list[str]:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise RbError(
             f"The checkpoint {os.fspath(path)} lists no files of weights. Expected an index,"
-            ' {"weight_map": {TENSOR: FILE}}, with the files beside it.'
+            ' {"weight_map": {TENSOR: FILE}}, with the files next to it.'
         ) from None
 
 
@@ -153,7 +153,7 @@ def _check(mode: int, path: str | os.PathLike[str]) -> None:
 
 
 def _ends(status: os.stat_result) -> bool:
-    """Whether a character device is the null device, or the terminal of this process."""
+    """Whether a character device is the null device or the terminal of this process, which have an end."""
     known = [os.stat(os.devnull), *(os.fstat(handle) for handle in range(3) if os.isatty(handle))]
     return any(one.st_rdev == status.st_rdev for one in known)
 
@@ -165,13 +165,13 @@ def _bounded(stream: IO[bytes], most: int, path: str | os.PathLike[str]) -> byte
     return data
 
 
-_DEEPEST = 50  # levels of YAML, which PyYAML reads by recursion
+_DEEPEST = 50  # maximum levels of YAML, because PyYAML reads it by recursion
 
 
 def parse_yaml(text: str) -> Any:
-    """The value that the text stands for. Raises yaml.YAMLError, also for aliases: a few lines of them stand
-    for billions of values."""
-    import yaml  # only where there is a file: --help and most runs do without
+    """The value of a YAML text. Raises yaml.YAMLError, also for aliases, because a few lines of them can
+    expand to billions of values."""
+    import yaml  # only here, because --help and most runs do not need it
 
     depth = 0
     for event in yaml.parse(text, yaml.SafeLoader):
@@ -182,5 +182,5 @@ def parse_yaml(text: str) -> Any:
             raise yaml.YAMLError(f"more than {_DEEPEST} levels")
     try:
         return yaml.safe_load(text)
-    except (ValueError, OverflowError) as error:  # an endless number, an invalid date
+    except (ValueError, OverflowError) as error:  # such as an endless number or an invalid date
         raise yaml.YAMLError(str(error)) from None

@@ -1,4 +1,4 @@
-"""Wilson's interval of a proportion, by which every accuracy is measured and judged; it needs no numpy."""
+"""Wilson's interval of a proportion, which all accuracies use, without numpy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Interval = tuple[float, float]
 
 @functools.lru_cache(maxsize=64)
 def normal_quantile(confidence: float) -> float:
-    """z with P(|Z| <= z) = confidence for a standard normal Z: 1.96 for 0.95."""
+    """The z with P(|Z| <= z) = confidence for a standard normal Z, such as 1.96 for 0.95."""
     from statistics import NormalDist
 
     if not 0 < confidence < 1:
@@ -21,15 +21,15 @@ def normal_quantile(confidence: float) -> float:
 def check_counts(successes: float, trials: float) -> None:
     """Raise ValueError unless `successes` of `trials` is a proportion."""
     if trials < 1 or not 0 <= successes <= trials:
-        raise ValueError(f"{successes} successes of {trials} trials is no proportion")
+        raise ValueError(f"{successes} successes of {trials} trials is not a proportion")
 
 
 def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
     """Wilson's score interval of a proportion, with continuity correction (Newcombe 1998, method 4).
 
-    Without the correction coverage falls to .84 where the rarer outcome comes less than once in the trials,
-    for any number of them; with it, it is .948 or more from 10 trials on (`bench/coverage_of_intervals.py`).
-    The ends move by some 1 / (2 trials), and stay in [0, 1]. Unlike Clopper and Pearson's it needs no scipy.
+    Without the correction, coverage falls to .84 if less than one rare outcome is expected, for any number of
+    trials; with it, coverage is .948 or more from 10 trials on (`bench/coverage_of_intervals.py`). The ends
+    move by about 1 / (2 trials), and stay in [0, 1]. Unlike Clopper and Pearson's, it needs no scipy.
     """
     check_counts(successes, trials)
     z2 = normal_quantile(confidence) ** 2

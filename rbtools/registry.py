@@ -1,8 +1,8 @@
-"""Registries of attacks, methods, corruptions ...: names, and their classes, imported on use.
+"""Registries of attacks, methods, corruptions ...: they map names to classes, which are imported on use.
 
 A registered class is a frozen, keyword-only dataclass. Its fields are its configuration: they become long
-options on the command line, and are part of the record and of the store's key. The module that holds it takes
-torch from `rbtools.lazy`, so that `--help` and a look-up in the store stay fast.
+options on the command line, and are part of the record and of the store's key. Its module imports torch from
+`rbtools.lazy`, so that `--help` and look-ups in the store stay fast.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rbtools.errors import RbError, UsageError, near, shown, unknown
 from rbtools.plain_files import read_plain
 
 OWN = "python:"  # prefix of a user's own class: python:MODULE:CLASS
-REQUIRED = dataclasses.MISSING  # the default of a field without one
+REQUIRED = dataclasses.MISSING  # marks a field without default
 MOST = 2**63 - 1  # the largest whole number in a record
 
 
@@ -48,15 +48,15 @@ def param(
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
-    `unit="eps"` marks a distance in pixel units of [0, 1]: the command line reads it like `--eps` (1/255 for
-    L-infinity). `name` is the public name if Python does not allow it ("lambda"). `check` is one of RULES.
-    `metavar` is the placeholder of the value in the help. `optional` leaves the field out of records and keys
-    at its default: results that were stored before the option was added remain valid. `elsewhere` is a common
-    other name, for a hint. `bounds` are those that a number has to keep, such as "[1, inf)" or "(0, 1)".
-    `typed` is the default on the command line, if it is not the field's own. `flags` replaces the option's
-    flags: without it they are --NAME, and --no-NAME too for a bool. `variable` of the environment overrides
-    the default. A `positional` field is typed without a flag. A field whose default is REQUIRED has to be
-    given.
+    `unit="eps"` marks a distance in pixel units of [0, 1], which the command line reads like `--eps` (1/255
+    for L-infinity). `name` is the public name if Python does not allow it as a name ("lambda"). `check` is
+    one of RULES. `metavar` is the placeholder of the value in the help. `optional`: with its default value,
+    the field is left out of records and keys, so that results from before the option was added remain valid.
+    `elsewhere` is a common other name, for a hint. `bounds` are the limits of a number, such as "[1, inf)" or
+    "(0, 1)". `typed` is the default on the command line, if it differs from the field's own. `flags` replaces
+    the flags of the option, which are --NAME and, for a bool, also --no-NAME. `variable` is an environment
+    variable that overrides the default. A `positional` field is typed without a flag. A field whose default
+    is REQUIRED must be given.
     """
     metadata = {
         "help": help,
@@ -93,7 +93,7 @@ def options(cls: type) -> list[dataclasses.Field[Any]]:
 
 
 def config(method: object) -> dict[str, Any]:
-    """The configuration of a method as in a record and a key: public name -> value."""
+    """The configuration of a method as in a record and a key: maps public names to values."""
     assert dataclasses.is_dataclass(method)
     return {
         public_name(f): getattr(method, f.name)
@@ -105,9 +105,9 @@ def config(method: object) -> dict[str, Any]:
 class Registered:
     """The base of registered classes.
 
-    One outside the package gets a name and a version where it has none: the class's name, and a digest of its
-    module's source, so that results of changed code are measured anew. Every object checks its fields when it
-    is made, before a `__post_init__` of its class.
+    If a class outside the package has no name or version, it gets the class's name and a digest of its
+    module's source, so that results of changed code are measured again. Every object checks its fields when
+    it is created, before the `__post_init__` of its class.
     """
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -124,7 +124,7 @@ class Registered:
             cls.version = hashlib.sha256(source).hexdigest()[:16]  # type: ignore[attr-defined]
 
     def __post_init__(self) -> None:
-        """Check the fields that users set; numbers of numpy or torch become Python's own. Raises RbError."""
+        """Check the fields that users set; numbers of numpy or torch become Python's. Raises RbError."""
         norm = getattr(self, "norm", "linf")
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if "help" in field.metadata or field.name == "eps":
@@ -146,9 +146,9 @@ def _checked_first(own: Callable[[Any], None]) -> Callable[[Any], None]:
 
 @functools.cache
 def rooms() -> dict[str, dict[str, str]]:
-    """Group -> {name: "module:attribute"}, from each `entry_points.txt` in a folder of the package.
+    """Maps groups to {name: "module:attribute"}, read from each `entry_points.txt` in the package's folders.
 
-    These files have the format of those of installed packages. So a folder registers itself, and the package
+    These files have the same format as in installed packages. Thus a folder registers itself, and the package
     works without it.
     """
     groups: dict[str, dict[str, str]] = {}
@@ -169,12 +169,12 @@ def hooks(group: str) -> list[Any]:
 
 @functools.cache
 def gathered(group: str) -> dict[str, Any]:
-    """The tables that folders of the package registered in that group, in one."""
+    """The tables that folders of the package registered in that group, joined to one."""
     return {name: value for table in hooks(group) for name, value in table.items()}
 
 
 def preset(group: str, name: str) -> Any:
-    """The preset of that name or alias in a group. Raises UsageError naming the near misses."""
+    """The preset with that name or alias in a group. Raises UsageError, which suggests similar names."""
     presets, aliases = gathered(group), gathered("preset-aliases")
     if (found := presets.get(aliases.get(name, name))) is None:
         raise unknown("preset", name, [*presets, *aliases], UsageError)
@@ -183,7 +183,7 @@ def preset(group: str, name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class CommandPreset:
-    """The settings of a paper: options of a command, as typed, and parameters of its methods."""
+    """The settings of a paper: options of a command, as they are typed, and parameters of its methods."""
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -196,12 +196,12 @@ def imported(target: str) -> Any:
 
 
 class Registry(Mapping[str, str]):
-    """name -> "module:Class"; classes are imported by `load` and made by `build`.
+    """Maps names to "module:Class"; `load` imports a class, and `build` makes an object of it.
 
-    With a `group`, folders of the package add entries (see `rooms`), which stand before the names in `last`.
-    `load` and `build` then take two names more, which are not listed: an entry point of an installed package
-    in the group rbtools.GROUP, and, unless the registry is `closed`, python:MODULE:CLASS. `all` has the names
-    that "all" stands for: every name except those `apart`.
+    With a `group`, folders of the package add entries (see `rooms`), which are listed before the names in
+    `last`. `load` and `build` then accept two more kinds of names, which are not listed: entry points of
+    installed packages in the group rbtools.GROUP and, unless the registry is `closed`, python:MODULE:CLASS.
+    `all` contains the names that "all" means: every name except those in `apart`.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Registry(Mapping[str, str]):
         self._entries |= rooms().get(group or "", {})
         self._entries |= {name: entries[name] for name in last}
         self.all = tuple(name for name in self._entries if name not in apart)
-        self._own: dict[str, type] = {}  # the user's classes that were loaded, by their own name
+        self._own: dict[str, type] = {}  # maps their own names to the user's classes that were loaded
 
     def __getitem__(self, name: str) -> str:
         return self._entries[name]
@@ -231,14 +231,14 @@ class Registry(Mapping[str, str]):
 
     @functools.cached_property
     def plugins(self) -> dict[str, str]:
-        """name -> "module:Class" of the entry points of installed packages."""
+        """Maps names to "module:Class", for the entry points of installed packages."""
         from importlib import metadata
 
         points = metadata.entry_points(group=f"rbtools.{self.group}") if self.group else ()
         return {one.name: one.value for one in points if one.name not in self._entries}
 
     def knows(self, name: str) -> bool:
-        """Whether `load` takes the name, as far as that can be said without an import."""
+        """Whether `load` accepts the name, as far as this is known without an import."""
         return (
             name in self._entries
             or (not self.closed and name.startswith(OWN))
@@ -246,8 +246,8 @@ class Registry(Mapping[str, str]):
         )
 
     def load(self, name: str) -> Any:
-        """Import the class of that name. Raises RbError naming the near misses, and for a class of the
-        user's that is not there or no dataclass of the right base."""
+        """Import the class of that name. Raises RbError, with similar names, for an unknown name, and for a
+        user's class that does not exist or is not a dataclass of the right base."""
         if name in self._entries:
             return imported(self._entries[name])
         if not self.knows(name):
@@ -256,14 +256,14 @@ class Registry(Mapping[str, str]):
         return loaded if self.closed else self._fitting(name, loaded)
 
     def of_name(self, name: object) -> Any | None:
-        """The class with that `name` of its own, as entries have it; None if there is none, or it is a class
-        of the user's that was not loaded."""
+        """The class whose own `name`, as in entries, is this; None if there is none, or if it is a user's
+        class that was not loaded."""
         if not isinstance(name, str) or name.startswith(OWN):
             return None
         return self._own.get(name) or (self.load(name) if self.knows(name) else None)
 
     def loaded(self) -> Iterator[tuple[str, Any]]:
-        """Every listed name with its class."""
+        """Yields every listed name with its class."""
         return ((name, self.load(name)) for name in self)
 
     def _fitting(self, name: str, loaded: object) -> type:
@@ -311,12 +311,12 @@ class Registry(Mapping[str, str]):
 
 
 def _imported(kind: str, name: str, place: str) -> object:
-    """The object that MODULE:CLASS names, in a module of the working directory or an installed one."""
+    """The object that MODULE:CLASS names, from the working directory or an installed package."""
     module, colon, attribute = place.partition(":")
     if not (module and colon and attribute):
-        raise RbError(f"The {kind} {name} names no class. Expected {OWN}MODULE:CLASS.")
+        raise RbError(f"The {kind} {name} does not name a class. Expected {OWN}MODULE:CLASS.")
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # as `python -m` would see the user's own modules; workers get it too
+        sys.path.append(os.getcwd())  # finds the user's own modules, as `python -m` does; workers get it, too
     try:
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -334,7 +334,7 @@ def _imported(kind: str, name: str, place: str) -> object:
     return getattr(loaded, attribute)
 
 
-# The values of `check`: a rule for a number, and its words.
+# The values of `check`: a rule for a number, and its text.
 RULES: dict[str, tuple[Callable[[float], bool], str]] = {
     "positive": (lambda value: value > 0, "above 0"),
     "non-negative": (lambda value: value >= 0, "0 or more"),
@@ -347,8 +347,8 @@ RULES: dict[str, tuple[Callable[[float], bool], str]] = {
 
 
 def _check(field: dataclasses.Field[Any], value: Any, label: str, norm: Any, eps: Any) -> Any:
-    """The value of a field, a plain number where it is one of numpy or torch. Raises RbError for another type
-    or a value out of range. norm and eps: of the method, which bound its distances."""
+    """The value of a field; a number of numpy or torch becomes a plain number. Raises RbError for another
+    type or a value out of range. norm and eps: those of the method, which limit its distances."""
     choices = field.metadata.get("choices")
     if value is None and (field.default is None or "None" in str(field.type)):
         return None
@@ -360,7 +360,7 @@ def _check(field: dataclasses.Field[Any], value: Any, label: str, norm: Any, eps
         # a default step may be 2.5 eps; attacks that search within any distance have a larger default
         larger = field.default if field.name == "eps" else 2.5 * eps if isinstance(eps, float | int) else 0.0
         most = max(1.0, larger if isinstance(larger, float | int) else 0.0)
-        # the search on a lattice rounds eps up
+        # searches on a lattice round eps up
         if value < 0 or (norm == "linf" and value > most * (1 + 1e-5)):
             expected = "0 to 1 (pixels are in [0, 1])" if norm == "linf" else "0 or more"
             hint = f"; {value:g}/255 is {field.name}={value:g} / 255" if 1 < value <= 255 else ""
@@ -377,8 +377,8 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 def plain(field: dataclasses.Field[Any], value: Any, label: str) -> Any:
-    """The value as its field's type, where that is a number, a text or a switch; plain ones as they are.
-    Raises RbError for a value of another type; `label` names it."""
+    """The value converted to its field's type, if this is a number, a text or a switch; plain values stay as
+    they are. Raises RbError, which names `label`, for a value of another type."""
     kind = str(getattr(field.type, "__name__", field.type)).removesuffix(" | None")
     if kind not in _KINDS or type(value).__name__ == kind or (kind, type(value)) == ("float", int):
         return value
@@ -391,8 +391,8 @@ def plain(field: dataclasses.Field[Any], value: Any, label: str) -> Any:
 
 
 def check_number(field: dataclasses.Field[Any], value: Any, label: str) -> None:
-    """Raise RbError for a number that is not finite, or that the field's `check` or `bounds` do not allow;
-    `label` names it."""
+    """Raise RbError, which names `label`, for a number that is not finite, or that the field's `check` or
+    `bounds` do not allow."""
     if not isinstance(value, int | float):
         return
     if isinstance(value, float) and not math.isfinite(value):
@@ -406,7 +406,7 @@ def check_number(field: dataclasses.Field[Any], value: Any, label: str) -> None:
 
 
 def within(bounds: str) -> tuple[Callable[[float], bool], str]:
-    """The rule of bounds such as [1, inf) or (0, 1), and its words."""
+    """The rule for bounds such as [1, inf) or (0, 1), and its text."""
     least, most = map(float, bounds[1:-1].split(","))
     low, high = (operator.gt, operator.ge)[bounds[0] == "["], (operator.lt, operator.le)[bounds[-1] == "]"]
     first = f"{least:.0f} or more" if bounds[0] == "[" else f"above {least:.0f}"

@@ -12,11 +12,11 @@ from rbtools.errors import RbError
 
 
 def discard(*ignored: object) -> None:
-    """Take a message, an event or a count, and do nothing."""
+    """Accept a message, an event or a count, and do nothing."""
 
 
 class Clock:
-    """Seconds by stage of a job: what -v shows."""
+    """Seconds in each stage of a job, which -v shows."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -66,9 +66,9 @@ def clock_time(seconds: float) -> str:
 class Report:
     """Call-backs of a piece of work.
 
-    `progress` takes text for the status line, `event` the same for programs, `notify` messages for people and
-    `warn` warnings, a line each. `check_cancelled` is called between units of work and raises when the work
-    should stop (nobody reads the output any more). `clock` counts the seconds of its stages.
+    `progress` takes text for the status line, `event` the same for programs, `notify` messages for people,
+    and `warn` warnings, all of one line each. `check_cancelled` is called between units of work and raises if
+    the work should stop (nobody reads the output any more). `clock` counts the seconds of the stages.
     """
 
     progress: Callable[[str], None] = discard
@@ -88,8 +88,8 @@ SILENT = Report()
 
 @contextlib.contextmanager
 def progress_of(progress: bool | Callable[[str], None] | None) -> Iterator[Callable[[str], None] | None]:
-    """The call-back of a `progress=` in Python: a function as it is; for True a line of tqdm, which is a
-    widget in a notebook; None for False and None. Raises RbError if tqdm is not installed.
+    """Yields the call-back for a `progress=` in Python: a function as it is; for True, a line of tqdm, which
+    is a widget in a notebook; None for False and None. Raises RbError if tqdm is not installed.
     """
     if not isinstance(progress, bool):
         yield progress

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class Settings:
     """The settings that may change a number, if only by rounding.
 
-    seed: of all random numbers. batch: images that go through the model at once; None chooses by the device.
-    precision: of attack searches: "fp32", "bf16", or "auto": by the machine. prepare: attacks may search on a
-    fast copy of the model; the model itself decides in float32. draws: of a randomised model, for each
-    verdict; 1: it is judged by one.
+    seed: the seed of all random numbers. batch: the number of images that go through the model at once; None:
+    chosen for the device. precision: that of attack searches, "fp32", "bf16" or "auto" (chosen for the
+    machine). prepare: whether attacks may search on a fast copy of the model; the model itself decides in
+    float32. draws: the number of draws of a randomised model for each verdict.
     """
 
     seed: int = 0

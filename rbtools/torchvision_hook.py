@@ -1,6 +1,6 @@
-"""Lets a user's own scripts `import torchvision` where its operators cannot be loaded.
+"""Lets a user's own scripts `import torchvision` even if its operators cannot be loaded.
 
-`make setup` writes a line that imports this when Python starts, where torchvision needs it.
+If torchvision needs this, `make setup` writes a line that imports it when Python starts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 
 
 class _BeforeTorchvision:
-    """Finds nothing itself: it declares torchvision's missing operators just before the import, once."""
+    """A finder that finds nothing, but declares torchvision's missing operators once before its import."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name == "torchvision":

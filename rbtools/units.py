@@ -1,7 +1,7 @@
 """Conversion of user input to pixel units of [0, 1], done once.
 
-The command line and the public Python functions take L-infinity distances in 1/255 (`8`, `8/255`)
-and L2 distances and probabilistic radii on the [0, 1] scale; everything inside works on [0, 1].
+The command line and the public Python functions take L-infinity distances in 1/255 (`8`, `8/255`), and L2
+distances and probabilistic radii on the [0, 1] scale. Everything inside rbtools works on [0, 1].
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from rbtools.errors import UsageError
 
 MOST = 100_000
-"""The most numbers in a list; more are an error, because they would fill the memory."""
+"""Maximum length of a list of numbers; longer lists are an error, because they would fill the memory."""
 SEVERITIES = (1, 2, 3, 4, 5)
-"""Severities of a corruption: Hendrycks and Dietterich (ICLR 2019) have five, 5 the worst."""
+"""The severities of a corruption (Hendrycks and Dietterich, ICLR 2019); 5 is the worst."""
 
 
 _SUCH_AS = {
@@ -25,7 +25,7 @@ _SUCH_AS = {
 
 
 def number(text: str | float, what: str, such_as: str = "8, 0.03 or 8/255") -> float:
-    """Read `8`, `0.03` or a fraction `8/255`. Raises UsageError naming `what`."""
+    """Read `8`, `0.03` or a fraction `8/255`. Raises UsageError, which names `what`."""
     try:
         top, slash, bottom = str(text).partition("/")
         value = float(top) / float(bottom) if slash else float(top)
@@ -54,7 +54,7 @@ def number_list(text: str | float, what: str) -> list[float]:
         elif dash and _is_whole(first) and _is_whole(last):
             if int(first) > int(last):
                 raise UsageError(
-                    f"{what} has the range '{part}', which runs backwards. Write '{last}-{first}'."
+                    f"{what} has the range '{part}', which is in reverse order. Write '{last}-{first}'."
                 )
             _check_count(int(last) - int(first) + 1, part, what)
             values += map(float, range(int(first), int(last) + 1))
@@ -66,7 +66,7 @@ def number_list(text: str | float, what: str) -> list[float]:
 
 
 def whole_numbers(text: str, what: str) -> tuple[int, ...]:
-    """Such a list of whole numbers from 0 on; none for an empty text. Raises UsageError naming `what`."""
+    """Read such a list of whole numbers from 0 on; an empty text is an empty list. Raises UsageError."""
     values = number_list(text, what) if text else []
     wrong = [value for value in values if value != int(value) or value < 0]
     if wrong:
@@ -75,8 +75,8 @@ def whole_numbers(text: str, what: str) -> tuple[int, ...]:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether int() accepts it: str.isdigit also accepts characters such as superscripts, and int limits the
-    length."""
+    """Whether int() accepts the text. str.isdigit would also accept characters such as superscripts, and int
+    limits the length."""
     return text.isascii() and text.isdigit() and len(text) < 20
 
 
@@ -90,12 +90,12 @@ def _spaced(start: float, stop: float, count: str, what: str) -> list[float]:
         raise UsageError(f"{what} has the count '{count}'. Write start:stop:count, such as 0:0.15:31.")
     _check_count(int(count), f"{start:g}:{stop:g}:{count}", what)
     steps = int(count) - 1
-    # Rounded so that 0:0.15:31 has 0.005 and not 0.005000000000000001: these become names.
+    # Rounded, because the numbers become names: 0:0.15:31 has 0.005 and not 0.005000000000000001.
     return [round(start + (stop - start) * i / steps, 12) if steps else start for i in range(int(count))]
 
 
 def eps_to_pixels(text: str | float, norm: str = "linf", what: str = "--eps") -> float:
-    """Turn what a user typed for an attack's distance into pixel units of [0, 1].
+    """Convert a distance, as a user typed it for an attack, to pixel units of [0, 1].
 
     L-infinity: `8` and `8/255` are both 8/255. L2: the number itself.
     Raises UsageError for a negative or unreadable number, and for L-infinity above 255/255.
@@ -122,7 +122,7 @@ def reaches(length: float, eps: float) -> bool:
 def eps_slip(text: str | float, norm: str = "linf", what: str = "--eps") -> str | None:
     """The warning for an L2 distance such as 8; None if nothing looks wrong.
 
-    Raises UsageError for an L-infinity distance such as 0.031, which has two readings.
+    Raises UsageError for an L-infinity distance such as 0.031, which is ambiguous.
     """
     value = number(text, what, "8 or 8/255" if norm == "linf" else "0.5")
     if norm == "l2" and what == "--eps" and value > 4:

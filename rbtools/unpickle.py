@@ -1,9 +1,8 @@
-"""Reads the pickles of others (checkpoints, published results, training states) without running their code.
+"""Reads pickles of others (checkpoints, published results, training states) without running their code.
 
-A pickle may call any function with any arguments. Here the names in it are answered from a short list of
-functions of this module, which make containers, numbers, arrays and tensors from data; every other name is an
-inert `Stub`. Only those functions and stubs are ever called, and states are set on stubs, arrays and mappings
-alone.
+A pickle may call any function with any arguments. Here, the names in it refer to a short list of functions of
+this module, which make containers, numbers, arrays and tensors from data; every other name becomes an inert
+`Stub`. Only these functions and stubs are ever called, and states are set only on stubs, arrays and mappings.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from rbtools.lazy import np
 
 __all__ = ["Damaged", "NotTorch", "Refused", "Stub", "UnusualTensor", "published", "torch_file"]
 
-DEEPEST_KEY = 8  # levels of tuples in a key: Python's hash of tuples recurses without a limit
-MOST_BYTES = 2**62  # most bytes of an expanded tensor, so that its size never overflows
+DEEPEST_KEY = 8  # maximum levels of tuples in a key: Python hashes them by recursion without a limit
+MOST_BYTES = 2**62  # maximum size in bytes of an expanded tensor, so that sizes never overflow
 
 
 class Refused(Exception):
-    """The pickle contains an object that is not allowed, of that `name`."""
+    """The pickle contains an object that is not allowed; `name` is its name."""
 
     def __init__(self, name: str, message: str | None = None) -> None:
         self.name = shown(name)
@@ -36,7 +35,7 @@ class Refused(Exception):
 
 
 class Damaged(ValueError):
-    """The bytes are no pickle, are incomplete, or do not fit together."""
+    """The bytes are not a pickle, are incomplete, or do not fit together."""
 
 
 class NotTorch(Damaged):
@@ -44,7 +43,7 @@ class NotTorch(Damaged):
 
 
 class Stub:
-    """An object of a class that is not known here: it keeps what the file says of it, and does nothing."""
+    """An object of a class that is not known here: it keeps its content in the file, and does nothing."""
 
     name = ""
 
@@ -63,14 +62,14 @@ class UnusualTensor:
 
 
 class _Maker:
-    """A name that a pickle may call, and the function that answers."""
+    """A name that a pickle may call, and the function that is called instead."""
 
     def __init__(self, name: str, make: Callable[..., Any] | None = None) -> None:
         self.name, self.make = name, make
 
 
 class _Type:
-    """A NumPy dtype of numbers or text, whose byte order its state may set."""
+    """A NumPy dtype of numbers or text. Its state in the pickle may set the byte order."""
 
     def __init__(self, code: object, *_: object) -> None:
         code = _text(code)
@@ -84,26 +83,26 @@ class _Type:
 
 def _text(value: object) -> str:
     if not isinstance(value, (str, bytes)):
-        raise Damaged("it has a name that is no text")
+        raise Damaged("it has a name that is not a text")
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
 def _dtype(kind: Any) -> np.dtype[Any]:
     if not isinstance(kind, _Type):
-        raise Damaged("it has an array whose type is none")
+        raise Damaged("it has an array with an invalid type")
     return kind.dtype
 
 
 def _sizes(values: Any) -> tuple[int, ...]:
-    """A shape or strides. Raises Damaged for other things than whole numbers from 0 on."""
+    """A shape or strides. Raises Damaged for anything except whole numbers from 0 on."""
     if not isinstance(values, tuple) or not all(type(size) is int and 0 <= size < 2**63 for size in values):
-        raise Damaged("it has a shape that is none")
+        raise Damaged("it has an invalid shape")
     return values
 
 
 def _array(data: Any, kind: Any, shape: Any, order: Any = "C") -> np.ndarray:
     dtype = _dtype(kind)
-    data = data.encode() if isinstance(data, str) else data  # of Python 2
+    data = data.encode() if isinstance(data, str) else data  # written by Python 2
     if dtype.kind in "SU":
         raise Refused("numpy.ndarray of text", "it has an array of text, expected numbers")
     if len(data) != math.prod(_sizes(shape)) * dtype.itemsize:
@@ -118,7 +117,7 @@ def _reconstruct(kind: Any, *_: object) -> np.ndarray:
 
 
 def _encoded(value: str = "", encoding: object = "latin1") -> bytes:
-    """Python 3 writes bytes into old protocols as a text and its encoding."""
+    """In old protocols, Python 3 writes bytes as a text and its encoding."""
     if encoding not in ("latin1", "latin-1"):
         raise Damaged("it has bytes in an unusual encoding")
     return value.encode("latin-1")
@@ -156,7 +155,7 @@ def _is_type(value: Any) -> bool:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, needs_grad: Any = False, *more: Any) -> Any:
-    """A tensor on its storage, for each of torch's forms; hooks are left out, for they would be functions."""
+    """A tensor on its storage, for each of torch's forms. Hooks are left out, because they are functions."""
     import torch
 
     if not isinstance(storage, torch.storage.TypedStorage):
@@ -176,7 +175,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, needs_grad: Any
 
 
 def _parameter(data: Any, needs_grad: Any = True, *_: object) -> Any:
-    """A parameter; attributes that were set on it are left out."""
+    """A parameter. Attributes that were set on it are left out."""
     import torch
 
     if isinstance(data, UnusualTensor):
@@ -187,9 +186,9 @@ def _parameter(data: Any, needs_grad: Any = True, *_: object) -> Any:
 
 
 def _of_type(maker: Any, kind: object, arguments: Any, *_: object) -> Any:
-    """A tensor with attributes, which are left out."""
+    """A tensor with attributes. They are left out."""
     if getattr(maker, "make", None) not in (_tensor, _parameter):
-        raise Damaged("it has a tensor with attributes that is none")
+        raise Damaged("it has an invalid tensor with attributes")
     return maker.make(*arguments)
 
 
@@ -228,7 +227,7 @@ _MAKERS: dict[str, Callable[..., Any] | None] = {
     "builtins.float": None,
     "collections.OrderedDict": lambda *pairs: _mapping(OrderedDict, *pairs),
     "collections.Counter": lambda *counts: _mapping(Counter, *counts),
-    "collections.defaultdict": lambda *_: {},  # without the function that makes what is lacking
+    "collections.defaultdict": lambda *_: {},  # without the function for missing keys
     "argparse.Namespace": argparse.Namespace,
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
@@ -244,7 +243,7 @@ _MAKERS: dict[str, Callable[..., Any] | None] = {
 }
 
 
-_PYTHONS: Any = pickle._Unpickler  # and not the one in C, whose opcodes cannot be replaced
+_PYTHONS: Any = pickle._Unpickler  # not the one in C, whose opcodes cannot be replaced
 
 
 class _Unpickler(_PYTHONS):
@@ -263,7 +262,7 @@ class _Unpickler(_PYTHONS):
 
     def called(self, function: Any, given: Any) -> Any:
         if not isinstance(given, tuple):
-            raise Damaged("it has arguments that are no tuple")
+            raise Damaged("it has arguments that are not a tuple")
         if isinstance(function, type) and issubclass(function, Stub):
             return function(*given)
         if not isinstance(function, _Maker) or function.make is None:
@@ -276,7 +275,7 @@ class _Unpickler(_PYTHONS):
 
     def call_with_names(self) -> None:
         if self.stack.pop():
-            raise Damaged("it has arguments by name")
+            raise Damaged("it has named arguments")
         self.call()
 
     def instance(self) -> None:
@@ -297,7 +296,7 @@ class _Unpickler(_PYTHONS):
             made.__setstate__(value_state)
         elif isinstance(made, _Type):
             made.dtype = made.dtype.newbyteorder(_text(state[1]))  # type: ignore[arg-type]
-        elif type(made) is OrderedDict:  # torch notes the versions of modules in their state
+        elif type(made) is OrderedDict:  # torch stores the versions of modules in their state
             vars(made).update({key: state[key] for key in state if key == "_metadata"})
         elif isinstance(made, argparse.Namespace):
             vars(made).update({str(key): value for key, value in state.items()})
@@ -315,7 +314,7 @@ class _Unpickler(_PYTHONS):
             elif isinstance(into, dict):
                 into[key] = value
             else:
-                raise Damaged("it has an item of what is no dict")
+                raise Damaged("it has an item for something that is not a dict")
 
     def put_one(self) -> None:
         value, key = self.stack.pop(), self.stack.pop()
@@ -332,14 +331,14 @@ class _Unpickler(_PYTHONS):
 
     def extend(self, items: list[Any]) -> None:
         if not isinstance(self.stack[-1], (list, Stub)):
-            raise Damaged("it has an item of what is no list")
+            raise Damaged("it has an item for something that is not a list")
         for item in items:
             self.stack[-1].append(item)
 
     def add(self) -> None:
         items, into = self.pop_mark(), self.stack[-1]
         if not isinstance(into, set):
-            raise Damaged("it has a member of what is no set")
+            raise Damaged("it has a member for something that is not a set")
         into.update(_set(list)(items))
 
     def frozen(self) -> None:
@@ -357,7 +356,7 @@ class _Unpickler(_PYTHONS):
             or _text(key[0]) != "storage"
             or type(key[2]) not in (str, int)
         ):
-            raise Damaged("it has a persistent id that is no storage's")
+            raise Damaged("it has a persistent id that is not of a storage")
         _sizes((key[4],))
         self.append(self.persistent_load(key))
 
@@ -389,20 +388,20 @@ class _Unpickler(_PYTHONS):
 
 
 def _part(file: IO[bytes], **how: Any) -> Any:
-    """A part of torch's older format: a number, a machine's sizes, or the list of storages."""
+    """A part of torch's older format: a number, the sizes of a machine's types, or the list of storages."""
     value = _Unpickler(file, **how).load()
     keys = value if isinstance(value, list) else []
     if not isinstance(value, (int, dict, list)) or not all(isinstance(key, (str, int)) for key in keys):
         raise NotTorch("it is a pickle that torch.save did not write")
-    return 0 if isinstance(value, dict) else value  # which torch does not look at
+    return 0 if isinstance(value, dict) else value  # torch ignores this part
 
 
-# What torch.load takes in the place of Python's module.
+# Passed to torch.load in place of Python's module.
 _MODULE: Any = types.SimpleNamespace(__name__="rbtools.unpickle", Unpickler=_Unpickler, load=_part)
 
 
 class _Stream(io.RawIOBase):
-    """A file without a number: torch would look into one with a number for a tar archive, and unpack it."""
+    """A file without descriptor: with one, torch would look for a tar archive in the file and unpack it."""
 
     def __init__(self, file: Any) -> None:
         self.read, self.readline = file.read, file.readline  # type: ignore[method-assign]
@@ -430,7 +429,7 @@ def _legacy(file: IO[bytes]) -> Any:
     import torch
 
     if file.read(2) == b"PK":
-        raise Damaged("it holds a zip archive in the place of a tensor")
+        raise Damaged("it contains a zip archive in the place of a tensor")
     file.seek(0)
     return torch.load(_stream(file), "cpu", _MODULE, weights_only=False)
 
@@ -439,8 +438,8 @@ def torch_file(file: IO[bytes]) -> Any:
     """The value in a seekable file of torch.save (zip, or the format before torch 1.6), tensors on the CPU.
 
     Equal to `torch.load(file, "cpu", weights_only=True)` for state dicts, optimiser states and notes of
-    training scripts; also reads arrays, numbers and text of NumPy, and argparse's Namespace. Other objects
-    are Stubs. Raises Refused, Damaged, NotTorch, OSError.
+    training scripts. Also reads arrays, numbers and text of NumPy, and argparse's Namespace. Other objects
+    become Stubs. Raises Refused, Damaged, NotTorch, OSError.
     """
     import torch
 
@@ -450,7 +449,7 @@ def torch_file(file: IO[bytes]) -> Any:
         file.seek(0)
         if not zipped:
             return _legacy(file)
-        # torch would run a TorchScript program, which has this member.
+        # A TorchScript program has this member, and torch would run it.
         reader: Any = torch._C.PyTorchFileReader(_stream(file))
         if reader.has_record("constants.pkl"):
             raise Refused("a TorchScript program")
@@ -461,5 +460,5 @@ def torch_file(file: IO[bytes]) -> Any:
 
 
 def published(data: bytes) -> Any:
-    """The value of a plain pickle with tensors, as NATS-Bench publishes them. Raises as `torch_file`."""
+    """The value of a plain pickle with tensors, as published by NATS-Bench. Raises as `torch_file`."""
     return _one_error(_Unpickler(io.BytesIO(data)).load)

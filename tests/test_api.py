@@ -213,7 +213,7 @@ def test_score_rank_and_corr_give_what_their_tools_write() -> None:
     assert api.search(cells, "random", "acc", budget=5) == searched
     Path("some.jsonl").write_text(lines(*some))
     assert type(rbtools.plot("box", rbtools.read("some.jsonl"))) is type(rbtools.plot(some, "box"))
-    with pytest.raises(RbError, match="Several result sets are joined by fields"):
+    with pytest.raises(RbError, match="Result sets are joined by fields"):
         rbtools.corr(sets)
 
 
@@ -222,7 +222,7 @@ def test_score_rank_and_corr_give_what_their_tools_write() -> None:
     ("given", "words"),
     [
         (torch.nn.Linear(2, 2), "Found a Linear, a network of torch, without images. Add data="),
-        ([{"arch": ARCH}], "Found a list of several things: call the function once for each record"),
+        ([{"arch": ARCH}], "Found a list with several items: call the function once for each record"),
         (None, "Found a NoneType."),
         ({"train": {}}, 'The record is no record: it has no "arch"'),
     ],

@@ -98,7 +98,7 @@ def test_results_of_changed_code_are_measured_anew() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("python:own", "names no class. Expected python:MODULE:CLASS"),
+        ("python:own", "does not name a class. Expected python:MODULE:CLASS"),
         ("python:gone:Darker", "There is no module gone"),
         ("python:own:Plain", "keyword-only dataclass that inherits rbtools.attacks.base.Attack"),
         ("python:own:Loose", "expected a frozen, keyword-only dataclass"),

@@ -54,7 +54,7 @@ def test_lists_and_ranges(text: str | float, values: list[float]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("5-1", "has the range '5-1', which runs backwards. Write '1-5'."),
+        ("5-1", "has the range '5-1', which is in reverse order. Write '1-5'."),
         ("0:1:x", "has the count 'x'. Write start:stop:count, such as 0:0.15:31."),
         ("", "is empty. Expected numbers such as 1,2,8 or 1-5 or 0:0.15:31."),
         ("0:1", "is '0:1'. Expected a number"),

@@ -1,4 +1,4 @@
-"""How work runs: in this process, in others, or on a cluster. Independent of attacks and losses."""
+"""How work runs: in this process, in other processes, or on a cluster. Independent of attacks and losses."""
 
 from rbtools.registry import Registry
 

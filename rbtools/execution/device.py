@@ -16,12 +16,12 @@ from rbtools.lazy import torch
 
 # Parameters of glibc's mallopt (malloc.h), and their values in bytes.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_KEPT, _LARGE = 1 << 30, 32 << 20  # glibc accepts at most the latter
+_KEPT, _LARGE = 1 << 30, 32 << 20  # 32 MiB is the most that glibc accepts for _MMAP_THRESHOLD
 
 
 @contextlib.contextmanager
 def taken(run: Run, threads: int) -> Iterator[torch.device]:
-    """The device of `--device` ("auto": the first GPU, else the CPU), with the number of threads set.
+    """Yields the device of `--device` ("auto": the first GPU, else the CPU), with the number of threads set.
 
     Raises RbError for a device that is unknown to torch or not available.
     """
@@ -37,8 +37,8 @@ def taken(run: Run, threads: int) -> Iterator[torch.device]:
 
 @contextlib.contextmanager
 def float32(device: torch.device) -> Iterator[None]:
-    """Compute in float32 where tensors are float32: by default torch's convolutions on a GPU round their
-    inputs to TF32, which has 10 bits. Verdicts of two devices would differ. Settings are restored."""
+    """Compute on float32 tensors in float32. By default, torch's convolutions on a GPU round their inputs to
+    TF32, which has 10 bits, and verdicts would depend on the device. Settings are restored at the end."""
     if device.type != "cuda":
         yield
         return
@@ -54,9 +54,9 @@ def float32(device: torch.device) -> Iterator[None]:
 
 @cache
 def _keep_memory() -> None:
-    """Keep freed memory in the process for the next layer: by default glibc returns it to the system, which
-    clears each page anew. A gradient for 512 images of 8x8 pixels took 15,000 page faults and a third of its
-    time that way. The process keeps up to 1 GiB of freed memory. Other C libraries have no such setting.
+    """Keep freed memory in the process for the next layer. By default, glibc returns it to the system, which
+    clears each page again: a gradient for 512 images of 8x8 pixels caused 15,000 page faults, which took a
+    third of its time. The process keeps up to 1 GiB of freed memory. Other C libraries have no such setting.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         libc = ctypes.CDLL(None)
@@ -75,9 +75,9 @@ def choose(run: Run) -> torch.device:
 
 
 def named(name: str, other: str) -> torch.device:
-    """The device of this name. Raises RbError, which advises `other`, if it cannot be used."""
+    """The device of this name. If it cannot be used, raises an RbError that recommends `other`."""
     try:
-        # The empty tensor knows the number of a GPU that was named without one.
+        # The device of a tensor has a number even if the GPU was named without one.
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
@@ -85,8 +85,8 @@ def named(name: str, other: str) -> torch.device:
 
 
 def environment(device: torch.device) -> str:
-    """The environment that determines rounding, besides the device's kind: the version of torch, and the
-    processor with its instruction set, or the GPU with its libraries."""
+    """What determines rounding besides the kind of device: the version of torch, and the processor with its
+    instruction set or the GPU with its libraries."""
     words = [f"torch {torch.__version__}"]
     if device.type == "cuda":
         words += [torch.cuda.get_device_name(device), f"CUDA {torch.version.cuda}"]
@@ -98,7 +98,7 @@ def environment(device: torch.device) -> str:
 
 @cache
 def _processor() -> str:
-    """The processor's name; where the system does not say, its architecture."""
+    """The processor's name, or its architecture if the system does not report the name."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.startswith("model name"):
@@ -107,7 +107,7 @@ def _processor() -> str:
 
 
 def usable() -> bool:
-    """Whether this process can still use the GPU: after an illegal memory access it cannot."""
+    """Whether this process can still use the GPU. After an illegal memory access, it cannot."""
     if torch.cuda.is_initialized():
         try:
             torch.cuda.synchronize()
@@ -122,7 +122,7 @@ def out_of_memory(error: RuntimeError) -> bool:
 
 
 def mps_runs() -> bool:
-    """Whether NVIDIA's Multi-Process Service runs on this machine, by the process that its folder names."""
+    """Whether NVIDIA's Multi-Process Service runs on this machine, judged by the process in its folder."""
     # the folder is NVIDIA's default
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp") / "nvidia-mps"
     with contextlib.suppress(OSError, ValueError):

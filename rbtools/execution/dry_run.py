@@ -1,4 +1,4 @@
-"""A dry run: how many tiles of evaluations and how many trainings the store lacks."""
+"""A dry run: counts the tiles of evaluations and the training runs that the store lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Lacking(NamedTuple):
-    """Work that the store lacks: what computes it, and how many of which unit ("tile", "training")."""
+    """Work that the store lacks: what computes it, and how many units ("tile", "training") of it."""
 
     title: str
     number: int
@@ -24,8 +24,8 @@ class Lacking(NamedTuple):
 class DryRun:
     """What the store lacks for a run.
 
-    missing: by key, which the results of two records may share. waiting: the jobs, by number, whose network
-    is not trained yet: their evaluations count as missing.
+    missing: maps keys to lacking work; results of several records may share a key. waiting: the numbers of
+    the jobs whose network is not trained yet; their evaluations count as missing.
     """
 
     store: Store
@@ -39,13 +39,12 @@ class DryRun:
         raise Pending("A dry run computes nothing.")
 
     def untrained(self) -> str:
-        """A name for the checkpoint that the network of this job will have; the store has none of that
-        name."""
+        """A name for the future checkpoint of this job's network, which no checkpoint in the store has."""
         self.waiting.add(self.job)
         return f"sha256:{digest({'untrained': self.job})}"
 
     def each(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        """The results of calls. What any of them lacks is noted before Pending is raised."""
+        """The results of calls. Everything that they lack is noted before Pending is raised."""
         found, missed = [], []
         for call in calls:
             try:
@@ -57,7 +56,7 @@ class DryRun:
         return found
 
     def _counts(self) -> dict[tuple[str, str], int]:
-        """How many are missing, by what computes them and unit."""
+        """Maps what computes missing work, and its unit, to the number of units."""
         counts: dict[tuple[str, str], int] = {}
         for title, number, unit in filter(lambda one: one.number, self.missing.values()):
             counts[title, unit] = counts.get((title, unit), 0) + number

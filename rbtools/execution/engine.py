@@ -1,6 +1,6 @@
-"""Engines run calls in this process, in worker processes, or on a cluster: `submit` gives a Future.
+"""Engines run calls in this process, in worker processes, or on a cluster; `submit` returns a Future.
 
-An engine is a subclass of `Engine` in a module of its own and a line of `rbtools.execution.ENGINES`.
+An engine is a subclass of `Engine` in a module of its own, with a line in `rbtools.execution.ENGINES`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class JobFunction:
         raise NotImplementedError
 
     def reads(self, run: Run) -> tuple[str, ...]:
-        """The splits of the data set of `--dataset` that the work reads, whichever record it gets."""
+        """The splits of the data set of `--dataset` that the work reads for any record."""
         return ()
 
 
 class Call:
-    """Anything that an engine runs, as a value that can be sent to other processes; `run` is that of the
-    process that does the work. arch: of the network, which decides how many threads it takes."""
+    """Anything that an engine runs, as a value that can be sent to other processes. It gets the run of the
+    process that does the work. arch: the architecture, for the number of threads."""
 
     arch: Any
 
@@ -65,7 +65,7 @@ class Job(Call):
 
 
 class Unfinished(BaseException):
-    """A job was interrupted that has a result as it stands; `__cause__` is the interruption."""
+    """A job with a partial result was interrupted; `__cause__` is the interruption."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -76,11 +76,11 @@ class Unfinished(BaseException):
 class JobReport:
     """The result of a call or the reason for its failure, and its use of the store.
 
-    found, computed: how many results came from the store and how many were computed. pending: a dry run found
-    work to do. seconds: wall-clock time; stages: of its stages. damaged: files of the store that could not be
-    read. trouble: the reason why results could not be stored. remarks: messages of a worker that has no
-    terminal. interruption: what ended the job early; the result is as it stands, and the run ends once it is
-    written.
+    found, computed: the number of results from the store, and of computed ones. pending: whether a dry run
+    found work to do. seconds: wall-clock time; stages: the times of its stages. damaged: files of the store
+    that could not be read. trouble: the reason why results could not be stored. remarks: messages of a
+    worker, which has no terminal. interruption: what ended the job early, with a partial result; the run ends
+    after writing it.
     """
 
     result: Any = None
@@ -108,7 +108,7 @@ class JobReport:
 
 
 class CallFailed(RbError):
-    """A call that a worker did for a job failed; trace: its traceback, of a bug."""
+    """A call that a worker ran for a job failed. trace: the traceback, if the reason is a bug."""
 
     def __init__(self, problem: str, trace: str | None) -> None:
         super().__init__(problem)
@@ -116,7 +116,7 @@ class CallFailed(RbError):
 
 
 def run_job(call: Call, run: Run) -> JobReport:
-    """Run a call. User errors, also those of their network, become a message; others keep their traceback."""
+    """Run a call. Errors of users and their networks become a message; others keep their traceback."""
     report = JobReport()
     if run.report.notify is discard:
         run = run.changed(notify=report.remarks.append)
@@ -159,16 +159,17 @@ def run_job(call: Call, run: Run) -> JobReport:
 class Engine:
     """Runs calls, each with the run of the process that does it.
 
-    Use as a context manager: leaving it stops what runs; finished work stays in the store. Subclasses define
-    `submit`, start and end their workers on entering and leaving, and pass on what workers say by `post`.
-    They retry the call of a lost worker themselves.
+    Use as a context manager: leaving it stops running calls; finished work stays in the store. Subclasses
+    define `submit`, start and end their workers on entering and leaving, and pass on the messages of workers
+    with `post`. They also retry the call of a lost worker.
 
-    A worker gets a pickled copy of the run: its callbacks are lost and set anew there, `worker` is its number
-    on its machine, which chooses a GPU, and `jobs` is how many share the cores of that machine.
+    A worker gets a pickled copy of the run. Its callbacks are lost and set again there; `worker` is its
+    number on its machine, which selects a GPU, and `jobs` is the number of workers on that machine.
 
-    `capacity` is how many calls run at once, known after entering. `own_capacity`: the engine itself decides
-    how many where `--jobs` does not say; `jobs` is 0 then, but in a worker 1 or more. `in_process`: `submit`
-    returns when the call has ended. `status` formats the progress of a call for the status line.
+    `capacity` is the number of calls that run at once, known after entering. `own_capacity`: the engine
+    itself decides this number if `--jobs` is not given; `jobs` is then 0, but at least 1 in a worker.
+    `in_process`: `submit` returns when the call has ended. `status` formats the progress of a call for the
+    status line.
     """
 
     own_capacity: ClassVar[bool] = False
@@ -188,20 +189,20 @@ class Engine:
         return None
 
     def submit(self, call: Call) -> Future[JobReport]:
-        """Submit a call; it runs as soon as there is room for it."""
+        """Submit a call. It runs as soon as there is room for it."""
         raise NotImplementedError
 
     def post(self, tell: Callable[[Report], None]) -> None:
-        """Have the thread of the jobs tell the run's report something, from any thread."""
+        """Have the jobs' thread call `tell` with the run's report. May be called from any thread."""
         self._messages.append(tell)
         self.wake()
 
     def wake(self, _: object = None) -> None:
-        """Let `wait` return, from any thread."""
+        """Let `wait` return. May be called from any thread."""
         self._arrived.set()
 
     def wait(self) -> None:
-        """Wait until something happens, for half a second at most; pass on what workers said, and ask whether
+        """Wait until something happens, for half a second at most; pass on messages of workers; check whether
         to go on."""
         self._arrived.wait(_POLL_SECONDS)
         self._arrived.clear()
@@ -212,8 +213,8 @@ class Engine:
     def map(
         self, calls: Iterable[Call], check: Callable[[], None] = discard
     ) -> Iterator[tuple[int, JobReport]]:
-        """The number of each call and its report, as they are done; meanwhile `wait`, and `check`, which
-        raises when the work should stop. The next call is taken when there is room for it.
+        """Yields the number of each call and its report, in the order in which calls end. Meanwhile it calls
+        `wait`, and `check`, which raises if the work should stop. It takes the next call when there is room.
         """
         flying: dict[Future[JobReport], int] = {}
         most = 1 if self.in_process else _AHEAD * self.capacity
@@ -234,7 +235,7 @@ class Engine:
                 if flying and not done:
                     self.wait()
                     check()
-        finally:  # nobody waits for the others
+        finally:  # nobody waits for the remaining calls
             for future in flying:
                 future.cancel()
 
@@ -253,8 +254,8 @@ class InProcess(Engine):
 def engine_for(functions: Sequence[JobFunction], run: Run, at_most: int | None = None) -> Engine:
     """The engine that `run.placement.engine` and `run.placement.jobs` ask for.
 
-    `at_most` is the number of jobs, if known: a single one needs no worker process, unless it is divided.
-    Raises RbError for an engine that does not exist.
+    `at_most` is the number of jobs, if known: a single job needs no worker process, unless it is divided.
+    Raises RbError if there is no such engine.
     """
     divided = any(function.divided for function in functions)
     if run.placement.engine == LOCAL and (run.placement.jobs <= 1 or (at_most == 1 and not divided)):

@@ -1,4 +1,4 @@
-"""Work that is done once: a training, a search. Other processes with the same store wait for its result."""
+"""Work that is done once, such as training runs. Other processes with the same store wait for the result."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rbtools.execution.run import Run
 def once(
     run: Run, key: str, look_up: Callable[[], Any], compute: Callable[[], Any], *, title: str, unit: str
 ) -> Any:
-    """The result of `look_up`, or of `compute`, which stores it, while this process holds the lease of `key`.
+    """The result of `look_up`, or else of `compute`, which stores it while this process has the lease `key`.
 
-    `title` and `unit` ("training") name the work in a dry run, which raises Pending. Counts one result as
-    found or as computed, by whichever process.
+    `title` and `unit` ("training") name the work in a dry run, which raises Pending. One result is counted,
+    as found or as computed (by any process).
     """
     result = look_up()
     if result is not None:

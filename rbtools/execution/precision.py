@@ -1,4 +1,4 @@
-"""The precision of attacks and trainings, chosen without torch: it is part of the keys of stored results."""
+"""The precision of attacks and training runs, chosen without torch, because it is part of store keys."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ CHOICES = ("auto", "fp32", "bf16")
 PREPARED = 1  # version of the fast model (evaluation/fast_model.py)
 # Processors that multiply bfloat16 in hardware; others are slower with it than in float32.
 _FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
-# A training's batches have the recipe's size: with smaller images a layer has too little work, and converting
-# numbers costs more than it saves.
+# The recipe fixes the batch size of a training run: with smaller images, a layer has too little work, and
+# converting numbers costs more than it saves.
 _LEAST_SIDE = 16
 
 
 def of_training(run: Run, shape: tuple[int, int, int]) -> str:
-    """ "bf16" or "fp32": what `--precision` means for a training on images of this shape (C, H, W)."""
+    """ "bf16" or "fp32": what `--precision` means for a training run on images of this shape (C, H, W)."""
     precision = resolve(run)
     if (
         run.settings.precision != "auto"
@@ -35,7 +35,7 @@ def resolve(run: Run) -> str:
 
 
 def chosen(precision: str, on_gpu: bool) -> str:
-    """ "bf16" or "fp32": what "auto" means on a GPU or on this processor; others as they are."""
+    """ "bf16" or "fp32": what "auto" means on a GPU or on this processor; other values stay."""
     if precision != "auto":
         return precision
     return "bf16" if on_gpu or _cpu_has_bf16() else "fp32"
@@ -46,7 +46,7 @@ def _cpu_has_bf16() -> bool:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return False  # without Linux's list of features use float32, which always works
+        return False  # without Linux's list of features: float32, which always works
     for line in lines:
         name, _, words = line.partition(":")
         if name.strip() in ("flags", "Features"):

@@ -1,8 +1,8 @@
 """Worker processes on this machine.
 
 A thread of this process starts each worker and listens to it. When a worker dies, its call is tried again; a
-worker whose parent has ended ends itself. (A pool of `concurrent.futures` ends as a whole with one worker,
-says nothing of how it died, and has no way for what a call says before its result.)
+worker whose parent has ended ends itself. (A pool of `concurrent.futures` breaks if one worker dies, does not
+report how it died, and cannot pass on messages of a call before its result.)
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ class Processes(Engine):
         self._processes: set[SpawnProcess] = set()
 
     def __enter__(self) -> Processes:
-        resource_tracker.ensure_running()  # here, since starting it unblocks SIGINT in its thread
+        resource_tracker.ensure_running()  # here, because starting it unblocks SIGINT in the thread
         for number in range(self.capacity):
             threading.Thread(target=self._serve, args=(number,), daemon=True).start()
         return self
 
     def submit(self, call: Call) -> Future[JobReport]:
-        """Queue a call; the first free worker takes it."""
+        """Queue a call. The first free worker takes it."""
         task = _Task(call, Future())
         self._tasks.put(task)
         return task.future
 
     def __exit__(self, *error: object) -> None:
-        with self._starting:  # from here on no worker is started, since nothing would end it
+        with self._starting:  # no worker starts from now on, because nothing would end it
             self._ending.set()
         for _number in range(self.capacity):
             self._tasks.put(None)
@@ -88,7 +88,7 @@ class Processes(Engine):
                 worker = worker or self._start(number)
                 if worker is None:
                     return
-            except Exception as error:  # no process, memory or file handle is left: the call fails
+            except Exception as error:  # no process, memory or file handle is left
                 problem = f"No worker process could be started: {error}. Use fewer --jobs."
                 task.future.set_result(JobReport(problem=problem))
                 continue
@@ -103,21 +103,21 @@ class Processes(Engine):
                 worker = None
                 if not self._ending.is_set():
                     self._died(process, task)
-            except Exception as error:  # of pickle, which takes no lambda, say
+            except Exception as error:  # raised by pickle, for example for a lambda
                 connection.close()
                 worker = None
                 problem = f"The work cannot be sent to another process: {error}. Use --jobs 1."
                 task.future.set_result(JobReport(problem=problem))
 
     def _tell(self, call: Call, message: str | dict[str, Any], report: Report) -> None:
-        """Pass on the status of a call, or an event for programs."""
+        """Pass on the status of a call (a text), or an event for programs."""
         if isinstance(message, str):
             report.progress(self.status(message, call))
         else:
             report.event(message)
 
     def _start(self, number: int) -> Worker | None:
-        """The connection to a new worker, and its process; None if the engine is ending."""
+        """A new worker: the connection to it, and its process. None if the engine is ending."""
         context = multiprocessing.get_context("spawn")
         with self._starting:
             if self._ending.is_set():
@@ -159,8 +159,8 @@ def _ending_in_words(code: int | None) -> str:
 
 
 def _work(run: Run, connection: Connection, number: int) -> None:
-    """The main function of a worker process: one call after another until the connection closes, or SIGTERM
-    comes.
+    """The main function of a worker: runs one call after another until the connection closes or SIGTERM
+    arrives.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, _terminate)  # a job stores what it has finished
@@ -186,7 +186,7 @@ def _work(run: Run, connection: Connection, number: int) -> None:
         pass
     except SystemExit as end:
         status = int(end.code or 0)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes from the parent and from the group
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is sent by the parent and to the group
     # Without torch's shutdown, which takes seconds on a busy machine.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -195,12 +195,12 @@ def _work(run: Run, connection: Connection, number: int) -> None:
 
 
 def _terminate(number: int, frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the group's signal and the parent's come in turn
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the group's signal and the parent's both arrive
     raise SystemExit(128 + number)
 
 
 def _end_with_parent() -> None:
-    """End this worker whenever its parent ends: then nobody waits for its results."""
+    """End this worker when its parent ends, because then nobody waits for its results."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,4 +1,4 @@
-"""A Ray cluster: joining it, and the resources of its nodes."""
+"""Joining a Ray cluster, and the resources of its nodes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _SECONDS_TO_START = 90.0  # seconds to start a cluster on a busy machine
 
 
 class NodeShare(NamedTuple):
-    """The resources that one task takes of a node, and how many such tasks the cluster runs at once.
+    """The resources that one task needs on a node, and the number of such tasks that can run at once.
 
-    `threads`: the threads of a large network without --threads. Every node has that many, so that a result
-    does not depend on where it was computed.
+    `threads`: the number of threads of a large network without --threads. It is the same on every node, so
+    that a result does not depend on the node.
     """
 
     device: str
@@ -50,11 +50,11 @@ class Membership:
     def join(self) -> Any:
         """Join the cluster and return the `ray` module.
 
-        Without an address: a cluster that runs on this machine, else one that is started here for this run.
-        Ray waits for minutes for an address that does not answer, so we probe it first, and joining has its
-        own time limit. Raises RbError.
+        Without an address, it is a cluster that runs on this machine, or else one that is started here for
+        this run. Ray waits minutes for an address that does not answer, so we probe the address first, and
+        joining has its own time limit. Raises RbError.
         """
-        # A cluster that we start sends no usage statistics; read when Ray is imported.
+        # A cluster that we start sends no usage statistics. Ray reads this when it is imported.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         logging.getLogger("ray").setLevel(logging.ERROR)
         try:
@@ -86,11 +86,11 @@ class Membership:
         return self._ray
 
     def leave(self, holder: object, seconds: float) -> None:
-        """Leave the cluster; if Ray takes more than these seconds, the end of the process does the rest.
+        """Leave the cluster. If Ray takes longer than `seconds`, the end of the process does the rest.
 
-        `holder` stays alive until Ray has shut down: Ray ends the process, with status 1, if one of its
-        references is dropped meanwhile. So does Python when it ends, but not `os._exit`, by which an
-        interrupted command ends.
+        `holder` stays alive until Ray has shut down: if one of its references is dropped before, Ray ends the
+        process with status 1. Python drops references when it ends; `os._exit`, with which an interrupted
+        command ends, does not.
         """
         self._holder = holder
         self._leaving.set()
@@ -98,8 +98,9 @@ class Membership:
             self._thread.join(seconds)
 
     def _stay(self) -> None:
-        """Join, wait, leave. In a thread: joining may hang, and in the main thread Ray takes over SIGTERM. In
-        one thread for all three: what Ray starts on this machine ends with the thread.
+        """Join, wait, leave. This runs in a thread because joining may hang, and because Ray takes over
+        SIGTERM in the main thread. One thread does all three, because what Ray starts here ends with the
+        thread.
         """
         try:
             self._ray.init(
@@ -123,7 +124,7 @@ def _ask(address: str) -> None:
         return
     if address.startswith("ray://"):
         raise UsageError(
-            f"The Ray address {address} is one for Ray's client. Run the tool on a machine of the cluster,"
+            f"The Ray address {address} is for Ray's client. Run the tool on a machine of the cluster,"
             " with the cluster's own address, such as 10.0.0.1:6379."
         )
     match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):(\d+)", address)

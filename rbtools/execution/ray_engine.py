@@ -1,8 +1,8 @@
-"""The engine on a Ray cluster: every call is a Ray task, on a node that sees the driver's store.
+"""The engine on a Ray cluster: every call is a Ray task on a node that shares the driver's store.
 
-Ray decides where a task runs, and tries one that was lost with its node again; a job then starts from what
-its first try left in the store. A worker recognises the store by a lease that the driver holds in it during
-the run: no other folder of that name has that file.
+Ray decides where a task runs. If a node is lost, Ray tries its task again, and the job continues from what
+the first try left in the store. A worker recognises the store by the file of a lease that the driver holds in
+it during the run: no other folder of that name contains this file.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from rbtools.execution import ray_cluster, resources
 from rbtools.execution.engine import Call, Engine, JobReport, run_job
 from rbtools.execution.run import Run
 
-TRIES = 3  # a node may be lost for other reasons than the record: one more than for local workers
+TRIES = 3  # one more than for local workers, because nodes are also lost for reasons outside the record
 _SECONDS_TO_STOP = 1.0
 _SECONDS_WHEN_INTERRUPTED = 0.5
 _SECONDS_WHEN_DONE = 60.0  # on a busy machine
 
 
 class RunSpec(NamedTuple):
-    """The common part of all tasks. `folder`: the base of relative paths; `mark`: the name of a lease in
-    the driver's store."""
+    """The common part of all tasks. `folder`: the folder to which paths are relative; `mark`: the name of a
+    lease in the driver's store."""
 
     run: Run
     folder: str
@@ -41,8 +41,7 @@ class RunSpec(NamedTuple):
 class RayEngine(Engine):
     """Calls on a Ray cluster.
 
-    Entering it joins the cluster, leaving it stops the tasks, whose finished work is stored. Raises RbError
-    on entering.
+    Entering joins the cluster, or raises RbError. Leaving stops the tasks; their finished work is stored.
     """
 
     own_capacity = True
@@ -50,13 +49,13 @@ class RayEngine(Engine):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._waiting: deque[tuple[Call, Future[JobReport]]] = deque()
-        # Tasks that run, by their references, which may not be dropped while Ray shuts down.
+        # Running tasks by their references, which must not be dropped while Ray shuts down.
         self._running: dict[Any, Future[JobReport]] = {}
         self._membership = ray_cluster.Membership(run.placement.address)
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> RayEngine:
-        # Ray prints long reports on its nodes even without log_to_driver; our notices have one line.
+        # Ray prints long reports on its nodes even without log_to_driver; our own messages take one line.
         nowhere = self._held.enter_context(open(os.devnull, "w"))
         self._held.enter_context(contextlib.redirect_stdout(nowhere))
         try:
@@ -83,7 +82,7 @@ class RayEngine(Engine):
         self._held.close()
 
     def submit(self, call: Call) -> Future[JobReport]:
-        """Submit a call; Ray starts it as soon as there is room for it."""
+        """Submit a call. Ray starts it as soon as there is room for it."""
         future: Future[JobReport] = Future()
         self._waiting.append((call, future))
         self._launch()
@@ -94,7 +93,7 @@ class RayEngine(Engine):
         super().wait()
 
     def _launch(self) -> None:
-        """Hand calls to Ray: as many as `--jobs` says at once, or all, for nodes that join during the run."""
+        """Hand calls to Ray: `--jobs` of them at once, or all of them, for nodes that join during the run."""
         for ref in [ref for ref, future in self._running.items() if future.done()]:
             del self._running[ref]
         while self._waiting and len(self._running) < (self.run.placement.jobs or 1 << 30):
@@ -111,7 +110,7 @@ class RayEngine(Engine):
 
 
 def _report(done: Future[JobReport]) -> JobReport:
-    """The report of a task, or the reason why there is none."""
+    """The report of a task; if the task failed, a report with the reason."""
     try:
         return done.result()
     except Exception as error:
@@ -128,7 +127,7 @@ def _report(done: Future[JobReport]) -> JobReport:
 
 
 def serve(version: str, spec: bytes, call: Call, threads: int) -> JobReport:
-    """Run one call: the remote function."""
+    """The remote function: run one call."""
     node = socket.gethostname()
     if version != __version__:
         return JobReport(
@@ -152,7 +151,7 @@ def serve(version: str, spec: bytes, call: Call, threads: int) -> JobReport:
 
 @lru_cache(maxsize=1)
 def _loaded(spec: bytes) -> RunSpec:
-    """The specification of a run; one process serves many of its tasks with the same store."""
+    """The specification of a run, cached because one process serves many tasks with the same store."""
     loaded: RunSpec = pickle.loads(spec)  # trusted: pickled by the driver of this run, sent by its own Ray
     return loaded
 

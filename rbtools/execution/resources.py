@@ -1,4 +1,4 @@
-"""How many workers there are, and how many threads each of them takes."""
+"""The number of workers, and the number of threads of each worker."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces whose networks are small: on
 def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str, engine: str) -> int:
     """The number of workers that `--jobs N|auto` means. Raises UsageError.
 
-    `auto`: on GPUs `per_gpu` for each of them, or one; else as many as the cores carry with `threads` each. 0
-    where the engine itself decides how many, which is also its default.
+    `auto`: on GPUs, `per_gpu` (default 1) for each of them; otherwise as many as the cores allow with
+    `threads` each. 0 if the engine itself decides, which is its default.
     """
     engines: Any = ENGINES.load(engine) if engine != LOCAL else None
     if engines is not None and engines.own_capacity and text in (None, "auto"):
@@ -37,12 +37,12 @@ def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str
 
 
 def gpus(device: str) -> int:
-    """How many GPUs a device's name means."""
+    """The number of GPUs that a device name means."""
     return 0 if device == "cpu" else 1 if ":" in device else visible_gpus()
 
 
 def check(threads: int | None, device: str) -> None:
-    """Raise UsageError for a number of threads, or a device, that no machine has."""
+    """Raise UsageError for a number of threads or a device that no machine has."""
     if threads is not None and threads > MOST:
         raise UsageError(f"--threads is {threads}. Expected {MOST} at most.")
     kind, colon, number = device.partition(":")
@@ -53,15 +53,14 @@ def check(threads: int | None, device: str) -> None:
 
 
 def threads_for(run: Run, arch: object, share: int | None = None) -> int:
-    """CPU threads of one evaluation. The first of these that applies:
+    """CPU threads of one evaluation: the first of these rules that applies.
 
-    - `--threads`;
-    - one for the networks of NAS-Bench-201 (and of its theory), which are small: a second thread gains them
-      little, and several of them then share the cores without contention;
-    - what OMP_NUM_THREADS or MKL_NUM_THREADS asks for, the fair share at most;
-    - the fair share: the cores that this process may use, divided by the workers.
+    - `--threads`; - one for the networks of NAS-Bench-201 (and of its theory), which are small: a second
+    thread gains little, and several networks then share the cores without contention; - OMP_NUM_THREADS or
+    MKL_NUM_THREADS, but at most the fair share; - the fair share: the cores that this process may use,
+    divided by the workers.
 
-    `share`: the fair share, if it is not that of this machine.
+    `share`: the fair share, if it differs from that of this machine.
     """
     if run.placement.threads is not None:
         return run.placement.threads
@@ -72,16 +71,16 @@ def threads_for(run: Run, arch: object, share: int | None = None) -> int:
 
 
 def training_threads(run: Run, arch: object) -> int:
-    """CPU threads of a training: as `threads_for`, but up to all of the machine's cores.
+    """CPU threads of a training run: like `threads_for`, but up to all cores of the machine.
 
-    The number of threads changes how sums are rounded, and so the weights: it must not depend on the number
-    of parallel trainings (`--jobs`).
+    The number of threads changes how sums are rounded, and so the weights. Therefore it must not depend on
+    the number of parallel training runs (`--jobs`).
     """
     return threads_for(run, arch, cores.count())
 
 
 class Kind(NamedTuple):
-    """A kind of device: the `type` of torch's."""
+    """A kind of device, with the `type` that torch uses."""
 
     type: str
 
@@ -109,14 +108,15 @@ def _cards() -> int:
 
 
 def slurm_tasks() -> int:
-    """How many tasks the Slurm job has, by Slurm's variables: in an array each task of a step is one of its
-    own, so that an array of 4 with 2 processes each has 8."""
+    """The number of tasks of the Slurm job, from Slurm's variables. In an array, every process of a step
+    counts as a task: an array of 4 with 2 processes each has 8 tasks."""
     # Of this step: SLURM_NTASKS is also set in the job script, which is one process.
     return _number("SLURM_ARRAY_TASK_COUNT", 1) * _number("SLURM_STEP_NUM_TASKS", 1)
 
 
 def slurm_task() -> tuple[int, int] | None:
-    """(number from 1 on, count) of this task of a Slurm array job, else of a step; None if there is only one.
+    """(number, counted from 1; count) of this task in its Slurm array job or step; None if there is only one
+    task.
 
     Raises UsageError if the numbers of an array, such as 1,5,6, do not tell which of its tasks this is.
     """

@@ -1,4 +1,4 @@
-"""A run: the options that all tools share, in parts that say what they are for."""
+"""A run: the options that all tools share, in parts by their purpose."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ T = TypeVar("T")
 class Selection:
     """Which images and which weights.
 
-    n: the first so many examples of the split's fixed order; None is all of them. indices: a file's name, or
-    the examples themselves (datasets.indices.Indices). archive: a folder of corrupted images, used in place
-    of clean ones. classes: the network's classes that the images are of, with commas. weights: a folder of
-    published weights; member: the name of one of several networks in a file. allow_code: networks that are
-    the user's own code may run; no record and no file can set it. defend: the stages in front of the network
-    (defences.stages.Stages).
+    n: the number of examples, the first ones in the split's fixed order; None for all. indices: the name of a
+    file, or the examples themselves (datasets.indices.Indices). archive: a folder of corrupted images, used
+    in place of clean ones. classes: the network's classes that the images show, separated by commas. weights:
+    a folder of published weights; member: the name of one of several networks in a file. allow_code: whether
+    networks that are the user's own code may run; no record and no file can set this. defend: the stages
+    before the network (defences.stages.Stages).
     """
 
     dataset: str | None = None
@@ -45,10 +45,10 @@ class Selection:
 class Placement:
     """The placement of work: engine, workers and their tasks.
 
-    engine: its name (execution.ENGINES); address: of its cluster. jobs: workers; 0: as many as the engine has
-    room for (`Engine.own_capacity`). jobs_per_gpu: how many share a GPU of a cluster. worker: the number of
-    this worker, from 0 on. shard: (i, N), the part of the tiles of one model that this process computes
-    first; the others compute theirs into the same store.
+    engine: its name (execution.ENGINES); address: the address of its cluster. jobs: the number of workers; 0
+    for as many as the engine has room for (`Engine.own_capacity`). jobs_per_gpu: the number of jobs that
+    share a GPU of a cluster. worker: the number of this worker, from 0 on. shard: (i, N), the part of a
+    model's tiles that this process computes first; other processes compute their parts into the same store.
     """
 
     device: str = "auto"
@@ -69,12 +69,12 @@ class Placement:
 
 @dataclass(frozen=True)
 class Run:
-    """What a job is given besides its record; no field changes after construction.
+    """What a job gets besides its record. No field changes after construction.
 
-    pool: the engine whose workers share the tiles of an evaluation; without one this process measures them.
-    plan: of a dry run (execution.dry_run.DryRun): collects what the store lacks. name_as, replace: under
-    which name an entry is kept, and whether it takes the place of others. command: the command line, without
-    paths of this machine.
+    pool: the engine whose workers share the tiles of an evaluation; without it, this process measures them.
+    plan: for a dry run (execution.dry_run.DryRun), collects what the store lacks. name_as, replace: the name
+    of a new entry, and whether it replaces others of this name. command: the command line, without paths of
+    this machine.
     """
 
     tool: str = "rbtools"
@@ -107,14 +107,14 @@ class Run:
 
     @classmethod
     def of(cls, tool: str = "rbtools", store: Store | None = None, **options: Any) -> Run:
-        """A run with these options, each named as the field of the part that holds it.
+        """A run with these options, which have the names of the fields in the parts.
 
-        Raises TypeError for the name of no option.
+        Raises TypeError for an unknown option.
         """
         return cls(tool, Store(None) if store is None else store).changed(**options)
 
     def changed(self, **options: Any) -> Run:
-        """The run with other values of some options, in whichever part they are."""
+        """The run with other values of some options, of any part."""
         own = {name: value for name, value in options.items() if name in _OWN}
         parts: dict[str, dict[str, Any]] = {}
         for name, value in options.items():
@@ -124,7 +124,7 @@ class Run:
         return replace(self, **own, **changed)
 
     def options(self, names: Iterable[str]) -> dict[str, Any]:
-        """These options as far as they have a value, by name. Raises TypeError as `of` does."""
+        """Maps those of these options that have a value to it. Raises TypeError as `of` does."""
         parts = {name: self if name in _OWN else getattr(self, _part_of(name)) for name in names}
         values = {name: getattr(part, name) for name, part in parts.items()}
         return {name: value for name, value in values.items() if value}
@@ -143,7 +143,7 @@ _PART_OF: Mapping[str, str] = {
 }
 
 
-OPTIONS = frozenset(_OWN | _PART_OF.keys())  # the names that `Run.of` takes
+OPTIONS = frozenset(_OWN | _PART_OF.keys())  # the names of options that `Run.of` accepts
 
 
 def _part_of(name: str) -> str:

@@ -1,7 +1,7 @@
-"""Conversion between published result files and records. One file per format, one line here. A format splits
-published files into units, one per record (`units`), converts a unit to a record (`record`) and a record to a
-unit (`unit`), and writes units as files (`documents`). A file is read as a whole. No format opens a file for
-writing: `cli` does that.
+"""Conversion between published result files and records. Each format has one file, and one line here. A
+format splits published files into units, one per record (`units`), converts a unit to a record (`record`) and
+a record to a unit (`unit`), and writes units as files (`documents`). A file is read as a whole. Formats do
+not open files for writing; `cli` does.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from rbtools.formats.conversion_report import ConversionReport
 
 Record = dict[str, Any]
-RESULTS = ("metrics", "evals", "checksums", "examples", "schema")  # fields of a record of results
+RESULTS = ("metrics", "evals", "checksums", "examples", "schema")  # fields of a record that contain results
 
 
 class Broken(RbError):
-    """A file that cannot be read; the message goes on after the file's name."""
+    """A file that cannot be read. The message continues a sentence that begins with the file's name."""
 
 
 class Published(NamedTuple):
@@ -32,7 +32,7 @@ class Published(NamedTuple):
     name: str
 
     def read(self, most: int = -1) -> bytes:
-        """Its bytes, at most `most`. Raises Broken for a file that is compressed or in UTF-16."""
+        """Its bytes, at most `most` of them. Raises Broken for a file that is compressed or in UTF-16."""
         with contextlib.nullcontext(sys.stdin.buffer) if self.path is None else streamed(self.path) as stream:
             content = stream.read(most)
         if other := not_utf8(content, self.path or "FILE"):
@@ -45,14 +45,14 @@ class Published(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """The content of one record in the format's own terms, and its place in the source."""
+    """The content of one record in the format's own form, and its place in the source."""
 
     where: str
     content: Any
 
 
 class Bad(NamedTuple):
-    """A unit that cannot become a record. `problem` is a finished sentence."""
+    """A unit that cannot become a record. `problem` is a complete sentence."""
 
     where: str
     problem: str
@@ -60,33 +60,33 @@ class Bad(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A file to write: its path inside a folder ("" where the format is one file) and its content."""
+    """A file to write: its path inside a folder ("" if the format is a single file) and its content."""
 
     path: str
     content: bytes
 
 
 class Format(Protocol):
-    """A registered format. `one_file` is False where it is a folder of files."""
+    """A registered format. `one_file` is False if the format is a folder of files."""
 
     name: ClassVar[str]
     one_file: ClassVar[bool]
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
-        """The units of a file. Raises Broken or RbError for one that is not of this format."""
+        """Yields the units of a file. Raises Broken or RbError for a file in another format."""
 
     def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
-        """The record of a unit. Raises RbError, a finished sentence, for a unit that has none."""
+        """The record of a unit. Raises RbError with a complete sentence if the unit cannot be one."""
 
     def unit(self, record: Record) -> Any:
-        """The unit of a record, with all that the format can express. Raises RbError likewise."""
+        """The unit of a record, with all that the format can express. Raises RbError as `record` does."""
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
-        """Files of these units; of two units with the same place in a file the last one is written."""
+        """Yields the files of these units. If two have the same place in a file, the last one counts."""
 
 
 def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted path, value) of all that is inside objects and not null."""
+    """Yields (dotted path, value) for every value that is not null, also inside nested objects."""
     for key, item in value.items():
         if isinstance(item, dict) and item:
             yield from leaves(item, f"{above}{key}.")
@@ -95,7 +95,7 @@ def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def own_part(value: object) -> dict[str, Any]:
-    """A copy of the format's own field of a record; empty if that is no object."""
+    """A copy of the format's own field of a record; empty if it is not an object."""
     return dict(value) if isinstance(value, dict) else {}
 
 
@@ -104,5 +104,5 @@ def as_text(value: object) -> str:
     value = value._asdict() if hasattr(value, "_asdict") else value
     try:
         return orjson.dumps(numbers.plain(value), option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # half of a surrogate pair, which JSON can write but UTF-8 cannot
+    except TypeError:  # half of a surrogate pair, which JSON can express but UTF-8 cannot
         return ascii(value)

@@ -1,4 +1,4 @@
-"""Report of a conversion: errors, notes and losses, each kind once with its count and first place."""
+"""Report of a conversion: errors, notes and losses; each kind appears once, with count and first place."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from rbtools.formats.base import RESULTS
 from rbtools.records import results
 
-SHOWN = 24  # the most kinds in one line
+SHOWN = 24  # maximum number of kinds in one line
 
 
 class ConversionReport:
-    """Messages of a conversion, each kind with the places where it was met. `wrong`: invalid contents of a
-    file; `notes`: harmless but unexpected ones; `lost`: group -> contents that the target format cannot
-    express -> how often. `ours`: the units were made from records, so that their scale is certain.
+    """Messages of a conversion, each kind with the places where it occurred. `wrong`: invalid contents of a
+    file; `notes`: harmless but unexpected contents; `lost`: for each group, the contents that the target
+    format cannot express, and how often. `ours`: whether units come from records, so their scale is certain.
     """
 
     def __init__(self, *, ours: bool = False) -> None:
@@ -27,23 +27,23 @@ class ConversionReport:
         }
 
     def error(self, problem: str, where: str) -> None:
-        """Add contents that could not be read. `problem` is a clause without a full stop."""
+        """Add contents that could not be read. `problem` is a clause without full stop."""
         self.wrong.setdefault(problem, []).append(where)
 
     def note(self, notify: str, where: str) -> None:
-        """Add a harmless note, a clause without a full stop."""
+        """Add a harmless note, a clause without full stop."""
         self.notes.setdefault(notify, []).append(where)
 
     def errors(self) -> Iterator[str]:
-        """Finished sentences."""
+        """Complete sentences."""
         yield from map(_sentence, self.wrong.items())
 
     def remarks(self) -> Iterator[str]:
-        """Finished sentences."""
+        """Complete sentences."""
         yield from map(_sentence, self.notes.items())
 
     def losses(self, name: str) -> Iterator[str]:
-        """Finished sentences on contents that this format cannot express."""
+        """Complete sentences about contents that this format cannot express."""
         for group, kinds in self.lost.items():
             if kinds:
                 listed = ", ".join(f"{kind} ({count})" for kind, count in list(kinds.items())[:SHOWN])
@@ -58,7 +58,7 @@ def _sentence(item: tuple[str, list[str]]) -> str:
 
 
 def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: ConversionReport) -> None:
-    """Report the contents of a record that are lost when it is written and read back."""
+    """Report the contents of a record that are lost when it is written and then read again."""
     metrics, details = again.get("metrics") or {}, report.lost["details of evals"]
     report.lost["metrics"].update(
         name for name, value in (record.get("metrics") or {}).items() if metrics.get(name) != value
@@ -66,7 +66,7 @@ def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: Conversi
     entries = results.by_metric(again)
     for entry in record.get("evals") or ():
         if (other := entries.get(entry.get("metric"))) is not None:
-            details.update(_lost({**entry, "answers": {}}, other))  # tables have no single images
+            details.update(_lost({**entry, "answers": {}}, other))  # tables do not contain single images
         elif entry.get("value") is None:
             details[f"entry of {entry.get('metric')} without a value"] += 1
     fields = {key: value for key, value in record.items() if key not in RESULTS}
@@ -74,7 +74,7 @@ def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: Conversi
 
 
 def _lost(have: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Dotted paths of fields that `other` lacks or that differ there; lists are compared whole."""
+    """Dotted paths of fields that `other` lacks, or in which it differs; lists are compared as a whole."""
     for key, value in have.items():
         if isinstance(value, Mapping) and value:
             there = other.get(key)

@@ -1,4 +1,4 @@
-"""CSV: tables as text, whose cells no spreadsheet takes for formulas."""
+"""CSV: tables as text, with cells that no spreadsheet reads as formulas."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class CSV(Tabular):
     """A table with a header; each row is a record, each column a metric or a field.
 
-    A column named dataset, checkpoint, arch.NAME, train.NAME or record.PATH is that field, any other one with
-    numbers is a metric of that name; --map overrides that, --map '-' leaves a column out. Numbers may have a
-    percent sign, or be fractions such as 8/255. METRIC.n, METRIC.low and METRIC.high beside METRIC are its
-    number of images and its 95 % interval. Texts that are neither are kept under "csv". An architecture
-    is arch.index or arch.str of NAS-Bench-201, or arch.name.
+    A column named dataset, checkpoint, arch.NAME, train.NAME or record.PATH is that field; any other column
+    of numbers is a metric of that name. --map overrides this, and --map '-' leaves a column out. Numbers may
+    have a percent sign, or be fractions such as 8/255. The columns METRIC.n, METRIC.low and METRIC.high are
+    the number of images and the 95 % interval of METRIC. Other texts are kept under "csv". An architecture is
+    arch.index or arch.str of NAS-Bench-201, or arch.name.
     """
 
     name: ClassVar[str] = "csv"
@@ -41,14 +41,14 @@ class CSV(Tabular):
 
         kinds = {"dtype": str, "na_filter": False, "encoding": "utf-8-sig"}
         try:
-            # The header is read as a row: pandas would rename equal columns and make indices.
+            # The header is read as a row, because pandas would rename equal columns and make indices.
             frame = pandas.read_csv(io.BytesIO(content), header=None, sep=self._delimiter(), **kinds)
         except pandas.errors.EmptyDataError:
             return pandas.DataFrame()
         except UnicodeDecodeError as wrong:
             raise Broken(f"is not UTF-8 (byte {wrong.start + 1})") from None
         except ValueError as wrong:
-            raise Broken(f"is no CSV: {str(wrong).strip().rpartition('C error: ')[2]}") from None
+            raise Broken(f"is not CSV: {str(wrong).strip().rpartition('C error: ')[2]}") from None
         frame = frame if self.raw else frame.map(sheet_cells.of_cell)
         return frame[1:].set_axis(list(frame.iloc[0]), axis=1)
 
@@ -63,8 +63,8 @@ class CSV(Tabular):
 
 
 def csv_bytes(frame: pandas.DataFrame, delimiter: str = ",", raw: bool = False) -> bytes:
-    """A table, (rows, columns), as CSV, with empty cells where nothing is known. Unless `raw`, its texts are
-    none that a spreadsheet would take for formulas.
+    """A table, (rows, columns), as CSV; unknown values are empty cells. Unless `raw`, texts are escaped so
+    that no spreadsheet reads them as formulas.
     """
     if not raw:
         texts = frame.select_dtypes(exclude=["number", "bool"]).map(sheet_cells.cell, na_action="ignore")

@@ -17,7 +17,7 @@ from rbtools.formats.written import WrittenOnly, model_name, numbers_of, text_of
 from rbtools.records import results
 from rbtools.registry import param
 
-# Ids of data sets on the Hub.
+# Maps our data sets to their ids on the Hub.
 DATASETS = {
     "cifar10": "uoft-cs/cifar10",
     "cifar100": "uoft-cs/cifar100",
@@ -67,7 +67,7 @@ class Hub(WrittenOnly):
         unit, *others = units
         if others:
             raise RbError(
-                f"A page of the Hub is of one model, and {1 + len(others)} records came in. Choose one:"
+                f"A page of the Hub describes one model, but there are {1 + len(others)} records. Choose one:"
                 " rb-rank --top 1."
             )
         card: Record = unit.content
@@ -75,7 +75,7 @@ class Hub(WrittenOnly):
         dataset = self.hub_dataset or DATASETS.get(card["dataset"], str(card["dataset"]))
         if not _ID.fullmatch(dataset):
             report.note(
-                "the data set has no known id on the Hub, so .eval_results is not written; name it by"
+                "the data set has no known id on the Hub, so .eval_results is not written; name it with"
                 " --hub-dataset",
                 unit.where,
             )
@@ -117,7 +117,7 @@ class Hub(WrittenOnly):
 
 
 def _plain(entry: Record) -> Record:
-    """The fields of an entry that are one number or text, and lists of numbers."""
+    """The fields of an entry that are a number, a text or a list of numbers."""
     return {
         key: value
         for key, value in entry.items()
@@ -141,12 +141,12 @@ def _table(card: Record) -> str:
 
 
 def _cell(value: object) -> str:
-    """A text in Markdown: no mark of a table, of HTML or of a link counts."""
+    """A text escaped for Markdown, without marks of tables, HTML or links."""
     return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(str(value).split()))
 
 
 def _results(card: Record, dataset: str) -> list[Record]:
-    """A result for each metric."""
+    """The results in .eval_results, one for each metric."""
     rows = []
     for entry in card["evals"]:
         beside = measured(entry)

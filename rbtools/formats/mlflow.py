@@ -20,7 +20,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-_LONGEST = 6000  # characters of a parameter's value
+_LONGEST = 6000  # maximum number of characters in the value of a parameter
 _NO_NAME = re.compile(r"[^\w\-. :/]")
 
 
@@ -44,7 +44,7 @@ class MLflow(WrittenOnly):
         return record
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
-        return iter(())  # `send` keeps them
+        return iter(())  # `send` writes the units
 
     def send(self, units: Iterable[Unit], target: str) -> None:
         client = _client(target)
@@ -57,11 +57,11 @@ class MLflow(WrittenOnly):
                 _keep(client, experiment, unit.content)
         except (MlflowException, OSError) as wrong:
             reason = " ".join(str(wrong).split())[:300]
-            raise RbError(f"MLflow cannot keep the runs in {target}: {reason}") from None
+            raise RbError(f"MLflow cannot store the runs in {target}: {reason}") from None
 
 
 def _client(target: str) -> MlflowClient:
-    # Its folders are no longer extended, and have to be asked for. It reports its use unless told not to.
+    # MLflow supports folders only on request, and reports its use unless told not to.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
@@ -88,7 +88,7 @@ def _keep(client: MlflowClient, experiment: str, record: Record) -> None:
         Param(_NO_NAME.sub("_", name), str(value)[:_LONGEST])
         for name, value in leaves({name: part for name, part in record.items() if name not in RESULTS})
     ]
-    # The most that a server takes at once.
+    # A server takes at most 1000 metrics at once.
     for at in range(0, len(numbers), 1000):
         client.log_batch(key, metrics=numbers[at : at + 1000])
     for at in range(0, len(params), 100):
@@ -99,7 +99,7 @@ def _keep(client: MlflowClient, experiment: str, record: Record) -> None:
 
 
 def _metrics(record: Record) -> dict[str, float]:
-    """The metrics, and what is beside them; a metric of such a name comes first."""
+    """The metrics with their n, low and high; if a metric itself has such a name, it takes precedence."""
     metrics = numbers_of(record)
     beside = {
         f"{name}.{word}": value

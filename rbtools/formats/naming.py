@@ -7,7 +7,7 @@ from rbtools.errors import RbError
 from rbtools.formats.base import Record
 from rbtools.spaces import zoo
 
-# Classes and shape of one image (C, H, W), for the counts of architectures.
+# Number of classes and shape of an image (C, H, W), for the counts of architectures.
 SIZES: dict[str, tuple[int, tuple[int, int, int]]] = {
     "cifar10": (10, (3, 32, 32)),
     "cifar100": (100, (3, 32, 32)),
@@ -22,7 +22,7 @@ SIZES: dict[str, tuple[int, tuple[int, int, int]]] = {
 
 
 def simple(text: str) -> str:
-    """A name in lower case without hyphens and blanks, for comparison."""
+    """A name in lower case without hyphens and spaces, for comparison."""
     return "".join(letter for letter in text.lower() if letter.isalnum())
 
 
@@ -30,16 +30,16 @@ _DATASETS = {simple(name): name for name in SIZES}
 
 
 def dataset_name(text: str) -> str:
-    """`CIFAR-10` as `cifar10`; an unknown name is returned unchanged."""
+    """Converts `CIFAR-10` to `cifar10`; an unknown name is returned unchanged."""
     return _DATASETS.get(simple(text), text)
 
 
 def described(arch: Record, dataset: str | None) -> Record:
-    """`arch` with the description of its space; params and macs only for a known data set or if given."""
+    """`arch` with the description of its space; params and macs only for a known data set, or if given."""
     sizes = SIZES.get(dataset or "", SIZES["cifar10"])
     try:
         if arch.get("space") == "zoo" and dataset not in SIZES and not arch.keys() & {"params", "macs"}:
-            return {**arch, **zoo.completed(arch, sizes[1])}  # torch need not count it
+            return {**arch, **zoo.completed(arch, sizes[1])}  # torch need not count the network
         description = spaces.describe(arch, *sizes)
     except RbError:
         return arch

@@ -1,4 +1,4 @@
-"""Numbers as published: texts and JSON numbers, percents and fractions, exactly and both ways."""
+"""Published numbers: reads and writes texts and JSON numbers, percents and fractions, exactly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNROUNDED = 8  # numbers with this many decimals count as not rounded
 
 
 class NotFinite(str):
-    """The word NaN, Infinity or -Infinity where JSON should have a number."""
+    """The word NaN, Infinity or -Infinity in place of a JSON number."""
 
 
 class NoNumber(RbError):
@@ -38,7 +38,7 @@ def number(raw: object, *, percent: bool = False) -> Number | None:
     if isinstance(raw, NotFinite):
         raise NoNumber(f"a number is {raw}, which JSON does not have")
     if isinstance(raw, bool) or not isinstance(raw, (int, float, Decimal, str)):
-        raise NoNumber(f"{kind(raw)} stands where a number was expected")
+        raise NoNumber(f"found {kind(raw)} where a number was expected")
     text = raw.strip() if isinstance(raw, str) else shown(raw)
     if isinstance(raw, str) and text.endswith("%"):
         text, percent = text[:-1].rstrip(), True
@@ -56,11 +56,11 @@ def number(raw: object, *, percent: bool = False) -> Number | None:
 def _exact(text: str) -> tuple[Decimal, int]:
     top, slash, bottom = text.partition("/")
     try:
-        if "_" in text:  # Python's own notation
+        if "_" in text:  # an underscore is Python's own notation
             raise InvalidOperation
         exact = Decimal(top) / Decimal(bottom) if slash else Decimal(top)
     except (InvalidOperation, ZeroDivisionError):
-        raise NoNumber(f"the text '{text[:20]}' stands where a number was expected") from None
+        raise NoNumber(f"found the text '{text[:20]}' where a number was expected") from None
     if not exact.is_finite():
         raise NoNumber(f"a number is {text}, which is not finite")
     exponent = exact.as_tuple().exponent
@@ -74,7 +74,7 @@ def printed(value: float | int, *, percent: bool = False) -> Decimal:
 
 
 def shown(value: float | int | Decimal) -> str:
-    """The shortest text of a float, all digits of a Decimal; without an exponent where possible."""
+    """The shortest text of a float, or all digits of a Decimal; without an exponent if possible."""
     exact = value if isinstance(value, Decimal) else Decimal(repr(value))
     return f"{exact:f}" if -20 < exact.adjusted() < 20 else str(exact)
 
@@ -88,7 +88,7 @@ def kind(value: object) -> str:
 
 
 def plain(value: object) -> Any:
-    """A published JSON value for a record: Decimals as floats, NaN and infinity as null."""
+    """A published JSON value for a record: Decimals become floats, NaN and infinity become null."""
     if isinstance(value, NotFinite):
         return None
     if isinstance(value, Decimal):

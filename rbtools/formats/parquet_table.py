@@ -35,7 +35,7 @@ class ParquetTable(Tabular):
                 if any(frame.index.names):
                     frame = frame.reset_index()
         except (ValueError, NotImplementedError, OSError) as wrong:
-            raise Broken(f"is no Parquet file: {' '.join(str(wrong).split())[:200]}") from None
+            raise Broken(f"is not a Parquet file: {' '.join(str(wrong).split())[:200]}") from None
         return frame.astype(object).map(lambda cell: "" if cell is None or cell is pandas.NA else str(cell))
 
     def file(self, frame: pandas.DataFrame) -> bytes:
@@ -48,7 +48,7 @@ class ParquetTable(Tabular):
 
 
 def parquet_bytes(frame: pandas.DataFrame) -> bytes:
-    """A table, (rows, columns), as Parquet, with null where nothing is known. Raises RbError."""
+    """A table, (rows, columns), as Parquet; unknown values are null. Raises RbError."""
     held = io.BytesIO()
     with _pyarrow():
         frame.to_parquet(held, index=False)

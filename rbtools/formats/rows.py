@@ -14,19 +14,19 @@ from rbtools.formats.conversion_report import ConversionReport
 from rbtools.records import SCHEMA, checksums, results
 
 TOOL = "rb-convert"
-ENOUGH = 4  # JSON numbers of one row: with this many, all end in a zero in only 1 of 10,000 rows
+ENOUGH = 4  # of so many JSON numbers in a row, all end in a zero only in 1 of 10,000 rows
 SHARE, DIFFERENCE = (0.0, 1.0), (-1.0, 1.0)  # limits of shares of images, and of their differences
 NO_NUMBER = "the metric is left out, and its entry in evals says why"
 
 
 class PublishedRow:
-    """The metrics of one published row. `percent` is the scale of its accuracies."""
+    """The metrics of one published row. `percent`: whether its accuracies are percents."""
 
     def __init__(self, source: str, report: ConversionReport, where: str, *, percent: bool) -> None:
         self.source, self.report, self.where, self.percent = source, report, where, percent
         self.metrics: dict[str, float | int] = {}
         self.entries: list[Record] = []
-        self.digits: dict[int, int] = {}  # place in entries -> decimals of a JSON number
+        self.digits: dict[int, int] = {}  # index in entries -> decimals of a JSON number
         self.shares: list[numbers.Number] = []
 
     @property
@@ -35,7 +35,7 @@ class PublishedRow:
         return {entry["metric"] for entry in self.entries}
 
     def absent(self, protocol: Record, reason: str) -> None:
-        """An entry without a value."""
+        """Add an entry without a value."""
         self.entries.append(
             {"tool": TOOL, **protocol, "source": self.source, "value": None, "reason": reason}
         )
@@ -49,8 +49,8 @@ class PublishedRow:
         limits: tuple[float, float] | None = SHARE,
         **protocol: object,
     ) -> None:
-        """Add a published number: percents or not, else in the row's scale; null adds nothing, and what is
-        no number within the limits is an entry that says why.
+        """Add a published number. `percent`: whether it is a percentage; None for the row's scale. null adds
+        nothing; anything that is not a number within the limits becomes an entry with the reason.
         """
         percent = self.percent if percent is None else percent
         entry: Record = {"tool": TOOL, "metric": metric, **protocol, "source": self.source}
@@ -84,12 +84,12 @@ class PublishedRow:
         if self.percent and not self.report.ours and read and all(got.value <= 0.01 for got in read):
             raise RbError(
                 f"No accuracy of the row is above 1 (the first is {read[0].text}): these look like"
-                f" fractions, and {self.source} has percents. If it has fractions here, use --scale fraction."
+                f" fractions, but {self.source} has percents. If they are fractions, use --scale fraction."
             )
 
     def record(self, arch: Record, **fields: object) -> Record:
         """The complete record, without empty fields. A JSON number does not show how many zeros were dropped
-        at its end; the other numbers of its row do, if there are enough of them.
+        at its end; the other numbers of its row show this, if there are enough of them.
         """
         most = max(self.digits.values(), default=0)
         for place in self.digits:
@@ -105,19 +105,19 @@ class PublishedRow:
 def _out_of_range(got: numbers.Number, percent: bool, limits: tuple[float, float]) -> str:
     unit, scale = ("percent", 100) if percent else ("a fraction", 1)
     side = "above" if got.value > limits[1] else "below"
-    hint = " (for a file in percent say --scale percent)" if not percent and 1 < got.value <= 100 else ""
+    hint = " (for a file in percent, give --scale percent)" if not percent and 1 < got.value <= 100 else ""
     least, most = (limit * scale for limit in limits)
     return f"a number is {side} what {unit} from {least:g} to {most:g} can be{hint}"
 
 
 def measured(entry: Mapping[str, Any]) -> dict[str, float]:
-    """What stands beside a metric: its number of images n, and its 95 % interval from low to high."""
+    """The numbers next to a metric: its number of images n, and its 95 % interval from low to high."""
     beside = {"n": entry["n"]} if type(entry.get("n")) is int else {}
     return beside | dict(zip(("low", "high"), results.interval(entry) or (), strict=False))
 
 
 class MetricValues:
-    """The metrics of a record as numbers to write: Decimals, whole numbers, or None."""
+    """The metrics of a record as numbers to be written: Decimals, whole numbers, or None."""
 
     def __init__(self, record: Record, *, percent: bool) -> None:
         self.metrics = record.get("metrics") or {}
@@ -125,8 +125,8 @@ class MetricValues:
         self.percent = percent
 
     def value(self, metric: str, percent: bool | None = None) -> Decimal | int | None:
-        """The value as percents or not, else in the file's scale; with the published digits if it came from a
-        file of that scale.
+        """The value, with the published digits if it came from a file of the same scale. `percent`: whether
+        to write percents; None for the file's scale.
         """
         percent = self.percent if percent is None else percent
         value = self.metrics.get(metric)

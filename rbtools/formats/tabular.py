@@ -1,4 +1,4 @@
-"""Tables of results: a row is a record, a column a metric or a field. pandas reads and writes them."""
+"""Tables of results, read and written by pandas. A row is a record; a column is a metric or a field."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ FIELDS = (
     "train.",
     "checkpoint",
     "record.",
-)  # how columns of fields begin, in their order
+)  # beginnings of columns of fields, in their order
 TEXTS = ("dataset", "checkpoint", "arch.name", "arch.space", "arch.str", "train.method")
 IGNORED = "-"
-BESIDE = ("n", "low", "high")  # last words of columns beside a metric: its images, and its 95 % interval
+BESIDE = ("n", "low", "high")  # last words of columns next to a metric: its images, and its 95 % interval
 # Metrics that are shares of images, by their first word, unless the last word is another quantity.
 _ACCURACIES = frozenset("acc fgsm aa square fab fab-t corrupt pr probacc reported external".split())
 _OTHER = ("loss", "lip", "mce", "relative_mce")
-# Columns without a name, such as the index that pandas writes, and the names that pandas gives them.
+# Columns without a name, such as an index of pandas, and the names that pandas gives them.
 _NAMELESS = re.compile(r"\s*|Unnamed: \d+|__index_level_\d+__")
 _NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.I)
 
@@ -47,7 +47,7 @@ class Column(NamedTuple):
 
     name: str
     percent: bool = False
-    given: bool = False  # whether the user named it, not the header
+    given: bool = False  # whether the user gave it, and not the header
 
     @property
     def field(self) -> str | None:
@@ -63,7 +63,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Tabular:
-    """What the formats of tables share. A unit is a row: header -> cell, a text, empty if there is none."""
+    """The common part of table formats. A unit is a row: maps headers to cells (texts, empty if missing)."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -82,7 +82,7 @@ class Tabular:
         raise NotImplementedError
 
     def file(self, frame: pandas.DataFrame) -> bytes:
-        """The file of a table of texts, (rows, columns), NaN if there is none."""
+        """The content of a file for a table of texts, (rows, columns), with NaN for missing ones."""
         raise NotImplementedError
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
@@ -99,7 +99,7 @@ class Tabular:
             yield Unit(f"{source.name}: row {number}", cells)
 
     def _check(self, header: list[str], mapped: Mapping[str, Column], source: str) -> None:
-        """Raise RbError for columns that are there twice or not at all."""
+        """Raise RbError for columns that occur twice, and for missing ones."""
         listed = ", ".join(header)
         if twice := [name for name in header if header.count(name) > 1]:
             raise RbError(f"{source} has the column '{twice[0]}' twice. Expected every column once.")
@@ -112,7 +112,7 @@ class Tabular:
         columns = (mapped.get(name, Column(name)) for name in header)
         if "arch" not in self._constants() and not any(one.name.startswith("arch.") for one in columns):
             raise RbError(
-                f"No column of {source} says what the architecture is. Columns: {listed}. Name one: --map"
+                f"No column of {source} describes the architecture. Columns: {listed}. Name one: --map"
                 f" '{next(iter(header), 'NAME')}=arch.name'."
             )
 
@@ -143,7 +143,7 @@ class Tabular:
         return row.record(_arch(arch, ours), **{"dataset": ours, **record, "csv": texts})
 
     def _read(self, row: PublishedRow, column: Column, unit: Mapping[str, str], header: str) -> None:
-        """Add a metric to the row, with what is beside it."""
+        """Add a metric to the row, with its n, low and high."""
         metric, in_scale = column.metric, _in_scale(column.metric)
         percent = column.percent or (in_scale and row.percent)
         n, low, high = (unit.get(f"{header}.{word}", "") for word in BESIDE)
@@ -182,7 +182,7 @@ class Tabular:
         yield Document("", self.file(_frame([unit.content for unit in units])))
 
     def table(self, records: Iterable[Record]) -> pandas.DataFrame:
-        """The records as a table, (records, columns): numbers where all cells of a column are, else texts."""
+        """The records as a table, (records, columns). A column has numbers if all cells do, else texts."""
         import pandas
 
         frame = _frame([self.unit(record) for record in records])
@@ -196,7 +196,7 @@ class Tabular:
         for header, text in _pairs(self.columns, "--map", "'Clean=acc:percent'"):
             name, colon, unit = text.rpartition(":")
             if colon and unit not in numbers.SCALES:
-                raise RbError(f"--map {header}={text}: '{unit}' is no unit. Expected percent or fraction.")
+                raise RbError(f"--map {header}={text}: '{unit}' is not a unit. Expected percent or fraction.")
             columns[header] = Column(name if colon else text, unit == "percent", True)
         return columns
 
@@ -206,8 +206,8 @@ class Tabular:
             path = Column(name).field
             if path is None:
                 raise RbError(
-                    f"--set {name}: that is no field. Expected dataset, checkpoint, arch.NAME, train.NAME or"
-                    " record.PATH."
+                    f"--set {name}: this is not a field. Expected dataset, checkpoint, arch.NAME, train.NAME"
+                    " or record.PATH."
                 )
             _put(record, path, _typed(value, name))
         return record
@@ -240,13 +240,13 @@ def numbers_in(header: str, headers: Collection[str]) -> type[int] | type[float]
 
 
 def _beside(header: str, headers: Collection[str]) -> bool:
-    """Whether a column is the n, low or high of a metric that has a column as well."""
+    """Whether a column is the n, low or high of a metric that also has a column."""
     metric, _, word = header.rpartition(".")
     return word in BESIDE and metric in headers and Column(metric).field is None
 
 
 def _header(rows: list[dict[str, str]]) -> list[str]:
-    """The columns of rows: fields, then each metric with what is beside it."""
+    """The columns of rows: fields, then each metric with its n, low and high."""
     places = {name: place for place, name in enumerate(dict.fromkeys(itertools.chain.from_iterable(rows)))}
 
     def key(name: str) -> tuple[int, int, int]:
@@ -271,7 +271,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _in_scale(metric: str) -> bool:
-    """Whether a metric is a share of images, or a difference of such."""
+    """Whether a metric is a share of images, or a difference of shares."""
     plain = metric_name.without_split(metric)
     parts = metric_name.parse(plain)
     if parts.last in _OTHER and parts.last != plain:
@@ -285,7 +285,7 @@ def _in_scale(metric: str) -> bool:
 
 
 def _typed(cell: str, name: str) -> Any:
-    """A cell as a value: JSON where it parses, else a text."""
+    """A cell as a value: JSON if it can be parsed, otherwise a text."""
     if name in TEXTS:
         return cell
     with contextlib.suppress(ValueError, RecursionError):

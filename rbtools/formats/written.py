@@ -1,4 +1,4 @@
-"""What formats that are only written have in common."""
+"""The common part of formats that are only written."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rbtools.records import results
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenOnly:
-    """A format that is not read. Its unit is the part of a record that the format has, as a record."""
+    """A format that is not read. Its unit is a record with only the fields that the format contains."""
 
     name: ClassVar[str]
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit]:
-        raise RbError(f"{self.name} is written, not read. Name where: rb-convert {self.name} --write PATH.")
+        raise RbError(f"{self.name} is only written, not read: rb-convert {self.name} --write PATH.")
 
     def record(self, unit: Record, report: ConversionReport, where: str) -> Record:
         return unit
@@ -27,10 +27,10 @@ class WrittenOnly:
 
 @runtime_checkable
 class Sender(Protocol):
-    """A format whose units another program keeps, in a folder or on a server."""
+    """A format whose units another program stores, in a folder or on a server."""
 
     def send(self, units: Iterable[Unit], target: str) -> None:
-        """Keep the units. Raises RbError if that cannot be done."""
+        """Store the units. Raises RbError if this fails."""
 
 
 def text_of(record: Record, path: str) -> str:
@@ -51,4 +51,4 @@ def numbers_of(record: Record) -> dict[str, float]:
     found = own_part(record.get("metrics")).items()
     if numbers := {name: value for name, value in found if results.is_number(value)}:
         return numbers
-    raise RbError("The record has no metrics. Evaluate the model first, such as with rb-attack.")
+    raise RbError("The record has no metrics. Evaluate the model first, for example with rb-attack.")

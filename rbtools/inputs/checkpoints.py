@@ -1,5 +1,5 @@
-"""The user's checkpoints: recognised, with their normalisation decided, and made into records. Facts about a
-file are cached in the store, so that the next lookup needs no torch.
+"""The user's checkpoints: recognise a file, decide its normalisation, and make it a record. Facts about a
+file are cached in the store, so the next lookup needs no torch.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 VERSION = 5
-ENCODED = ("imagefolder", "parquet")  # data sets of pictures, which have the channels that are asked for
-# LEADERBOARD:NAME is an entry of it: `(name, classes) -> (--arch, --normalize, preprocessing)`, as typed.
+ENCODED = ("imagefolder", "parquet")  # data sets of encoded pictures: grey or rgb can be requested
+# For LEADERBOARD:NAME: a function `(name, classes) -> (--arch, --normalize, preprocessing)`, as typed.
 LEADERBOARDS = Registry("leaderboard", {}, group="leaderboards", closed=True)
-TRIED, BATCH = 256, 64  # images on which several networks or normalisations are tried, at most
+TRIED, BATCH = 256, 64  # maximum number of images on which networks or normalisations are tried
 Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
 
 
@@ -48,7 +48,7 @@ class CheckpointHints:
     normalize: str | None = None
 
     def given(self, run: Run) -> dict[str, Any]:
-        """The options as fields of an architecture; `space` only where it is named. Raises RbError."""
+        """The options as fields of an architecture; `space` only if --arch names one. Raises RbError."""
         fields = (
             {} if self.arch is None else named_arch(self.arch, _classes_of(run) if self.leaderboard else None)
         )
@@ -60,16 +60,16 @@ class CheckpointHints:
 
     @property
     def leaderboard(self) -> dict[str, str]:
-        """The entry that `--arch LEADERBOARD:NAME` names, as a field of a record."""
+        """The leaderboard entry that `--arch LEADERBOARD:NAME` names, as a field of a record."""
         board, _, name = str(self.arch).partition(":")
         return {"leaderboard": name} if name and board in LEADERBOARDS else {}
 
 
 def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = True) -> dict[str, Any]:
-    """The record of one checkpoint file: its architecture by `--arch`, else recognised from its content.
+    """The record of a checkpoint file. Its architecture is that of `--arch`, or recognised from the content.
 
-    Without data it is a record for any data set, and fields that only images decide stay open. Raises RbError
-    if the file is no checkpoint, its architecture is not recognised, or it does not fit the data.
+    Without data, the record is valid for any data set, and fields that only images decide stay open. Raises
+    RbError if the file is not a checkpoint, its architecture is not recognised, or it does not fit the data.
     """
     given = hints.given(run)
     source = {}
@@ -81,7 +81,7 @@ def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = 
     about = {"arch": given, "checkpoint_file": path}
     data = data_of(about, run) if with_data else None
     name = resolve.hash_of(path, run)
-    while True:  # the network's channels first, then its classes, or the reverse
+    while True:  # the channels are fitted first and then the classes, or the reverse
         try:
             arch, facts = _recognised(path, name, given, data, run)
             break
@@ -104,8 +104,8 @@ def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = 
 
 
 def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run) -> tuple[Data, Run]:
-    """The data for the network's number of classes and channels, and a run that names them. Raises the misfit
-    if there are none."""
+    """Data with the network's number of classes and channels, and a run that names them. Raises the misfit if
+    there are no such data."""
     if data is None:
         raise misfit
     kind, _, argument = data.name.partition(":")
@@ -118,7 +118,7 @@ def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run)
         if (misfit.classes or 0) <= data.about.classes:
             raise misfit
         raise RbError(
-            f"{misfit} If the images are of some of its {misfit.classes} classes, say with --classes which"
+            f"{misfit} If the images show some of its {misfit.classes} classes, say with --classes which"
             f" number each class of the data set ({some(data.about.class_names)}) has in the network."
         )
     return found, run
@@ -134,7 +134,7 @@ def with_file(
     """The record with the file of its weights, whose hash must be the record's.
 
     A record without a checkpoint, such as a row of a leaderboard, gets the file's network (`hints`). Raises
-    OtherCheckpoint if the file is not the record's, and RbError where it cannot be read or recognised.
+    OtherCheckpoint if the file is not the record's, and RbError if it cannot be read or recognised.
     """
     name, arch = record.get("checkpoint"), record["arch"]
     if name is None:
@@ -143,13 +143,13 @@ def with_file(
         there, key = made["arch"], "class" if "class" in arch else "name"
         if arch.get("space") == there.get("space") and arch.get(key) != there.get(key):
             raise OtherCheckpoint(
-                f"another network: {path} is {there.get('name')}, and the record's is {arch.get('name')}"
+                f"another network: {path} is {there.get('name')}, but the record's is {arch.get('name')}"
             )
         return {**record, **made}
     file = published_weights.find(path, run)[0] if published_weights.is_name(path) else path
     if (here := resolve.hash_of(file, run)) != name:
         raise OtherCheckpoint(
-            f"another checkpoint: {path} is {here[:19]}..., and that of the record {str(name)[:19]}..."
+            f"another checkpoint: {path} is {here[:19]}..., but the record's is {str(name)[:19]}..."
         )
     recognised = record.get("recognised") if "checkpoint_file" in record else {"normalize_from": "checkpoint"}
     return {**record, "checkpoint_file": file, "recognised": recognised}
@@ -163,8 +163,8 @@ def resolve_inputs(record: dict[str, Any], run: Run, split: str | None = None) -
 
 
 def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
-    """The record with published weights if `weights` is given, and with the open fields of a user's file,
-    such as its normalisation, decided by the images of its data set. Raises RbError.
+    """The record with published weights, if the run names a folder of them. For a user's file, the images of
+    the data set decide open fields such as the normalisation. Raises RbError.
     """
     published = None if run.selection.weights is None else published_weights.found(record, run)
     if published is not None:
@@ -195,7 +195,7 @@ def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
 
 
 def _is_open(record: dict[str, Any]) -> bool:
-    """Whether the record is of a user's file with fields that only the images of a data set decide."""
+    """Whether the record describes a user's file with fields that only the images of a data set decide."""
     file, arch, recognised = (record.get(key) for key in ("checkpoint_file", "arch", "recognised"))
     if not isinstance(file, str) or not os.path.isfile(file) or not isinstance(arch, dict):
         return False
@@ -209,7 +209,7 @@ def _is_open(record: dict[str, Any]) -> bool:
 def _recognised(
     path: str, name: str, given: Mapping[str, Any], data: Data | None, run: Run
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The complete architecture of a file, and facts on its source; from the store if known."""
+    """The complete architecture of a file, and facts about its origin; from the store if known."""
     about = None if data is None else data.about
     key_fields = {"kind": "recognised", "version": VERSION, "file": name, "given": dict(given)}
     if data is not None and about is not None:
@@ -239,14 +239,14 @@ def _recognised(
 
 
 def _batches(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of the first images in the order of every evaluation, in [0, 1], and their labels."""
+    """Yields batches of the first images in the order of evaluations, in [0, 1], and their labels."""
     dataset = data.load()
     for ids in data.order(dataset.labels)[:TRIED].split(BATCH):
         yield dataset.images[ids].float().div(255), dataset.labels[ids]
 
 
 def normalizations(data: Data | None) -> Pairs:
-    """The known normalisations, the likelier ones first; None is unchanged pixels."""
+    """The known normalisations, the most likely ones first; None means unchanged pixels."""
     pairs: Pairs = {}
     if data is not None and data.about.mean is not None and data.about.std is not None:
         pairs["dataset"] = (data.about.mean, data.about.std)
@@ -259,7 +259,7 @@ def normalizations(data: Data | None) -> Pairs:
 
 
 def _classes_of(run: Run) -> int | None:
-    """The number of classes of the named data set, which distinguishes entries of one name."""
+    """The number of classes of the named data set, which distinguishes leaderboard entries of one name."""
     if run.selection.dataset is None:
         return None
     return datasets.describe(
@@ -269,11 +269,10 @@ def _classes_of(run: Run) -> int | None:
 
 def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     """The `arch` for a user's text: resnet18, nb201-13714, a cell's string, torchvision:resnet50, timm:NAME,
-    repo:OWNER/NAME, python:MODULE:FUNCTION:NAME=VALUE, or fcnn:relu/tanh+skip; with the
-    field that distinguishes known variants, preactresnet18:shortcut=input, or sizes,
-    timm:vit_base_patch16_224:side=32:patch=4.
-    LEADERBOARD:NAME is an entry of it, with its normalisation and preprocessing; `classes` decides if several
-    data sets have that name. Raises RbError with similar names.
+    repo:OWNER/NAME, python:MODULE:FUNCTION:NAME=VALUE, or fcnn:relu/tanh+skip. A field that selects a variant
+    may follow (preactresnet18:shortcut=input), or sizes (timm:vit_base_patch16_224:side=32:patch=4).
+    LEADERBOARD:NAME is a leaderboard's entry, with normalisation and preprocessing; `classes` decides if
+    several data sets have that name. Raises RbError with similar names.
     """
     board, colon, entry = text.partition(":")
     if colon and board in LEADERBOARDS:
@@ -294,7 +293,7 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
         return described
     if name and equals and field.isidentifier():
         raise RbError(
-            f"'{text}' ends in {field}=, which no architecture takes by name. Expected one of"
+            f"'{text}' ends in {field}=, which is not an option of architectures. Expected one of"
             f" {', '.join((*VARIANTS, *SIZES))}; channels, cells and classes are read from the weights."
         )
     space, colon, name = text.partition(":")
@@ -307,7 +306,7 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
         return {"space": "zoo", "name": text}
     if space not in PREFIXES and (own := _own_code(space, name)):
         raise RbError(
-            f"'{shown(text)}' names Python code, a network of your own: write --arch {shown(own)}"
+            f"'{shown(text)}' names Python code. For a network of your own, write --arch {shown(own)}"
             " --allow-code."
         )
     if not colon:
@@ -327,9 +326,9 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
 
 
 def own_network(name: str) -> dict[str, Any]:
-    """The `arch` of a network of the user's own, MODULE:FUNCTION[:NAME=VALUE]..., and the digest of its code.
+    """The `arch` of the user's own network, MODULE:FUNCTION[:NAME=VALUE]..., with the digest of its code.
 
-    Raises RbError for what names no function, or no module.
+    Raises RbError if `name` contains no function, or if its module does not exist.
     """
     digest = own_code.code_digest(name)
     options = own_code.own_options(name)
@@ -345,29 +344,29 @@ def _own_code(module: str, function: str) -> str | None:
 
 
 def _sized(arch: dict[str, Any], field: str, value: str) -> dict[str, Any]:
-    """A vision transformer with another side of its images or patches. Raises RbError."""
+    """The `arch` of a vision transformer for another side length of images or patches. Raises RbError."""
     name = arch["name"]
     if arch["space"] != "timm" and not (arch["space"] == "zoo" and zoo_form(name).family == "vit"):
         raise RbError(
-            f"{name} takes no {field}=. It is for vision transformers: timm:NAME, vit-s, deit-ti ..."
+            f"{name} does not take {field}=, which is for vision transformers: timm:NAME, vit-s, deit-ti ..."
         )
     if not (value.isascii() and value.isdigit() and 0 < int(value[:9]) < 10**5):
         raise RbError(f"The {field} of {name} is '{value}'. Expected pixels, as in {field}=32.")
     return {**arch, field: int(value)}
 
 
-VARIANTS = ("stem", "pool", "shortcut", "activation", "eps")  # fields of an architecture
-SIZES = ("side", "patch")  # sides of a vision transformer's images and patches, in pixels
+VARIANTS = ("stem", "pool", "shortcut", "activation", "eps")  # fields that select an architecture's variant
+SIZES = ("side", "patch")  # side lengths of a vision transformer's images and patches, in pixels
 RESIDUAL = ("fcnn", "rescnn")
-# Spaces that are prefixes of names.
+# Spaces that can be prefixes of names.
 _LISTED = [space for space in spaces.SPACES if space not in ("nasbench201", "zoo", *RESIDUAL)]
 _NAMED = [space for space in spaces.BY_NAME if space != "checkpoint"]
 PREFIXES = (*_LISTED, *_NAMED, *RESIDUAL)
 
 
 def normalization(text: str) -> str | list[list[float]]:
-    """`none`, `per-image`, a name, or `MEAN STD` (a number, or one per channel) as an architecture stores it.
-    Raises UsageError with the known names.
+    """The form in which an architecture stores `none`, `per-image`, a name, or `MEAN STD` (one number, or one
+    per channel). Raises UsageError with the known names.
     """
     word = text.strip()
     if word in ("none", "per-image"):
@@ -389,18 +388,17 @@ def normalization(text: str) -> str | list[list[float]]:
             pair.append([float(number) for number in part.split(",")])
         except ValueError:
             raise UsageError(
-                f"--normalize has '{part}'. Expected numbers with commas between them, such as"
-                " 0.49,0.48,0.45."
+                f"--normalize has '{part}'. Expected numbers separated by commas, such as 0.49,0.48,0.45."
             ) from None
     mean, std = pair
     if len(mean) != len(std):
         raise UsageError(
             f"--normalize has {len(mean)} means and {len(std)} standard deviations. Give one of each per"
-            " channel, or one of each for all."
+            " channel, or one of each for all channels."
         )
     if not all(map(math.isfinite, mean + std)) or min(std) <= 0:
         raise UsageError(
-            f"--normalize {numbers(mean)} {numbers(std)} can normalise nothing. Expected finite numbers,"
+            f"--normalize {numbers(mean)} {numbers(std)} cannot normalise images. Expected finite numbers,"
             " and standard deviations above 0."
         )
     if max(map(abs, mean + std)) > 2:

@@ -1,4 +1,4 @@
-"""Which classes of a network the classes of a data set are."""
+"""Matches the classes of a data set with those of a network."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["named", "of_network", "sentence"]
 def of_network(
     data: str, there: list[str], asked: list[str], names: Sequence[str], count: int | None
 ) -> list[str] | None:
-    """The classes in the network's order, those of the data set by their names there; None if that is the
-    data set's own order, or nothing tells another.
+    """The classes in the network's order, with the data set's names for its own classes. None if this is the
+    data set's own order, or if no other order is known.
 
     there: the data set's classes. asked: --classes; may be empty. names, count: the network's classes, as far
-    as they are known. Classes are matched by name; numbers are the network's, where it has more classes.
-    Raises RbError for an unclear --classes.
+    as they are known. Classes are matched by name; in --classes, numbers are the network's if it has more
+    classes. Raises RbError for an ambiguous --classes.
     """
     if count is not None and len(names) != count:
         names = ()
@@ -68,14 +68,14 @@ def of_network(
 
 
 def sentence(order: list[str], data: Data) -> str:
-    """What was done with the classes, for the user."""
+    """A message about the order of the classes, for the user."""
     there = [f"{order[index]} is {index}" for index in data.about.present or range(len(order))]
     more = f" and {len(there) - 6} more" if len(there) > 6 else ""
     return f"{data.name}: its classes, as the network numbers them: {', '.join(there[:6])}{more}."
 
 
 def _numbers(names: Sequence[str]) -> dict[str, int]:
-    """The number of each name and of each synonym ("tabby, tabby cat") that is of one class only."""
+    """Maps each name, and each synonym ("tabby, tabby cat") that belongs to only one class, to its number."""
     words: dict[str, set[int]] = {}
     for index, name in enumerate(names):
         for word in (name, *name.split(",")):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DATASET = "digits"
 IN_MEMORY = "images in memory"
-# The corruptions that change images least at severity 1, then the others.
+# All corruptions; first those that change images least at severity 1.
 MILD = ("jpeg_compression", "pixelate", "defocus_blur", "brightness", *CORRUPTIONS)
 
 
@@ -37,7 +37,7 @@ D = TypeVar("D", bound="Data")
 
 @dataclass(frozen=True)
 class Data:
-    """One split of a data set: its description and its content's fingerprint."""
+    """One split of a data set: its description and the fingerprint of its content."""
 
     name: str
     split: str
@@ -53,8 +53,8 @@ class Data:
         return _loaded(self.name, self.split, self.data_dir, self.class_map, self.fingerprint)
 
     def order(self, labels: torch.Tensor) -> torch.Tensor:
-        """The examples (indices into the split) in the order of every evaluation; `--n` takes the first ones,
-        `--indices LIST` only some of them.
+        """The examples (indices into the split) in the order of evaluations. `--n` selects the first of them,
+        and `--indices LIST` only those in the list.
         """
         if self.indices is None:
             return datasets.subset(labels, self.size, seed=0)
@@ -64,7 +64,7 @@ class Data:
         return chosen[datasets.subset(labels[chosen], self.size, seed=0)]
 
     def protocol(self) -> dict[str, str]:
-        """The fields of an entry about the examples, other than their split and number."""
+        """The fields of an entry about its examples, except their split and number."""
         fields = {} if self.indices is None else {"indices": self.indices.name}
         if self.class_map is not None:
             fields["class_map"] = digest({"classes": self.about.class_names})[:16]
@@ -75,7 +75,7 @@ class Data:
 def _loaded(
     name: str, split: str, data_dir: str | None, class_map: str | None, fingerprint: str
 ) -> datasets.Dataset:
-    # Describing a data set already required --allow-code, so it is not checked here again.
+    # Describing the data set already required --allow-code, so it is not checked again.
     return datasets.load(name, split, data_dir, class_map=class_map, allow_code=True)
 
 
@@ -86,7 +86,7 @@ class ArchiveDataset(Data):
     folder: str = ""
 
     def load(self) -> datasets.Dataset:
-        """The labels, with the mildest corrupted images in place of the clean ones. The images only serve to
+        """The labels, with the mildest corrupted images in place of clean ones. The images are used only to
         choose a checkpoint's normalisation; no accuracy is measured on them. Raises RbError for a damaged
         file.
         """
@@ -120,7 +120,7 @@ class ArchiveDataset(Data):
 
 @dataclass(frozen=True)
 class MemoryData(Data):
-    """Images and labels that a caller gave, under the name of any split."""
+    """Images and labels that a caller passed; they can take the name of any split."""
 
     dataset: Any = None
 
@@ -129,7 +129,7 @@ class MemoryData(Data):
 
 
 class InMemory(dict[str, Any]):
-    """A record whose model and images are in memory beside it (`record_in_memory`)."""
+    """A record with its model and images in memory (`record_in_memory`)."""
 
     def __init__(self, fields: dict[str, Any], model: Any, data: MemoryData) -> None:
         super().__init__(fields)
@@ -141,14 +141,14 @@ class InMemory(dict[str, Any]):
 
 
 def beside(given: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """The result, with the model and images of the given record where they are in memory."""
+    """The result, with the model and images of the given record if they are in memory."""
     return InMemory(result, given.model, given.data) if isinstance(given, InMemory) else result
 
 
 def _selected(data: D, chosen: Any, content: dict[str, Any] | None = None) -> D:
     """The data, or only the images that are `chosen` (`--indices LIST`: text, or `Indices` that were read).
 
-    content: goes into the fingerprint of the part; without it that of the data does.
+    content: what the fingerprint of the part is made from, instead of the fingerprint of the data.
     """
     if chosen is None:
         return data
@@ -178,7 +178,7 @@ def _described(
     return _selected(Data(name, split, about, fingerprint, size, data_dir, class_map), chosen)
 
 
-# Data sets that this process downloaded or found.
+# Data sets that this process has downloaded or found.
 _here: set[tuple[str, str, str | None]] = set()
 
 
@@ -190,7 +190,7 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
     if isinstance(record, InMemory):
         return record.split(split or run.selection.split, run.selection.indices)
     name = run.selection.dataset or record.get("dataset") or DEFAULT_DATASET
-    own = record.get("dataset")  # may ask for the channels of the record's network
+    own = record.get("dataset")  # may name the channels of the record's network
     if own in (f"{_absolute(str(name))}:grey", f"{_absolute(str(name))}:rgb"):
         name = own
     if not isinstance(name, str):
@@ -199,7 +199,7 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
         )
     arch = record.get("arch")
     wanted = arch.get("preprocessing") if isinstance(arch, dict) else None
-    # its network needs images that are scaled or cropped in this way
+    # the network needs images that are scaled or cropped in this way
     if name == "imagenet" and isinstance(wanted, str):
         name = f"imagenet:{wanted}"
     split = split or run.selection.split
@@ -247,7 +247,7 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
 
 
 def _order(record: Mapping[str, Any], data: Data, class_map: str | None, run: Run) -> list[str] | None:
-    """The classes in the order of the record's network, where it is another than the data's."""
+    """The classes in the order of the record's network; None if it is the order of the data."""
     file, known = record.get("checkpoint_file"), record.get("recognised")
     count = known.get("classes") if isinstance(known, Mapping) else None
     count = count if isinstance(count, int) else None
@@ -266,7 +266,7 @@ def _order(record: Mapping[str, Any], data: Data, class_map: str | None, run: Ru
 def check_here(run: Run, splits: Iterable[str]) -> None:
     """Raise UsageError if the files of `--dataset` are missing: every record would fail for the same reason.
 
-    Other errors may be those of one record, which then says so.
+    Other errors may concern only one record, which then reports them.
     """
     for split in splits:
         try:
@@ -278,7 +278,7 @@ def check_here(run: Run, splits: Iterable[str]) -> None:
 
 
 def _absolute(name: str) -> str:
-    """The data set's name with an absolute path: a record may be read in another folder."""
+    """The data set's name with an absolute path, because a record may be read in another folder."""
     word, colon, argument = name.partition(":")
     path = channels_of(argument)[0]
     there = colon and os.path.exists(path)
@@ -286,7 +286,7 @@ def _absolute(name: str) -> str:
 
 
 def of_data(data: Data) -> dict[str, Any]:
-    """The fields of a record for its data."""
+    """The fields of a record that describe its data."""
     fields: dict[str, Any] = {"dataset": data.name}
     if data.class_map is not None:
         fields["class_map"] = list(data.about.class_names)
@@ -294,7 +294,7 @@ def of_data(data: Data) -> dict[str, Any]:
 
 
 def named_data(record: dict[str, Any], default: str) -> str:
-    """The data set that the record names, as `Data.name` has it."""
+    """The data set that the record names, in the form of `Data.name`."""
     name = record.get("dataset", default)
     return _absolute(name) if isinstance(name, str) else default
 
@@ -316,10 +316,10 @@ def from_archive(
 
 
 def record_in_memory(model: nn.Module, data: Any) -> InMemory:
-    """The record of a module and its images, for every function that takes a record.
+    """A record of a module and its images, which any function that takes a record accepts.
 
-    model: images in [0, 1] -> logits, in eval mode. data: (images, labels), a Dataset or a DataLoader. Raises
-    RbError for data in another form, and for a model without weights.
+    model: maps images in [0, 1] to logits, in eval mode. data: (images, labels), a Dataset or a DataLoader.
+    Raises RbError for data in another form, and for a model without weights.
     """
     weights = weights_hash(model)
     images, labels = pair(data, in_order=True)
@@ -353,11 +353,11 @@ def record_in_memory(model: nn.Module, data: Any) -> InMemory:
 
 
 def weights_hash(model: Any) -> dict[str, str]:
-    """The key of a module's results: its class, and the hash of its layers and weights. Raises RbError
-    for a function, which has none."""
+    """The fields that identify a module: its class, and the hash of its layers and weights. Raises RbError
+    for a function, which has no weights."""
     if not isinstance(model, nn.Module):
         raise RbError(
-            f"The model is of type {type(model).__name__}, without weights that its results could be kept by."
+            f"The model is of type {type(model).__name__} and has no weights to identify its results."
             " Give an nn.Module, or leave out store."
         )
     kind, content = type(model), hashlib.sha256(repr(model).encode())

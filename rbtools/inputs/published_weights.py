@@ -1,6 +1,6 @@
-"""Published weights: by name, LIBRARY:NAME, and of a whole search space by an architecture's index.
+"""Published weights: found by name, LIBRARY:NAME, or by an architecture's index in a search space.
 
-A name stands for a file with its library's description.
+A name refers to a file and the description of it that the library gives.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from rbtools.execution.run import Run
 from rbtools.plain_files import read_text
 from rbtools.registry import Registry, hooks
 
-# NAS-Bench-201's archive, and the topology space of NATS-Bench (the full archive; the simple one has none).
+# NAS-Bench-201, and NATS-Bench's topology space (in its full archive; the simple one has no weights).
 FILES = ("{:06d}-FULL.pth", "{:06d}.pickle.pbz2")
 FOLDERS = ("NAS-Bench-201-v1_1-archive", "NAS-BENCH-201-4-v1.0-archive", "NATS-tss-v1_0-3ffb9-full")
-# Weights in a folder of the Hub: in one file, or an index of several.
+# Weights in a folder of the Hub: one file, or the index of several files.
 HUB_FILES = (
     *("model.safetensors", "model.safetensors.index.json"),
     *("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
 
-# The name of a data set in the files, by its name here.
+# Maps our names of data sets to those in the files.
 RUNS = {f"{name}{end}": name for name in ("cifar10", "cifar100") for end in ("", "-c")}
 RUNS["imagenet16-120"] = "ImageNet16-120"
 
@@ -39,26 +39,26 @@ class PublishedFile(NamedTuple):
 
 
 def in_folder(path: str) -> str:
-    """The file of weights in a folder as downloads from the Hub have it; other paths as they are."""
+    """The file of weights in a folder that was downloaded from the Hub; other paths as they are."""
     return next(filter(os.path.isfile, (os.path.join(path, name) for name in HUB_FILES)), path)
 
 
 def check(folder: str) -> None:
-    """Raise RbError if `weights` is no folder of published weights."""
+    """Raise RbError if `folder` is not a folder of published weights."""
     where = Path(folder)
     there = sorted(path.name for path in where.iterdir()) if where.is_dir() else []
     if not any(name.endswith((".pth", ".pbz2")) or (where / name).is_dir() for name in there):
         listed = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
-        what = f"a folder with {listed or 'nothing in it'}" if where.is_dir() else "no folder"
+        what = f"a folder with {listed or 'nothing in it'}" if where.is_dir() else "not a folder"
         raise RbError(
-            f"--weights is {folder}, which is {what}. Expected a folder of published weights of nasbench201,"
+            f"--weights is {folder}, which is {what}. Expected a folder of published nasbench201 weights,"
             f" such as {' or '.join(name.format(123) for name in FILES)}."
         )
 
 
 def found(record: dict[str, Any], run: Run) -> PublishedFile | None:
-    """The weights of the record's architecture in `weights`; None if it has a checkpoint already. Raises
-    RbError for an architecture of another space, and if its file is missing.
+    """The weights of the record's architecture in the folder of published weights; None if the record already
+    has a checkpoint. Raises RbError for an architecture of another space, and if its file is missing.
     """
     assert run.selection.weights is not None
     if record.get("checkpoint"):
@@ -66,7 +66,7 @@ def found(record: dict[str, Any], run: Run) -> PublishedFile | None:
     arch = record.get("arch")
     if not isinstance(arch, dict) or arch.get("space") != "nasbench201":
         raise RbError(
-            "--checkpoint DIR has the networks of nasbench201, and the record's architecture is of the space"
+            "--checkpoint DIR contains networks of nasbench201, but the record's architecture is of the space"
             f" {arch.get('space') if isinstance(arch, dict) else None!r}. Train it, or leave it out."
         )
     index = spaces.describe(arch, 10, (3, 32, 32))["index"]
@@ -88,7 +88,7 @@ LIBRARIES = Registry("library of weights", {}, group="named-weights", closed=Tru
 
 
 class NamedWeights(NamedTuple):
-    """A file of weights with its library's description: `arch` has the normalisation and the preprocessing.
+    """A file of weights and the library's description of it: `arch`, with normalisation and preprocessing.
 
     source: the name, with the revision or the set of weights.
     """
@@ -104,27 +104,27 @@ def is_name(text: str) -> bool:
 
 
 def find(text: str, run: Run) -> NamedWeights:
-    """The weights of that name. Nothing is fetched without `run.selection.download`.
+    """The weights of that name. Nothing is downloaded without `run.selection.download`.
 
-    Raises RbError if the library is not installed, has no such weights, or the file is not there, and for
-    weights in another format than safetensors on the Hub.
+    Raises RbError if the library is not installed or has no such weights, if the file is missing, and for
+    weights on the Hub in a format other than safetensors.
     """
     library, _, name = text.partition(":")
     return LIBRARIES.load(library)(name, run)
 
 
 def beside(path: str) -> dict[str, Any]:
-    """The architecture that a configuration beside a file describes; empty without one. Raises RbError."""
+    """The architecture that a configuration next to a file describes, or an empty dict. Raises RbError."""
     return {key: value for read in hooks("configurations") for key, value in read(path).items()}
 
 
 def class_names(path: str) -> tuple[str, ...]:
-    """The names of the classes in the network's order, from config.json beside a file of weights; () where
-    there are none."""
+    """The names of the classes in the network's order, from config.json next to a file of weights; () if it
+    has none."""
     try:
         config = json.loads(read_text(Path(path).with_name("config.json")))
     except (OSError, ValueError, RecursionError):
-        return ()  # what is damaged is told where the architecture is read
+        return ()  # damage is reported when the architecture is read
     parts = [config, config.get("pretrained_cfg")] if isinstance(config, Mapping) else []
     values = [part.get(key) for part in parts if isinstance(part, Mapping) for key in _CLASS_NAMES]
     return next((names for value in values if (names := _in_order(value))), ())
@@ -134,7 +134,7 @@ _CLASS_NAMES = ("label_names", "id2label", "label2id", "class_names", "class_to_
 
 
 def _in_order(value: Any) -> tuple[str, ...]:
-    """The names in a list, or in a table from number to name or from name to number; () in anything else."""
+    """The names in a list, or in a table from number to name or from name to number; () for anything else."""
     if isinstance(value, Mapping):
         table = {str(number): name for number, name in value.items()}
         if not all(str(number) in table for number in range(len(table))):

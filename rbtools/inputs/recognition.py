@@ -1,4 +1,4 @@
-"""What was recognised in a user's file, in words."""
+"""Messages about what was recognised in a user's file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from rbtools.execution.run import Run
 
-# Where the architecture comes from, in words.
+# The origin of the architecture, in words.
 SOURCES = {
     **{"given": "as given", "weights": "recognised from its weights", "metadata": "as its metadata names it"},
     "program": "a program",
@@ -63,7 +63,7 @@ def warn(path: str, _: Mapping[str, Any], facts: Mapping[str, Any], run: Run) ->
 
 
 def _tried(facts: Mapping[str, Any]) -> str:
-    """The accuracies of the networks and normalisations that were tried, as a sentence; "" if it was one."""
+    """The accuracies of the networks and normalisations that were tried, as a sentence; "" for only one."""
     tried = facts.get("tried")
     if tried is None:
         return " Images (--dataset) decide on its variant." if "unchecked" in facts else ""

@@ -20,7 +20,7 @@ from rbtools.spaces.identity import identity
 
 
 def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
-    """Names of a record's model and data, for readers. They are in no store key."""
+    """Names of a record's model and data, for readers. Store keys do not contain them."""
     labels: dict[str, Any] = {"arch": {}, "dataset": data.name}
     for part, wanted in (("arch", ("name", "index")), ("train", ("method", "seed", "epochs"))):
         if isinstance(record.get(part), dict):
@@ -31,8 +31,8 @@ def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
 def checkpoint_name(record: dict[str, Any], run: Run) -> str:
     """The name ("sha256:...") of the record's checkpoint, which suffices to find results.
 
-    The file itself may be gone; a user's file, if it exists, must be unchanged. Raises RbError if the record
-    has no checkpoint, or the file's content changed since.
+    The file itself may be missing; if it is a user's file and exists, it must be unchanged. Raises RbError if
+    the record has no checkpoint, or if the content of the file has changed.
     """
     name = record.get("checkpoint")
     if not name and run.plan is not None:
@@ -54,9 +54,9 @@ def checkpoint_name(record: dict[str, Any], run: Run) -> str:
 
 
 def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
-    """The name and the file of the record's checkpoint: the file that it names, or that of the store.
+    """The name and the file of the record's checkpoint: the file that the record names, or the store's.
 
-    Raises RbError if the record has none, the file is gone, or its content changed since.
+    Raises RbError if the record has no checkpoint, or if the file is missing or its content has changed.
     """
     name, file = checkpoint_name(record, run), record.get("checkpoint_file")
     if not record.get("checkpoint") and run.plan is not None:
@@ -69,14 +69,14 @@ def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
         if run.store.has_object(name):  # the record is from another machine
             return name, run.store.object(name)
         raise RbError(
-            f"The checkpoint {file} does not exist, and the store has none with its hash. Check the path in"
-            " the record."
+            f"The checkpoint {file} does not exist, and the store has no file with its hash. Check the path"
+            " in the record."
         )
     return name, Path(file)
 
 
 def hash_of(path: str, run: Run) -> str:
-    """The name of a checkpoint's file by its content, sha256:HEX. Raises RbError for an unreadable one."""
+    """The name of a file's content, sha256:HEX. Raises RbError if the file cannot be read."""
     try:
         return run.store.file_hash(path)
     except OSError as error:
@@ -87,10 +87,10 @@ def hash_of(path: str, run: Run) -> str:
 
 
 def load_model(record: dict[str, Any], data: Data | None, run: Run, device: torch.device) -> nn.Module:
-    """The record's network with its weights and normalisation: eval mode, parameters frozen.
+    """The record's network with its weights and normalisation, in eval mode and with frozen parameters.
 
-    With stages in the run's selection it is behind them. Without data it is for the image shape that the file
-    was recognised with. Raises RbError.
+    If the run's selection has stages, they come before the network. Without data, the network has the classes
+    and image shape with which the file was recognised. Raises RbError.
     """
     model = _load_bare(record, data, run, device)
     stages = run.selection.defend
@@ -114,7 +114,7 @@ def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torc
 
 
 def tell_of_copies(record: dict[str, Any], network: nn.Module, name: str, run: Run) -> None:
-    """Say once of each network, by the name of its weights, that it is given copies of its images."""
+    """Report once for each network, by the name of its weights, that it gets copies of its images."""
     if name not in _told and check_input.gets_copies(network):
         _told.add(name)
         arch = record["arch"]
@@ -179,8 +179,8 @@ class Inputs:
         return resources.threads_for(self.run, self.record["arch"])
 
     def record_with_data(self) -> dict[str, Any]:
-        """The record with the data set that it was first evaluated on, and the order of its classes. Without
-        that order the next stage of a pipe would assume the alphabetical one.
+        """The record with the data set on which it was first evaluated and the order of its classes. Without
+        this order, the next stage of a pipe would assume alphabetical order.
         """
         record, data = self.record, self.data
         if "dataset" not in record:

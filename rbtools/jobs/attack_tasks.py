@@ -16,13 +16,13 @@ from rbtools.records import metric_name
 
 BEYOND = (16.0, 32.0, 64.0, 128.0, 255.0)
 METRIC = "obfuscation.failed"
-_RARE = 0.01  # of a randomised model: the share of images that a decision by draws may get wrong
+_RARE = 0.01  # tolerated share of images on which a randomised model's draws may decide wrongly
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingChecklist(PlanJob):
-    """FGSM, PGD from this eps up to the whole range, Square and random points, on the same images: the
-    accuracies, and `obfuscation.failed`: how many tests fail."""
+    """Accuracies under FGSM, PGD (from this eps up to the whole range), Square and random points on the same
+    images, and `obfuscation.failed`, the number of tests that fail."""
 
     eps: float
     pgd: Any
@@ -32,7 +32,7 @@ class MaskingChecklist(PlanJob):
 
     @property
     def distances(self) -> tuple[float, ...]:
-        """The eps of PGD: this one, and those of 16, 32, 64, 128 and 255 /255 that are larger."""
+        """The eps values of PGD: `eps`, and every larger one of 16, 32, 64, 128 and 255, divided by 255."""
         return (self.eps, *(level / 255 for level in BEYOND if level / 255 > self.eps))
 
     def plans(self) -> Sequence[Plan]:
@@ -59,7 +59,7 @@ class MaskingChecklist(PlanJob):
 
 
 def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """The checklist's own entry without its results; shared fields come from the `first` of the others."""
+    """The checklist's own entry without its results; `first`, an attack's entry, provides shared fields."""
     shared = ("n", "split", "seed", "draws", "defend", "backward")
     shared_costs = ("device", "precision", "environment", "prepared")
     return {
@@ -73,9 +73,9 @@ def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run:
 def _tests(entries: Sequence[Entry], missed: float, rare: float) -> list[Entry]:
     """Each test, whether it holds, and its margin (positive if it holds).
 
-    entries: of PGD at each distance, FGSM, Square and random points; of a randomised model they have the
-    standard errors of values by its draws, and a difference within two of them is noise. missed: the share of
-    images that random points break and PGD does not; rare: how many may be so by chance.
+    entries: those of PGD at each distance, FGSM, Square and random points. For a randomised model they
+    contain standard errors over its draws, and a difference within two of these is noise. missed: the share
+    of images that random points break and PGD does not. rare: the share that is tolerated as chance.
     """
 
     def compared(name: str, weak: Entry) -> Entry:

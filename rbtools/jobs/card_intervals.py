@@ -1,7 +1,7 @@
-"""The looks of a card, and intervals that hold for all of them together.
+"""The looks of a card, and intervals that hold for all looks together.
 
-A card looks at 16, 32, 64 ... images, and may end at any of these looks, for any reason. With K of them each
-interval has the error 0.05 / K, so that all hold together with probability 95 % (Bonferroni's inequality).
+A card looks at 16, 32, 64 ... images and may end at any of these looks, for any reason. With K looks, each
+interval has error probability 0.05 / K, so all hold together with probability 95 % (Bonferroni's inequality).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIRST = 16
 
 
 def sizes(most: int) -> list[int]:
-    """The numbers of images of the looks: each twice as many; the last is `most`."""
+    """The number of images of each look: it doubles from look to look, and the last one is `most`."""
     planned, size = [], _FIRST
     while size < most:
         planned.append(size)
@@ -29,7 +29,7 @@ def sizes(most: int) -> list[int]:
 
 
 def confidence(looks: int) -> float:
-    """The confidence of each of so many looks with which all of them hold together."""
+    """The confidence of each interval, so that the intervals of all `looks` hold together at 95 %."""
     return 1 - 0.05 / looks
 
 
@@ -52,12 +52,12 @@ class LookIntervals:
             yield bare
 
     def of(self, entry: Entry) -> Interval | None:
-        """The interval of an entry; None if it is no mean of values in [0, 1]."""
+        """The interval of an entry; None if its value is not a mean of values in [0, 1]."""
         value, n = entry.get("value"), entry.get("n", 0)
         if value is None:
             return None
         if "gamma" in entry and (own := entry.get(interval_name(self.sure))) is not None:
-            return own[0], own[1]  # made at this confidence
+            return own[0], own[1]  # computed at this confidence
         if "ci95" not in entry:
             return None
         if isinstance(n, list):
@@ -72,8 +72,8 @@ class LookIntervals:
 
 
 def values_of(entry: Mapping[str, Any], entries: Mapping[str, Entry]) -> np.ndarray | None:
-    """The value of each image (n,), in [0, 1]: of a mean of corruptions the share of them under which it is
-    correct. None if the entries have none."""
+    """The value of each image (n,), in [0, 1]. For a mean over corruptions: the share of them under which the
+    image is classified correctly. None if the entries have no such values."""
     found = answers.of(entry)
     if found is not None:
         return found.right.astype(float)

@@ -1,7 +1,7 @@
 """The parts of a card: each is an evaluation of one of the tools.
 
-A part runs the tool's own job on the first images of the data set, so that its outcomes are those of the
-tool, under the same keys: a later look, another run, or the tool itself goes on from them.
+A part runs the tool's own job on the first images of the data set. Its outcomes are therefore stored under
+the tool's keys, and a later look, another run or the tool itself continues from them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _QUARTERS = 4
 class CardPart:
     """One part of a card.
 
-    headlines: the metrics that stand for it, or an expression of them. paired: the metrics by which two
-    models are compared, where they are not the headlines.
+    headlines: the metrics that summarise the part, or an expression of metrics. paired: the metrics in which
+    two models are compared, if they are not the headlines.
     """
 
     name: str
@@ -48,7 +48,7 @@ class CardPart:
 
 
 def parts(eps: float, sure: float) -> dict[str, CardPart]:
-    """All parts by name. eps: of the attacks in L-infinity, on [0, 1]; sure: the confidence of a look."""
+    """Maps names to parts. eps: L-infinity distance of the attacks, on [0, 1]; sure: confidence of a look."""
     pgd = ATTACKS.build("pgd", steps=_STEPS)
     norms = tuple(
         attacked(ATTACKS.build("apgd-ce", norm=norm, steps=_NORM_STEPS), (distance or eps,))
@@ -83,12 +83,12 @@ def parts(eps: float, sure: float) -> dict[str, CardPart]:
 
 
 def _metrics(task: Evaluation) -> list[str]:
-    """The metrics of an evaluation, without clean accuracy."""
+    """The metrics of an evaluation, except the clean accuracy that is measured along with it."""
     return [spec.name() for spec in task.specs]
 
 
 def _distances(eps: float) -> tuple[float, ...]:
-    """The distances of the curve: quarters of eps up to twice it."""
+    """The distances of the curve: multiples of eps / 4, from 0 to 2 eps."""
     return tuple(eps * number / _QUARTERS for number in range(2 * _QUARTERS + 1))
 
 
@@ -99,11 +99,11 @@ CHOICES = {
     "corruptions": ["clean", "corruptions"],
     "pr": ["clean", "pr", "gap"],
 }
-"""The parts by the name that --for has for them."""
+"""Maps the names that --for accepts to their parts."""
 
 
 def chosen(text: str) -> list[str]:
-    """The parts of --for: of a name, or of a list with commas. Raises RbError."""
+    """The parts that --for selects: by a name of CHOICES, or by a comma-separated list. Raises RbError."""
     names = CHOICES.get(text) or [name.strip() for name in text.split(",")]
     for name in names:
         if name not in _EVERY:

@@ -1,7 +1,7 @@
-"""Corrupted images in files: archives such as CIFAR-10-C evaluated and written, and a picture of corruptions.
+"""Corrupted images in files: evaluate and write archives such as CIFAR-10-C; draw a picture of corruptions.
 
-An archive has NAME.npy, uint8 images (5 N, H, W, C): the N images of the data set at severity 1, then at
-severity 2 and so on; and labels.npy, their labels, (5 N,) or only (N,).
+An archive contains NAME.npy for each corruption, uint8 images (5 N, H, W, C): the N images of the data set at
+severity 1, then at severity 2 and so on; and labels.npy with their labels, (5 N,) or only (N,).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from rbtools.datasets.streaming import Streamed
     from rbtools.evaluation.base import Batch
 
-BLOCKS = len(SEVERITIES)  # copies of the data set in a file, one for each severity
+BLOCKS = len(SEVERITIES)  # number of copies of the data set in a file, one for each severity
 CHUNK = 256
 ABOUT = "rb-corrupt.json"  # describes the files of a folder, so that a later run may continue
-_SHARED = ("fingerprint", "split", "images", "seed", "draws")  # what all files of a folder have in common
+_SHARED = ("fingerprint", "split", "images", "seed", "draws")  # fields that all files of a folder share
 HINT = "Free some space, or name another folder."
-CELL = 96  # the least side in pixels to which an image of the picture is enlarged
+CELL = 96  # images in the picture are enlarged to at least this side length in pixels
 GAP, TOP, LEFT = 4, 22, 150
 INK, PAPER = (0, 0, 0), (255, 255, 255)
 
@@ -60,7 +60,7 @@ INK, PAPER = (0, 0, 0), (255, 255, 255)
 class Archived(Accuracy):
     """Accuracy on one file of an archive at one severity.
 
-    content: the hash of the file. file, and size, the number of the data set's images: to measure.
+    content: the hash of the file. file, and size (the number of the data set's images): used only to measure.
     """
 
     corruption: str
@@ -104,9 +104,9 @@ class Archived(Accuracy):
 
 
 def files(folder: Path, names: Sequence[str]) -> list[Path]:
-    """The files of these corruptions. Raises RbError if some are missing, or the labels are."""
+    """The files of these corruptions. Raises RbError if one of them or the labels are missing."""
     if not folder.is_dir():
-        problem = "is no folder" if folder.exists() else "does not exist"
+        problem = "is not a folder" if folder.exists() else "does not exist"
         raise RbError(f"{folder} {problem}. Expected the folder of an archive, with labels.npy and NAME.npy.")
     wanted = [folder / f"{name}.npy" for name in ("labels", *names)]
     lacking = [file.name for file in wanted if not file.is_file()]
@@ -121,7 +121,7 @@ def files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class ArchiveJob(PlanJob):
-    """Accuracies on the files of an archive, and their means; detail: the logits of each example are kept.
+    """Accuracies on the files of an archive, and their means. detail: whether to keep all logits.
 
     Every file is checked before the first is evaluated. Raises RbError if a file does not belong to the
     record's data set.
@@ -134,7 +134,7 @@ class ArchiveJob(PlanJob):
     detail: bool = False
 
     def reads(self, run: Run) -> tuple[str, ...]:
-        return ()  # the archive may be all that there is
+        return ()  # there may be nothing but the archive
 
     def plans(self) -> Sequence[Plan]:
         return [self._evaluated]
@@ -145,12 +145,12 @@ class ArchiveJob(PlanJob):
         if ask.before:
             if not along:
                 run.report.notify(
-                    f"the clean images of {data.name} are missing: no clean accuracy, and no relative mCE."
+                    f"the clean images of {data.name} are missing: no clean accuracy and no relative mCE."
                 )
             for path in paths:
                 _check_images(path, data)
             _check_labels(self.folder / "labels.npy", data)
-        size = data.about.sizes[data.split]  # of the whole split, without the selection of --n
+        size = data.about.sizes[data.split]  # number of images of the whole split, whatever --n selects
         given: Any = {"size": size, "detail": self.detail}
         contents = {path: "" if ask.before else run.store.file_hash(path) for path in paths}
         specs = tuple(
@@ -175,7 +175,7 @@ def _check_images(file: Path, data: Data) -> None:
     if len(array) != BLOCKS * size:
         raise RbError(
             f"{file} holds {len(array)} images. Expected {BLOCKS * size}: the {size} of the"
-            f" data set {data.name} ({data.split}) at {BLOCKS} severities. Name theirs with --dataset."
+            f" data set {data.name} ({data.split}) at {BLOCKS} severities. Name its data set with --dataset."
         )
 
 
@@ -206,15 +206,15 @@ def _array_of(file: Path) -> np.ndarray:
         ) from None
 
 
-# --- an archive is written ------------------------------------------------------------------------
+# --- writing an archive ---------------------------------------------------------------------------
 
 
 def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
     """Write the files that are missing or unfinished; return a line about each corruption.
 
-    Images are in the order of their split (`--n` and `--n` select some), once for each severity, with
-    the pixels that `rb-corrupt` evaluates for the same seed. Raises RbError if the folder has files of other
-    images or another seed, images are too small, or it cannot be written.
+    Images are in the order of their split (`--n` and `--indices` select some), once for each severity, with
+    the pixels that `rb-corrupt` evaluates for the same seed. Raises RbError if the folder contains files made
+    from other images or another seed, if images are too small, or if a file cannot be written.
     """
     data = data_of({}, run)
     chosen = [corruption.resolved() for corruption in corruptions]
@@ -228,7 +228,7 @@ def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
     _claim(folder, about, chosen)
     labels = dataset.labels[ids].repeat(BLOCKS).numpy()
     with written_whole(folder / "labels.npy", hint=HINT) as stream:
-        # uint8, as published, where all labels fit
+        # uint8, as published, if all labels fit
         np.save(stream, labels.astype(np.uint8 if labels.max() < 256 else np.int64))
     lines = []
     with device.taken(run, resources.training_threads(run, None)) as target:
@@ -268,8 +268,8 @@ def _write_one(
 
 @contextlib.contextmanager
 def _continued(path: Path, head: bytes, row: int) -> Iterator[tuple[IO[bytes], int]]:
-    """PATH.part, opened at its end, and the number of its complete rows; it becomes `path` if the block
-    succeeds. A file with another header is started again.
+    """Yields the open file PATH.part, positioned at its end, and the number of its complete rows. The file is
+    renamed to `path` if the block succeeds. A file with another header is started again.
 
     Raises RbError if it cannot be written, or another process is writing it.
     """
@@ -299,7 +299,7 @@ def _continued(path: Path, head: bytes, row: int) -> Iterator[tuple[IO[bytes], i
 def corrupted(
     corruption: Corruption, images: Tensor, ids: Tensor, severity: int, place: torch.device, seed: int
 ) -> np.ndarray:
-    """Images uint8 (n, C, H, W) of these examples as `rb-corrupt` evaluates them, uint8 (n, H, W, C)."""
+    """The corrupted images, uint8 (n, H, W, C), that `rb-corrupt` makes of `images`, uint8 (n, C, H, W)."""
     draws = Draws(seed, f"corruption.{corruption.name}", ids.to(place))
     result = corruption(images.to(place).float().div(255), severity, draws)
     levels = result.mul_(255).round_().to(torch.uint8).permute(0, 2, 3, 1)
@@ -308,7 +308,7 @@ def corrupted(
 
 
 def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> None:
-    """Write the description of the folder. Raises RbError if its files do not or may not match it."""
+    """Write the description of the folder. Raises RbError if its files do not match it, or might not."""
     file, present = folder / ABOUT, about
     try:
         present = json.loads(read_plain(file, LARGEST_LIST))
@@ -341,7 +341,7 @@ def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> N
 
 
 class Sheet(NamedTuple):
-    """A caption, the clean image, uint8 (H, W, C), and of each corruption by name one for each severity."""
+    """A caption, the clean image, uint8 (H, W, C), and for each corruption's name an image per severity."""
 
     caption: str
     clean: Any
@@ -351,8 +351,8 @@ class Sheet(NamedTuple):
 def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run: Run) -> Sheet:
     """The first image of the data set under each corruption at each severity.
 
-    The first in the order of evaluation, corrupted with the same random numbers as there. Raises RbError if
-    the image is too small for a corruption.
+    It is the first image in the order of evaluation, corrupted with the random numbers of the evaluation.
+    Raises RbError if it is too small for a corruption.
     """
     data = data_of({}, run)
     dataset = data.load()
@@ -370,7 +370,7 @@ def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run:
 def draw(corruptions: Sequence[Any], severities: Sequence[int], file: Path, run: Run) -> str:
     """Draw the corrupted images of `corrupted_images` into a PNG; return a line about it.
 
-    Raises RbError also where the file cannot be written.
+    Raises RbError also if the file cannot be written.
     """
     from PIL import Image, ImageDraw
 

@@ -1,7 +1,7 @@
-"""Plans, and what is done to a record for each: the check before the work, the work, and what it gives.
+"""Plans, and how one is carried out on a record: the check before the work, the work, and its results.
 
-A plan is a function that asks for the results of evaluations and gives entries; it knows nothing of stores,
-workers or messages. The simplest asks for one evaluation.
+A plan is a function that asks for the results of evaluations and returns entries; it does not deal with
+stores, workers or messages. The simplest plan asks for one evaluation.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from rbtools.records import answers, dumps, results
 
 
 class Ask:
-    """What a plan asks with: `ask(evaluation)` gives its results, from the store or measured.
+    """The argument of a plan: `ask(evaluation)` returns the results of an evaluation, stored or measured.
 
-    A plan is called twice: `before` the work, when results are what is known of them (`expected_entries`),
-    and to do it. inputs: the record on the split that the run names. draws: of which a randomised model's
-    verdicts are means, else 0. along: results that the record gets unless it has others of their names; the
-    plan's own entries have to fit those of the record.
+    A plan is called twice: `before` the work, with results that are only known in part (`expected_entries`),
+    and to do it. inputs: the record on the split that the run names. draws: the number of draws over which
+    verdicts on a randomised model are averaged, otherwise 0. along: more results, which the record gets
+    unless it has others of the same names. The plan's own entries must fit those of the record.
     """
 
     def __init__(self, inputs: Inputs, *, before: bool) -> None:
@@ -56,7 +56,7 @@ class Ask:
         return found
 
     def each(self, evaluation: Evaluation, places: Sequence[Inputs]) -> list[Results]:
-        """The results on each of these images."""
+        """The results on the images of each of these inputs."""
         judged = randomness.judged(self.inputs, evaluation, tell=not self.before)
         if self.before:
             return [Results(expected_entries(inputs, judged), [], unknown) for inputs in places]
@@ -73,7 +73,7 @@ class PlanJob(SplitJob):
     """A job that adds the entries of some plans to a record, one plan after another."""
 
     def plans(self) -> Sequence[Plan]:
-        """Functions of an `Ask` that give entries."""
+        """The plans: functions that take an `Ask` and return entries."""
         raise NotImplementedError
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class PlanJob(SplitJob):
 def _with_plan(record: dict[str, Any], plan: Plan, run: Run) -> dict[str, Any]:
     """The record with the entries of a plan.
 
-    Raises RbError if the model or the data are not available, or the record has a result of that name
+    Raises RbError if the model or the data are not available, or if the record has a result of the same name
     with another protocol.
     """
     inputs = resolve_inputs(record, run)
@@ -122,7 +122,7 @@ class EvaluateJob(PlanJob):
 
 
 def evaluated(ask: Ask, evaluation: Evaluation) -> Entries:
-    """The plan of an evaluation alone."""
+    """The plan that asks for one evaluation."""
     among = ask.inputs.data.about.present
     if among and type(evaluation.specs[0]) is Clean and not ask.draws:
         evaluation = replace(evaluation, specs=(Clean(among=among), *evaluation.specs))
@@ -134,7 +134,7 @@ def evaluated(ask: Ask, evaluation: Evaluation) -> Entries:
 
 
 def _report_grid(inputs: Inputs, spec: Attacked) -> None:
-    """Print how much accuracy the grid of an attack gives back, where the store has the result without it."""
+    """Report how the grid of an attack changes its accuracy, if the store has the result without the grid."""
     real = replace(spec, method=replace(spec.method, grid="none"))
     value, of_real = (stored_value(inputs, one) for one in (spec, real))
     if value is not None and of_real is not None:
@@ -146,9 +146,9 @@ def _report_grid(inputs: Inputs, spec: Attacked) -> None:
 
 
 def _with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> dict[str, Any]:
-    """The record with the classes of the images that entries have answers for.
+    """The record with the classes of the images for which entries contain answers.
 
-    The store caches them, so that a result that it has needs no images.
+    The store caches the classes, so a stored result needs no images.
     """
     if not any(answers.FIELD in entry for entry in entries):
         return record
@@ -163,14 +163,14 @@ def _with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> d
 
 
 def add_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> dict[str, Any]:
-    """Add entries under their names, or under `--as NAME`. Raises RbError as `_check_entries` does."""
+    """Add entries under their names, or under `--as NAME`. Raises RbError for a conflict with old ones."""
     for entry in renamed(entries, run):
         record = results.add(record, entry, replace=run.replace)
     return record
 
 
 def _check_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> None:
-    """Raise RbError before the computation where `add_entries` would raise it afterwards."""
+    """Raise RbError before the computation if `add_entries` would raise it afterwards."""
     if (other := next(results.edited(record), None)) is not None:
         run.report.notify(
             f"warning: {other['metric']} of a record differs from its entry in evals."

@@ -35,9 +35,9 @@ from rbtools.trainer.augment import pixels
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LONGEST = 1 << 20  # the most bytes of a claim
+_LONGEST = 1 << 20  # maximum size of a claim in bytes
 _CHUNK = 256
-# A share of the largest logit: with a smaller margin the verdict may differ between two processors.
+# As a share of the largest logit: below this margin, the verdict may differ between two processors.
 _TIE = 1e-4
 _ORDERS = {"linf": math.inf, "l2": 2, "l1": 1}
 
@@ -48,14 +48,14 @@ class _Refuted(Exception):
 
 @dataclass(frozen=True)
 class EvidenceJob(JobFunction):
-    """The verdict, under `verify`, on the claims of a file of adversarial images, or of those of the record's
-    model in a folder.
+    """Adds to the record's `verify` the verdicts on the claims of a file of adversarial images, or of all
+    files of the record's model in a folder.
 
-    Every image has to be inside the ball and the box, and as many of them as the claim says have to be
-    misclassified by this checkpoint, in one forward pass; then the accuracy is at most `measured`, whatever
-    the attack was. A file that does not show what it claims is refused: `verdict` is differs, and `reason`
-    says why. file: of the record's weights, which `hints` describe where the record names none. Raises
-    RbError for a file that is none, and for a record whose model or data are missing.
+    Every image must lie inside the ball and the box, and this checkpoint must misclassify as many of them in
+    one forward pass as the claim states. Then the accuracy is at most `measured`, whatever the attack was. If
+    a file does not prove its claim, `verdict` is "differs" and `reason` gives the reason. file: the file of
+    the record's weights; `hints` describe it if the record names no checkpoint. Raises RbError for a file
+    that does not contain adversarial images, and for a record whose model or data are missing.
     """
 
     path: str
@@ -85,19 +85,19 @@ class EvidenceJob(JobFunction):
                 verdict = {"verdict": "differs", "claimed": claim.get("value"), "reason": str(other)}
             else:
                 if folder and saved.get("checkpoint") != inputs.checkpoint:
-                    continue  # of another model
+                    continue  # the file belongs to another model
                 verdict = _verdict(inputs, one, saved, claim)
-            if str(metric) not in entries or verdict["verdict"] == "match":  # others may be of fewer images
+            if str(metric) not in entries or verdict["verdict"] == "match":  # others may have fewer images
                 entries[str(metric)] = verdict
         if not entries:
             raise RbError(
-                f"{path} has no images of this model. Expected those of rb-attack --save-adv {path}."
+                f"{path} has no images of this model. Expected images that rb-attack --save-adv {path} saved."
             )
         return {**record, "verify": {**consistency.summary(record), "entries": entries}}
 
 
 def _with_stages(run: Run, saved: Mapping[str, Any]) -> Run:
-    """The run with the stages in front of the network that a file names. Raises RbError for unknown ones."""
+    """The run with the stages before the network that a file names. Raises RbError for an unknown stage."""
     if "defend" not in saved:
         return run
     chosen = stages.parse(str(saved["defend"]), allow_code=run.selection.allow_code)
@@ -105,7 +105,7 @@ def _with_stages(run: Run, saved: Mapping[str, Any]) -> Run:
 
 
 def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict on a file. saved: its own claim; claim: the record's entry, or the same."""
+    """The verdict on a file. saved: the claim in the file; claim: the record's entry, or else `saved`."""
     n, value = saved["n"], claim.get("value")
     fields = {"claimed": value if is_number(value) else None, "n": n}
     fields |= {"eps": saved["eps"], "norm": saved.get("norm")}
@@ -122,32 +122,32 @@ def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping
 
 
 def _compare(inputs: Inputs, saved: Mapping[str, Any], claim: Mapping[str, Any]) -> None:
-    """Raise _Refuted where a file's own claim is not the record's, or contradicts its metric's name."""
+    """Raise _Refuted if the claim in a file differs from the record's, or contradicts its metric's name."""
     name = saved.get("metric")
     if not isinstance(name, str) or (claim is saved and metric_name.parse(name).over != "eps"):
-        raise _Refuted(f"its metric is {name}, which is no accuracy under an attack at a distance")
+        raise _Refuted(f"its metric is {name}, which is not an accuracy under an attack at a distance")
     split = metric_name.parse(name).split
     if claim.get("split", split) != split:
-        raise _Refuted(f"{name} is of the {split} images by its name, and of {claim['split']} by the claim")
+        raise _Refuted(f"{name} is about {split} images by its name, but about {claim['split']} by the claim")
     facts = {fact: claim.get(fact) for fact in ("eps", "norm", "n", "value", "grid", "defend")}
     facts |= {"checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint, "split": split}
     for fact, expected in facts.items():
         there = saved.get(fact, "test" if fact == "split" else None)
         numeric = is_number(there) and is_number(expected)
         if not (math.isclose(there, expected) if numeric else there == expected):  # type: ignore[arg-type]
-            raise _Refuted(f"its {fact} is {there}, and that of the claim {expected}")
+            raise _Refuted(f"its {fact} is {there}, but the claim's is {expected}")
     if not is_number(claim.get("value")):
         raise _Refuted("the claim has no value")
     if str(saved.get("norm")) not in _ORDERS:
         raise _Refuted(f"its norm is {saved.get('norm')}")
-    said = ("attack", "eps", "norm", "steps", "n", "value")  # and no field that would explain a difference
+    said = ("attack", "eps", "norm", "steps", "n", "value")  # without fields that would explain a difference
     if says := consistency.contradicts_name(name, {fact: saved[fact] for fact in said if fact in saved}):
         raise _Refuted(says)
 
 
 def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, int]:
-    """How many images are misclassified, and how many are near a tie. Raises _Refuted for images that are not
-    those of the evaluation, outside the ball, or outside the box."""
+    """The number of misclassified images, and of images near a tie. Raises _Refuted if the images are not
+    those of the evaluation, or if one is outside the ball or the box."""
     dataset, n = inputs.data.load(), saved["n"]
     order = inputs.data.order(dataset.labels)[:n]
     if n > len(order):
@@ -172,8 +172,8 @@ def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, i
 
 
 def _check_distance(images: Tensor, clean: Tensor, saved: Mapping[str, Any]) -> None:
-    """Raise _Refuted for an image (n, C, H, W) that is outside the box or the ball around the clean one."""
-    if not bool(((images >= 0) & (images <= 1)).all()):  # NaN is neither
+    """Raise _Refuted if an image, of (n, C, H, W), is outside the box or the ball around its clean image."""
+    if not bool(((images >= 0) & (images <= 1)).all()):  # NaN fails both comparisons
         raise _Refuted("an image has pixels outside [0, 1]")
     difference = (images - clean).flatten(1).double()
     largest = float(torch.linalg.vector_norm(difference, _ORDERS[str(saved["norm"])], dim=1).max())
@@ -185,11 +185,11 @@ def _check_distance(images: Tensor, clean: Tensor, saved: Mapping[str, Any]) -> 
 
 
 def claim_of(path: str) -> dict[str, Any]:
-    """The claim of a file: at least `n` and `eps`, numbers above 0. Raises RbError for another file."""
+    """The claim in a file, with at least `n` and `eps`, numbers above 0. Raises RbError if there is none."""
     with _archive(path) as archive, archive.open("claim.npy") as member:
         head = npy.header(member)
         if head.dtype.kind != "U" or head.shape or head.dtype.itemsize > _LONGEST:
-            raise ValueError("its claim is no text")
+            raise ValueError("its claim is not a text")
         claim = orjson.loads(str(np.frombuffer(member.read(head.dtype.itemsize), head.dtype)[0]))
         if not isinstance(claim, dict) or not all(is_number(claim.get(name)) for name in ("n", "eps")):
             raise ValueError("its claim has no numbers n and eps")
@@ -201,7 +201,7 @@ def claim_of(path: str) -> dict[str, Any]:
 def _batches(
     path: str, saved: Mapping[str, Any], shape: tuple[int, ...]
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Images float32 (at most _CHUNK, C, H, W) on [0, 1], their labels and their places in the split."""
+    """Yields images float32 (at most _CHUNK, C, H, W) on [0, 1], their labels and places in the split."""
     n, whole = saved["n"], np.dtype("<i8")
     pixel = np.dtype("|u1" if saved.get("grid") == "8bit" else "<f4")
     arrays = {"images": (pixel, shape), "labels": (whole, ()), "ids": (whole, ())}
@@ -219,13 +219,13 @@ def _batches(
                 batch.append(torch.from_numpy(np.frombuffer(bytearray(data), dtype).reshape(numbers)))
             images, labels, ids = batch
             yield pixels(images), labels, ids
-        if any(member.read(1) for member in members.values()):  # at its end the checksum is compared
+        if any(member.read(1) for member in members.values()):  # reading to the end compares the checksum
             raise ValueError("an array goes on after its end")
 
 
 @contextlib.contextmanager
 def _archive(path: str) -> Iterator[zipfile.ZipFile]:
-    """An open file. Errors of reading it, in the block, are RbErrors."""
+    """Yields the open archive. Errors in reading it inside the block are raised as RbError."""
     try:
         with opened(path) as stream, zipfile.ZipFile(stream) as archive:
             yield archive

@@ -1,4 +1,4 @@
-"""A table of what models did on each image, a row for each image of each metric (`rb-convert per-image`)."""
+"""A table of the results on single images: a row for each image of each metric (`rb-convert per-image`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = {
 
 
 def frame(entries: Iterable[Record]) -> pandas.DataFrame:
-    """The rows of all entries, in the columns of KINDS. What is unknown is missing."""
+    """The rows of all entries, in the columns of KINDS. Unknown values are missing."""
     import pandas
 
     parts = [pandas.DataFrame(columns).astype(KINDS) for columns in entries]
@@ -33,15 +33,15 @@ def frame(entries: Iterable[Record]) -> pandas.DataFrame:
 
 
 def columns_of(record: Record, entry: Record, model: str) -> Record | None:
-    """The columns of an entry of a record of that name: arrays (N,), or one value. None without answers.
+    """The columns of an entry of the record `model`: arrays (N,) or single values. None without answers.
 
-    example: the place in the order of the evaluation. Raises RbError for damaged answers.
+    `example` is the place in the order of the evaluation. Raises RbError if the answers are damaged.
     """
     own = answers.of(entry)
     if own is None:
         return None
     classes = None
-    with contextlib.suppress(RbError):  # the record lacks them
+    with contextlib.suppress(RbError):  # if the record lacks the labels
         classes = answers.labels_of(record, own)
     checkpoint = record.get("checkpoint")
     return {

@@ -1,4 +1,4 @@
-"""Computation of measures: networks, batches, and the adversarial images that measures request."""
+"""Computation of measures: networks, batches, and the adversarial images that measures need."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class MeasureItem(NamedTuple):
 
     @property
     def batches(self) -> int:
-        """Number of batches that they are in."""
+        """Number of batches that these images are in."""
         return -(-self.n // self.size[1])
 
     @property
     def statistics(self) -> dict[str, str]:
-        """The BatchNorm statistics for the entry: None if the measure has no choice, or for running ones on
-        trained weights."""
+        """The BatchNorm statistics, as fields of the entry. Empty if the measure offers no choice, and for
+        running statistics on trained weights."""
         usual = self.measure.batchnorm is None or (self.on, self.batchnorm) == ("trained", "running")
         return {} if usual else {"batchnorm": self.batchnorm}
 
@@ -72,19 +72,19 @@ class MeasureItem(NamedTuple):
 
 
 def arch_of(record: dict[str, Any], data: Data) -> dict[str, Any]:
-    """The architecture as for a new training: without the fields that describe a weight file. Raises RbError
-    for a module in memory, which has none."""
+    """The architecture as for a new training run: without the fields that describe a weight file. Raises
+    RbError for a module in memory, which has no architecture."""
     if isinstance(record, InMemory):
         raise RbError(
-            "A measure of these is of an architecture that rb-arch describes, which a module in memory does"
-            " not have. Leave out params, macs, bound and those of fresh weights."
+            "One of these measures needs an architecture that rb-arch describes; a module in memory has none."
+            " Leave out params, macs, bound and the measures of fresh weights."
         )
     arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
     return spaces.describe(arch, data.about.classes, data.about.shape)
 
 
 class MeasureTile(NamedTuple):
-    """A unit of work: an item, by the key of its result, on consecutive examples of one batch."""
+    """A unit of work: an item, given by the key of its result, on consecutive examples of one batch."""
 
     key: str
     batch: int
@@ -92,7 +92,7 @@ class MeasureTile(NamedTuple):
 
 
 class TileResult(NamedTuple):
-    """The result of a tile, and its seconds."""
+    """The result of a tile, and its duration in seconds."""
 
     result: BatchResult
     seconds: float
@@ -100,15 +100,14 @@ class TileResult(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasureWork:
-    """Some measures of a record, by the keys of their results: what a process needs to measure tiles of
-    them."""
+    """Measures of a record, by the keys of their results, with all that a process needs to measure tiles."""
 
     inputs: resolve.Inputs
     items: Mapping[str, MeasureItem]
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Measuring]:
-        """The measures on this process's device."""
+        """The measures, ready on this process's device."""
         with device.taken(self.inputs.run, self.inputs.threads()) as place:
             yield Measuring(self, place)
 
@@ -119,10 +118,10 @@ class MeasureWork:
         return run.pool is not None or run.plan is not None or run.placement.shard[1] > 1
 
     def tiles(self) -> list[list[MeasureTile]]:
-        """The tiles of all items; those of the same images together, since they share attacks.
+        """The tiles of all items, grouped by images, since tiles of the same images share attacks.
 
-        A tile is a batch. Where processes share the work, batches of measures that are sums over images are
-        cut into chunks of `chunk` images, as a single process does.
+        A tile is a batch. If processes share the work, the batches of measures that are sums over images are
+        cut into chunks of `chunk` images; a single process uses the same chunks.
         """
         run = self.inputs.run
         chunk = run.settings.batch or CHUNK.get(resources.kind(run).type, CHUNK["cpu"])
@@ -139,9 +138,9 @@ class MeasureWork:
 
 
 def measured(work: MeasureWork) -> Iterator[tuple[str, list[Value], float]]:
-    """The key of each item, its values and its seconds; nothing where other shards finished first.
+    """Yields the key of each item, its values and its seconds; nothing if other shards finished first.
 
-    The workers of the run's engine measure, or this process.
+    The measuring is done by the workers of the run's engine, or by this process.
     """
     run = work.inputs.run
     store, groups = run.store, work.tiles()
@@ -178,7 +177,7 @@ def measured(work: MeasureWork) -> Iterator[tuple[str, list[Value], float]]:
 def _computed(
     work: MeasureWork, groups: Iterator[list[MeasureTile]]
 ) -> Iterator[tuple[list[MeasureTile], list[TileResult]]]:
-    """Tiles with their results, in this process or by the workers of the engine."""
+    """Yields tiles with their results, computed in this process or by the workers of the engine."""
     run, arch = work.inputs.run, work.inputs.record.get("arch")
     if run.pool is not None:
         sent = pickle.dumps(work)
@@ -191,7 +190,7 @@ def _computed(
 
 @dataclass(frozen=True)
 class MeasureCall(OpenedCall):
-    """The results of tiles of one batch, in a worker."""
+    """Compute the results of tiles of one batch, in a worker."""
 
     tiles: list[MeasureTile]
 
@@ -225,7 +224,7 @@ class Measuring:
         return TileResult(result, time.perf_counter() - start)
 
     def _measured(self, model: nn.Module, job: MeasureItem, attacked: AttackedBatch) -> BatchResult:
-        """A measure of one batch; each time memory runs out, with fewer images at once."""
+        """A measure of one batch. Each time memory runs out, it is tried again with fewer images at once."""
         while True:
             try:
                 result: BatchResult = job.measure(model, attacked.batch(job, self.chunk))
@@ -249,7 +248,7 @@ class Measuring:
                 torch.cuda.empty_cache()
 
     def _model(self, job: MeasureItem) -> tuple[nn.Module, bool]:
-        """The network in eval mode, its parameters frozen; and whether an image depends on its batch."""
+        """The network, frozen and in eval mode, and whether an image's result depends on its batch."""
         key, inputs = (job.on, job.batchnorm), self.work.inputs
         if key not in self.models:
             if job.on == "trained":
@@ -290,7 +289,7 @@ def _joined(measure: Measure, results: Mapping[MeasureTile, TileResult]) -> tupl
 
 
 def _stored(data: bytes | None) -> TileResult | None:
-    """A tile's result as it was stored; None for damaged data."""
+    """A tile's result from the store; None if the data are damaged."""
     try:
         result, seconds = json.loads(data or b"")
         return TileResult(dict(result), float(seconds))

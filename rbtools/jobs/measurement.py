@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
 
 VERSION = 1
-BY_GRADIENT = ("fgsm", "pgd")  # the attacks that perturb batches
+BY_GRADIENT = ("fgsm", "pgd")  # the attacks that can perturb batches
 
 
 @dataclass(frozen=True)
 class MeasureJob(SplitJob):
     """The measures to compute, and on which weights and images.
 
-    attacks: those that make perturbed batches, each with its eps; `eps`: for measures with their own eps.
-    `on`: "auto" takes the weights that a measure is defined on, "both" fresh weights and, if there is one,
-    the checkpoint. `splits`, `batches` and `batch_size` are the measure's own where None. `batchnorm`: the
-    statistics that BatchNorm takes, "batch", "image" or "running", in measures that support more than running
-    ones; None is the measure's own on fresh weights, and running ones on trained weights.
+    attacks: the attacks that perturb batches, each with its eps; `eps`: for measures with an eps of their
+    own. `on`: "auto" selects the weights that a measure is defined on, "both" fresh weights and the
+    checkpoint, if there is one. `splits`, `batches` and `batch_size`: None selects the measure's own.
+    `batchnorm`: the statistics that BatchNorm uses ("batch", "image" or "running") in measures that support
+    more than running ones; None selects the measure's own on fresh weights and "running" on trained ones.
     """
 
     measures: tuple[Any, ...]
@@ -64,7 +64,7 @@ class MeasureJob(SplitJob):
             return
         names = ", ".join(measure.name for measure in self.measures)
         raise UsageError(
-            f"--batchnorm {self.batchnorm} has no effect on {names}: defined with running statistics, or"
+            f"--batchnorm {self.batchnorm} has no effect on {names}, defined with running statistics or"
             " without any. Leave it out, or measure ntk, naswot, nasi, snip, grad_norm or jacobian."
         )
 
@@ -89,7 +89,7 @@ class MeasureJob(SplitJob):
             run.store.computed += 1
         entries: dict[str, dict[str, Any]] = {}
         for key, (job, _) in keyed.items():
-            for entry in computed[key]:  # entries that do not depend on the attack occur once for each
+            for entry in computed[key]:  # an entry that does not depend on the attack occurs once per attack
                 entries.setdefault(entry["metric"], _shown(entry, record, job, run))
         return add_entries(first.record_with_data(), list(entries.values()), run)
 
@@ -101,10 +101,10 @@ def perturbing(
     step_size: float | None,
     norm: str = "linf",
 ) -> tuple[Any, ...]:
-    """The attacks that perturb batches, each at every distance (in pixel units; shares of the image's norm
-    in the norm sphere, which PGD alone has).
+    """The attacks that perturb batches, each at every distance, which is in pixel units. For the norm
+    "sphere", which only PGD supports, it is a share of the image's norm.
 
-    A broken image stays in its batch: every image is perturbed for all steps. Raises UsageError.
+    A broken image stays in its batch: every image is perturbed in all steps. Raises UsageError.
     """
     attacks = []
     for name in names:
@@ -118,16 +118,16 @@ def perturbing(
                 " such as 0.1."
             )
         settings = {"steps": steps, "step_size": step_size, "iterate": "last"} if name == "pgd" else {}
-        # The adversary on the sphere leaves the box: it is for kernels and bounds, and judges no network.
+        # The adversary on the sphere leaves the box: it is meant for kernels and bounds, not for accuracies.
         attack: Any = OnSphere if norm == "sphere" else ATTACKS.load(name)
         attacks += [attack(eps=eps, **settings) for eps in distances]
     return tuple(attacks)
 
 
 def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], run: Run) -> None:
-    """Raise RbError before the computation where the record has a requested number, computed differently.
+    """Raise RbError before the computation if the record has a requested number, computed differently.
 
-    The names of a measure's numbers are known only afterwards, so that the record's own entries are compared.
+    A measure's numbers are known by name only afterwards, so each entry of the record is compared.
     """
     if run.replace or run.name_as is not None:
         return
@@ -144,7 +144,7 @@ def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], run: Run) -> Non
                 results.refuse(record, _shown(open_ | expected, record, job, run))
 
 
-_SAME = ("measure", "on", "split", "attack", "eps", "paper")  # the fields that a metric's name contains
+_SAME = ("measure", "on", "split", "attack", "eps", "paper")  # the fields that the name of a metric contains
 
 
 def _shown(entry: dict[str, Any], record: dict[str, Any], job: MeasureItem, run: Run) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _shown(entry: dict[str, Any], record: dict[str, Any], job: MeasureItem, run:
 
 
 def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[MeasureItem]:
-    """Every measure on each of its weights and splits under every attack. RbError without a checkpoint."""
+    """Every measure on each of its weights and splits under each attack. Raises RbError."""
     jobs = []
     for measure in request.measures:
         size = (request.batches or measure.size[0], request.batch_size or measure.size[1])
@@ -181,7 +181,7 @@ def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[Measure
 
 
 def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run: Run) -> tuple[str, ...]:
-    """The weights that are measured: "init", "trained" or both; of a module in memory, its own."""
+    """The weights that are measured: "init", "trained" or both; for a module in memory, its own."""
     if isinstance(record, InMemory):
         return ("trained",)
     if measure.weights == "none":
@@ -207,7 +207,7 @@ def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run:
 
 
 def _data(record: dict[str, Any], run: Run, split: str, on: str) -> Data:
-    """The split; of a training split only the images that the training did not hold out."""
+    """The split; for a training split, only the images that the training run did not hold out."""
     if on == "trained" and split == "train" and run.selection.indices is None:
         run = run.changed(indices=trained_on(record, run))
     data = data_of(record, run, split)
@@ -264,7 +264,7 @@ def _compute(
         computed[key] = [_entry(job, value, run) | cost for value in values]
         about = {"kind": "evaluation", "of": fields, **resolve.names(inputs.record, job.data)}
         run.store.keep_result(key, fields, computed[key], about)
-    for key in missing:  # another shard has joined them
+    for key in missing:  # another shard has computed them
         computed[key] = computed[key] or run.store.result(key)
 
 
@@ -278,7 +278,7 @@ def _entry(job: MeasureItem, value: Value, run: Run) -> dict[str, Any]:
 
 
 def _finite(value: object) -> Any:
-    """The value with None for numbers that are not finite, such as the trace of one layer."""
+    """The value, with None in place of numbers that are not finite, such as the trace of one layer."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -287,7 +287,7 @@ def _finite(value: object) -> Any:
 
 
 def _made(job: MeasureItem, value: str, clean: bool, run: Run) -> dict[str, Any]:
-    """The settings of the number of this name; `clean`: without the attack."""
+    """The settings of the number named `value`; `clean`: the number does not depend on the attack."""
     entry: dict[str, Any] = {"measure": job.measure.name, **job.measure.settings(value)}
     if job.measure.weights != "none":
         entry |= {"on": job.on, **job.statistics}
@@ -325,7 +325,7 @@ def _number(value: Value, job: MeasureItem) -> dict[str, Any]:
 def _around(job: MeasureItem, clean: bool) -> tuple[list[str], list[str]]:
     """The parts before and after a number's name in the name of its metric, such as `hessian.weight.lmax`.
 
-    Weights and split follow the measure's name if they are not its default ones.
+    Weights and split follow the measure's name if they differ from its defaults.
     """
     measure = job.measure
     usual = ("init" if measure.weights == "init" else "trained", measure.split)

@@ -1,9 +1,8 @@
-"""Everything about one checkpoint in the time there is: `rb-card`.
+"""`rb-card`: evaluate everything about one checkpoint in the available time.
 
 A card has parts (`card_parts`), each an evaluation of a tool. All parts look at 16 images, then at 32, 64 ...
-until the time is over, or all images are evaluated. The intervals hold for all looks together
-(`card_intervals`). Of two checkpoints the cards are made one after the other, and then compared image by
-image.
+until the time is over or all images are evaluated. The intervals hold for all looks together
+(`card_intervals`). For two checkpoints, two cards are made in turn and then compared image by image.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class TimeUp(BaseException):
 
 @dataclass(frozen=True)
 class CardRequest:
-    """The names of the parts, eps of the attacks on [0, 1], and the seconds, None for no limit."""
+    """The names of the parts, the eps of the attacks on [0, 1], and the time limit in seconds or None."""
 
     parts: tuple[str, ...]
     eps: float
@@ -64,8 +63,8 @@ class CardJob(SplitJob):
 
 
 def run_card(record: Record, request: CardRequest, run: Run) -> Record:
-    """The record with its card. Raises RbError if model or data are not available, and Unfinished with the
-    record as it stands where it is interrupted."""
+    """The record with its card. Raises RbError if model or data are not available, and Unfinished, with the
+    record so far, if it is interrupted."""
     with _with_store(run) as stored:
         return Card(record, request, stored).made()
 
@@ -79,8 +78,8 @@ def run_pair(records: tuple[Record, Record], request: CardRequest, run: Run) -> 
         one, other = (card.inputs.data for card in cards)
         if one.fingerprint != other.fingerprint or first.n != second.n:
             raise RbError(
-                f"The two models have other images: {one.name} and {other.name}. Compare them on one data set"
-                " (--dataset), with the same --n."
+                f"The two models have different images: {one.name} and {other.name}. Compare them on one data"
+                " set (--dataset), with the same --n."
             )
         made: list[Record] = []
         try:
@@ -97,7 +96,7 @@ def run_pair(records: tuple[Record, Record], request: CardRequest, run: Run) -> 
 
 @contextlib.contextmanager
 def _with_store(run: Run) -> Iterator[Run]:
-    """The run; without a store with one for the moment, since a look goes on from the one before."""
+    """Yields the run, with a temporary store if it has none: each look continues from the one before."""
     if run.store.folder is not None or run.plan is not None:
         yield run
         return
@@ -112,8 +111,8 @@ def _with_store(run: Run) -> Iterator[Run]:
 
 @dataclass
 class PartState:
-    """What is known of one part: the images of its last look, its seconds, why it cannot go on, the remarks
-    of its last look."""
+    """The state of one part: the number of images in its last look, its seconds, the reason why it cannot go
+    on, and the remarks of its last look."""
 
     part: CardPart
     n: int = 0
@@ -128,7 +127,7 @@ class Card:
     def __init__(self, record: Record, request: CardRequest, run: Run) -> None:
         self.record, self.request = record, request
         self.begin = time.monotonic()
-        self.bare = copy.copy(record)  # of a module in memory the record has its images, too
+        self.bare = copy.copy(record)  # a copy also keeps the images of a module in memory
         for name in _RESULTS:
             self.bare.pop(name, None)
         self.inputs = resolve_inputs(self.bare, run)
@@ -140,7 +139,7 @@ class Card:
         self.states = [PartState(known[name]) for name in request.parts]
         for state in self.states:
             if state.part.name == "gap" and isinstance(record, InMemory):
-                state.reason = "images in memory are of no split, so there are no training images."
+                state.reason = "images in memory belong to no split, so there are no training images."
         self.entries: dict[str, Entry] = {}
         self.about: Record = {}
 
@@ -150,13 +149,13 @@ class Card:
             raise TimeUp
 
     def left(self) -> float:
-        """The seconds that are left."""
+        """The seconds that are left; infinite without a limit."""
         spent = time.monotonic() - self.begin
         return math.inf if self.request.seconds is None else self.request.seconds - spent
 
     def made(self) -> Record:
-        """The record with the card, when all images are evaluated or the time is over. Raises Unfinished as
-        `run_card` does."""
+        """The record with the card, as soon as all images are evaluated or the time is over. Raises
+        Unfinished as `run_card` does."""
         torch.nn, special.ndtri  # noqa: B018  (imported here, so that the first look does not count it)
         self.begin = time.monotonic()
         looks = self.sizes
@@ -181,16 +180,16 @@ class Card:
         return self.result(ended)
 
     def measured(self, state: PartState, size: int) -> Record:
-        """The bare record with a part on so many images."""
+        """The bare record with the results of a part on `size` images."""
 
         def notify(text: str) -> None:
-            if _CLEAN not in text:  # every part says so of its own number of images
+            if _CLEAN not in text:  # every part reports it for its own number of images
                 state.remarks[text] = None
 
         return state.part.job(self.bare, self.run.changed(n=size, notify=notify))
 
     def look(self, state: PartState, size: int) -> None:
-        """Evaluate a part on so many images."""
+        """Evaluate a part on `size` images."""
         self._tell(state, size)
         state.remarks.clear()
         start = time.perf_counter()
@@ -209,7 +208,7 @@ class Card:
         self._tell(None, size)
 
     def _take(self, state: PartState, size: int, result: Record) -> None:
-        """Take the entries of a look, with intervals that hold for all looks together."""
+        """Add the entries of a look, with intervals that hold for all looks together."""
         result = union.with_entries(result, union.among(state.part.headlines))
         self.entries |= {entry["metric"]: entry for entry in LookIntervals(result, len(self.sizes)).entries()}
         self.about |= {key: value for key, value in result.items() if key not in _RESULTS}
@@ -218,7 +217,7 @@ class Card:
         state.n = size
 
     def _tell(self, running: PartState | None, size: int) -> None:
-        """Tell how the card stands, for the live table and --log."""
+        """Report the state of the card, for the live table and --log."""
         rows = [self._row(state) for state in self.states]
         name = None if running is None else running.part.name
         self.asked.report.event({"event": "card", "running": name, "n": size, "parts": rows})
@@ -245,8 +244,8 @@ class Card:
             if old and keep and results.difference(old, entry):
                 of_tool = old.get("tool") != self.run.tool
                 if of_tool or _images(old) > _images(entry):
-                    why = "is not the card's" if of_tool else "is of more images"
-                    report.notify(f"{metric} of the record {why}, and stays.")
+                    why = "another tool measured" if of_tool else "is of more images"
+                    report.notify(f"the record keeps its {metric}, which {why}.")
                     continue
             record = results.add(record, entry, replace=True)
         for state in self.states:
@@ -262,7 +261,7 @@ class Card:
         about = self._about(ended)
         former = self.record.get("card")
         if isinstance(former, dict) and isinstance(former.get("parts"), dict) and keep:
-            about["parts"] = {**former["parts"], **about["parts"]}  # those of a card of other parts stay
+            about["parts"] = {**former["parts"], **about["parts"]}  # a former card's other parts stay
         return {**record, "card": about}
 
     def _about(self, ended: str) -> dict[str, Any]:
@@ -292,7 +291,7 @@ def _images(entry: Mapping[str, Any]) -> int:
 
 
 def _differences(this: Card, other: Card, state: PartState) -> dict[str, Record]:
-    """The differences of two cards in the metrics of a part, this - other, on the same images."""
+    """Maps each metric of a part to the difference of two cards, this - other, on the same images."""
     rows = {}
     for metric in state.part.paired or state.part.headlines:
         if metric_name.parse(metric).is_ge:
@@ -307,8 +306,8 @@ def _differences(this: Card, other: Card, state: PartState) -> dict[str, Record]
 
 
 def _difference(this: Card, other: Card, state: PartState, metric: str) -> tuple[float, Interval, int] | None:
-    """The mean difference in one metric, its interval and the number of images that both cards have; None
-    where one has no value for each image."""
+    """The mean difference in one metric, its interval and the number of images that both cards have. None if
+    a card lacks values of single images."""
     one, two = (_values(card, state.part, metric) for card in (this, other))
     if one is None or two is None:
         return None
@@ -319,7 +318,7 @@ def _difference(this: Card, other: Card, state: PartState, metric: str) -> tuple
 
 
 def _values(card: Card, part: CardPart, metric: str) -> np.ndarray | None:
-    """The value of each image (n,), in [0, 1]: of random copies the share that is right."""
+    """The value of each image (n,), in [0, 1]; for random copies, the share of them that is correct."""
     entry = card.entries.get(metric, {})
     found = values_of(entry, card.entries)
     if found is not None or "gamma" not in entry:
@@ -334,14 +333,14 @@ def _values(card: Card, part: CardPart, metric: str) -> np.ndarray | None:
 
 
 def _row(difference: float, interval: Interval, n: int, *, lower: bool = False) -> Record:
-    """A difference with its interval, and which model is better; lower: the smaller value is."""
+    """A difference with its interval, and which model is better. lower: whether smaller values are better."""
     low, high = (float(end) for end in interval)
     better = None if low <= 0 <= high else "this" if (low > 0) != lower else "other"
     return {"difference": difference, "ci95": [low, high], "n": n, "better": better}
 
 
 def answer_lines(record: Record, names: tuple[str, str]) -> list[str]:
-    """Which model is better at what, a line for each part and metric. record: of the first model."""
+    """The comparison of two models, a line for each part and metric. record: that of the first model."""
     lines = []
     for part, rows in record["card"].get("against", {"parts": {}})["parts"].items():
         if not rows:

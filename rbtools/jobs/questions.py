@@ -1,4 +1,4 @@
-"""The question that an entry answers, and how it is asked again."""
+"""The question that an entry answers, and the job that asks it again."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Unsayable(Exception):
 
 
 def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
-    """The spec that has this entry, whose metric is without a split; None for an entry that is of no spec, or
-    lacks settings. lenient: missing settings are the defaults, as in published numbers. Raises RbError for a
-    setting that a method refuses."""
+    """The spec whose entry this is; its metric must be without a split. None if no spec has such an entry, or
+    if it lacks settings. lenient: missing settings take their defaults, as in published numbers. Raises
+    RbError for a setting that a method refuses."""
     refused: RbError | None = None
     for cls in SPECS:
         try:
@@ -78,9 +78,9 @@ def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A job whose results have the answer, and under which options of the run (`Run.changed`), with `defend`
-    as text. fixed: the job, where it does not depend on the run. metric: what that job calls the answer;
-    None: as the entry does.
+    """A job whose results contain the answer. under: the options of the run for it (`Run.changed`), with
+    `defend` as text. fixed: the job, if it does not depend on the run. metric: the name of the answer in the
+    results of that job; None if it is the entry's own name.
     """
 
     under: Mapping[str, Any]
@@ -89,23 +89,23 @@ class Question:
 
     @property
     def of_part(self) -> bool:
-        """Whether a random part of the images tells something."""
+        """Whether it can be asked about a random part of the images."""
         return False
 
     def joined(self, other: Any) -> Any:
-        """Both questions as one; None if one measurement does not answer both."""
+        """One question in place of both; None if one measurement does not answer both."""
         return None
 
     def name(self) -> str | None:
-        """The metric that a tool gives the answer; None if only the entry says it."""
+        """The metric under which the job returns the answer; None if it is the entry's own."""
         return None if self.metric is None else self.split_name(self.metric)
 
     def split_name(self, metric: str) -> str:
-        """The metric with the split of the question."""
+        """The name of the metric, with the question's split."""
         return metric_name.split_name(metric, self.under.get("split", "test"))
 
     def job(self, run: Run) -> JobFunction:
-        """The job. run: with the options of the question."""
+        """The job. run: the run that has the options of the question."""
         job: JobFunction = self.fixed
         return job
 
@@ -127,9 +127,9 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecQuestion(Question):
-    """Specs of one class on the images of one split, or their difference on training and test images.
+    """Specs of one class on one split, or their differences between training and test images.
 
-    n_train: the number of training images, of a difference.
+    n_train: the number of training images, for a difference.
     """
 
     specs: tuple[Any, ...]
@@ -147,11 +147,11 @@ class SpecQuestion(Question):
         return replace(self, specs=tuple(dict.fromkeys((*self.specs, *other.specs))))
 
     def name(self) -> str | None:
-        (spec, *more) = self.specs  # of a mean there are several
+        (spec, *more) = self.specs  # a mean has several specs
         return None if more or self.difference else self.split_name(spec.name())
 
     def job(self, run: Run) -> JobFunction:
-        """The evaluation of the specs with those that they need, and the means of corruptions."""
+        """Evaluates the specs and those that they need, and computes the means of corruptions."""
         specs = type(self.specs[0]).joined(self.specs)
         if isinstance(specs[0], Transferred):
             specs = [replace(spec, context=run.changed(defend=None)) for spec in specs]
@@ -169,8 +169,8 @@ class SpecQuestion(Question):
 class MeasureQuestion(Question):
     """Numbers of one measure on the same images and weights, under one attack.
 
-    about: what the entries agree in, of weights and batches; attack: that perturbed the images, empty for
-    numbers that do not depend on one: they come with those that do.
+    about: the settings of weights and batches, in which the entries agree. attack: the settings of the attack
+    on the images; empty for numbers that do not depend on an attack and are measured with others.
     """
 
     measure_name: str
@@ -202,7 +202,7 @@ class MeasureQuestion(Question):
         )
 
     def _options(self, cls: Any) -> dict[str, Any]:
-        """The measure's own options: what the entries state, and what the names of their numbers ask for."""
+        """The measure's own options: those in the entries, and those that the numbers' names require."""
         names = {public_name(field) for field in options_of(cls)} - {"eps"}
         stated = {
             name: entry[name]
@@ -215,7 +215,7 @@ class MeasureQuestion(Question):
 
 
 def joined(questions: Mapping[str, Question]) -> list[tuple[Any, list[str]]]:
-    """As few questions as answer all of these, each with the names of those that it answers."""
+    """Few questions that together answer all of these, each with the names of those that it replaces."""
     found: list[tuple[Any, list[str]]] = []
     for name, question in questions.items():
         for place, (other, names) in enumerate(found):
@@ -235,9 +235,9 @@ def question_of(
 ) -> Question:
     """The question that an entry answers.
 
-    beside: the record's entries by metric, which say how many images PR was given and what a checklist
-    compared. lenient: missing settings are the tools' defaults, as for published numbers. Raises Unsayable
-    where the entry does not determine its measurement.
+    beside: maps metrics to the record's entries; they contain the number of images for PR and the attacks of
+    a checklist. lenient: missing settings take the tools' defaults, as for published numbers. Raises
+    Unsayable if the entry does not determine its measurement.
     """
     name, beside = str(entry["metric"]), beside or {}
     parts = metric_name.parse(name)
@@ -260,7 +260,7 @@ def question_of(
     if len(counts) != 1 + difference or not all(n is None or (type(n) is int and n > 0) for n in counts):
         raise Unsayable(f"The record says only in part how this was measured: {name}.")
     if not parts.is_gap:
-        counts = counts[::-1]  # those of a generalisation error are of train and of test
+        counts = counts[::-1]  # a generalisation error lists train before test
     under = {**under, "n": counts[0]}
     if isinstance(entry.get("two_phase"), Mapping):
         return _two_phase(entry, specs[0], under)
@@ -270,16 +270,16 @@ def question_of(
 
 
 def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[Any, ...]:
-    """The specs of an entry, one but for means over corruptions."""
+    """The specs of an entry: one, or several for a mean over corruptions."""
     name = str(entry["metric"])
     bare = (parts.rest() if parts.is_ge or parts.is_gap else parts).build()
     entry = {**entry, "metric": metric_name.without_split(bare)}
     if bare.endswith("acc-among"):
-        return (Clean(),)  # which is measured with it
+        return (Clean(),)  # it is measured along with clean accuracy
     if "archive" in entry and not lenient:
         raise Unsayable("The corrupted images came from an archive.")
     if "reference" in entry and not lenient:
-        raise Unsayable("mCE is beside a reference, which the record does not have.")
+        raise Unsayable("mCE is relative to a reference, which the record does not have.")
     names, severities = entry.get("corruptions") or [entry.get("corruption")], entry.get("severities")
     if isinstance(severities, list) and isinstance(names, list):
         several = [{**entry, "corruption": one, "severity": s} for one in names for s in severities]
@@ -297,7 +297,7 @@ def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[
         return tuple(replace(spec, draws=0) if isinstance(spec, Accuracy) else spec for spec in specs)
     if "transfer" in parts.prefixes and "source" in entry:
         raise Unsayable(
-            "the record does not have the attacked model, which rb-attack transfer names with --from"
+            "the record does not contain the attacked model, which rb-attack transfer --from names"
         )
     known = _named(metric_name.parse(entry["metric"]))
     how = "says only in part how" if known else "does not say how"
@@ -305,7 +305,8 @@ def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[
 
 
 def _under(entry: Entry, *, searched: bool = True, difference: bool = False) -> dict[str, Any]:
-    """The options of the run that an entry names. searched: the precision counts; difference: of splits."""
+    """The options of the run that an entry names, without the precision if not `searched`, and without the
+    split for a `difference` of splits."""
     under: dict[str, Any] = {"seed": entry.get("seed"), "draws": entry.get("verdict_draws")}
     if not difference:
         under["split"] = entry.get("split")
@@ -320,15 +321,15 @@ def _under(entry: Entry, *, searched: bool = True, difference: bool = False) -> 
         whole = name in ("seed", "draws")
         if value is not None and not (type(value) is int and value >= 0 if whole else isinstance(value, str)):
             raise Unsayable(
-                f"the {name} of the entry is {value!r}, which is no {'number' if whole else 'text'}."
+                f"the {name} of the entry is {value!r}, which is not a {'number' if whole else 'text'}."
             )
     return {name: value for name, value in under.items() if value is not None}
 
 
 def _counts(entry: Entry, beside: Mapping[str, Entry]) -> list[Any] | None:
-    """The requested number of images, for a difference on train and test; None if they do not fit together.
+    """The requested number of images; two for a difference of splits. None if they do not fit together.
 
-    An entry of probabilistic robustness counts the correct images: the accuracy in the record has all.
+    An entry of probabilistic robustness counts only the correct images; that of clean accuracy counts all.
     """
     n = entry.get("n")
     counts = n if isinstance(n, list) else [n]
@@ -391,9 +392,9 @@ def _measured(entry: Entry) -> MeasureQuestion:
 
 
 def _named(name: metric_name.MetricName) -> dict[str, Any]:
-    """The settings that a metric's name says; empty for a name that says none."""
+    """The settings that the name of a metric contains; empty for a name without settings."""
     if name.over == "gamma" and name.stem != "pfail" and name.of in NOISES:
-        value = float(name.number) * 255  # the name has only six digits
+        value = float(name.number) * 255  # names round to six digits
         whole = len(name.number) > 6 and abs(value - round(value)) < 1e-3
         gamma = round(value) / 255 if whole else float(name.number)
         rate = {"rho": float(name.rho)} if name.rho else {}

@@ -1,6 +1,6 @@
-"""Randomised models of records: what was found of one, and the verdicts for it.
+"""Randomised models of records: how they are detected, and how verdicts on them are made.
 
-A user's model is run on the same images twice, once: the store keeps what was found.
+A user's model is run on the same images twice; the store keeps the finding, so this happens once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rbtools.models import RUNS_CODE
 from rbtools.records import dumps
 from rbtools.store import digest
 
-# The last record's inputs, and what was found: without a store its model would be run several times.
+# The last record's inputs and its finding: without a store, its model would be run several times.
 _last: list[tuple[Inputs, Randomness]] = []
 
 
 def found(inputs: Inputs) -> Randomness:
-    """What is random in the record's model. Networks that rb-train made of ours have nothing random.
+    """What is random in the record's model. Our networks trained by rb-train are not random.
 
-    Raises RbError for a model whose result for an image depends on other images.
+    Raises RbError for a model whose result for one image depends on the other images.
     """
     record = inputs.record
     own = "checkpoint_file" in record or record["arch"].get("space") in RUNS_CODE
@@ -52,7 +52,7 @@ def _found(inputs: Inputs) -> Randomness:
 
 
 def _looked(inputs: Inputs) -> Randomness:
-    """A look at the model, by a worker where there are some; the others get ready meanwhile."""
+    """Look at the model, in a worker if there are workers; meanwhile the other workers get ready."""
     run, arch = inputs.run, inputs.record.get("arch")
     look = LookCall(arch, inputs)
     if run.pool is None:
@@ -63,7 +63,7 @@ def _looked(inputs: Inputs) -> Randomness:
 
 
 def draws_of(inputs: Inputs) -> int:
-    """Of how many draws a verdict on the record's model is the mean; 0 where one pass decides.
+    """The number of draws over which a verdict on the record's model is averaged; 0 if one pass decides.
 
     Raises RbError as `found` does.
     """
@@ -72,20 +72,20 @@ def draws_of(inputs: Inputs) -> int:
 
 
 def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
-    """The evaluation, with verdicts that are means over draws where the model is randomised; tell: say so.
+    """The evaluation; if the model is randomised, its verdicts are means over draws. tell: report this.
 
-    Raises RbError for one that has no such verdict, and as `found` does.
+    Raises RbError for an evaluation that has no such verdict, and as `found` does.
     """
     draws = draws_of(inputs)
     changed = by_draws(evaluation, draws) if draws else evaluation
-    if tell and changed is not evaluation:  # of rb-pr each noisy copy has a pass of its own
+    if tell and changed is not evaluation:  # rb-pr stays: each noisy copy has its own pass
         arch, said = inputs.record["arch"], found(inputs).sentence(draws, eot_of(changed))
         inputs.run.report.notify(f"{arch.get('name') or arch.get('str')} {said}")
     return changed
 
 
 def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
-    """The record, with `randomised` where its model is."""
+    """The record, with the field `randomised` if its model is randomised."""
     return {**record, "randomised": True} if found(inputs).randomised else record
 
 
@@ -101,7 +101,7 @@ class ReadyCall(Call):
 
 @dataclass(frozen=True)
 class LookCall(Call):
-    """What passes of the first images find, as many as a batch has, or two where memory runs out."""
+    """Look at the model with passes over the first images: one batch, or two images if memory runs out."""
 
     arch: Any
     inputs: Inputs

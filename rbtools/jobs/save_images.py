@@ -1,8 +1,8 @@
-"""Adversarial images in files, for --save-adv: an .npz for each result, which `evidence` judges.
+"""Adversarial images in files, for --save-adv: one .npz file for each result, which `evidence` judges.
 
-A file holds `images` (n, C, H, W), float32 in [0, 1], or uint8 of an attack with --grid 8bit; `labels` and
-`ids` int64 (n,), places in the split, in the order of the evaluation; and `claim`, the result's entry with
-`checkpoint` and `data` as a text of JSON.
+A file contains `images` (n, C, H, W), float32 in [0, 1], or uint8 for an attack with --grid 8bit; `labels`
+and `ids` (places in the split), int64 (n,), in the order of the evaluation; and `claim`, the result's entry
+with `checkpoint` and `data`, as JSON text.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 class ImageFiles(NamedTuple):
-    """A folder, and the names of the files in it, without ending, by spec. png: whether a folder of that
-    name has the images as PNGs, too."""
+    """A folder, and a map from specs to the names of their files in it, without extension. png: whether the
+    images are also saved as PNGs, in a folder of that name."""
 
     folder: Path
     names: dict[Any, str]
@@ -48,10 +48,10 @@ class ImageFiles(NamedTuple):
 def files_to_save(
     path: str, keys: Mapping[Any, str], arch: Mapping[str, Any], png: bool
 ) -> ImageFiles | None:
-    """The files for the adversarial images of these specs, if they do not all exist.
+    """The files for the adversarial images of these specs; None if all of them exist.
 
-    keys: of the specs' results, which identify the contents. A name contains the model, the metric and the
-    key.
+    keys: maps specs to the keys of their results, which identify the contents. A name contains the model, the
+    metric and the key.
     """
     model = re.sub(r"[^\w.-]+", "-", str(arch.get("name", "model")))[:60]
     names = {spec: f"{model}-{spec.name()}-{key[:12]}" for spec, key in keys.items()}
@@ -65,13 +65,13 @@ def files_to_save(
 def saving(
     files: ImageFiles, labels: Tensor, shape: tuple[int, ...], claims: Mapping[Any, Mapping[str, Any]]
 ) -> Iterator[Add]:
-    """A function that takes the outcomes of consecutive examples; the files appear if the block succeeds.
+    """Yields a function that saves outcomes of consecutive examples. The files appear if the block succeeds.
 
-    labels: of all images of the split. shape: (n, C, H, W) of the images to come. claims: by spec, the
-    fields of the claim that are known before. Raises RbError if they cannot be written.
+    labels: those of all images of the split. shape: (n, C, H, W) of the images to be saved. claims: maps
+    specs to the fields of the claim that are known in advance. Raises RbError if the files cannot be written.
     """
     if files.png and shape[1] not in (1, 3):
-        raise RbError(f"A PNG holds images of 1 or 3 channels; these have {shape[1]}. Leave out --save-png.")
+        raise RbError(f"PNG needs images of 1 or 3 channels; these have {shape[1]}. Leave out --save-png.")
     with contextlib.ExitStack() as stack:
         results = {spec: _Saved(stack, files, spec, shape, claim) for spec, claim in claims.items()}
         yield lambda spec, ids, outcome: results[spec].add(spec, ids.cpu(), outcome)
@@ -80,8 +80,8 @@ def saving(
 
 
 class _Saved:
-    """The files of one result, while they are written. The images of a large data set need not fit in memory:
-    each batch is written as it comes."""
+    """The files of one result while they are written. Each batch is written as soon as it is computed, so the
+    images of a large data set need not fit in memory."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class _Saved:
                 Image.fromarray(grey).save(self.aside / f"{number}.png")
 
     def finish(self, labels: Tensor) -> None:
-        """Write the rest of the file, and name the folder of PNGs."""
+        """Write the rest of the file, and move the folder of PNGs to its name."""
         self.member.close()
         ids = torch.cat(self.ids)
         claim = {**self.claim, "n": len(ids), "value": self.survived / len(ids)}

@@ -1,10 +1,10 @@
 """An expensive attack on a sample of the images that cheap attacks do not break: `rb-attack aa --two-phase`.
 
-The screen, PGD (in L1 APGD) on the cross-entropy and then on the margin, runs on all images. The attack
-itself runs on the first N images that the screen leaves, in a random stratified order
-(`probabilistic.two_phase`). That order is one fixed list, so that a larger N, or a run after a crash,
-continues from the stored outcomes. A finished estimate is a result of its own in the store: to find it again
-takes neither images nor torch.
+The screen is PGD (APGD in L1), first on the cross-entropy and then on the margin; it runs on all images. The
+images that it does not break are put into a random stratified order (`probabilistic.two_phase`), and the
+attack itself runs on the first N of them. This order is one fixed list, so a larger N, or a run after a
+crash, continues from the stored outcomes. A finished estimate is a result of its own in the store; finding it
+again needs neither images nor torch.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from rbtools.inputs.resolve import Inputs
 
 _OF_SAMPLE = ("loss", "device", "precision", "prepared", "warnings")
-_BROKEN = -1.0  # stands for the margin of an image that the screen breaks
+_BROKEN = -1.0  # replaces the margin of an image that the screen breaks
 VERSION = 1  # version of the estimate from outcomes
 
 
 def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
     """The attacks of the screen: on the cross-entropy, then on the margin, in the norm of the attack.
 
-    They are PGD's; in L1, where the direction of a step matters more, those of l1-APGD.
+    These are PGD attacks or, in L1, where the direction of a step matters more, l1-APGD attacks.
     """
     if method.norm == "l1":
         return ATTACKS.build("apgd-ce", norm="l1", steps=steps), APGDMargin(norm="l1", steps=steps)
@@ -57,7 +57,7 @@ def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
 @dataclass(frozen=True, kw_only=True)
 class Screened(Spec):
     """The share of images that survive cheap attacks. A row (1,) is the smallest margin of the example under
-    the attacks that it survives, or -1."""
+    these attacks, or -1 if it is misclassified."""
 
     attacks: tuple[Any, ...]
 
@@ -83,8 +83,7 @@ class Screened(Spec):
         return {"n": n, "value": left / n}
 
     def rows(self, batch: Batch) -> Outcome:
-        """The rows of a batch, float32 (N, 1). Each attack gets the images that the one before does not
-        break."""
+        """The rows of a batch, float32 (N, 1). Each attack gets the images that are still correct."""
         still_correct, least = batch.clean, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
         totals = {"forward": 0.0, "backward": 0.0}
         for attack in self.attacks:
@@ -101,8 +100,8 @@ class Screened(Spec):
 class TwoPhaseJob(PlanJob):
     """The accuracy under the attack and its screen together, at each eps, estimated from a sample.
 
-    screen: its attacks. size: how many images the attack itself gets, None for all that the screen leaves.
-    goal: in place of a size, half the length of the interval at which the run stops.
+    screen: the attacks of the screen. size: the number of images for the attack itself; None for all that the
+    screen does not break. goal: instead of a size, the half-length of the interval at which the run stops.
     """
 
     method: Any
@@ -116,7 +115,9 @@ class TwoPhaseJob(PlanJob):
 
     def _estimates(self, ask: Ask) -> Entries:
         if randomness.found(ask.inputs).randomised:
-            raise RbError("--two-phase has no verdict by rates, and this model is randomised: leave it out.")
+            raise RbError(
+                "--two-phase cannot average verdicts over draws, and this model is randomised: leave it out."
+            )
         estimates = [_Estimate(ask, self, eps) for eps in self.eps]
         if ask.before:
             return [estimate.expected() for estimate in estimates]
@@ -125,13 +126,13 @@ class TwoPhaseJob(PlanJob):
 
 
 def _finer(inputs: Inputs, entry: Entry) -> Entry:
-    """The entry, or that of the record if it is of a larger sample."""
+    """The entry, or the record's entry if that is based on a larger sample."""
     old = results.last_entry(inputs.record, entry["metric"])
     sampled = results.at(old, ("two_phase", "sampled"))
     if inputs.run.replace or not isinstance(sampled, int) or sampled <= entry["two_phase"]["sampled"]:
         return entry
     inputs.run.report.notify(
-        f"{entry['metric']}: the record's estimate is of a larger sample, {sampled}, and stays."
+        f"{entry['metric']}: the record keeps its estimate, which is of a larger sample ({sampled})."
     )
     return dict(old)
 
@@ -147,9 +148,9 @@ class _Estimate:
         self.about = {"screen_steps": getattr(request.screen[0], "steps", None)}
 
     def expected(self) -> Entry:
-        """The entry as far as it is known before the work."""
+        """The fields of the entry that are known before the work."""
         (entry,) = stored_results.expected_entries(self.inputs, self.task)
-        # the key of the sample, which does not depend on the attack
+        # the seed of the sample, which an attack without random numbers needs, too
         drawn = seed_fields(self.inputs.run.settings.seed)
         return {**entry, **drawn, "screen": ",".join(attack.stem for attack in self.screen.attacks)}
 
@@ -174,11 +175,11 @@ class _Estimate:
         return entry
 
     def _note_sample(self) -> None:
-        """Let a dry run note the second phase, on as many images as the sample would have."""
+        """Let a dry run list the second phase, with as many images as the sample would have."""
         n, data = self.n, self.inputs.data
         size = min(self.request.size or n, n) if self.request.goal is None else two_phase.looks(n)[0]
         some = data.order(data.load().labels)[:n].tolist()
-        chosen = indices.of(some, in_order=True)  # the key is of no other evaluation
+        chosen = indices.of(some, in_order=True)  # its key belongs to no other evaluation
         with contextlib.suppress(Pending):
             stored_results.task_entries(self.inputs.on(data.split, indices=chosen, n=size), self.task)
 
@@ -221,7 +222,7 @@ class _Estimate:
         return self._estimated(parts, confidence, of_sample) | self._cost(screened, of_sample) | bits
 
     def _order(self, left: np.ndarray, margins: np.ndarray) -> tuple[indices.Indices, np.ndarray]:
-        """The survivors (S,), places of the evaluation, in the order of the sample; their strata (S,)."""
+        """The survivors (S,), as places in the split, in the order of the sample, and their strata (S,)."""
         data = self.inputs.data
         numbers = data.order(data.load().labels)[: self.n][torch.from_numpy(left)]
         keys = Draws(self.inputs.run.settings.seed, "two-phase", numbers).uniform((1,))[:, 0].double().numpy()
@@ -229,8 +230,8 @@ class _Estimate:
         return indices.of(numbers[torch.from_numpy(order)].tolist(), in_order=True), stratum
 
     def _answers(self, order: indices.Indices, stands: np.ndarray) -> Entry:
-        """A bit for each image: whether it survives both phases. Only where the attack ran on all survivors
-        of the screen, in this order, is it known which of them it breaks: stands (N,), 1 or 0.
+        """A bit for each image: whether it survives both phases. The attack must have run on all survivors of
+        the screen. stands (N,): for each survivor, in this order, 1 if it survives the attack and 0 if not.
         """
         data = self.inputs.data
         right = np.isin(data.order(data.load().labels)[: self.n].numpy(), np.array(order.numbers)[stands > 0])
@@ -240,7 +241,7 @@ class _Estimate:
     def _estimated(
         self, parts: Sequence[two_phase.Stratum], confidence: float, of_sample: Sequence[Entry]
     ) -> Entry:
-        """The value, its interval, and what it was estimated from."""
+        """The value, its interval, and the numbers from which it was estimated."""
         n, estimate = self.n, two_phase.estimate(parts, confidence)
         about: Entry = {
             "survivors": sum(part.size for part in parts),
@@ -262,7 +263,7 @@ class _Estimate:
         return {"value": estimate.robust / n, "ci95": list(interval), "two_phase": about}
 
     def _cost(self, screened: stored_results.Results, of_sample: Sequence[Entry]) -> Entry:
-        """Time, precision and warnings: of the attack on the sample, and the time of the screen."""
+        """Seconds and passes of both phases; precision and warnings of the attack on the sample."""
         entries = [*screened.entries, *of_sample]
         fields = {name: value for entry in entries for name, value in entry.items() if name in _OF_SAMPLE}
         passes = {

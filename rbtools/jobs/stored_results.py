@@ -1,9 +1,9 @@
 """The results of an `Evaluation` of a record: from the store or computed.
 
-Each `Spec` has a row for each example (whether it is still classified correctly; the number of its correct
-noisy copies). Rows are stored under a key that does not contain `n`, in one fixed order of the examples, so
-that more examples, another eps or an interrupted run continue from the stored rows. (The key of attacks that
-draw random numbers for the whole batch does contain `n`.)
+Each `Spec` has a row for each example, such as whether it is still classified correctly, or the number of its
+correct noisy copies. Rows are stored in one fixed order of the examples, under a key that does not contain
+`n`. A run with more examples or another eps, or after an interruption, therefore continues from the stored
+rows. (Only the key of attacks that draw random numbers for the whole batch contains `n`.)
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could no
 
 
 class Results(NamedTuple):
-    """The entries of an evaluation: those that were asked for, and those measured along. rows: of a spec, as
-    far as the store has them; `rows(spec, again=True)` computes those that it has lost. Before the work there
-    are none (`unknown`)."""
+    """The entries of an evaluation: the requested ones, and those measured along with them. rows: returns the
+    rows of a spec that the store has; `rows(spec, again=True)` computes those that it has lost. Before the
+    work there are no rows (`unknown`)."""
 
     entries: Entries
     along: Entries
@@ -54,12 +54,12 @@ class Results(NamedTuple):
 
 
 def unknown(spec: Spec, again: bool = False) -> NoReturn:
-    """The rows of a spec before the work."""
+    """The function `rows` before the work. Raises LookupError."""
     raise LookupError(f"{spec.name()} is not measured yet.")
 
 
 def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
-    """The entries of the evaluation as far as they are known before the computation: without results.
+    """The entries of the evaluation as they are known before the computation, without results.
 
     Fields that only the computation determines are results.LATER: the number of correct images, a loss that
     may replace another, whether the attack can run on the fast model.
@@ -107,20 +107,20 @@ def task_entries(inputs: Inputs, evaluation: Evaluation) -> Results:
 
 
 def stored_value(inputs: Inputs, spec: Spec) -> float | None:
-    """The value of a spec as far as the store has it."""
+    """The value of a spec, if the store has it."""
     entries = _Unit(inputs, (spec,)).stored()
     return None if entries is None else entries[0]["value"]
 
 
 def renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
-    """The entries under the name of `--as`, if there is one. Raises RbError if they are several."""
+    """The entries under the name of `--as`, if there is one. Raises RbError if there are several."""
     if run.name_as is None:
         return entries
     if len(entries) != 1:
         more = f" and {len(entries) - 4} others" if len(entries) > 4 else ""
         names = ", ".join(entry["metric"] for entry in entries[:4]) + more
         raise RbError(
-            f"--as names one result, but this run gives {len(entries)}: {names}. Ask for one of them alone."
+            f"--as names one result, but this run has {len(entries)}: {names}. Ask for one of them alone."
         )
     return [{**entries[0], "metric": run.name_as}]
 
@@ -131,14 +131,14 @@ def outcome_fields(inputs: Inputs, spec: Spec) -> dict[str, Any]:
 
 
 def inputs_fields(inputs: Inputs) -> dict[str, Any]:
-    """Those of these fields that name the model, the data and the version of the outcomes."""
+    """The fields of every outcome's key: the model, the data and the version of the outcomes."""
     return {"version": VERSION, **inputs.fields}
 
 
 def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
-    """The name of the list of examples, of which an evaluation takes the first n.
+    """The name of a list of examples; evaluations use its first n examples.
 
-    fields: with `data` and `split`, as `inputs_fields` and stored results have them; protocol: of an entry.
+    fields: must contain `data` and `split`, as `inputs_fields` and stored results do; protocol: an entry's.
     """
     chosen = {name: protocol[name] for name in ("indices", "class_map") if name in protocol}
     return digest({"data": fields["data"], "split": fields["split"], **chosen})[:16]
@@ -155,20 +155,20 @@ def _labelled(entry: Entry, inputs: Inputs) -> Entry:
 
 @dataclass(frozen=True, eq=False)
 class _Unit:
-    """Specs that read the same rows of some inputs: their keys in the store, and their entries."""
+    """Specs that use the same rows of some inputs, with their keys in the store and their entries."""
 
     inputs: Inputs
     specs: tuple[Any, ...]
 
     @property
     def spec(self) -> Spec:
-        """The one that is measured for all."""
+        """The spec that is measured for all of them."""
         first: Spec = self.specs[0]
         return first
 
     @property
     def checked(self) -> bool:
-        """Whether the entries have what a look at the model's outputs found."""
+        """Whether the entries contain the findings of a look at the model's outputs."""
         return isinstance(self.spec, Clean) and not self.spec.draws
 
     @property
@@ -186,7 +186,7 @@ class _Unit:
     @property
     def outcomes_fields(self) -> dict[str, Any]:
         """Everything that determines the rows."""
-        # n sets the size of the last batch, and such an attack draws for whole batches.
+        # n determines the size of the last batch, and such an attack draws numbers for whole batches.
         n = {"n": self.inputs.n} if self.spec.batch_dependent else {}
         fields = {**inputs_fields(self.inputs), **self.arithmetic, **self._seed, **n}
         return {"kind": "outcomes", **fields, "column": self.spec.column()}
@@ -206,7 +206,7 @@ class _Unit:
         return digest(self.entries_fields)
 
     def stored(self) -> Entries | None:
-        """The entries that the store has; a store of other people may contain anything under the key."""
+        """The entries in the store, checked, because a store may contain anything under the key."""
         kept = self.inputs.run.store.result(self.entries_key)
         if not isinstance(kept, list) or len(kept) != len(self.specs):
             return None
@@ -216,8 +216,8 @@ class _Unit:
         return kept if all(whole) else None
 
     def shown(self, entry: Entry) -> Entry:
-        """The entry with the key of its stored result in place of details that would fill the pipe: those of
-        100 classes have a quarter of a megabyte for each metric. Without a store they stay in the entry.
+        """The entry, with large details replaced by the key of the stored result. For 100 classes, details
+        take a quarter of a megabyte per metric, which would fill the pipe. Without a store they stay.
         """
         small = "detail" not in entry or len(dumps(entry["detail"])) <= LARGE_DETAIL
         small = small or self.inputs.run.store.folder is None
@@ -229,8 +229,8 @@ class _Unit:
 
     @property
     def common(self) -> Entry:
-        """The fields of the entries that describe their examples, the stages in front of the network and, if
-        the attack went through them, how their gradients were taken, and the random numbers."""
+        """The fields of the entries that describe their examples, the stages before the network (and their
+        gradients, if the attack went through them) and the random numbers."""
         stages, data = self.inputs.run.selection.defend, self.inputs.data
         entry: Entry = {"split": data.split, **data.protocol()}
         if stages is not None:
@@ -241,13 +241,13 @@ class _Unit:
         return entry | self._seed
 
     def claim(self) -> Entry:
-        """What a file of saved images claims, without the value and the number of images."""
+        """The claim of a file of saved images, without the value and the number of images."""
         entry = _labelled({**self.named(self.spec), **self.common}, self.inputs)
         (named,) = renamed([entry], self.inputs.run)
         return {**named, "checkpoint": self.inputs.checkpoint, "data": self.inputs.data.fingerprint}
 
     def keep(self, outcomes: Outcomes, checks: dict[str, Any] | None) -> Entries:
-        """The entries that are made of outcomes, which the store then has."""
+        """Make the entries from the outcomes, store them, and return them."""
         run, n = self.inputs.run, self.inputs.n
         totals, rows = outcomes.totals, outcomes.values(n)
         about: Entry = {**self.common, "seconds": round(totals.get("seconds", 0.0), 3)}
@@ -277,7 +277,7 @@ class _Unit:
         return entries
 
     def _answers(self, entry: Entry, spec: Spec, rows: np.ndarray) -> Entry:
-        """A bit for each image, where the value is a share of images and they are not too many."""
+        """A bit for each image, if the value is a share of images and there are not too many images."""
         n = entry.get("n")
         if not n or len(rows) > answers.MOST or not metric_name.is_share(entry["metric"]):
             return {}
@@ -293,8 +293,7 @@ def _compute(
     """Compute the entries that are None in `computed`, and store outcomes and entries. Returns the outcomes
     by their keys.
 
-    With `save` the perturbed images are needed too, and everything is computed again. Raises Pending in a dry
-    run.
+    With `save`, all is computed again, because the perturbed images are needed. Raises Pending in a dry run.
     """
     run = inputs.run
     missing = [unit for unit, entries in zip(units, computed, strict=True) if entries is None]
@@ -309,7 +308,7 @@ def _compute(
     if any(len(stored) < inputs.n for stored in outcomes):
         checks = _measure(inputs, title, missing, outcomes, save)
     elif any(unit.checked for unit in missing) and "checkpoint_file" in inputs.record:
-        # An earlier run of more images left the outcomes. The file may be gone since.
+        # An earlier run with more images left the outcomes. The file may be missing by now.
         with contextlib.suppress(RbError):
             checks = _measure(inputs, title, missing, outcomes, save)
     for unit, stored in zip(missing, outcomes, strict=True):
@@ -320,7 +319,7 @@ def _compute(
 def _measure(
     inputs: Inputs, title: str, units: Sequence[_Unit], outcomes: list[Outcomes], save: ImageFiles | None
 ) -> dict[str, Any] | None:
-    """Complete the outcomes; return the checks of the model where entries have them."""
+    """Complete the outcomes; return the checks of the model if entries contain them."""
     # A missing file is reported before torch is imported.
     resolve.checkpoint_of(inputs.record, inputs.run)
     specs, checked = [unit.spec for unit in units], any(unit.checked for unit in units)

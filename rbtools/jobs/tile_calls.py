@@ -1,6 +1,6 @@
 """The tiles of a record's evaluation: measured in this process, or sent to the workers of the run's engine.
 
-Workers get the resolved inputs: options that are resolved again could mean other images there.
+Workers get the resolved inputs, because the same options might select other images there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RecordEvaluation:
-    """Specs on a record's model: what a process needs to measure tiles of them."""
+    """Specs on a record's model, with all that a process needs to measure their tiles."""
 
     inputs: Inputs
     title: str
@@ -38,7 +38,7 @@ class RecordEvaluation:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Evaluator]:
-        """The network on this process's device."""
+        """Yields the evaluator, with the network on this process's device."""
         from rbtools.evaluation.randomised import controlled
 
         inputs, run = self.inputs, self.inputs.run
@@ -57,7 +57,7 @@ class RecordEvaluation:
             )
 
     def checks(self, evaluator: Evaluator) -> dict[str, Any] | None:
-        """What looks wrong of the model on its first images; None for one that rb-train trained."""
+        """What looks wrong with the model on its first images; None for a model that rb-train trained."""
         inputs = self.inputs
         with inputs.run.report.clock.stage("look"):
             return model_checks.check_outputs(
@@ -74,7 +74,7 @@ def measure(
 ) -> dict[str, Any] | None:
     """Complete the outcomes; return the checks of the model if they are asked for.
 
-    saving: the context of a function that takes images, which are all measured anew, in this process.
+    saving: opens the context of a function that saves images; this process then measures all of them again.
     """
     inputs, run = evaluation.inputs, evaluation.inputs.run
     if run.pool is not None and saving is None:
@@ -90,7 +90,7 @@ def measure(
 
 
 def by_workers(run: Run, units: Iterable[T], call: Callable[[T], Call]) -> Iterator[tuple[T, Any]]:
-    """Each unit of work and the result of its call, as the workers of the engine finish them."""
+    """Yields each unit of work and the result of its call, in the order in which the workers finish."""
     taken: list[T] = []
 
     def calls() -> Iterator[Call]:
@@ -105,7 +105,7 @@ def by_workers(run: Run, units: Iterable[T], call: Callable[[T], Call]) -> Itera
 def _measured_by_workers(
     evaluation: RecordEvaluation, outcomes: list[Outcomes], checked: bool
 ) -> dict[str, Any] | None:
-    """As `measure`, by the workers of the engine."""
+    """Does the work of `measure` with the workers of the engine."""
     inputs, specs = evaluation.inputs, evaluation.specs
     # Resolved here, as for the keys: another machine might choose another precision.
     run = inputs.run.changed(precision=precision.resolve(inputs.run))
@@ -146,21 +146,21 @@ def _measured_by_workers(
 
 @dataclass(frozen=True)
 class OpenedCall(Call):
-    """A call that needs work with `inputs`, pickled, and what `opened` makes of it: that stays loaded for the
-    next call."""
+    """A call on some work, which is sent pickled and has `inputs` and `opened`. What `opened` yields stays
+    loaded for the next call."""
 
     arch: Any
     sent: bytes
 
     @contextlib.contextmanager
     def opened(self, run: Run) -> Iterator[tuple[Any, Any]]:
-        """The work in this process, and what it opened."""
+        """Yields the work, and what its `opened` yields in this process."""
         global _open
         work = pickle.loads(self.sent)  # trusted: the driver of this run pickled it
         there = replace(work.inputs.run, placement=run.placement, report=run.report)
         work = replace(work, inputs=replace(work.inputs, run=there))
         if _open is None or _open[0] != self.sent:
-            _open = None  # its memory is free before the next network is loaded
+            _open = None  # free its memory before the next network is loaded
             with work.opened() as loaded:
                 _open = self.sent, loaded
         with device.taken(run, work.inputs.threads()):
@@ -168,7 +168,7 @@ class OpenedCall(Call):
             yield work, _open[1]
 
 
-_open: tuple[bytes, Any] | None = None  # what a worker measured last
+_open: tuple[bytes, Any] | None = None  # the work that a worker opened last
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,8 @@ class CheckCall(OpenedCall):
 
 @dataclass(frozen=True)
 class TileCall(OpenedCall):
-    """Measure a tile. size: of the tiles, which follows from the kind of device; keys: of its parts, which
-    another shard may have stored since.
+    """Measure a tile. size: the size of tiles, which depends on the kind of device. keys: the keys of the
+    tile's parts, which another shard may have stored in the meantime.
     """
 
     tile: Tile

@@ -22,14 +22,14 @@ from rbtools.trainer.validation import trained_on
 
 @dataclass(frozen=True)
 class GapJob(PlanJob):
-    """The gap of each evaluation: `ge.NAME` = train - test for every number of it.
+    """The gap of each evaluation: `ge.NAME` = train - test for each of its numbers.
 
-    Both sides are added too (`NAME` and `train.NAME`); training images are not augmented. The interval of a
+    Both sides are added, too (`NAME` and `train.NAME`). Training images are not augmented. The interval of a
     difference of accuracies is Newcombe's; other intervals are combined by square-and-add. Gaps of losses and
-    errors are `test_minus_train.NAME`. n_train: the number of training images, in place of `n`. Images that
-    the training held out (`--val`) are not training images: entries identify the others by the hash of their
-    numbers (`indices`). `--indices` selects the same numbers of either split. Raises RbError if the data set
-    has only one split.
+    errors are called `test_minus_train.NAME`. n_train: the number of training images, in place of `n`. Images
+    that the training run held out (`--val`) are not training images; entries identify the remaining ones by
+    the hash of their numbers (`indices`). `--indices` selects the same numbers in both splits. Raises RbError
+    if the data set has only one split.
     """
 
     evaluations: tuple[Evaluation, ...]
@@ -55,7 +55,7 @@ class GapJob(PlanJob):
 
 
 def _images(test: Inputs) -> indices.Indices | None:
-    """The selected training images, None for all. Raises RbError if none is left."""
+    """The selected training images; None for all. Raises RbError if no image is left."""
     chosen, every = test.run.selection.indices, test.run.changed(indices=None)
     trained = trained_on(test.record, every)
     if chosen is None:
@@ -66,7 +66,7 @@ def _images(test: Inputs) -> indices.Indices | None:
     used = set(trained.numbers)
     left = [number for number in asked.numbers if number in used]
     if not left:
-        raise RbError(f"The training held out all images of --n {chosen}. Name others, or more.")
+        raise RbError(f"The training run held out all images of --n {chosen}. Name others, or more.")
     return indices.of(left)
 
 
@@ -83,7 +83,7 @@ def _both_splits() -> Iterator[None]:
 
 
 def _gap(train: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
-    """The entry of train - test; without a value, but with the reason, if a side has none."""
+    """The entry of train - test. If a side has no value, the entry contains the reason instead."""
     turned = (
         metric_name.parse(test["metric"]).words[0] in robust_loss.PARTS
     )  # test - train: both grow with overfitting

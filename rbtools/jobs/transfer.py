@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-# the fields that loading a model needs besides the checkpoint
+# the fields that are needed to load a model, besides the checkpoint
 DESCRIBES = ("arch", "dataset", "checkpoint_file")
-ENSEMBLE = "ensemble"  # stands beside the sources' checkpoints in broken_by_source
-_COUNT = "broken_by_source."  # and the number of the attacked model: a sum over the images
+ENSEMBLE = "ensemble"  # a key of broken_by_source, beside the sources' checkpoints
+_COUNT = "broken_by_source."  # followed by the number of the attacked model: a sum over images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +36,12 @@ class Transferred(Attacked):
     """Accuracy under an attack that runs on other checkpoints' models.
 
     Every example that the evaluated model classifies correctly is attacked on the source. With several
-    sources it is attacked on the ensemble, whose logits are the mean of theirs (Liu et al. 2017,
+    sources, it is attacked first on their ensemble, which averages their logits (Liu et al. 2017,
     arXiv:1611.02770), then on each source alone in the order of the checkpoints' names, until the evaluated
-    model misclassifies it: it survives if it survives all of these attacks.
+    model misclassifies it. An example survives if it survives all of these attacks.
 
-    sources: their names, in alphabetical order; models: what describes them, in the same order. records: the
-    sources' records, as JSON, and context, the run that they are loaded in: to measure.
+    sources: names of the checkpoints, in alphabetical order; models: their descriptions, in this order. Only
+    needed to measure: records, those of the sources as JSON; context, the run that loads them.
     """
 
     sources: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Transferred(Attacked):
 
     @property
     def searches(self) -> bool:
-        """The attack runs on the sources in float32; the fast model would have nothing to do."""
+        """False, because the attack runs on the sources in float32; a fast model would not be used."""
         return False
 
     def name(self) -> str:
@@ -77,7 +77,7 @@ class Transferred(Attacked):
         return [spec.rows(batch) for spec in specs]
 
     def rows(self, batch: Batch) -> Outcome:
-        """Attack on the ensemble and on each source the examples that are left."""
+        """Attack the remaining examples on the ensemble, then on each source."""
         assert self.context is not None
         models: list[Any] = _loaded(self.records, self.context, batch)
         several = len(models) > 1
@@ -89,7 +89,7 @@ class Transferred(Attacked):
             if several:
                 before = int(left.sum())
                 sums[f"{_COUNT}{number}"] = before - int(result.survived.sum())
-                if number == 0:  # a pass through the ensemble is one through each source
+                if number == 0:  # a pass through the ensemble passes through each source
                     searches = max(sums["forward"] - len(batch.ids) - before, 0)  # 0 without a search
                     sums["forward"] += (len(models) - 1) * searches
                     sums["backward"] *= len(models)
@@ -101,7 +101,7 @@ class Transferred(Attacked):
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        """None also where the entry does not describe the attacked models."""
+        """The spec of an entry. None also if the entry does not describe the attacked models."""
         sources, models = (_listed(entry.get(name)) for name in ("source", "source_model"))
         if len(models) != len(sources) or not all(isinstance(model, Mapping) for model in models):
             return None
@@ -117,8 +117,7 @@ class Transferred(Attacked):
 
 
 def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run: Run) -> Evaluation:
-    """Accuracy on the adversarial examples of the models of these records (JSON), at each eps, and clean
-    accuracy."""
+    """Clean accuracy, and accuracy at each eps on adversarial examples of the models of `records` (JSON)."""
     names, models = zip(*_by_name(records, run), strict=True)
     described = tuple({key: model[key] for key in DESCRIBES if key in model} for model in models)
     given: dict[str, Any] = {"sources": names, "models": described, "records": records, "context": run}
@@ -127,7 +126,7 @@ def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run
 
 
 def _one_or_all(items: Sequence[Any]) -> Any:
-    """A field of an entry or a key: a single source is no list, as before there were several."""
+    """A field of an entry or a key. A single source is not a list, as in versions that allowed only one."""
     return items[0] if len(items) == 1 else list(items)
 
 
@@ -137,7 +136,7 @@ def _listed(value: object) -> list[Any]:
 
 
 def _by_name(sources: Sequence[str], run: Run) -> list[tuple[str, dict[str, Any]]]:
-    """The name of each source's checkpoint and its record, sorted: their given order decides nothing."""
+    """The name of each source's checkpoint and its record, sorted: the given order does not matter."""
     records = map(orjson.loads, sources)
     return sorted(((resolve.checkpoint_name(one, run), one) for one in records), key=lambda pair: pair[0])
 
@@ -154,7 +153,7 @@ _last: list[tuple[Any, list[nn.Module]]] = []
 def _loaded(sources: Sequence[str], run: Run, batch: Batch) -> list[nn.Module]:
     """The sources' models in eval mode, their parameters frozen, in the order of their checkpoints' names.
 
-    Raises RbError for one that cannot be loaded, or has other images or classes than the evaluated model.
+    Raises RbError if one cannot be loaded, or if its images or classes differ from the evaluated model's.
     """
     from rbtools.evaluation.randomised import controlled, randomness_of
 
@@ -187,17 +186,17 @@ def _loaded(sources: Sequence[str], run: Run, batch: Batch) -> list[nn.Module]:
 
 
 def _check_fits(model: nn.Module, image: Tensor, classes: int) -> None:
-    """Raise RbError for a model that does not take such an image (1, C, H, W), or has other classes."""
+    """Raise RbError if the model cannot process `image` (1, C, H, W), or has other classes."""
     try:
         with torch.no_grad():
             found = model(image).shape[1]
     except RuntimeError as error:
         shape = "x".join(map(str, image.shape[1:]))
         raise RbError(
-            f"It does not take images of {shape}, which the evaluated model takes: {error}"
+            f"It does not take images of shape {shape}, as the evaluated model does: {error}"
         ) from None
     if found != classes:
         raise RbError(
-            f"It has {found} classes, and the evaluated model has {classes}. Expected a model of the same"
+            f"It has {found} classes, and the evaluated model has {classes}. Expected a model with the same"
             " classes."
         )

@@ -25,7 +25,7 @@ from rbtools.store import Store
 Record = dict[str, Any]
 Entry = Mapping[str, Any]
 FIELD = "verify"
-_APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields of results
+_APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields that contain results
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class ConsistencyJob(JobFunction):
 class VerifyJob(JobFunction):
     """Measure a record's entries again.
 
-    n: on so many random images of each. sample: only so many random entries. file: with these weights, whose
-    hash must be the record's where it names a checkpoint; hints describe the file where it names none.
+    n: number of random images for each entry. sample: number of random entries to measure. file: the file of
+    the weights; its hash must match the record's checkpoint. If there is none, hints describe the file.
     """
 
     n: int | None
@@ -65,7 +65,7 @@ class VerifyJob(JobFunction):
         return {**record, FIELD: {**consistency.summary(record), "entries": verdicts}}
 
     def _given(self, record: Record, run: Run) -> tuple[Record, tuple[str, str] | None]:
-        """The record with a file of its weights; if there is none, why, and the verdict then."""
+        """The record, with the file of its weights. Without such a file, also the reason and the verdict."""
         try:
             if self.file is not None:
                 return with_file(record, self.file, run, self.hints), None
@@ -86,7 +86,7 @@ class VerifyJob(JobFunction):
         return [entries[place] for place in places]
 
     def draws(self, record: Record, purpose: str) -> random.Random:
-        """Random choices that depend on the seed and the record alone."""
+        """A generator of random choices that depend only on the seed, the record and the purpose."""
         text = f"{self.seed} {purpose} {record.get('checkpoint')} {record.get('arch')}"
         return random.Random(hashlib.sha256(text.encode()).digest())
 
@@ -96,14 +96,14 @@ def _unmeasured(entry: Entry, reason: str, verdict: str = remeasured.UNKNOWN) ->
 
 
 def _without_network(record: Record, entry: Entry, has_file: bool) -> Record | None:
-    """The verdict on an entry that takes no measurement; None for one that does."""
+    """The verdict on an entry that needs no measurement; None if it needs one."""
     if isinstance(entry.get("expression"), str):
         return _expression(record, entry)
     if entry["metric"] == "score":
         return _score(record, entry)
     reason = None
     if remeasured.is_duration(entry["metric"]):
-        reason = "a duration is not the same twice"
+        reason = "durations differ from run to run"
     elif "records" in entry:
         reason = "a mean over records, whose members are not in this record"
     elif entry.get("value") is None and consistency.is_published(entry):
@@ -114,15 +114,15 @@ def _without_network(record: Record, entry: Entry, has_file: bool) -> Record | N
 
 
 def _of_architecture(entry: Entry) -> bool:
-    """Whether it is a measure of fresh weights, or of no weights."""
+    """Whether the entry is a measure of fresh weights, or of an architecture without weights."""
     return "measure" in entry and entry.get("on", "init") == "init"
 
 
 def _score(record: Record, entry: Entry) -> Record:
-    """The verdict on a composite score: from the record's metrics and the ranges that they were scaled by."""
+    """The verdict on a composite score, computed again from the record's metrics and the terms' ranges."""
     terms, ranges = entry.get("terms"), entry.get("ranges")
     if not isinstance(terms, list) or not isinstance(ranges, Mapping):
-        return _unmeasured(entry, "the entry lacks the ranges of its terms, by which a score is scaled")
+        return _unmeasured(entry, "the entry lacks the ranges of its terms, which are needed for scaling")
     try:
         of_score = [Term(term["metric"], term["weight"], term["higher"]) for term in terms]
         metrics = record.get("metrics") or {}
@@ -155,7 +155,7 @@ def _expression(record: Record, entry: Entry) -> Record:
 
 
 class _Measurement:
-    """The measurement of a record's entries. `came`: the record before it was given a file."""
+    """The measurement of a record's entries. `came`: the record as it was read, without a file of weights."""
 
     def __init__(
         self, record: Record, entries: Sequence[Entry], job: VerifyJob, came: Record, run: Run
@@ -164,13 +164,13 @@ class _Measurement:
         self.claims = {entry["metric"]: entry for entry in entries}
         self.assumed = [] if "checkpoint" in came else [f"checkpoint {job.file}"]
         self.bare = {name: value for name, value in record.items() if name not in _APART}
-        store = Store(run.store.folder, force=True)  # it gives checkpoints, and no results
+        store = Store(run.store.folder, force=True)  # provides checkpoints, but no results
         alone = {"n": None, "split": "test", "seed": 0, "shard": (1, 1)}
         self.run = run.changed(store=store, **alone, notify=discard, warn=discard)
         self.asked: dict[str, Question] = {}
-        # By the metric of the claim: what was measured, and the claim's images where they are a random part.
+        # By the metric of the claim: the measured entry and, for a random part, the number of all images.
         self.measured: dict[str, tuple[Entry, int | None]] = {}
-        self.along: dict[str, Entry] = {}  # what was measured with other claims
+        self.along: dict[str, Entry] = {}  # entries that were measured with other claims
         self.failed: dict[str, str] = {}
 
     def verdicts(self) -> dict[str, Record]:
@@ -194,7 +194,7 @@ class _Measurement:
         }
 
     def _measure(self, question: Question, metrics: Sequence[str]) -> bool:
-        """Measure what a question asks for, which answers claims of these metrics; whether that succeeds."""
+        """Measure the answer to a question about claims of these metrics. Returns whether it succeeded."""
         try:
             chosen, images = self._part(question)
             if images is not None:
@@ -207,7 +207,7 @@ class _Measurement:
             return False
         found = {entry["metric"]: entry for entry in result.get("evals") or ()}
         for metric in metrics:
-            self.failed.pop(metric, None)  # of several questions as one
+            self.failed.pop(metric, None)  # a joined question had failed
             name = self.asked[metric].name() or metric
             if name in found:
                 self.measured[metric] = found[name], images
@@ -215,7 +215,7 @@ class _Measurement:
         return True
 
     def _part(self, question: Question) -> tuple[Any, int | None]:
-        """The random part of the question's images, and how many it has; None for all of them."""
+        """A random part of the question's images, and the number of all its images; None for all images."""
         wanted = self.job.n
         if wanted is None or not question.of_part:
             return None, None
@@ -230,9 +230,9 @@ class _Measurement:
         measured, images = self.measured.get(metric) or (self.along.get(metric), None)
         if measured is None:
             return _unmeasured(claim, self.failed.get(metric, "no tool measures a metric of that name"))
-        published = consistency.is_published(claim)  # it names only some of its settings
+        published = consistency.is_published(claim)  # such a claim names only some of its settings
         if not published and images is None and claim.get("indices") != measured.get("indices"):
-            reason = "it is of chosen images (--indices), of which the record has only a hash"
+            reason = "it is about chosen images (--indices), of which the record has only a hash"
             return _unmeasured(claim, reason)
         words = (
             published_difference.difference(measured, claim)
@@ -249,7 +249,7 @@ class _Measurement:
 
 
 def _comes_along(entry: Entry, entries: Mapping[str, Entry]) -> bool:
-    """Whether it is measured with a difference, which knows its images."""
+    """Whether the entry is measured along with a difference, which determines its images."""
     name, unsplit = entry["metric"], metric_name.without_split(entry["metric"])
     if unsplit == "acc" and "indices" in entry:
         return any(metric_name.parse(one).is_ge or metric_name.parse(one).is_gap for one in entries)

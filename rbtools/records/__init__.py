@@ -1,6 +1,6 @@
 """Records: one model under study, one JSON object on one line.
 
-`read` and `write` are the public way in and out; `parse` and `dumps` work on single lines.
+`read` and `write` are the public functions for files; `parse` and `dumps` handle single lines.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a model did on each image: a bit an image in an entry, in the fixed order of the evaluation.
+"""The answers for single images: an entry contains one bit per image, in the fixed order of evaluations.
 
-An entry whose value is a share of images has `answers`: the digest of its list of examples, how many there
-are, and a bit for each, 1 where the image counts in the value (correct, robust, certified ...), in base64:
-1.7 KB for 10,000 images. A record has the classes of each list once, in `examples`, for accuracies of single
-classes.
+An entry whose value is a share of images has `answers`: the digest of its list of examples, the number of
+examples, and a bit for each of them in base64, 1 if the image counts in the value (correct, robust, certified
+...). This takes 1.7 KB for 10,000 images. For accuracies of single classes, a record contains the classes of
+each list once, in `examples`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rbtools.records import metric_name, results
 
 FIELD = "answers"
 LABELS = "examples"
-MOST = 50_000  # images of an entry with answers, as ImageNet's validation set has: 8.4 KB
-HOW = f"Evaluations of up to {MOST:,} images have them: evaluate again, with --force if they are stored."
-_MOST = 1 << 24  # images of a list; a record of somebody else may say anything
+MOST = 50_000  # most images of an entry with answers (8.4 KB): ImageNet's validation set
+HOW = f"Evaluations of up to {MOST:,} images add them: evaluate again, with --force if it is stored."
+_MOST = 1 << 24  # most images of a list; another person's record may contain anything
 
 
 class NoAnswers(RbError):
-    """An entry says nothing of single images."""
+    """An entry has no answers for single images."""
 
 
 class Answers(NamedTuple):
@@ -37,16 +37,15 @@ class Answers(NamedTuple):
 
 
 def packed(right: np.ndarray, examples: str) -> dict[str, Any]:
-    """The field of an entry. right: bool (N,)."""
+    """The field `answers` of an entry. right: bool (N,)."""
     bits = base64.b64encode(np.packbits(right).tobytes()).decode()
     return {"examples": examples, "images": len(right), "bits": bits}
 
 
 def of(entry: Mapping[str, Any]) -> Answers | None:
-    """The answers that an entry holds; None if it has none.
+    """The answers in an entry; None if it has none.
 
-    Raises RbError, which names the metric, where they are cut off, of another length, or contradict the
-    value.
+    Raises RbError, which names the metric, if they are cut off, have another length, or contradict the value.
     """
     if FIELD not in entry:
         return None
@@ -65,7 +64,7 @@ def _unpacked(entry: Mapping[str, Any]) -> Answers:
         raise ValueError("expected the fields examples, images and bits")
     images = field["images"]
     if not 0 < images <= _MOST:
-        raise ValueError(f"they are of {images} images")
+        raise ValueError(f"they are for {images} images")
     try:
         data = base64.b64decode(field["bits"], validate=True)
     except (binascii.Error, ValueError):
@@ -85,9 +84,9 @@ def _unpacked(entry: Mapping[str, Any]) -> Answers:
 
 
 def needed(entry: Mapping[str, Any], metric: str) -> Answers:
-    """The answers that an entry of this metric holds.
+    """The answers in an entry of this metric.
 
-    Raises NoAnswers, which says why, if it has none, and RbError as `of` does.
+    Raises NoAnswers with the reason if it has none, and RbError as `of` does.
     """
     found = of(entry)
     if found is not None:
@@ -96,38 +95,38 @@ def needed(entry: Mapping[str, Any], metric: str) -> Answers:
     if "two_phase" in entry:
         why = (
             "is an estimate: not all images were attacked. Attack all of them (--two-phase all, or without"
-            " it)."
+            " this option)."
         )
     elif parts.stem in ("pr", "pr-all"):
-        why = "is a share of noisy copies, so no image counts or not. ProbAcc (--rho) does."
+        why = "is a share of noisy copies, so images do not count as a whole. They do for ProbAcc (--rho)."
     elif "records" in entry:
         why = (
-            "is a mean over records, so no image has one answer. Add what needs them to each record before,"
-            " by rb-score --add."
+            "is a mean over records, so images do not have one answer. Add the metric that needs answers to"
+            " each record before, with rb-score --add."
         )
     elif "expression" in entry and "union" not in entry:
-        why = f"is computed: {entry['expression']}. Expected a metric that was measured."
+        why = f"is computed from other metrics: {entry['expression']}. Expected a metric that was measured."
     elif parts.is_ge or (entry and type(entry.get("n")) is not int):
-        why = "is no share of images that count."
+        why = "is not a share of images."
     else:
         raise NoAnswers(f"There are no answers of single images for {metric}. {HOW}")
     raise NoAnswers(f"{metric} {why}")
 
 
 def packed_labels(labels: np.ndarray) -> dict[str, Any]:
-    """The labels of a list of examples, for `examples` of a record. labels: (N,), classes from 0 on."""
+    """The labels of a list of examples, for the field `examples`. labels: (N,), classes counted from 0."""
     data = zlib.compress(labels.astype("<u2").tobytes(), 9)
     return {"images": len(labels), "labels": base64.b64encode(data).decode()}
 
 
 def with_labels(record: dict[str, Any], examples: str, packed: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with the classes of a list of examples (`packed_labels`), if it does not know more of them
-    already."""
+    """The record with the classes of a list of examples (`packed_labels`), unless it already has those of
+    more images."""
     return {**record, LABELS: all_labels(record, {LABELS: {examples: packed}})}
 
 
 def all_labels(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The classes that two records know; of a list of examples those of more images."""
+    """The classes in two records; for each list of examples, those of the record with more images."""
     both = dict(_lists(old))
     for examples, field in _lists(new).items():
         if examples not in both or _count(field) >= _count(both[examples]):
@@ -136,7 +135,7 @@ def all_labels(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _lists(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The classes that a record has by list; a record of somebody else may have something else there."""
+    """Maps lists to their classes in a record; empty if the field contains something else."""
     lists = record.get(LABELS)
     return lists if isinstance(lists, Mapping) else {}
 
@@ -154,9 +153,7 @@ def labels_of(record: Mapping[str, Any], answers: Answers) -> np.ndarray:
     count = len(answers.right)
     field = _lists(record).get(answers.examples)
     if field is None:
-        raise RbError(
-            "The record lacks the classes of its images. Evaluate again: they come with the answers."
-        )
+        raise RbError("The record lacks the classes of its images. Evaluate again to add them.")
     try:
         packed = zlib.decompressobj()
         data = packed.decompress(base64.b64decode(field["labels"], validate=True), 2 * _MOST)

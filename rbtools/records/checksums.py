@@ -1,9 +1,9 @@
-"""A checksum of each entry of `evals`, in the record's `checksums`: it shows that an entry was changed later.
+"""Checksums of the entries of `evals`, in the record's `checksums`: they show later changes of an entry.
 
 A checksum shows damage and edits, but it does not prove who wrote the entry: an editor can compute a new one.
 It covers the result and its protocol, but not the cost, the device and other labels, which may differ between
-two runs. It covers values, not their spelling: the order of fields and `1` for `1.0` do not matter, so that
-other programs may rewrite a record.
+two runs. It covers values but not their spelling: the order of fields and `1` instead of `1.0` make no
+difference, so other programs may rewrite a record.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import orjson
 from rbtools.records import schema
 
 FIELD = "checksums"
-_DIGITS = 16  # hexadecimal
+_DIGITS = 16  # hexadecimal digits
 
 
 def of(entry: Mapping[str, Any]) -> str:
@@ -27,7 +27,7 @@ def of(entry: Mapping[str, Any]) -> str:
     fields = {name: entry[name] for name in _counted(tuple(entry))}
     try:
         text = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
-        # a whole number written as a float
+        # the text may contain a whole number written as a float
         if b".0," in text or b".0}" in text or b".0]" in text or _EXPONENT in text:
             text = orjson.dumps(_plain(fields), option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer beyond 64 bits
@@ -45,7 +45,7 @@ def _counted(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """The value with whole numbers as integers, whatever their spelling."""
+    """The value with all whole numbers as integers."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     if isinstance(value, Mapping):
@@ -56,11 +56,11 @@ def _plain(value: Any) -> Any:
 
 
 def of_all(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The fields of a record for entries that were just made; none without entries."""
+    """The field `checksums` of a record for new entries; empty if there are no entries."""
     return {FIELD: {entry["metric"]: of(entry) for entry in entries}} if entries else {}
 
 
 def known(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record's checksums by metric; empty if there are none, or something else in their place."""
+    """Maps metrics to the record's checksums; empty if the field is missing or contains something else."""
     sums = record.get(FIELD)
     return dict(sums) if isinstance(sums, Mapping) else {}

@@ -1,7 +1,7 @@
-"""Whether the numbers of a record agree with each other. No network and no data are needed.
+"""Whether the numbers of a record agree with each other. This needs neither network nor data.
 
-Every result of rbtools obeys these rules. Where chance can break a rule, a test at the level LEVEL decides,
-so that correct records pass. Published numbers are judged up to their rounding.
+Every result of rbtools obeys these rules. If chance can break a rule, a statistical test at level LEVEL
+decides, so that correct records pass. Published numbers are judged up to their rounding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Record = Mapping[str, Any]
 Entry = Mapping[str, Any]
 
 LEVEL = 1e-4  # p-value below which a difference is significant
-_EXACT = 1e-6  # relative error of numbers that are equal but for rounding
+_EXACT = 1e-6  # relative error of numbers that are equal up to rounding
 _COUNT = 1e-3  # allowed error of value times n, in images
 _FLIPPED = 0.002  # share of verdicts that may differ between two processors
 
@@ -33,11 +33,11 @@ class Finding(NamedTuple):
     says: str
 
 
-_PLAIN = {*metric_name.SPLITS, *metric_name.OF_OTHERS}  # prefixes that leave a result what it is
+_PLAIN = {*metric_name.SPLITS, *metric_name.OF_OTHERS}  # prefixes that do not change the kind of a result
 
 
 class MeasuredEntry(NamedTuple):
-    """An entry with its value, and what follows from its name and from the fields that it has."""
+    """An entry with its value, and what follows from its name and from its fields."""
 
     name: str
     value: float
@@ -53,12 +53,12 @@ class MeasuredEntry(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether it is neither a difference nor a loss or measure of a result."""
+        """Whether it is a result itself, and not a difference, loss or measure of one."""
         return "measure" not in self.entry and _PLAIN.issuperset(self.parts.prefixes)
 
     @property
     def distance(self) -> bool:
-        """Whether it is of an attack or a certificate, whose names end with a distance."""
+        """Whether it belongs to an attack or a certificate, whose names end with a distance."""
         return "attack" in self.entry or "certificate" in self.entry
 
     @property
@@ -96,26 +96,26 @@ def findings(record: Record) -> list[Finding]:
 
 
 def summary(record: Record) -> dict[str, Any]:
-    """The findings as a record's `verify` has them, and the metrics without a checksum if there are any."""
+    """The findings in the form of a record's `verify`, and the metrics without a checksum, if any."""
     unknown = without_checksum(record)
     fields = {"inconsistent": [finding._asdict() for finding in findings(record)]}
     return {**fields, **({"without_checksum": unknown} if unknown else {})}
 
 
 def contradicts_name(name: str, entry: Entry) -> str | None:
-    """Why an attack's entry is not what its metric's name says (distance, steps); None if it is."""
+    """Why an attack's entry contradicts its metric's name (distance, steps); None if it does not."""
     attacked = MeasuredEntry(name, math.nan, {"attack": None, **entry})
     return next((says for _, says in _units(attacked, {})), None)
 
 
 def without_checksum(record: Record) -> list[str]:
-    """The metrics of entries that have no checksum: other programs and manual edits write such entries."""
+    """The metrics of entries without a checksum, which come from other programs and manual edits."""
     sums = checksums.known(record)
     return [entry["metric"] for entry in record.get("evals") or () if entry["metric"] not in sums]
 
 
 def is_published(entry: Entry) -> bool:
-    """Whether it is a number that others published, as rb-convert read it."""
+    """Whether the entry is a published number of others, which rb-convert has read."""
     return entry.get("tool") == "rb-convert" or "published" in entry or "rounding" in entry
 
 
@@ -142,7 +142,7 @@ def _edited(record: Record) -> _Findings:
         name = entry["metric"]
         names.add(name)
         if name in sums and sums[name] != checksums.of(entry):
-            says = f"the entry of {name} was changed after it was written: its checksum is of another."
+            says = f"the entry of {name} was changed after it was written: its checksum does not match."
             yield name, "edited", says
     for name in sums:
         if name not in names:
@@ -161,8 +161,9 @@ def _present(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
 
 
 def _interval(result: MeasuredEntry, by_name: _ByName) -> _Problems:
-    """A value outside its interval, and an interval that is not that of value and n: of rbtools up to
-    rounding, of other programs, which may have another kind, up to half its width."""
+    """A value outside its interval, or an interval that differs from that of value and n: by more than
+    rounding for rbtools, or by more than half its width for other programs, whose intervals may be of another
+    kind."""
     name, value, entry = result
     for field in filter(schema.is_interval, entry):
         ends = results.interval(entry, field)
@@ -191,9 +192,9 @@ def _shares(result: MeasuredEntry, by_name: _ByName) -> _Problems:
         yield "n", f"{name} has n {n}. A number of images is 1 or more."
     elif result.share and not 0 <= value <= 1:
         hint = f" {value:.6g} % would be {value / 100:.6g}." if 1 < value <= 100 else ""
-        yield "share", f"{name} is {value:.6g}, which is no share from 0 to 1.{hint}"
+        yield "share", f"{name} is {value:.6g}, which is not a share from 0 to 1.{hint}"
     elif result.counted and abs(value * n - round(value * n)) > _COUNT:
-        yield "count", f"{name} is {value:.8g} of n {n}: {value * n:.8g} images, which is no whole number."
+        yield "count", f"{name} is {value:.8g} of n {n}: {value * n:.8g} images, which is not a whole number."
 
 
 def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
@@ -210,7 +211,7 @@ def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
     always_l2 = parts.stem == "cert.smooth" or parts.stem.endswith("-l2")
     named = parts.norm or ("l2" if always_l2 else "linf")
     if norm != named:
-        yield "unit", f"{name} is of {named} by its name, and of {norm} by its entry."
+        yield "unit", f"{name} is in {named} by its name, but in {norm} by its entry."
         return
     typed = float(parts.number)
     if not math.isclose(typed, eps * 255 if norm == "linf" else eps, rel_tol=1e-3, abs_tol=1e-6):
@@ -218,11 +219,11 @@ def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
     attack, steps = entry.get("attack"), entry.get("steps")
     stem = parts.stem.split(".")[-1]
     if attack in ("pgd", "cw", "mi-fgsm") and type(steps) is int and stem != f"{attack}{steps}":
-        yield "unit", f"{name} is of {attack} with {steps} steps by its entry."
+        yield "unit", f"{name} is {attack} with {steps} steps by its entry."
 
 
 def _parts(result: MeasuredEntry, by_name: _ByName) -> _Problems:
-    """A difference, a mean or a sum that is not that of its parts."""
+    """A difference, a mean or a sum that does not follow from its parts."""
     name, value, entry = result
     parts, n = result.parts, entry.get("n", 0)
     if parts.is_ge and not is_published(entry):
@@ -247,7 +248,7 @@ def _parts(result: MeasuredEntry, by_name: _ByName) -> _Problems:
 
 
 def _unions(result: MeasuredEntry, by_name: _ByName) -> _Problems:
-    """A union above a part, and answers of images that are damaged or are not those of the parts."""
+    """A union above one of its parts, and answers of images that are damaged or contradict the parts."""
     name, value, entry = result
     try:
         given = answers.of(entry)
@@ -273,12 +274,11 @@ def _answers_of(result: MeasuredEntry) -> answers.Answers | None:
     try:
         return answers.of(result.entry)
     except RbError:
-        return None  # it is named where it stands
+        return None  # this is reported with the entry itself
 
 
 def _is_difference_of(entry: Entry, train: Entry, test: Entry) -> bool:
-    """Whether a generalisation error belongs to these results: neither was replaced later by one with other
-    settings."""
+    """Whether a generalisation error belongs to these results, which were not replaced by others later."""
     apart = ("n", "split", "indices", "train_indices", "precision")
     settings = {field: value for field, value in results.protocol(entry).items() if field not in apart}
     alike = all(side.get(field) == value for side in (train, test) for field, value in settings.items())
@@ -286,7 +286,7 @@ def _is_difference_of(entry: Entry, train: Entry, test: Entry) -> bool:
 
 
 def _orders(measured: Sequence[MeasuredEntry], by_name: _ByName) -> _Findings:
-    """Robust above clean, a smaller distance worse than a larger, AutoAttack above another attack."""
+    """Robust above clean accuracy, a larger distance above a smaller one, AutoAttack above other attacks."""
     attacks = [
         result
         for result in measured
@@ -306,7 +306,7 @@ def _orders(measured: Sequence[MeasuredEntry], by_name: _ByName) -> _Findings:
             if high.value - low.value <= _EXACT or eps > farther * (1 + _EXACT):
                 continue
             alike = low.parts.family == high.parts.family
-            # Not for FGSM and noise: a single step may overshoot, so that a larger distance raises accuracy.
+            # Not for FGSM and noise: a single step may overshoot, so a larger distance can raise accuracy.
             closer = eps < farther and alike and low.entry["attack"] not in ("fgsm", "noise")
             weaker = _is_autoattack(high.entry) and low.entry["attack"] != "aa" and _equal(eps, farther)
             if not (closer or weaker) or not _same_data(low.entry, high.entry, *_SETTINGS):
@@ -321,7 +321,7 @@ _SETTINGS = ("source", "attacked", "grid", "defend", "backward")
 
 
 def _same_data(entry: Entry, other: Entry, *more: str) -> bool:
-    """Whether two results are on the same split of the same data, in one norm, and agree in `more` fields."""
+    """Whether two results have the same split, data and norm, and agree in the fields `more`."""
     fields = ("split", "dataset", "norm", "indices", "class_map", *more)
     return all(entry.get(field) == other.get(field) for field in fields)
 
@@ -331,17 +331,17 @@ def _test(p: float) -> str:
 
 
 def _is_autoattack(entry: Entry) -> bool:
-    """Whether it is AutoAttack, or an ensemble of the user's that contains one of its gradient attacks."""
+    """Whether it is AutoAttack, or a user's ensemble that contains one of its gradient attacks."""
     attacks = entry.get("attacks")
     return entry["attack"] == "aa" and (not attacks or "apgd" in str(attacks))
 
 
 def _by_chance(low: MeasuredEntry, high: MeasuredEntry, *, paired: bool) -> float:
-    """The p-value of `high` being above `low`, although it is truly no larger; 1 where it is not above.
+    """The p-value of `high` being above `low` although it is truly not larger; 1 if it is not above.
 
-    `paired`: on the same images it cannot be above at all, beyond the rounding of processors: 0. Rounding
-    changes at most a share of _FLIPPED of the verdicts, or two. Otherwise the
-    two-sample test of proportions, which is conservative where the images are the same.
+    `paired`: on the same images, only the rounding of processors can put it above; rounding changes at most
+    two verdicts or a share _FLIPPED of them, and beyond that the p-value is 0. Otherwise: the two-sample test
+    of proportions, which is conservative if the images are the same.
     """
     below, above, difference = low.entry, high.entry, high.value - low.value
     rounding = sum(e.get("rounding", 0) for e in (below, above) if is_number(e.get("rounding")))
@@ -359,7 +359,7 @@ def _by_chance(low: MeasuredEntry, high: MeasuredEntry, *, paired: bool) -> floa
 
 
 def standard_error(value: float, entry: Entry) -> float | None:
-    """The standard error of a share, by its interval or its n; None if both are missing."""
+    """The standard error of a share, from its interval or its n; None if both are missing."""
     ends, n = results.interval(entry), entry.get("n")
     if ends is None:
         if type(n) is not int or n <= 0:

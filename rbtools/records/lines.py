@@ -1,6 +1,7 @@
-"""Strict reading and writing of JSON Lines: a line that is no record is reported, never guessed. orjson
-accepts duplicate keys and integers beyond 64 bits silently. A line that it would not write back byte for byte
-may contain these, so the standard library parses it again. Lines that rbtools wrote never need that.
+"""Strict reading and writing of JSON Lines: a line that is not a record is reported, and its content never
+guessed. orjson silently accepts duplicate keys and integers beyond 64 bits. A line that it would not write
+back byte for byte may contain these, so the standard library parses it again. Lines written by rbtools never
+need this.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rbtools.plain_files import not_utf8, streamed
 
 SCHEMA = 1
 STDIN = "standard input"
-_LARGEST = 1e150  # largest measured number: beyond it squares and sums may overflow
+_LARGEST = 1e150  # largest measured number: squares and sums of larger ones may overflow
 _INTEGERS = 2**63
 _BOM = b"\xef\xbb\xbf"
 _SHOWN = 60  # bytes of a line shown in a message
@@ -30,14 +31,14 @@ _OBJECT = re.compile(rb"\{\s*[\"}]")  # the beginning of a record, even if the r
 
 
 class BadLine(RbError):
-    """A line that is no record. The message does not name the line, which `Line` does."""
+    """A line that is not a record. The message does not contain the line number, which is in `Line`."""
 
 
 class Line(NamedTuple):
     """One line of input: its place, its text, and its record or its problem.
 
-    continues: it is a further line of a JSON document over several lines; the error is on its first line.
-    results: which of the results that a tool makes of the record are this shard's; None: all.
+    continues: it is a further line of a JSON document over several lines; the error is reported for the first
+    line. results: which of a tool's results for the record belong to this shard; None for all.
     """
 
     source: str
@@ -54,7 +55,7 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
 
     `whole` is False for a line without a newline, so that a truncated line is reported as such. Raises
     BadLine for anything that is not one JSON object with an `arch`, for NaN or Infinity, duplicate keys,
-    values nested too deeply to be written, and a schema newer than this version's.
+    values that are nested too deep to be written, and a schema newer than that of this version.
     """
     try:
         record: object = orjson.loads(text)
@@ -79,7 +80,7 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
 
 
 def parse_again(text: bytes) -> dict[str, Any]:
-    """The record on a line that `parse` has accepted before: without checks, in half the time."""
+    """The record on a line that `parse` has already accepted: without checks, in half the time."""
     record: dict[str, Any] = orjson.loads(text)
     return record if _says_all(record, text) else _parse_slowly(text)
 
@@ -87,14 +88,14 @@ def parse_again(text: bytes) -> dict[str, Any]:
 def _says_all(record: object, text: bytes) -> bool:
     """Whether parsing a line loses nothing: no key occurs twice, no number is beyond 64 bits.
 
-    False also for a line that is spelled differently, which is then read slowly; the blanks that Python's
-    json writes after colons and commas are accepted.
+    Also False for a line with another spelling, which is then read slowly. The spaces that Python's json
+    writes after colons and commas are accepted.
     """
     try:
         plain: bytes = orjson.dumps(record)
     except orjson.JSONEncodeError:
         raise BadLine(
-            "nests lists and objects deeper than a record can be written. Expected some 250 levels at most."
+            "nests lists and objects too deep to be written. Expected at most about 250 levels."
         ) from None
     return plain == text or plain == text.replace(b'": ', b'":').replace(b", ", b",")
 
@@ -104,8 +105,8 @@ def check_shape(record: dict[str, Any]) -> None:
     if "arch" not in record:
         listed = ", ".join(shown(key, 20) for key in list(record)[:8]) or "nothing"
         raise BadLine(
-            f'is no record: it has no "arch" (it has: {listed}). A record describes one model;'
-            " rb-arch makes them."
+            f'is not a record: it has no "arch" (it has: {listed}). A record describes one model;'
+            " rb-arch writes records."
         )
     if not isinstance(record["arch"], dict):
         kind = _kind(record["arch"])
@@ -120,12 +121,12 @@ def check_shape(record: dict[str, Any]) -> None:
             raise BadLine(f'has the metric "{shown(name)}" that is {wrong}. Expected a number.')
     for entry in record.get("evals", ()):
         if not isinstance(entry, dict) or not isinstance(entry.get("metric"), str):
-            raise BadLine('has an entry in "evals" that is no object with the name of a "metric".')
+            raise BadLine('has an entry in "evals" that is not an object with the name of a "metric".')
         if not _is_measured(entry):
             name = shown(entry["metric"])
             raise BadLine(
-                f'has the entry "{name}" in "evals" with a "value" or "std" that is no number or too large,'
-                ' or with a "ci95" that is not two numbers, the lower one first.'
+                f'has the entry "{name}" in "evals" with a "value" or "std" that is not a number or too'
+                ' large, or with a "ci95" that is not two numbers, the lower one first.'
             )
 
 
@@ -143,14 +144,14 @@ def _is_measured(entry: dict[str, Any]) -> bool:
 
 def _is_number(value: Any) -> bool:
     """Whether this is a number that is safe to calculate with, or null."""
-    kind = type(value)  # comparing types takes half the time of isinstance, and excludes bool
+    kind = type(value)  # comparing types takes half the time of isinstance and excludes bool
     if kind is float:
         return bool(-_LARGEST <= value <= _LARGEST)
     return value is None or (kind is int and -_INTEGERS <= value < _INTEGERS)
 
 
 def can_be_retried(record: dict[str, Any]) -> bool:
-    """Whether a failed record still describes a model; one made of a bad line does not."""
+    """Whether a failed record still describes a model, unlike a record made from a bad line."""
     try:
         check_shape(record)
     except BadLine:
@@ -212,9 +213,9 @@ def _kind(value: object) -> str:
 def lines(stream: Iterable[bytes], source: str = STDIN) -> Iterator[Line]:
     """Yield every line that is not blank, with its record or its problem.
 
-    A byte order mark, CRLF and a missing last newline are fine. A stream that begins with binary data, such
-    as a file of weights, is one bad line: line by line it would give thousands of errors. A line that begins
-    like a JSON object is not binary data. Of a document over several lines all are bad, so that none is lost.
+    A byte order mark, CRLF and a missing last newline are accepted. A stream that begins with binary data,
+    such as a file of weights, is one bad line; line by line, it would give thousands of errors. A line that
+    begins like a JSON object is not binary. All lines of a multi-line document are bad, so that none is lost.
     """
     judged, over_lines, first = 0, False, True
     for number, raw in enumerate(stream, start=1):
@@ -255,7 +256,7 @@ def dumps(record: dict[str, Any]) -> bytes:
     """
     try:
         text = orjson.dumps(record)
-    except TypeError:  # an integer beyond 64 bits, from another tool
+    except TypeError:  # an integer beyond 64 bits, from another program
         return json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     if b"null" in text:
         _refuse_nonfinite(record, "record")
@@ -264,7 +265,7 @@ def dumps(record: dict[str, Any]) -> bytes:
 
 def _refuse_nonfinite(value: object, where: str) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where} is {value}; a record holds finite numbers only")
+        raise ValueError(f"{where} is {value}; records contain only finite numbers")
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         _refuse_nonfinite(item, f"{where}.{key}" if isinstance(value, dict) else f"{where}[{key}]")

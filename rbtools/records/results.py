@@ -14,26 +14,26 @@ LATER: Any = object()
 
 
 def short_dataset(name: str) -> str:
-    """A data set's name for tables and figures: of one that is a path the last part of it."""
+    """A data set's name for tables and figures; for a path, its last part."""
     kind, _, path = name.partition(":")
     with_path = kind in ("imagefolder", "npz", "parquet")
     return path.rstrip("/").rpartition("/")[2] or name if with_path else name
 
 
 def at(value: object, path: Iterable[str]) -> Any:
-    """What is inside objects at a path, such as ("train", "seed"); None if there is nothing."""
+    """The value inside nested objects at a path such as ("train", "seed"); None if there is none."""
     for step in path:
         value = value.get(step) if isinstance(value, Mapping) else None
     return value
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a number, and not true or false."""
+    """Whether the value is a number, and not true or false."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def interval(entry: object, field: str = "ci95") -> tuple[float, float] | None:
-    """The two ends of an interval; None if the entry has none, or something else in its place."""
+    """The two ends of an interval; None if the entry has no valid interval."""
     ends = at(entry, (field,))
     if isinstance(ends, list | tuple) and len(ends) == 2 and all(map(is_number, ends)):
         return ends[0], ends[1]
@@ -48,7 +48,7 @@ def counts(entry: Mapping[str, Any]) -> list[int]:
 
 
 def by_metric(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The entries by their metrics; of several of one metric the last."""
+    """Maps metrics to their entries; if a metric has several entries, to the last one."""
     return {entry["metric"]: entry for entry in record.get("evals") or ()}
 
 
@@ -59,17 +59,17 @@ def last_entry(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
 
 
 def protocol(fields: Mapping[str, Any], of: Literal["record", "train", "entry"] = "entry") -> dict[str, Any]:
-    """The part of an entry that decides whether another entry is comparable with it; of a record or its
-    `train`, the part that says which model it is of."""
+    """The part of an entry that decides whether another entry is comparable with it; for a record or its
+    `train`, the part that identifies the model."""
     return {name: value for name, value in fields.items() if schema.role(name, of) == "protocol"}
 
 
 def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
     """Return the record with this entry in `evals` and its value in `metrics`.
 
-    A metric of that name with the same protocol is replaced. With another protocol it is an error that shows
-    the difference, unless `replace`. A metric whose value is None is removed from `metrics`. The checksums of
-    other entries stay as they are, so that an edited entry remains visible.
+    A metric of that name with the same protocol is replaced. With another protocol, this is an error that
+    shows the difference, unless `replace` is true. A metric whose value is None is removed from `metrics`.
+    The checksums of other entries stay as they are, so that an edited entry can still be detected.
     """
     name = entry["metric"]
     evals, metrics = list(record.get("evals", [])), dict(record.get("metrics", {}))
@@ -86,7 +86,7 @@ def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False)
 def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
     """Raise RbError if the record has this metric with another protocol than the entry.
 
-    Before the work an entry may have LATER as a field's value: it equals every value.
+    Before the work, a field of the entry may have the value LATER, which equals every value.
     """
     for old in record.get("evals", []):
         if old.get("metric") == entry["metric"] and (differs := difference(old, entry)):
@@ -100,8 +100,8 @@ def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any
     """Like `add`, but a metric that is already there under another protocol stays as it is.
 
     A result of more examples under an otherwise equal protocol replaces the old one: clean accuracy on fifty
-    images is replaced by the one on all images, which the latest attack also used. The same result
-    without the details of the old one (--detail) changes nothing.
+    images is replaced by clean accuracy on all images, which the latest attack used, too. If the new result
+    is the same without the details of the old one (--detail), nothing changes.
     """
     old = last_entry(record, entry["metric"])
     if old and protocol(old) == protocol(entry):
@@ -115,7 +115,7 @@ def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """Say in which fields two entries' protocols differ, such as "steps 20 there, 40 here"."""
+    """The fields in which the protocols of two entries differ, such as "steps 20 there and 40 here"."""
 
     def shown(fields: dict[str, Any], key: str) -> str:
         return repr(fields[key]) if key in fields else "absent"
@@ -142,10 +142,10 @@ def edited(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def forget_evaluations(record: dict[str, Any]) -> dict[str, Any]:
-    """The record without results of its old weights, for a training that replaces them.
+    """The record without results of its old weights, for a training run that replaces them.
 
-    These are entries with a `split`, unless measured `on` fresh weights; seconds per epoch, of the former
-    training; and scores, which are computed from such results. Measures of the architecture stay.
+    These results are entries with a `split`, unless measured `on` fresh weights; the seconds per epoch of the
+    former training run; and scores, which are computed from such results. Measures of the architecture stay.
     """
     stale = {entry.get("metric") for entry in record.get("evals", []) if _of_weights(entry)}
     if not stale:

@@ -1,15 +1,16 @@
 """The fields of a record, of its `train` section and of an entry of `evals`, as `fields.tsv` lists them.
 
-From this table derive: whether two entries are comparable (`results.protocol`), the fields of
-merged records, of means over corruptions and of generalisation errors, what the leaderboard page stores once
-for many records, and the lists in rb-record(5) and rb-entry(5).
+This table determines whether two entries are comparable (`results.protocol`), the fields of merged records,
+of means over corruptions and of generalisation errors, what the leaderboard page stores once for many
+records, and the lists in rb-record(5) and rb-entry(5).
 
-A result, a cost or a label is named in two places: there, and where it is produced. What a spec sets is
-protocol, and what it finds is not (tests/evaluation/test_keys.py holds it). A protocol field that does not
-follow from the fields of the result's key is added to the key, too (`Spec.column`), else the store gives
-entries without it. Earlier records and stores lack a new protocol field. Entries that differ in it are
-refused (`results.refuse`) and not compared (rb-verify). So leave the field out of key and entry at the value
-of all earlier results, as `registry.param` does for an `optional` option.
+The name of a result, a cost or a label occurs in two places: in the table, and where it is produced. The
+settings of a spec are protocol; its findings are not (tests/evaluation/test_keys.py checks this). A protocol
+field that does not follow from the fields of the result's key must be added to the key, too (`Spec.column`);
+otherwise the store returns entries without it. Earlier records and stores lack a new protocol field, and
+entries that differ in it are refused (`results.refuse`) and not compared (rb-verify). Therefore leave the
+field out of key and entry if it has the value of all earlier results, as `registry.param` does for an
+`optional` option.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from typing import Literal, NamedTuple
 class Field(NamedTuple):
     """One field, its role, and its line in rb-record(5) or rb-entry(5).
 
-    role: `protocol` decides whether two results are comparable (in a record and in `train`: whether
-    two records are of the same model); `result` is the outcome, `cost` the time and work; a `label` is any
-    other field. For a field of an entry, group is its heading in rb-entry(5), and page says how the
-    leaderboard page stores it: `shared` once for all records with the same value, `own` with each record, and
-    `omitted` not at all, because it is long.
+    role: `protocol` decides whether two results are comparable (in a record and in `train`: whether two
+    records describe the same model); `result` is the outcome, `cost` the time and work; a `label` is any
+    other field. For a field of an entry, group is its heading in rb-entry(5), and page is how the leaderboard
+    page stores it: `shared`, once for all records with the same value; `own`, with each record; or `omitted`,
+    not at all, because it is long.
     """
 
     name: str
@@ -55,7 +56,7 @@ def is_interval(name: str) -> bool:
 
 @cache
 def role(name: str, of: Literal["record", "train", "entry"] = "entry") -> str:
-    """The role of a field. Fields that the table lacks are protocol: options of registered methods, and
+    """The role of a field. Fields that are not in the table are protocol: options of registered methods, and
     fields of other programs."""
     table = {"record": RECORD, "train": TRAIN, "entry": EVALS}[of]
     roles = {field.name: field.role for field in table}
@@ -64,7 +65,7 @@ def role(name: str, of: Literal["record", "train", "entry"] = "entry") -> str:
 
 @cache
 def of_images() -> frozenset[str]:
-    """The fields of an entry that say which images were evaluated."""
+    """The fields of an entry that identify the evaluated images."""
     return frozenset(field.name for field in EVALS if field.group == "images")
 
 

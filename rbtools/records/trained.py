@@ -1,4 +1,4 @@
-"""The `train` section of a record, made from a training's configuration and its results."""
+"""The `train` section of a record, made from the configuration and the results of a training run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rbtools.errors import RbError, shown
 
-# Fields for the cost of a training, where it ran, and unusual settings.
+# Fields for the cost of a training run, where it ran, and unusual settings.
 _COST = ("seconds_per_epoch", "passes", "prepared", "device", "threads", "mps")
 _COURSE = ("trained_on", "batchnorm", "stopped_after", "catastrophic_overfitting", "at_chance", "output")
 
@@ -21,9 +21,9 @@ def section(
 ) -> dict[str, Any]:
     """The record's `train`: the method, its configuration, its cost and its history.
 
-    `checkpoints` has the names of the last and, with a validation, of the best weights; `select` says which
-    of them the record's `checkpoint` names, `preset` is the recipe's preset. `stored`: the names of those
-    that the store got, the others are left out; None for all.
+    `checkpoints` contains the names of the last weights and, with validation, of the best weights. `select`:
+    which of them the record's `checkpoint` names. `preset`: the recipe's preset. `stored`: the names of the
+    weights that were stored; others are left out. None for all.
     """
     method, recipe = what["method"], what["recipe"]
     names = {"last": done["checkpoint"], **({"best": done["best"]} if "best" in done else {})}
@@ -45,7 +45,7 @@ def section(
 
 
 def entries(done: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The metrics of the training: its seconds per epoch, if it had an epoch."""
+    """The metrics of the training run: its seconds per epoch, if it had an epoch."""
     if done["seconds_per_epoch"] is None:
         return []
     return [
@@ -60,8 +60,8 @@ def entries(done: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def config(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of the record's training, `train.config`; empty if there is none. Raises RbError if
-    `train` or its `config` is no object.
+    """The configuration of the record's training run, `train.config`; empty if there is none. Raises RbError
+    if `train` or its `config` is not an object.
     """
     train = record.get("train") or {}
     settings = train.get("config") if isinstance(train, Mapping) else train
@@ -74,9 +74,9 @@ def config(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def held_out_share(record: Mapping[str, Any]) -> float:
-    """The share of the training images that the record's training held out (`--val`), from 0 to below 1.
+    """The share of training images that the record's training run held out (`--val`), from 0 to below 1.
 
-    Raises RbError for another value than rb-train writes.
+    Raises RbError for a value that rb-train does not write.
     """
     share = config(record).get("val")
     if share is None:

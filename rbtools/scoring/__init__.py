@@ -1,3 +1,3 @@
-"""Scores, ranks and tables: numbers in, numbers or text out. No torch."""
+"""Scores, ranks and tables. These modules turn numbers into numbers or text, without torch."""
 
 from __future__ import annotations

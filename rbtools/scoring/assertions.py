@@ -14,9 +14,9 @@ from rbtools.errors import RbError, UsageError
 from rbtools.records import expr, results, schema
 from rbtools.scoring import means
 
-REFERENCE = "reference"  # on the right of a condition: the value of the reference of --paired
+REFERENCE = "reference"  # on the right side of a condition: the value of the reference of --paired
 _HOLDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
-# Characters that XML 1.0 (section 2.2) does not have or that terminals obey, and marks of direction.
+# Characters that XML 1.0 (section 2.2) excludes, control characters of terminals, and direction marks.
 _NO_XML = re.compile(
     "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
@@ -24,10 +24,10 @@ _NO_XML = re.compile(
 
 @dataclass(frozen=True)
 class Assertion:
-    """A metric, a field or an expression that has to be at least, or at most, `limit`.
+    """A metric, a field or an expression that must be at least, or at most, `limit`.
 
-    point: the value itself is compared, in place of an end of its interval. relative: the limit is added to
-    the reference's value of the same metric (`aa.8 >= reference - .01`).
+    point: whether the value itself is compared instead of an end of its interval. relative: whether the limit
+    is added to the reference's value of the same metric (`aa.8 >= reference - .01`).
     """
 
     text: str
@@ -38,10 +38,10 @@ class Assertion:
     relative: bool = False
 
     def problem(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> str | None:
-        """Why the record does not meet it, as a sentence; None if it does.
+        """The reason, as a sentence, why the record does not meet the condition; None if it does.
 
-        A record that lacks the metric, or (unless `point`) its interval, does not meet it. A field of the
-        record, such as arch.params, is exact.
+        A record that lacks the metric or (unless `point`) its interval does not meet the condition. A field
+        of the record, such as arch.params, needs no interval.
         """
         comparison = record.get("paired") or {}
         if self.relative and comparison and "metrics" not in comparison:
@@ -63,7 +63,7 @@ class Assertion:
         )
 
     def _of_value(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None) -> str | None:
-        """The problem by the values themselves. Raises RbError without them."""
+        """The problem in a comparison of the values themselves. Raises RbError if they are missing."""
         name, value = self.value.text, self._value(record)
         if not self.relative:
             held = _HOLDS[self.sign](value, self.limit)
@@ -84,7 +84,7 @@ class Assertion:
         return value
 
     def _measured(self, record: Mapping[str, Any]) -> tuple[str, float, Sequence[float] | None]:
-        """What it is in words, the value and its interval; None for a value that is exact. Raises RbError."""
+        """The name of the value, the value, and its interval (None for an exact value). Raises RbError."""
         name, value = self.value.text, self._value(record)
         # Only metrics have a sampling error; fields of the record are exact.
         metrics = record.get("metrics") or {}
@@ -103,13 +103,13 @@ class Assertion:
         ends = ends or means.interval(record, self.value)
         if ends is None:
             raise RbError(
-                f"{self.text} cannot be told: {name} is {value:.6g}, without an interval. 'point:{self.text}'"
-                " compares the value itself."
+                f"{self.text} cannot be told: {name} is {value:.6g}, without an interval."
+                f" 'point:{self.text}' compares the value itself."
             )
         return f"{name} is", value, ends
 
     def _compared(self, comparison: Mapping[str, Any]) -> tuple[str, float, Sequence[float]]:
-        """The difference to the reference in words, as a number, and its paired interval. Raises RbError."""
+        """The difference to the reference: its name, value and paired interval. Raises RbError."""
         name = self.value.text
         found = comparison.get("metrics", {}).get(name)
         if found is None:
@@ -134,7 +134,7 @@ def assertion(text: str, option: str = "--assert", *, point: bool = False) -> As
             raise RbError(f"'{text}' compares '{left}' with '{right}'.")
         number, *others = (limit.number({REFERENCE: at} if relative else {}) for at in (0.0, 0.5, 1.0))
         if number is None:
-            raise RbError(f"'{right}' is no number.")
+            raise RbError(f"'{right}' is not a number.")
         if relative and not all(
             other is not None and math.isclose(other - number, at)
             for other, at in zip(others, (0.5, 1.0), strict=True)
@@ -149,7 +149,7 @@ def assertion(text: str, option: str = "--assert", *, point: bool = False) -> As
 
 
 class Verdict(NamedTuple):
-    """Whether a record, by its name, meets an assertion; `problem` says why not."""
+    """Whether the record of this name meets an assertion; `problem` is the reason if it does not."""
 
     record: str
     assertion: str

@@ -1,15 +1,15 @@
-"""Uncertainty of a ranking: metric values are redrawn as for other test images, and compared (`rank_sets`).
+"""Uncertainty of a ranking: draw values as if for other test images, and compare them (`rank_sets`).
 
-A record's accuracy is resampled from its own images if their outcomes are stored: records of one data set get
-the same image weights, so that two networks which fail on the same images stay close. Otherwise it is drawn
-from the distribution given by its value and n, or from a normal one as wide as its interval. Such metrics of
-one record, and of the members of a group, were measured on the same images. They are drawn as fully
-correlated, which makes no interval of a mean too narrow.
+A record's accuracy is resampled from its own images if their outcomes are stored. Records of one data set get
+the same image weights, so that two networks which fail on the same images stay close. Otherwise, the accuracy
+is drawn from the distribution given by its value and n, or from a normal distribution as wide as its
+interval. Such metrics of one record, or of the members of a group, were measured on the same images. They are
+drawn as fully correlated, so that the interval of a mean is never too narrow.
 
-Images are weighted as in the Bayesian bootstrap (Rubin, Ann. Stat. 9, 1981), and every record gets one more
-image, correct with probability 1/2: without it a network that is correct on all images would have no
-uncertainty. With k of n right that draws from Beta(k + 1, n - k) or Beta(k, n - k + 1), whose middle 95 % are
-the mid-P interval of a proportion (Berry and Armitage, The Statistician 44, 1995).
+Images are weighted as in the Bayesian bootstrap (Rubin, Ann. Stat. 9, 1981). Every record gets one more
+image, which is correct with probability 1/2; without it, a network that is correct on all images would have
+no uncertainty. If k of n images are correct, this draws from Beta(k + 1, n - k) or Beta(k, n - k + 1), whose
+middle 95 % are the mid-P interval of a proportion (Berry and Armitage, The Statistician 44, 1995).
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from rbtools.scoring.terms import Term, of_entry
 
 Record = Mapping[str, Any]
 Shares = Callable[[Record, Mapping[str, Any]], "tuple[np.ndarray, np.ndarray] | None"]
-# The sources of a record's draws, in order of precedence: one exact number makes it "nothing".
+# The sources of a record's draws. Of several numbers' sources, the last in this order counts.
 SOURCES = ("images", "value and n", "the interval", "nothing")
 _Z95 = 1.959963984540054
-_ROWS = 256  # of draws at once
-_MOST = 2**53  # the type of counts of images and of weights
+_ROWS = 256  # rows of draws that are processed at once
+_MOST = 2**53  # numbers of images and weights must be smaller, to be exact as floats
 
 
 class Interval(NamedTuple):
-    """The 95 % interval of a number, and that of its rank."""
+    """The 95 % interval of a number, and the 95 % interval of its rank."""
 
     value: tuple[float, float] | None
     rank: tuple[int, int] | None
 
 
 class BootstrapDraws:
-    """`size` draws of the numbers of records, as for other test images.
+    """`size` draws of the numbers of records, as if for other test images.
 
-    shares: what each image gives to a value, and whether it counts, float32 (N,) each; None if unknown.
-    `sources` has the source of each record's draws, `images` the least number of images behind them, if
-    known. The draws of a record depend on `seed` and the record, not on other records.
+    shares: returns the contribution of each image to a value, and whether it counts, float32 (N,) each; None
+    if unknown. `sources` contains the source of each record's draws, and `images` the smallest number of
+    images behind them, if known. The draws of a record depend on `seed` and the record, not on other records.
     """
 
     def __init__(self, size: int, seed: int, shares: Shares) -> None:
@@ -58,10 +58,10 @@ class BootstrapDraws:
         self._samples: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def number(self, record: Record, text: str, whose: str | None = None) -> np.ndarray:
-        """Draws (size,) of a metric or an expression, NaN if the record has no such number.
+        """Draws (size,) of a metric or an expression; NaN if the record has no such number.
 
-        whose: the name of the mean that the number enters. All numbers of one mean share the additional
-        image; without it each has its own.
+        whose: the name of the mean to which the number contributes. All numbers of one mean share the
+        additional image; without a name, each number has its own.
         """
         metrics = record.get("metrics") or {}
         if text in metrics:
@@ -77,13 +77,13 @@ class BootstrapDraws:
         draws = self._evaluated(compiled, record, {name: self._metric(record, name, whose) for name in names})
         if len(names) < 2:
             return draws
-        other = self._evaluated(compiled, record, alike)  # this makes sums wider and differences narrower
+        other = self._evaluated(compiled, record, alike)  # sums become wider and differences narrower
         return other if other.std() > draws.std() else draws
 
     def _evaluated(
         self, compiled: expr.Expression, record: Record, every: Mapping[str, np.ndarray]
     ) -> np.ndarray:
-        """Draws (size,) of an expression of metrics that were drawn."""
+        """Draws (size,) of an expression, from the draws of its metrics."""
         listed = {name: values.tolist() for name, values in every.items()}
         draws = np.full(self.size, np.nan)
         for at in range(self.size if listed else 1):
@@ -93,8 +93,8 @@ class BootstrapDraws:
         return draws
 
     def _alike(self, record: Record, draws: np.ndarray) -> np.ndarray:
-        """The draws in an order that is the same for all metrics of a record; unchanged if they come from its
-        images, whose weights the metrics share."""
+        """The draws in an order that is the same for all metrics of a record. They stay unchanged if they
+        come from its images, because the metrics share their weights."""
         if not self.sources.get(id(record)):
             return draws
         order = self._generator(f"order {_model(record)}").permutation(self.size)
@@ -124,7 +124,7 @@ class BootstrapDraws:
             return _with_one_more(rng, right, every - right)
         counted = type(n) is int and 0 < n < _MOST and 0 <= value <= 1
         whole = counted and abs(value * n - round(value * n)) < 1e-6
-        # A published share is rounded, so that n times it may not be a whole number.
+        # A published share is rounded, so n times the share may not be a whole number.
         share = metric_name.is_share(name) and not metric_name.parse(name).is_ge
         if whole or (counted and share and not interval):
             self._note(record, 1)
@@ -141,7 +141,7 @@ class BootstrapDraws:
         self.sources[id(record)] = max(self.sources.get(id(record), 0), source)
 
     def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The weight of each image: float32 (size, n), the same for all records with these images; and their
+        """The weights of the images, float32 (size, n), equal for all records with these images; and their
         sums (size,)."""
         about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map")}
         images = json.dumps({"dataset": record.get("dataset"), **about, "n": n}, sort_keys=True, default=str)
@@ -155,9 +155,9 @@ class BootstrapDraws:
         return np.random.Generator(np.random.Philox(key=int.from_bytes(name, "big")))
 
     def composite(self, records: Sequence[Record], whose: Sequence[str | None]) -> np.ndarray:
-        """Draws (N, size) of the score that rb-score gave: its metrics are drawn, then scaled and weighted.
+        """Draws (N, size) of the score from rb-score: its metrics are drawn, then scaled and weighted.
 
-        NaN for a record without an entry of it. whose: of each record, see `number`.
+        NaN for a record without a score. whose: one name for each record, see `number`.
         """
         draws = np.full((len(records), self.size), np.nan)
         groups: dict[str, list[int]] = {}
@@ -177,9 +177,9 @@ class BootstrapDraws:
         return draws
 
     def _composite(self, members: Sequence[tuple[Record, list[Term], str]], *, worst: bool) -> np.ndarray:
-        """The draws (G, size) of one group: of each record its terms, and whose numbers they are.
+        """The draws (G, size) of one group. members: records with their terms and `whose` (see `number`).
 
-        worst: a metric that is missing counts as the lowest.
+        worst: a missing metric counts as the lowest.
         """
         total, weight = np.zeros((2, len(members), self.size))
         for number, term in enumerate(members[0][1]):
@@ -213,7 +213,7 @@ def _with_one_more(rng: np.random.Generator, right: np.ndarray, wrong: np.ndarra
 
 
 def _terms(record: Record) -> list[Term]:
-    """The terms of the record's score; none if there is no such score that can be drawn."""
+    """The terms of the record's score; empty if there is no score that can be drawn."""
     terms = of_entry(results.last_entry(record, "score"))
     return terms if all(0 < term.weight < _MOST for term in terms) else []
 
@@ -221,12 +221,12 @@ def _terms(record: Record) -> list[Term]:
 def over_members(
     drawn: np.ndarray, members: Sequence[Sequence[int]], alone: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws (G, B) of the means of groups from those (N, B) of records, and how the members vary.
+    """Draws (G, B) of the means of groups, from the draws (N, B) of records, and how much the members vary.
 
-    members: the rows of each group. alone: bool (N,), whether a record's draws come from no images that other
-    records share. Also the variance (G,) of each mean between its members, 0 for a single one, and its
-    degrees of freedom (G,). The draws do not include it: resampling three members would underestimate it by a
-    third.
+    members: the rows of each group. alone: bool (N,), whether a record's draws come from no images shared
+    with others. Also returns the variance (G,) of each mean between its members, 0 for a single member, and
+    its degrees of freedom (G,). It is not part of the draws: resampling three members would underestimate it
+    by a third.
     """
     size = drawn.shape[1]
     between, freedom = np.zeros(len(members)), np.ones(len(members))
@@ -250,21 +250,21 @@ def over_members(
 def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
     """The 95 % intervals of numbers and of their ranks among each other.
 
-    A row that has not all draws has none, and the others are ranked without it.
+    A row with missing draws has no intervals, and the other rows are ranked without it.
     """
     result = [Interval(None, None)] * len(drawn.draws)
     whole = np.flatnonzero(~np.isnan(drawn.draws).any(1))
     if not len(whole):
         return result
     combined = drawn
-    if len(whole) < len(drawn.draws):  # else a copy of 10,000 rows would be 80 MB
+    if len(whole) < len(drawn.draws):  # only then: a copy of 10,000 rows takes 80 MB
         draws, between, freedom, rarity = (part[whole] for part in drawn[:4])
         combined = Drawn(draws, between, freedom, rarity, drawn.joint)
     best, worst = rank_sets(combined, higher)
-    blocks = np.array_split(combined.draws, -(-len(combined.draws) // _ROWS))  # it copies what it sorts
+    blocks = np.array_split(combined.draws, -(-len(combined.draws) // _ROWS))  # because sorting copies
     ends = np.concatenate([np.percentile(block, [2.5, 97.5], axis=1) for block in blocks], axis=1)
     centre = combined.draws.mean(1)
-    # Both distances of an independent sum, squared and added (Zou and Donner, Stat. Med. 27, 2008).
+    # For independent parts, squared distances to the ends add up (Zou and Donner, Stat. Med. 27, 2008).
     members = special.stdtrit(combined.freedom, 0.975) * np.sqrt(combined.between)
     several = combined.between > 0
     low = np.where(several, centre - np.hypot(centre - ends[0], members), ends[0])
@@ -275,7 +275,7 @@ def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
 
 
 def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[Record]]) -> list[Interval]:
-    """The intervals of ranked records by a key; members: for each, the records that it averages."""
+    """The intervals of records that are ranked by a key. members: for each, the records that it averages."""
     every = [record for some in members for record in some]
     if not every:
         return []

@@ -1,4 +1,4 @@
-"""The numbers of records, a column for each metric, expression or field."""
+"""The numbers of records, with a column for each metric, expression or field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ABSENT = float("nan")
 class Columns:
     """Columns with one place per record; NaN where a record has no such number.
 
-    `metrics` are those of the records, in order of first occurrence.
+    `metrics` lists the metrics of the records, in order of first occurrence.
     """
 
     def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
@@ -41,8 +41,8 @@ class Columns:
         return ABSENT if number is None else float(number)
 
     def resolve(self, item: str) -> list[str]:
-        """The columns of an item: itself, or all metrics that a glob matches. Raises UsageError if no record
-        has it, or has a number there.
+        """The columns of an item: the item itself, or all metrics that a glob matches. Raises UsageError if
+        no record has the item, or if none has a number there.
         """
         if item in self.metrics:
             return [item]
@@ -66,4 +66,4 @@ def unknown(name: str, known: Iterable[str]) -> UsageError:
     listed = expr.nearest(name, known) if known else "no metrics at all: evaluate them, as with rb-attack"
     if expr.is_bare(name):
         return UsageError(f"No record has the metric '{name}'.{near(name, known)} They have: {listed}.")
-    return UsageError(f"No record has what '{name}' is made of. They have: {listed}.")
+    return UsageError(f"No record has the metrics or fields in '{name}'. They have: {listed}.")

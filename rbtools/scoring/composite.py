@@ -1,4 +1,4 @@
-"""The composite score: chosen metrics, each scaled to [0, 1] over the compared records, averaged.
+"""The composite score: the mean of chosen metrics, each scaled to [0, 1] over the compared records.
 
 PRBench figure 6.
 """
@@ -22,8 +22,8 @@ Range = tuple[float, float]
 class Scored(NamedTuple):
     """A record's score in [0, 1], and the contribution of each term.
 
-    The contributions are in the terms' order and sum to the score. A missing metric contributes None; a
-    record that has none of the metrics has score None.
+    The contributions are in the order of the terms and sum to the score. The contribution of a missing metric
+    is None; a record without any of the metrics has the score None.
     """
 
     score: float | None
@@ -38,10 +38,10 @@ def scores(
 ) -> list[Scored]:
     """Score every record: sum of weight * n over sum of weights, n = (v - min) / (max - min).
 
-    n becomes 1 - n where less is better, and .5 for all where all are equal. columns: one for each term;
-    values may be negative, None (or NaN) is a missing one. ranges: minimum and maximum of each term, by
-    default those of its column. `missing`: what to do with a record that lacks a metric: "refuse" raises
-    RbError, "renormalise" scores it by the metrics it has, "worst" gives it n = 0.
+    n becomes 1 - n if lower is better, and .5 for all records if all are equal. columns: one for each term;
+    values may be negative, and None or NaN means missing. ranges: minimum and maximum of each term, by
+    default those of its column. `missing`: what to do with a record that lacks a metric. "refuse" raises
+    RbError, "renormalise" scores it by its other metrics, "worst" sets n = 0.
     """
     check(terms)
     if missing not in MISSING:
@@ -80,7 +80,7 @@ def _refuse(columns: Sequence[Sequence[float | None]], terms: Sequence[Term]) ->
         if places:
             raise RbError(
                 f"{len(places)} of {len(column)} records have no '{term.metric}' (the first is record"
-                f" {places[0]}). Evaluate them, or say --missing renormalise (score them by the metrics they"
+                f" {places[0]}). Evaluate them, or give --missing renormalise (score them by the metrics they"
                 " have) or --missing worst (count it as the lowest)."
             )
 
@@ -88,11 +88,11 @@ def _refuse(columns: Sequence[Sequence[float | None]], terms: Sequence[Term]) ->
 def _weighted(
     values: Sequence[float | None], term: Term, ends: Sequence[float] | None, filler: float | None
 ) -> list[float | None]:
-    """weight * n of each value, `filler` for the missing ones. n is rounded first: never above 1."""
+    """weight * n of each value, `filler` for missing values. n is rounded first, so it is never above 1."""
     least, most = ends or (0.0, 0.0)
     span, worst = most - least, least if term.higher else most
     if not isfinite(span):
-        raise RbError(f"'{term.metric}' runs from {least:g} to {most:g}, too far to scale. Is it a metric?")
+        raise RbError(f"'{term.metric}' ranges from {least:g} to {most:g}, too far to scale. Is it a metric?")
     return [
         filler
         if value is None or value != value
@@ -106,8 +106,8 @@ class Composite:
 
     asked: the requested terms; if empty, all metrics that every record has. preset: one of `terms.presets`,
     whose terms `asked` extends or overrides. within: fields; records are scaled within groups that agree in
-    them. missing: see `scores`. `warn` gets warnings: several data sets scaled together, metrics that are
-    equal everywhere. `terms` are those that it decided on. Raises RbError if records lack a requested metric.
+    these fields. missing: see `scores`. `warn` gets warnings, for example about metrics that are equal in all
+    records. `terms`: the terms that the score finally has. Raises RbError if records lack a requested metric.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Composite:
         return found
 
     def _name(self, metric: str, record: Mapping[str, Any]) -> str:
-        """The name that a metric of the preset has on the record's data set."""
+        """The name of a preset's metric on the record's data set."""
         return self._preset.on.get(str(record.get("dataset")), {}).get(metric, metric)
 
     def _column(self, metric: str) -> list[float]:
@@ -211,18 +211,18 @@ class Composite:
             listed = ", ".join(columns.metrics[:12]) or "none at all"
             raise RbError(
                 f"There is no metric that all {len(self.records)} records have (they have: {listed})."
-                " Evaluate them alike, or name metrics with --metric and say --missing renormalise."
+                " Evaluate all in the same way, or name metrics with --metric and give --missing renormalise."
             )
         return [Term(name).of(name) for name in shared]
 
     def _look_at(self) -> None:
-        """Warn of what makes scores hard to compare."""
+        """Warn of anything that makes scores hard to compare."""
         warn, count, within = self._warn, len(self.records), self._groups.names
         datasets = dict.fromkeys(str(record["dataset"]) for record in self.records if "dataset" in record)
         if len(datasets) > 1 and "dataset" not in within:
             warn(
-                f"the records are of {len(datasets)} data sets ({', '.join(datasets)}), scaled"
-                " together. --within dataset scales each by itself."
+                f"the records come from {len(datasets)} data sets ({', '.join(datasets)}), scaled"
+                " together. --within dataset scales each data set by itself."
             )
         if within:
             if alone := sum(len(places) == 1 for places in self._groups.places.values()):
@@ -236,6 +236,4 @@ class Composite:
         for term, column in zip(self.terms, self._numbers, strict=True):
             ends = range_of(column)
             if ends is not None and ends[0] == ends[1]:
-                warn(
-                    f"all records have the same {term.metric} ({ends[0]:g}): it tells nothing, and gives .5."
-                )
+                warn(f"all records have the same {term.metric} ({ends[0]:g}), which counts as .5.")

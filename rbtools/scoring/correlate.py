@@ -1,8 +1,8 @@
 """Rank correlations between columns of numbers: Kendall's tau-b and Spearman's rho.
 
-tau-b = (C - D) / sqrt((n0 - n1) (n0 - n2)), over the n0 pairs of records of which n1, n2 are tied in one
-column or the other (Kendall, "The treatment of ties in ranking problems", Biometrika 1945). rho is Pearson's
-correlation of average ranks. For a pair of columns only records that have both are used.
+tau-b = (C - D) / sqrt((n0 - n1) (n0 - n2)), over the n0 pairs of records; n1 and n2 of them are tied in the
+first and in the second column (Kendall, "The treatment of ties in ranking problems", Biometrika 1945). rho is
+Pearson's correlation of average ranks. For a pair of columns, only records that have both are used.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 from rbtools.lazy import np, special
 
 KINDS = ("kendall", "spearman")
-FEWEST = 3  # least number of records: two always agree or disagree
+FEWEST = 3  # least number of records: two records always agree or disagree
 _ENOUGH = 16.0  # an interval needs this many resamples with a value
 
 
 class Matrix(NamedTuple):
     """Correlations of columns `rows` with columns `cols`.
 
-    value: float (R, C), NaN if there is none; n: int (R, C), the records that have both. low, high:
-    (R, C), the ends of the 95 % bootstrap interval, None without a bootstrap. flat_rows, flat_cols: bool
-    (R, C), whether the one or the other has fewer than two values among those records.
+    value: float (R, C), NaN if there is none; n: int (R, C), the number of records that have both columns.
+    low, high: (R, C), the ends of the 95 % bootstrap interval; None without a bootstrap. flat_rows,
+    flat_cols: bool (R, C), whether the row or the column has fewer than two distinct values among them.
     """
 
     kind: str
@@ -49,9 +49,9 @@ def matrix(
 ) -> Matrix:
     """Correlate the columns `rows` with the columns `cols`.
 
-    numbers: float (N, M), a column for each of `names`, NaN where a record has none. bootstrap: how many
-    resamples of the records the intervals are made of (`_intervals`); the draws depend on `seed` and N alone.
-    `progress` gets the number of finished ones.
+    numbers: float (N, M), a column for each of `names`; NaN if a record has no number. bootstrap: the number
+    of resamples of the records for the intervals (`_intervals`); the draws depend only on `seed` and N.
+    `progress` gets the number of finished resamples.
     """
     import threadpoolctl
 
@@ -76,9 +76,9 @@ def matrix(
 
 
 def lines(matrix: Matrix, bootstrap: int = 0, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """A matrix as JSON objects, row by row, one for each pair: what `rb-corr` writes.
+    """A matrix as JSON objects, row by row, one for each pair, as `rb-corr` writes them.
 
-    `value` is null if there is no correlation, and `reason` says why.
+    `value` is null if there is no correlation, and `reason` then gives the reason.
     """
     for i, row in enumerate(matrix.rows):
         for j, col in enumerate(matrix.cols):
@@ -128,8 +128,8 @@ def _matrix(
 
 
 def _patterns(known: np.ndarray, columns: list[int]) -> list[tuple[list[int], np.ndarray]]:
-    """Groups of columns that the same records have: their positions in `columns`, and these records, bool
-    (N,)."""
+    """Groups of columns for which the same records have numbers: the positions of the columns in `columns`,
+    and the records, bool (N,)."""
     groups: dict[bytes, list[int]] = {}
     for place, column in enumerate(columns):
         groups.setdefault(np.packbits(known[:, column]).tobytes(), []).append(place)
@@ -140,7 +140,7 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Pearson's correlation of average ranks (A, B) between columns (N, A) and (N, B)."""
     from scipy.stats import rankdata
 
-    # Sums of quarters are exact, and so is the root of a square: equal orders give exactly 1.
+    # Sums of quarters and roots of squares are exact, so equal orders give exactly 1.
     x = rankdata(a, axis=0) - (len(a) + 1) / 2
     y = x if b is a else rankdata(b, axis=0) - (len(b) + 1) / 2
     scale = np.sqrt(np.outer((x * x).sum(0), (y * y).sum(0)))
@@ -156,13 +156,13 @@ def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     coefficients = np.full(scale.shape, np.nan)
     for i, j in zip(*scale.nonzero(), strict=True):
         tau = kendalltau(a[:, i], b[:, j], method="asymptotic").statistic
-        # scipy divides by two roots; a whole number over one root is exactly 1 for equal orders.
+        # scipy divides by two roots; a whole number divided by one root is exactly 1 for equal orders.
         coefficients[i, j] = np.round(tau * scale[i, j]) / scale[i, j]
     return coefficients.clip(-1, 1)
 
 
 def _untied(numbers: np.ndarray) -> list[float]:
-    """How many pairs of records differ in each column."""
+    """The number of pairs of records that differ, for each column."""
     counts = (np.unique(column, return_counts=True)[1] for column in numbers.T)
     return [(len(numbers) ** 2 - (count**2).sum()) / 2 for count in counts]
 
@@ -170,13 +170,13 @@ def _untied(numbers: np.ndarray) -> list[float]:
 def _intervals(
     kind: str, value: np.ndarray, n: np.ndarray, drawn: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The ends (R, C) of the 95 % intervals, from resamples (B, R, C); NaN where few of them have a value.
+    """The ends (R, C) of the 95 % intervals, from resamples (B, R, C); NaN if few of these have a value.
 
-    Student's on Fisher's scale, atanh, with the deviation of the resamples there, or that for normal columns
-    where it is larger (Bonett and Wright, Psychometrika 65, 2000). The end that is nearer to 0 starts from
-    the value times 1 - 1/n, the one that is nearer to 1 for Spearman's rho from the value without its bias
-    (Kendall and Gibbons, Rank Correlation Methods, 1990). Percentiles of the resamples are too narrow where
-    few records disagree: if none does, as among ten records with a tau of .9, none does in any resample.
+    These are Student's intervals on Fisher's scale, atanh, with the larger of two standard deviations there:
+    that of the resamples, and that for normal columns (Bonett and Wright, Psychometrika 65, 2000). The end
+    nearer to 0 is computed from the value times 1 - 1/n; for Spearman's rho, the end nearer to 1 is computed
+    from the value without its bias (Kendall and Gibbons, Rank Correlation Methods, 1990). Percentiles of the
+    resamples would be too narrow if few records disagree: if no records disagree, none do in any resample.
     """
     count = (~np.isnan(drawn)).sum(0)
     known, few = np.maximum(n, FEWEST), count < _ENOUGH

@@ -1,4 +1,4 @@
-"""Summaries of accuracies under single corruptions: means, and errors relative to a reference's (mCE).
+"""Summaries of accuracies under single corruptions: means, and errors relative to a reference model (mCE).
 
 Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and
 perturbations", ICLR 2019, section 4.
@@ -23,21 +23,21 @@ Joint = Callable[[Sequence[Entry]], "tuple[float, float] | None"]
 
 @dataclass(frozen=True)
 class Reference:
-    """The reference model of mCE. errors: each corruption's mean error over five severities."""
+    """The reference model of mCE. errors: maps each corruption to the mean error over five severities."""
 
     name: str
     errors: tuple[tuple[str, float], ...]
     clean: float | None
 
     def described(self) -> dict[str, Any]:
-        """The reference as an entry has it: everything that a result depends on."""
+        """The description of the reference for an entry: everything on which a result depends."""
         return {"name": self.name, "errors": dict(self.errors), "clean": self.clean}
 
 
 def reference(record: Mapping[str, Any], names: Sequence[str]) -> Reference:
-    """The errors of a record under these corruptions, from its five severities or its mean over them.
+    """The errors of a record under these corruptions, from its five severities or from their mean.
 
-    Raises RbError if it lacks some, or makes no error under one of them.
+    Raises RbError if it lacks one of them, or makes no error under one of them.
     """
     metrics = record.get("metrics") or {}
     errors, lacking = {}, []
@@ -73,10 +73,10 @@ def summary(
     base: Reference | None = None,
     joint: Joint = lambda parts: None,
 ) -> list[Entry]:
-    """Means and mCE of the given accuracies, if these are complete.
+    """Means and mCE of the given accuracies, as far as these are complete.
 
-    `corrupt.NAME.mean` takes all five severities, `corrupt.mean` and mCE all corruptions of the benchmark.
-    `joint` gives the means' intervals.
+    `corrupt.NAME.mean` needs all five severities; `corrupt.mean` and mCE need all corruptions of the
+    benchmark. `joint` computes the intervals of the means.
     """
     of: dict[str, dict[int, Entry]] = {}
     for entry in entries:
@@ -102,8 +102,8 @@ def summary(
 def _mean(metric: str, parts: Sequence[Entry], joint: Joint, **more: object) -> Entry:
     """The mean of accuracies on the same images.
 
-    Without outcomes per image its interval is the mean of theirs: right if they fail on the same images, else
-    too wide, never too narrow.
+    Without outcomes per image, its interval is the mean of their intervals: correct if they fail on the same
+    images, otherwise too wide, but never too narrow.
     """
     interval = joint(parts) or [fmean(part["ci95"][side] for part in parts) for side in (0, 1)]
     value = fmean(part["value"] for part in parts)
@@ -111,7 +111,7 @@ def _mean(metric: str, parts: Sequence[Entry], joint: Joint, **more: object) -> 
 
 
 def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Entry:
-    """Metric and protocol: each field on which the parts that have it agree."""
+    """Metric and protocol, with each field in which the parts that have it agree."""
     shared: Entry = {"metric": metric, **more, "severities": list(SEVERITIES)}
     for part in parts:
         for key, value in part.items():
@@ -128,7 +128,7 @@ def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Ent
 def _mce(
     all_of: Sequence[Entry], clean: Entry | None, full: Mapping[str, Sequence[Entry]], base: Reference
 ) -> list[Entry]:
-    """mCE and relative mCE: the error (or the loss of clean accuracy) divided by the reference's."""
+    """mCE and relative mCE: the error (for relative mCE, the loss of accuracy) divided by the reference's."""
     theirs, wrong = dict(base.errors), {}
     for name, five in full.items():
         wrong[name] = 1 - fmean(entry["value"] for entry in five)

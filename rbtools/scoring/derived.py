@@ -10,7 +10,7 @@ from rbtools.scoring import means, union
 
 
 class Derived(NamedTuple):
-    """A name and the expression that makes its value. explain: a union's entry says what each part breaks."""
+    """A name and the expression of its value. explain: a union's entry lists what each part breaks."""
 
     name: str
     compiled: expr.Expression
@@ -18,11 +18,11 @@ class Derived(NamedTuple):
 
     @property
     def compares_results(self) -> bool:
-        """Whether it needs results that may be in several records of one model."""
+        """Whether it needs results that may be spread over several records of one model."""
         return bool(self.compiled.functions & {"optimality", *union.FUNCTIONS})
 
     def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
-        """The record with the metric. If it cannot be computed, its entry has a reason.
+        """The record with the metric. If it cannot be computed, its entry contains the reason.
 
         Raises RbError if the record has a metric of that name with another origin.
         """
@@ -54,7 +54,7 @@ class Derived(NamedTuple):
 
 
 def explained(text: str) -> Derived:
-    """A union as a metric of that name, with what its parts break.
+    """A metric with the union's text as its name, and with a list of what its parts break.
 
     Raises UsageError for another expression.
     """

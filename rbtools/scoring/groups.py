@@ -13,9 +13,9 @@ Key = tuple[Any, ...]
 
 
 def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    """A function of a record that looks up a field (`arch.index`, `dataset`), or computes an expression.
+    """A function that looks up a field in a record (`arch.index`, `dataset`), or computes an expression.
 
-    It returns a hashable value, and raises MissingName if the record has no such field.
+    The function returns a hashable value, and raises MissingName if the record has no such field.
     """
     compiled = expr.compile(name)
 
@@ -28,10 +28,10 @@ def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 @dataclass(frozen=True)
 class Groups:
-    """Records that agree in the fields `names`. keys: each record's values there, None if it lacks one.
+    """Records that agree in the fields `names`. keys: each record's values, None if one is missing.
 
-    places: the records of each group by their places, groups in order of first occurrence. lacking: how many
-    records lack a field.
+    places: the indices of each group's records, with groups in order of first occurrence. lacking: the number
+    of records that lack a field.
     """
 
     names: list[str]
@@ -48,10 +48,10 @@ class Groups:
 
 
 def grouped(records: Sequence[Mapping[str, Any]], names: Sequence[str], option: str) -> Groups:
-    """The groups of records that agree in some fields; without fields one of all records.
+    """The groups of records that agree in the fields `names`; without fields, one group of all records.
 
-    Records that lack a field agree there. Raises UsageError, which names the option, for a field that none of
-    the records has.
+    Records that lack a field agree in it. Raises UsageError, which names the option, for a field that no
+    record has.
     """
     columns: list[list[Any]] = []
     lacking: dict[str, int] = {}

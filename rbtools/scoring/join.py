@@ -1,4 +1,4 @@
-"""Joins result sets: the same architectures in several evaluations or on several data sets."""
+"""Joins sets of results for the same architectures, from several evaluations or data sets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Record = Mapping[str, Any]
 
 
 class JoinedSets:
-    """Records of one set, or of several that are joined by the fields `on`.
+    """Records of one set, or of several sets that are joined by the fields `on`.
 
-    With `on`, columns are called LABEL:METRIC, and of two records of a set with the same key the last counts;
-    `duplicates` counts the others, `without` the records that lack a field of the key (`reason`).
+    With `on`, columns are called LABEL:METRIC. If two records of a set have the same key, the last is used,
+    and `duplicates` counts the other. `without` counts the records that lack a field of the key (`reason`).
     """
 
     def __init__(self, sets: Mapping[str, Sequence[Record]], on: Sequence[str]) -> None:
@@ -41,7 +41,7 @@ class JoinedSets:
             if rows:
                 self._rows[label] = rows
         self._columns = {label: Columns(list(rows.values())) for label, rows in self._rows.items()}
-        self._origin: dict[str, tuple[str, str]] = {}  # (set, name in that set) of a column
+        self._origin: dict[str, tuple[str, str]] = {}  # maps a column to (set, name in that set)
 
     @property
     def labels(self) -> list[str]:
@@ -50,7 +50,7 @@ class JoinedSets:
 
     @property
     def datasets(self) -> list[str]:
-        """The data sets of the sets that have several."""
+        """The data sets of those sets that have several."""
         of_sets = [
             dict.fromkeys(str(record["dataset"]) for record in rows.values() if "dataset" in record)
             for rows in self._rows.values()
@@ -58,9 +58,9 @@ class JoinedSets:
         return list(dict.fromkeys(name for names in of_sets if len(names) > 1 for name in names))
 
     def resolve(self, items: Iterable[str]) -> list[str]:
-        """The columns of these items: of all sets, or with LABEL: in front, of the sets that it matches.
+        """The columns of these items, in all sets; with LABEL: in front, in the sets that it matches.
 
-        Raises UsageError for an item that no record has.
+        Raises UsageError if no record has an item.
         """
         return list(dict.fromkeys(name for item in items for name in self._resolved(item)))
 
@@ -85,8 +85,8 @@ class JoinedSets:
         return names
 
     def numbers(self, names: Sequence[str]) -> np.ndarray:
-        """These columns, named as by `resolve`: (N, M), a row for each joined record, NaN where it has no
-        number."""
+        """The columns with these names (from `resolve`): (N, M), a row for each joined record; NaN if it has
+        no number."""
         keys = list(dict.fromkeys(key for rows in self._rows.values() for key in rows))
         values = np.full((len(keys), len(names)), np.nan)
         for place, name in enumerate(names):

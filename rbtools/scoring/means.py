@@ -17,7 +17,7 @@ Interval = tuple[float, float]
 
 
 def parts(record: Mapping[str, Any], compiled: expr.Expression) -> list[dict[str, Any]]:
-    """The entries of the metrics that a mean is of; none where it is no such mean, or lacks an entry."""
+    """The entries of the metrics in a mean; empty for other expressions, and if an entry is missing."""
     metrics = record.get("metrics") or {}
     if not compiled.is_mean or compiled.text in metrics:
         return []
@@ -32,11 +32,11 @@ def parts(record: Mapping[str, Any], compiled: expr.Expression) -> list[dict[str
 
 
 def interval(record: Mapping[str, Any], compiled: expr.Expression) -> Interval | None:
-    """The 95 % interval of a mean of metrics; None for another expression, and where one has no interval.
+    """The 95 % interval of a mean of metrics; None for other expressions, and if a metric has no interval.
 
-    With answers for each image of all of them, the share of these metrics in which an image counts is one
-    observation, as for `corrupt.mean`: correlation between them does not matter. Without, it is the mean of
-    their intervals, which is right if they fail on the same images, else too wide, never too narrow.
+    If all metrics have answers for each image, an image's share of metrics in which it counts is one
+    observation, as for `corrupt.mean`; then correlation between metrics does not matter. Otherwise, it is the
+    mean of their intervals: correct if they fail on the same images, otherwise too wide.
     """
     entries = parts(record, compiled)
     ends = [pair for entry in entries if (pair := results.interval(entry)) is not None]
@@ -44,7 +44,7 @@ def interval(record: Mapping[str, Any], compiled: expr.Expression) -> Interval |
         return None
     try:
         known = [answer for entry in entries if (answer := answers.of(entry)) is not None]
-    except RbError:  # damaged
+    except RbError:  # damaged answers
         known = []
     examples = {(answer.examples, len(answer.right)) for answer in known}
     weights = {str(entry.get("on")) for entry in entries}
@@ -56,6 +56,6 @@ def interval(record: Mapping[str, Any], compiled: expr.Expression) -> Interval |
 
 
 def images(record: Mapping[str, Any], compiled: expr.Expression) -> int | None:
-    """The number of images of a mean of metrics, where all are of the same number."""
+    """The number of images of a mean of metrics; None if the metrics have different numbers."""
     counts = {entry.get("n") if type(entry.get("n")) is int else None for entry in parts(record, compiled)}
     return counts.pop() if len(counts) == 1 else None

@@ -1,4 +1,4 @@
-"""Merge records of one model into one with all of their results, and records of several models into means."""
+"""Merges records of one model into one record with all results, and records of several models into means."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Record = Mapping[str, Any]
 def united(old: Record, new: Record) -> dict[str, Any]:
     """Merge two records of one model, with the metrics of both.
 
-    Of a metric that both have, the value of more images counts; with equal or unknown numbers of images, that
-    of `new`. Other fields are those of `new`, too.
+    For a metric that both have, the value on more images counts; if the numbers of images are equal or
+    unknown, the value in `new`. Other fields come from `new`, too.
     """
     before, after = (record.get("metrics") or {} for record in (old, new))
     entries, later = map(results.by_metric, (old, new))
@@ -32,7 +32,7 @@ def united(old: Record, new: Record) -> dict[str, Any]:
     }
 
     def chosen(ours: Record, theirs: Record) -> dict[str, Any]:
-        """Of two objects by metric what counts, the old first."""
+        """Joins two maps by metric, the old one first; for each metric, the value that counts."""
         kept = {name: value for name, value in ours.items() if name in from_old}
         return kept | {name: value for name, value in theirs.items() if name not in from_old}
 
@@ -49,11 +49,11 @@ def united(old: Record, new: Record) -> dict[str, Any]:
 
 
 class Unions:
-    """Merges records of one model, and counts what was merged.
+    """Merges records of one model, and counts the merged records.
 
-    `count`: records merged into earlier ones. `images`: the number of images of each metric, for the first
-    merged record whose metrics are over different numbers of images although those of each single record were
-    not.
+    `count`: the number of records that were merged into earlier ones. `images`: the number of images of each
+    metric, for the first merged record whose metrics have different numbers of images although those of each
+    single record had not.
     """
 
     def __init__(self) -> None:
@@ -71,9 +71,9 @@ class Unions:
 
 
 def images(record: Record) -> dict[str, int]:
-    """The number of images of each share that was measured.
+    """Maps each measured share to its number of images.
 
-    PR and ProbAcc are left out where they are over the images that the model classifies correctly.
+    PR and ProbAcc are left out if they are over the images that the model classifies correctly.
     """
     counts = {}
     for entry in record.get("evals") or ():
@@ -88,7 +88,7 @@ def images(record: Record) -> dict[str, int]:
 
 
 def mixed_images(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
-    """The least and the most images of each metric whose values in these records are of different numbers."""
+    """Maps each metric with different numbers of images in these records to the smallest and the largest."""
     counts: dict[str, set[int]] = {}
     for record in records:
         for name, n in images(record).items():
@@ -99,8 +99,8 @@ def mixed_images(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
 def merged(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, Any]:
     """The mean of records: all fields that they agree in, and `about` under "aggregated".
 
-    The entry of a metric has its mean as `value`, the deviation of a sample as `std` (null for one
-    record), the number of `records` that have it, and what their entries agree in.
+    The entry of a metric contains its mean as `value`, the sample standard deviation as `std` (null for one
+    record), the number of `records` that have it, and the fields in which their entries agree.
     """
     common = shared([described(record) for record in records])
     seeds = [record["train"]["seed"] for record in records if "seed" in (record.get("train") or {})]
@@ -133,7 +133,7 @@ def _entry(name: str, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def shared(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The fields that objects agree in; nested objects likewise."""
+    """The fields in which objects agree, also inside nested objects."""
     if not values:
         return {}
     first, *others = values

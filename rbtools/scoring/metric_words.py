@@ -16,7 +16,7 @@ AXES = {
     "rho": "tolerated failure rate ρ",
     "epoch": "epoch",
 }
-"""The label of an axis, by the quantity along it."""
+"""Maps the quantity along an axis to the label of the axis."""
 BALLS = {"linf": "", "l1": " (L1)", "l2": " (L2)"}
 _PROBABILISTIC = {"pr": "PR", "pr-all": "PR (all images)", "pfail": "P(fail)"}
 _PROB_ACC = {"probacc": "ProbAcc", "probacc-all": "ProbAcc (all images)"}
@@ -48,18 +48,18 @@ def axis_of(parts: MetricName) -> str:
 
 
 def distance(parts: MetricName) -> str:
-    """The metric's distance with its unit: `ε = 8/255`; other norms are on pixels in [0, 1]."""
+    """The metric's distance with its unit: `ε = 8/255`; other norms are for pixels in [0, 1]."""
     return f"ε = {parts.number}{'/255' if parts.ball == 'linf' else ''}"
 
 
 def radius(text: str) -> str:
-    """A radius of noise as it was meant: 0.0313725 is 8/255, 0.08 is itself."""
+    """A radius of noise in its natural form: 0.0313725 becomes 8/255, and 0.08 stays."""
     of255 = float(text) * 255
     return f"{of255:.0f}/255" if len(text) > 6 and abs(of255 - round(of255)) < 1e-3 else text
 
 
 def attack(parts: MetricName) -> str:
-    """The attack of a metric and its norm, `PGD-20 (L2)`; the name itself where it is of no known attack."""
+    """The attack of a metric and its norm, `PGD-20 (L2)`; the name itself if the attack is not known."""
     name = parts.stem if parts.stem in _ATTACKS else parts.stem.rstrip("0123456789")
     steps = parts.stem[len(name) :]
     if name not in _ATTACKS:
@@ -68,7 +68,7 @@ def attack(parts: MetricName) -> str:
 
 
 def is_attack(parts: MetricName) -> bool:
-    """Whether it is a metric under an attack that is known by name."""
+    """Whether it is a metric under a known attack."""
     return bool(parts.number) and (parts.stem in _ATTACKS or parts.stem.rstrip("0123456789") in _ATTACKS)
 
 
@@ -84,7 +84,7 @@ def is_share(name: str) -> bool:
 
 
 def heading(name: str) -> str:
-    """A metric as the heading of a column: `PR uniform, γ = 0.08`. Other names and expressions stay."""
+    """A metric as the heading of a column: `PR uniform, γ = 0.08`. Unknown names and expressions stay."""
     parts = metric_name.parse(name)
     first = parts.prefixes[0] if parts.prefixes else ""
     if first in ("ge", *metric_name.SPLITS, *metric_name.OF_OTHERS):

@@ -14,17 +14,17 @@ Over = dict[float, float]  # distance -> accuracy
 
 
 def optimality(record: Mapping[str, Any], attack: object) -> float:
-    """How near an attack's curve of accuracy over eps is to the lowest of all attacks of the record, up to 1.
+    """How near an attack's curve of accuracy over eps is to the lowest curve of all attacks; 1 is the best.
 
     Cina et al. 2024 (AttackBench, arXiv:2404.19460): 1 - (a - b) / (c - b), where a is the area under the
-    attack's curve, b that under the lower envelope of all curves in its norm, and c clean accuracy times the
-    largest distance: 1 is as good as all attacks together, 0 an attack that finds nothing. The curves end
-    where the envelope reaches 0, or at the largest distance that all of them have. The record has no outcomes
-    of single images: if attacks break different images, the envelope is above the curve of all attacks
-    together. `rb-attack curve --attacks` has that.
+    attack's curve, b the area under the lower envelope of all curves in its norm, and c clean accuracy times
+    the largest distance. An attack as good as all attacks together gets 1, an attack that finds nothing gets
+    0. The curves end where the envelope reaches 0, or at the largest distance that all of them have. The
+    record has no outcomes of single images: if attacks break different images, the envelope is above the
+    curve of all attacks together, which `rb-attack curve --attacks` measures.
 
-    attack: the metric without its distance, such as "pgd20" or "fmn.l2". It is `optimality('pgd20')` in
-    expressions. Raises RbError without such accuracies, or those of another attack, or clean accuracy.
+    attack: the metric without its distance, such as "pgd20" or "fmn.l2". In expressions, this function is
+    `optimality('pgd20')`. Raises RbError without such accuracies, those of another attack, or clean accuracy.
     """
     curves, name = _curves(record), str(attack)
     if name not in curves:
@@ -46,8 +46,8 @@ def optimality(record: Mapping[str, Any], attack: object) -> float:
 
 
 class _Curve(NamedTuple):
-    """Accuracies over distances, and what curves that are compared have in common: norm, split, data set and
-    number of images.
+    """Accuracies over distances, and the fields that curves must share to be compared: norm, split, data set
+    and number of images.
     """
 
     images: tuple[str, str, Any, Any]
@@ -55,7 +55,7 @@ class _Curve(NamedTuple):
 
 
 def _curves(record: Mapping[str, Any]) -> dict[str, _Curve]:
-    """The curves of at least two distances above 0, by the name of their attack with split and norm."""
+    """Maps the name of an attack (with split and norm) to its curve, if that has two distances above 0."""
     curves: dict[str, _Curve] = {}
     for entry in record.get("evals") or ():
         parts = metric_name.parse(str(entry.get("metric")))
@@ -70,7 +70,7 @@ def _curves(record: Mapping[str, Any]) -> dict[str, _Curve]:
 
 
 def _optimality(asked: Over, compared: Sequence[Over]) -> float:
-    """Local optimality of a curve among those that it is compared with, all with clean accuracy at 0."""
+    """Local optimality of a curve among the curves `compared`, all with clean accuracy at distance 0."""
     end = min(max(curve) for curve in compared)
     grid = sorted({eps for curve in compared for eps in curve if eps <= end})
     lowest = [min(_at(curve, eps) for curve in compared) for eps in grid]
@@ -84,7 +84,7 @@ def _optimality(asked: Over, compared: Sequence[Over]) -> float:
 
 
 def _at(curve: Over, eps: float) -> float:
-    """The accuracy at a distance up to the largest of the curve, along a line between its neighbours."""
+    """The accuracy at a distance up to the curve's largest one, interpolated linearly."""
     if eps in curve:
         return curve[eps]
     below, above = max(one for one in curve if one < eps), min(one for one in curve if one > eps)

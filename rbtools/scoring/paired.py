@@ -1,7 +1,7 @@
-"""Two models compared on the same images: numbers in, numbers out.
+"""Comparison of two models on the same images.
 
-Only the images that one model counts and the other does not say anything: of n images `gained` count for the
-first model alone, `lost` for the second alone, and the difference of their shares is (gained - lost) / n.
+Only images that count for exactly one of the models matter: of n images, `gained` count only for the first
+model and `lost` only for the second one, and the difference of their shares is (gained - lost) / n.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class Comparison(NamedTuple):
 
 
 def changed(first: np.ndarray, second: np.ndarray) -> tuple[int, int]:
-    """How many images count for the first model alone, and for the second alone. Both: bool (N,)."""
+    """The numbers of images that count only for the first model, and only for the second. Both: bool (N,)."""
     return int((first & ~second).sum()), int((second & ~first).sum())
 
 
 def interval(gained: np.ndarray, lost: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The ends of the 95 % intervals of differences; all arguments are counts (G,).
 
-    The mid-P intervals of both shares are joined by the variance estimates that their ends give (Zou,
-    Psychol. Methods 12, 2007, for dependent estimates: with l, u the ends of a and b, and r their
+    The mid-P intervals of both shares are joined with the variance estimates that follow from their ends
+    (Zou, Psychol. Methods 12, 2007, for dependent estimates: with l, u the ends of a and b, and r their
     correlation, the lower end is a - b - sqrt(x^2 + y^2 - 2 r x y), x = a - l_a, y = u_b - b). Without
-    changes that is -3 / n to 3 / n. `bench/paired_intervals.py` has the coverage: .951 to .976 where five
-    images change on average. There Tango's interval falls to .931, Wald's to .870, and Bonett and Price's
-    rises to .991.
+    changes, this is -3 / n to 3 / n. `bench/paired_intervals.py` measures the coverage: .951 to .976 if five
+    images change on average. In this case, Tango's interval falls to .931, Wald's to .870, and Bonett and
+    Price's rises to .991.
     """
     first, second = gained / images, lost / images
     (low, high), (least, most) = (_mid_p(count, images) for count in (gained, lost))
@@ -61,7 +61,7 @@ def _mid_p(count: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def _different_mid_p(count: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     def more(share: np.ndarray) -> np.ndarray:
-        """The probability of more than `count`, and half that of `count`."""
+        """The probability of more than `count`, plus half the probability of `count`."""
         at_least = np.where(count > 0, special.bdtrc(count - 1, images, share), 1)
         above = np.where(count < images, special.bdtrc(count, images, share), 0)
         total: np.ndarray = (at_least + above) / 2
@@ -78,15 +78,15 @@ def _different_mid_p(count: np.ndarray, images: np.ndarray) -> tuple[np.ndarray,
 
 
 def mcnemar(gained: np.ndarray, lost: np.ndarray) -> np.ndarray:
-    """McNemar's exact two-sided p-values (G,) of no difference (Psychometrika 12, 1947): of images that
-    changed, each side has as many under Binomial(changed, 1/2)."""
+    """McNemar's exact two-sided p-values (G,) of no difference (Psychometrika 12, 1947). Without a
+    difference, the number of images gained follows Binomial(changed, 1/2)."""
     total = gained + lost
     below = special.bdtr(np.minimum(gained, lost), np.maximum(total, 1), 0.5)
     return np.where(total > 0, np.minimum(2 * below, 1), 1.0)
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """p-values (G,) adjusted so that one below .05 is wrong in any of them with 5 % (Holm, Scand. J. Stat. 6,
+    """p-values (G,), adjusted so that with probability 95 % none below .05 is wrong (Holm, Scand. J. Stat. 6,
     1979)."""
     order = np.argsort(p, kind="stable")
     scaled = np.minimum(p[order] * np.arange(len(p), 0, -1), 1)
@@ -96,7 +96,7 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def of_means(difference: float, draws: np.ndarray, between: np.ndarray, freedom: np.ndarray) -> Comparison:
-    """The comparison of two means over seeds; draws (B,): of their difference, for other test images.
+    """The comparison of two means over seeds. draws (B,): draws of their difference, for other test images.
 
     between: (2,), the variance of each mean between its members; freedom: its degrees of freedom. The p-value
     is Student's, with the degrees of freedom of `rank_sets`. The interval joins percentiles of the draws with

@@ -1,4 +1,4 @@
-"""Records compared with a reference on the images that both were evaluated on (`rb-rank --paired`)."""
+"""Comparison of records with a reference on the images that both have in common (`rb-rank --paired`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Counted = Callable[[Record, Mapping[str, Any]], answers.Answers | None]
 
 class _MemberAnswers(NamedTuple):
     """A metric of a record, or of the members of a mean. right: bool (M, N), whether each image counts for
-    each member. examples: the digests of the lists of images, as far as known.
+    each member. examples: the digests of the lists of images, if known.
     """
 
     members: Sequence[Record]
@@ -42,11 +42,12 @@ def compare(
 ) -> tuple[list[dict[str, dict[str, Any]]], int]:
     """Compare records, or means of members, with a reference.
 
-    reference: its members, one or those of a mean. others: names and members. counted: which images count in
-    an entry's value. draws: for means over several members. needed: the metrics whose answers have to be of
-    the reference's images: `warn` gets a record where they are not, which has no comparison. Returns for each
-    record the comparison of each metric, with p by Holm's correction and with `raw` also p_raw, and how many
-    records lack answers of the needed metrics. Raises RbError if the reference lacks them.
+    reference: its members, one record or those of a mean. others: names and members. counted: returns which
+    images count in an entry's value. draws: for means over several members. needed: the metrics whose answers
+    must be for the reference's images; if they are not, `warn` is called and the record gets no comparison.
+    Returns the comparisons of each record by metric, with p after Holm's correction and, with `raw`, also
+    p_raw; and the number of records without answers of the needed metrics. Raises RbError if the reference
+    lacks them.
     """
     measure = partial(_measured, counted=counted)
     found = {name: measure(reference, name) for name in reference[0].get("metrics") or {}}
@@ -61,7 +62,7 @@ def compare(
         row = {metric: one for metric in known if (one := measure(members, metric)) is not None}
         differ = {metric: why for metric, one in row.items() if (why := _difference(one, known[metric]))}
         if wrong := next((metric for metric in differ if metric in needed), None):
-            warn(f"{wrong} of {name} and of the reference is of different images: {differ[wrong]}.")
+            warn(f"{wrong} of {name} and of the reference are for different images: {differ[wrong]}.")
             row = {}
         row = {metric: one for metric, one in row.items() if metric not in differ}
         lacking += not wrong and not (row and all(metric in row for metric in needed))
@@ -78,7 +79,7 @@ def compare(
 
 
 def _measured(members: Sequence[Record], name: str, counted: Counted) -> _MemberAnswers | None:
-    """What the members have of a metric; None if one lacks its answers, or theirs are of other images."""
+    """The answers of the members for a metric; None if a member lacks them, or if their images differ."""
     every, about, examples = [], [], set()
     for member in members:
         entry = results.last_entry(member, name)
@@ -97,10 +98,10 @@ def _measured(members: Sequence[Record], name: str, counted: Counted) -> _Member
 def _compared(
     metric: str, every: Sequence[_MemberAnswers], reference: _MemberAnswers, draws: bootstrap.BootstrapDraws
 ) -> list[dict[str, Any]]:
-    """The comparisons of a metric: single records by the images that changed, means by draws."""
+    """The comparisons of a metric: for single records from the images that changed, for means from draws."""
 
     def drawn(one: _MemberAnswers, whose: str) -> np.ndarray:
-        """Draws (M, B) of the members, for the same other test images."""
+        """Draws (M, B) of the members, as if for the same other test images."""
         return np.stack([draws.number(member, metric, whose) for member in one.members])
 
     single = [len(ours.right) == len(reference.right) == 1 for ours in every]
@@ -133,7 +134,7 @@ def _why_not(name: str, entry: Mapping[str, Any]) -> str:
         return str(why)
     return (
         f"{name} has no paired comparison: each model's value is over the images that it classifies correctly"
-        " without noise, or the members of the reference are of different images."
+        " without noise, or the members of the reference have different images."
     )
 
 

@@ -1,4 +1,4 @@
-"""Accuracies of single classes, from what a model did on each image."""
+"""Accuracies of single classes, from a model's answers for each image."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rbtools.records import answers, expr, results
 
 
 def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]:
-    """For each class of the images how many of them count in the metric's value, and how many there are.
+    """Maps each class to the number of its images that count in the metric's value, and the number of all.
 
-    Raises MissingName without the metric, NoAnswers without answers of its images, and RbError for answers
-    that are damaged.
+    Raises MissingName without the metric, NoAnswers without answers for its images, and RbError if these are
+    damaged.
     """
     if metric not in (record.get("metrics") or {}):
         raise expr.MissingName(metric, {"metrics": record.get("metrics") or {}})
@@ -45,6 +45,6 @@ def described(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
 
 
 def worst(record: Mapping[str, Any], metrics: Sequence[str]) -> float:
-    """The accuracy of the worst class in a metric: `class.min(pgd20.8)` in expressions."""
+    """The accuracy of the worst class in a metric, in expressions `class.min(pgd20.8)`."""
     (metric,) = metrics
     return min(right / n for right, n in counts(record, metric).values())

@@ -1,4 +1,4 @@
-"""Compares a record's metrics with published ones: the differences, and whether chance explains them."""
+"""Compares a record's metrics with published ones: differences, and whether chance explains them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Entry = Mapping[str, Any]
 
 LEVEL = 0.05
 """A difference with a smaller p-value is beyond the sampling error: 1.96 standard errors."""
-_EPS = 0.02  # relative: RobustBench has models that were attacked at 0.031 among those at 8/255
-# Fields of a published entry that are no settings of its measurement.
+_EPS = 0.02  # relative difference: RobustBench lists models attacked at 0.031 among those at 8/255
+# Fields of a published entry that are not settings of its measurement.
 _APART = ("n", "source", "definition", "norm")
 _GROUPS = ("publication", "calculation", "random numbers", "arithmetic")
 _NOT_COMPARED = frozenset(_APART) | {field.name for field in schema.EVALS if field.group in _GROUPS}
 
 
 def compared(record: Record, published: Record, images: int | None) -> dict[str, dict[str, Any]]:
-    """Each metric that both records have: published value, difference (ours minus theirs), and whether it is
-    within the sampling error.
+    """Maps each metric that both records have to the published value, the difference (ours minus theirs), and
+    whether it is within the sampling error.
 
     `images`: the number of test images of the published numbers, None if unknown. PR and ProbAcc count only
-    images that the model classifies correctly. A metric that was measured differently has a `reason` in place
-    of the other fields; one without standard errors has a `reason` in place of the verdict.
+    images that the model classifies correctly. If a metric was measured differently, a `reason` replaces the
+    other fields; if it has no standard errors, a `reason` replaces the verdict.
     """
     ours, theirs = map(results.by_metric, (record, published))
     metrics, theirs_by_name = record.get("metrics") or {}, published.get("metrics") or {}
@@ -49,7 +49,7 @@ def compared(record: Record, published: Record, images: int | None) -> dict[str,
 def difference(ours: Entry | None, theirs: Entry) -> str:
     """The fields in which our protocol differs from the published one; empty if none, or if ours is unknown.
 
-    A switch (true) that ours lacks is off; other fields that ours lacks are not compared.
+    A switch (true) that our entry lacks counts as off; other fields that it lacks are not compared.
     """
     if ours is None:
         return ""
@@ -74,9 +74,9 @@ def _judged(name: str, value: float, ours: Entry | None, published: float, their
         for number, entry in ((value, ours or {}), (published, theirs))
     ]
     if ours is None or errors[0] is None:
-        return {**result, "reason": "our number says neither n nor an interval"}
+        return {**result, "reason": "our number has neither n nor an interval"}
     if errors[1] is None:
-        return {**result, "reason": "the published number is no share of a known number of images"}
+        return {**result, "reason": "the published number is not a share of a known number of images"}
     error = math.hypot(errors[0], errors[1])
     rounding = theirs.get("rounding", 0) / 2
     off = max(abs(result["difference"]) - rounding, 0.0)

@@ -1,4 +1,4 @@
-"""Ranks records by one or several numbers, with shared ranks for equal values and unranked records last."""
+"""Ranks records by one or several numbers. Equal values share a rank; unranked records come last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rbtools.records import expr
 from rbtools.records.metric_name import higher_is_better
 
 Record = Mapping[str, Any]
-# For each value whether it is missing, and a number that is smaller if it is better.
+# For each value: whether it is missing, and a number that is smaller for better values.
 Cost = tuple[tuple[bool, float], ...]
 
 
@@ -30,12 +30,12 @@ def key(item: str) -> SortKey:
     if direction in ("lower", "higher") and text:
         return SortKey(text.strip(), direction == "higher")
     if text and expr.is_bare(direction):
-        raise UsageError(f"'{direction}' in '{item}' is no direction. Write {text}:lower or {text}:higher.")
+        raise UsageError(f"'{direction}' in '{item}' is not a direction. Write {text}:lower or :higher.")
     return SortKey(item, higher_is_better(item))
 
 
 class Ranked(NamedTuple):
-    """A record with its rank; both `rank` and `value` are None if it has no such number."""
+    """A record with its rank. Both `rank` and `value` are None if the record has no such number."""
 
     rank: int | None
     value: float | None
@@ -47,9 +47,9 @@ def rank(
 ) -> list[Ranked]:
     """Order records (of any type) by `by(record)`, the best first.
 
-    If `by` returns several values (and `higher` is as long), later ones break ties. Equal values share a rank
-    and the next rank counts them (1, 2, 2, 4); they keep the input's order. Records without the first value
-    (None or NaN) come last, without a rank; without a later one, last among those equal so far. Raises
+    If `by` returns several values (and `higher` is as long), later values break ties. Equal values share a
+    rank, and the next rank counts them (1, 2, 2, 4); they keep the input's order. Records whose first value
+    is None or NaN come last, without a rank. Records without a later value come last among their ties. Raises
     RbError if a value is not a number.
     """
     directions = (higher,) if isinstance(higher, bool) else tuple(higher)
@@ -69,7 +69,7 @@ def rank(
 
 
 def costs(values: Sequence[Any], higher: Sequence[bool]) -> Cost:
-    """Values as something to sort by, the best first. Raises RbError for one that is not a number."""
+    """Values in a form that sorts the best first. Raises RbError for a value that is not a number."""
 
     def cost(value: object, higher: bool) -> tuple[bool, float]:
         if value is None or value != value:
@@ -89,8 +89,8 @@ def costs(values: Sequence[Any], higher: Sequence[bool]) -> Cost:
 def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list[int]:
     """The band of each record, 1 the best; `intervals` are in the order of the ranking.
 
-    A band is the best record without a band, and those after it whose interval overlaps its interval. Two
-    records of a band may differ significantly, but each could be as good as its first.
+    A band consists of the best record that has no band yet, and the records after it whose intervals overlap
+    its interval. Two records of a band may differ significantly, but each could be as good as the first.
     """
     bands = [1] * len(intervals)
     pending = list(range(len(intervals)))
@@ -105,18 +105,18 @@ def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list
 def front(points: Sequence[Sequence[float | None]], higher: Sequence[bool]) -> list[bool]:
     """Which points are on the Pareto front: no other is at least as good everywhere and better somewhere.
 
-    A point that lacks a number is not on it; equal points are on it together.
+    A point that lacks a number is not on the front; equal points are on it together.
     """
     on = [False] * len(points)
     best: list[Cost] = []
-    # In this order no point is dominated by a later one, so comparing with the front so far is enough.
+    # In this order, no point is dominated by a later point: comparing with the front so far is enough.
     for cost, place in sorted((costs(point, higher), place) for place, point in enumerate(points)):
         lacking = any(missing for missing, _ in cost)
         if lacking or any(other != cost and all(map(le, other, cost)) for other in best):
             continue
         on[place] = True
         if len(cost) == 2:
-            best = [cost]  # with two objectives the last point on the front has the smallest second cost
+            best = [cost]  # with two objectives, the front's last point has the smallest second cost
         elif not best or best[-1] != cost:
             best.append(cost)
     return on

@@ -1,10 +1,10 @@
 """Intervals of ranks, from tests of all pairs of numbers. The rank of a number is 1 plus the number of truly
-better ones. The ranks in a bootstrap give no valid interval of it where numbers are close: of ten equal ones,
-the first of a resample is almost never the tenth, though each order is possible (Hall and Miller, Ann. Stat.
-37, 2009). So each number is compared with all others at a simultaneous level of 5 %. The significantly better
-ones give the lower end, the ones that are not significantly worse the upper end (Mogstad, Romano,
-Shaikh and Wilhelm, Rev. Econ. Stud. 91, 2024, with Bonferroni's bound in place of their bootstrap; it holds
-however the numbers depend on each other).
+better numbers. If numbers are close, ranks in bootstrap resamples give no valid interval: among ten equal
+numbers, each order is possible, but the first one of a resample is almost never the tenth (Hall and Miller,
+Ann. Stat. 37, 2009). Therefore each number is compared with all others at a simultaneous level of 5 %. The
+numbers that are significantly better determine the lower end, and those that are not significantly worse the
+upper end (Mogstad, Romano, Shaikh and Wilhelm, Rev. Econ. Stud. 91, 2024). Instead of their bootstrap, we use
+Bonferroni's bound, which is valid however the numbers depend on each other.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from typing import NamedTuple
 from rbtools.lazy import np, special
 
 _LEVEL = 0.05
-_BLOCK = 256  # the number of consecutive numbers that are compared at once with all near them
-_GRID = 200  # degrees of freedom for which Student's quantile is computed; between them it is interpolated
+_BLOCK = 256  # consecutive numbers that are compared at once with all numbers near them
+_GRID = 200  # degrees of freedom at which Student's quantile is computed; others are interpolated
 
 
 class Drawn(NamedTuple):
-    """Numbers (G,) as draws (G, B), and the variance between members of a group, which the draws do not
-    include.
+    """Draws (G, B) of numbers (G,), and the variance between members of a group, which they do not include.
 
-    between: (G,), the variance of each number for that reason; freedom: (G,), its degrees of freedom.
-    rarity: (G,), 1 / the number of images behind a number, 0 where they are many or unknown.
-    joint: whether draws of different numbers belong together. If not, no number depends on another.
+    between: (G,), the variance of each number between its members; freedom: (G,), its degrees of freedom.
+    rarity: (G,), 1 / the number of images behind a number; 0 if it is large or unknown. joint: whether draws
+    of different numbers belong together. If not, the numbers are independent.
     """
 
     draws: np.ndarray
@@ -36,11 +35,11 @@ class Drawn(NamedTuple):
 
 
 def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the greatest rank (G,) that each number may have; each pair holds it with 95 %.
+    """The smallest and the largest rank (G,) that each number may have; each pair is a 95 % interval.
 
-    Of numbers that are truly equal, each has all their ranks, and the pair holds them all. Numbers are
-    compared only with those near them: the others are counted by sorting, so that G numbers take G log G
-    steps and the pairs that are close.
+    Numbers that are truly equal have all of their ranks, and the pair contains all of these. Only numbers
+    near each other are compared; the others are counted by sorting. G numbers thus take G log G steps, and
+    one for each close pair.
     """
     count, size = drawn.draws.shape
     if count < 2:
@@ -66,7 +65,7 @@ def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
         near = slice(low, high)
         apart = centre[rows, None] - centre[near]
         variance, inverse = spread.of_pairs(rows, near)
-        # If both were equal, the variance would be greater by their squared difference, divided by images.
+        # If both were equal, the variance would be larger by their squared difference / number of images.
         variance += apart**2 * (rarity[rows, None] + rarity[near]) / 2
         least = critical(inverse) * np.sqrt(variance)
         better[rows] = low + (apart > least).sum(1)
@@ -77,16 +76,16 @@ def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Spread:
-    """Variances of differences of numbers; moved: centred draws (G, B) whose squares add up to a variance."""
+    """Variances of differences of numbers. moved: centred draws (G, B), whose squares add up to variances."""
 
     def __init__(self, moved: np.ndarray, between: np.ndarray, freedom: np.ndarray, joint: bool) -> None:
         self.moved, self.between, self.freedom, self.joint = moved, between, freedom, joint
         self.variance = (moved**2).sum(1)
         self.grouped = bool(between.any())
-        self.inverse = 1 / (moved.shape[1] - 1)  # 1 / the degrees of freedom of variances of draws
+        self.inverse = 1 / (moved.shape[1] - 1)  # 1 / degrees of freedom of the draws' variances
 
     def most(self) -> np.ndarray:
-        """The greatest standard deviation (G,) that a difference from each number may have."""
+        """The largest possible standard deviation (G,) of a difference from each number."""
         deviation, between = np.sqrt(self.variance), self.between
         most: np.ndarray = np.sqrt((deviation + deviation.max()) ** 2 + between + between.max())
         return most
@@ -94,8 +93,9 @@ class _Spread:
     def of_pairs(self, rows: slice, near: slice) -> tuple[np.ndarray, np.ndarray]:
         """Variances (R, N) of differences, and 1 / their degrees of freedom.
 
-        That is the mean of the inverses of the parts, weighted with their variances. Welch's formula, which
-        weights with the squares, has a few per cent too little coverage for groups of two and three.
+        The latter is the mean of the parts' inverse degrees of freedom, weighted with their variances.
+        Welch's formula, which uses squared weights, has a few per cent too little coverage for groups of two
+        and three.
         """
         variance = self.variance[rows, None] + self.variance[near]
         if self.joint:
@@ -111,9 +111,9 @@ class _Spread:
 
 
 def _critical(count: int, spread: _Spread) -> tuple[Callable[[np.ndarray], np.ndarray], float]:
-    """Student's quantile by 1 / degrees of freedom, for one of `count` numbers and all others; its greatest.
+    """Student's quantile as a function of 1 / degrees of freedom, for one of `count` numbers; its maximum.
 
-    It is convex there, so that interpolated values are never too small.
+    The quantile is a convex function of it, so that interpolated values are never too small.
     """
     inverses = 1 / spread.freedom[spread.between > 0]
     least, most = (end(inverses, initial=spread.inverse) for end in (np.min, np.max))

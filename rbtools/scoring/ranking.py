@@ -1,4 +1,4 @@
-"""What is ranked: one record of each model, means over records, and the values that decide."""
+"""The ranked objects: one record of each model, or means over records, and the values that decide."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Record = dict[str, Any]
 class Contender:
     """A record that is ranked.
 
-    members: the records behind it, itself or those that it averages; parts: what it averages, which may be
-    means over seeds themselves. values: what it is ranked by, None for missing ones; points: the numbers of
-    the Pareto front. paired: its comparison with a reference; marks: all fields beside its rank.
+    members: the records behind it, which are the record itself or those that it averages; parts: what it
+    averages, possibly means over seeds. values: the values that it is ranked by, None if missing; points: its
+    coordinates for the Pareto front. paired: its comparison with a reference; marks: fields beside its rank.
     """
 
     record: Record
@@ -33,7 +33,7 @@ class Contender:
 
     @classmethod
     def mean(cls, parts: Sequence[Contender], about: Mapping[str, Any]) -> Contender:
-        """The mean of contenders: see `merge.merged`."""
+        """The mean of contenders (`merge.merged`)."""
         records = [part.record for part in parts]
         members = [member for part in parts for member in part.members]
         return cls(merge.merged(records, about), members, records)
@@ -42,11 +42,11 @@ class Contender:
 def one_of_each_model(
     records: Iterable[Record], unions: merge.Unions, *, weights: bool = False
 ) -> dict[int, Record]:
-    """One record of each model, by its digest, in the order in which the models came first; `unions` merges
-    the others into it, and counts them.
+    """Maps the digest of each model to one record, in order of first occurrence; `unions` merges further
+    records into it, and counts them.
 
-    `weights`: merge only records that name their checkpoint. Rows of a table may not describe their models
-    well enough to distinguish them.
+    `weights`: merge only records that name their checkpoint, because rows of a table may not describe their
+    models well enough to distinguish them.
     """
     models: dict[int, Record] = {}
     for record in records:
@@ -57,7 +57,7 @@ def one_of_each_model(
 
 
 def averaged(contenders: Sequence[Contender], over: Sequence[str]) -> list[Contender]:
-    """Means of those that differ only in the fields `over` (such as `seed`).
+    """Means of the contenders that differ only in the fields `over` (such as `seed`).
 
     Raises UsageError for a field that no record has.
     """
@@ -74,7 +74,7 @@ def averaged(contenders: Sequence[Contender], over: Sequence[str]) -> list[Conte
 def averaged_by(
     contenders: Sequence[Contender], names: Sequence[str], option: str
 ) -> tuple[list[Contender], dict[str, int]]:
-    """Means of those that agree in the fields `names`; also how many records lack each field.
+    """Means of the contenders that agree in the fields `names`; how many records lack each field.
 
     Raises UsageError, which names the `option`, for a field that no record has.
     """
@@ -89,9 +89,9 @@ def averaged_by(
 def values(
     records: Sequence[Record], keys: Sequence[rank_order.SortKey], option: str
 ) -> list[tuple[Any, ...]]:
-    """What each record is ranked by; None for missing values.
+    """The values that each record is ranked by; None for missing ones.
 
-    Raises UsageError if no record has a value: that is a wrong name, not a missing result.
+    Raises UsageError if no record has a value, because then the name is wrong.
     """
     columns = []
     for key in keys:
@@ -116,8 +116,8 @@ def values(
 def marked_bands(
     ranked: Sequence[rank_order.Ranked], ends: Sequence[tuple[float, float] | None], higher: bool
 ) -> list[int | None]:
-    """The band of each ranked entry; an entry without a value has none, one without an interval counts as
-    exact."""
+    """The band of each ranked entry. An entry without a value has no band; an entry without an interval
+    counts as exact."""
     known = {
         place: ends[place] or (entry.value, entry.value)
         for place, entry in enumerate(ranked)

@@ -1,4 +1,4 @@
-"""Whether a claimed entry and its measurement differ by more than chance and rounding explain."""
+"""Whether a claimed entry and its measurement differ by more than chance and rounding can explain."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from rbtools.records.consistency import MeasuredEntry
 Entry = Mapping[str, Any]
 
 LEVEL = 1e-3
-"""A p-value below this is a difference."""
+"""A smaller p-value means a difference."""
 _NORMAL_AT_LEVEL = 3.29  # standard errors from the mean, two-sided
 MATCH, DIFFERS, UNKNOWN = "match", "differs", "cannot be told"
 # Share of images whose verdict may differ between two processors. The iterates of a search differ in bfloat16
-# and on other devices; a verdict in float32 alone differs only near a tie.
+# and between devices; without a search, a verdict in float32 differs only near a tie.
 _SEARCHED, _JUDGED = 0.01, 0.002
-_RELATIVE = 0.01  # relative error of numbers that are no shares
-# The factor on these for results computed alike: threads and batch sizes still change rounding.
+_RELATIVE = 0.01  # relative error of numbers that are not shares
+# Factor on these for results of equal arithmetic: threads and batch sizes still change rounding.
 _ALIKE = 0.1
 _ALIKE_RELATIVE = 1e-4
 
 
 def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
     """The verdict on a claimed entry. `images`: the number of images of the claim if `measured` is on a
-    random part of them, None if it is on all. An accuracy on all images has to be the same up to the share of
-    verdicts that rounding may change, a tenth of it with the claim's device, precision and environment. On a
-    random part, the count follows the hypergeometric distribution if the claim is true. Other values are
-    compared by their standard errors.
+    random part of them; None if it is on all. An accuracy on all images must be equal up to the share of
+    verdicts that rounding may change; with the claim's device, precision and environment, up to a tenth of
+    it. On a random part, the count follows the hypergeometric distribution if the claim is true. Other values
+    are compared with their standard errors.
     """
     base = {"claimed": claim.get("value"), "measured": measured.get("value"), "n": measured.get("n")}
     if claim.get("value") is None or measured.get("value") is None:
@@ -49,7 +49,7 @@ def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str
 
 
 def published(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
-    """The verdict on a published number, of which neither the images nor all settings are known: within its
+    """The verdict on a published number, whose images and some settings are unknown: it must agree within its
     rounding and the sampling error of both numbers. `images`: as in `judged`.
     """
     base = {"claimed": claim["value"], "measured": measured.get("value"), "n": measured.get("n")}
@@ -85,19 +85,19 @@ def assumed(claim: Entry, measured: Entry, images: int | None = None) -> list[st
     return words
 
 
-# Settings that the metric's name contains, and those with no more effect than chance.
+# Settings that the metric's name contains, and settings with no more effect than chance.
 _IN_NAMES = {"metric", "n", "attack", "eps", "norm", "split", "noise", "gamma", "rho", "denominator"}
 _IN_NAMES |= {"corruption", "severity", "seed", "draws", "precision", "indices", "measure", "certificate"}
 _IN_NAMES |= {"definition"}
 
 
 def is_duration(metric: str) -> bool:
-    """Whether it is a measured time, which differs from run to run."""
+    """Whether the metric is a measured time, which differs from run to run."""
     return metric == "seconds_per_epoch"
 
 
 def unknown_by_reason(verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The reasons why results cannot be judged, each with its metrics."""
+    """Maps each reason why results cannot be judged to their metrics."""
     reasons: dict[str, list[str]] = {}
     for metric, verdict in verdicts.items():
         if verdict["verdict"] == UNKNOWN:
@@ -106,7 +106,7 @@ def unknown_by_reason(verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, li
 
 
 def different(claim: Entry, measured: Entry) -> str:
-    """The fields of the protocol in which the two differ, except the chosen images; empty if they agree."""
+    """The fields of the protocol in which entries differ, except the chosen images; empty if they agree."""
     apart = ("n", "indices", "train_indices")
     return results.difference(
         *({k: v for k, v in one.items() if k not in apart} for one in (claim, measured))
@@ -114,7 +114,7 @@ def different(claim: Entry, measured: Entry) -> str:
 
 
 def _too_few(claim: Entry, measured: Entry) -> str | None:
-    """Whether there are fewer images than claimed; if only some count, by more than rounding explains."""
+    """Why the numbers of images differ by more than rounding explains; None if they do not."""
     for said, found in zip(results.counts(claim), results.counts(measured), strict=False):
         if abs(said - found) > _allowed(_JUDGED, said):
             return f"n is {said} in the claim, but there are {found} such images"
@@ -126,13 +126,13 @@ def _rate(claim: Entry) -> float:
 
 
 def _same_arithmetic(claim: Entry, measured: Entry) -> bool:
-    """Whether both were computed alike, so that only threads and batch sizes may change rounding."""
+    """Whether both used the same arithmetic, so that only threads and batch sizes may change rounding."""
     facts = ("environment", "device", "precision", "prepared")
     return "environment" in claim and all(claim.get(fact) == measured.get(fact) for fact in facts)
 
 
 def _allowed(rate: float, n: int) -> int:
-    """How many images may differ: none of fewer than ten."""
+    """The number of images that may differ; 0 for fewer than ten images."""
     return math.ceil(rate * n) if n >= 10 else 0
 
 
@@ -155,8 +155,9 @@ def _counts(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, An
 
 
 def hypergeometric(seen: int, part: int, right: int, size: int, allowed: int = 0) -> float:
-    """The probability that a random `part` of `size` images, `right` of which are right, has a count at least
-    as far from its expectation as `seen`, moved towards it by up to `allowed` images.
+    """The p-value of `seen` correct images in a random `part` of `size` images, `right` of which are correct:
+    the probability of a count at least as far from its expectation, after moving `seen` towards it by up to
+    `allowed` images.
     """
     expected = part * right / size
     off = max(abs(seen - expected) - allowed, 0.0)
@@ -183,7 +184,7 @@ def _has_tests(entry: Entry) -> bool:
 
 
 def _checklist(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
-    """The tests of rb-attack check: each has to hold or fail as before, unless it is so near to a tie that
+    """The tests of rb-attack check: each must hold or fail as before, unless it is so close to a tie that
     rounding may change it.
     """
     allowed = _SEARCHED * (_ALIKE if _same_arithmetic(claim, measured) else 1)
@@ -202,12 +203,12 @@ def _checklist(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str,
 
 
 def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
-    """Estimates from samples (rb-attack --two-phase): on the same sample they must be equal up to rounding;
-    on another one their intervals are compared.
+    """Estimates from samples (rb-attack --two-phase). On the same sample, they must be equal up to rounding;
+    on different samples, their standard errors decide.
     """
     (survivors, sampled), again = map(_sample, (claim, measured))
     if (survivors, sampled) == again and sampled:
-        weight = survivors / sampled  # images that one image of the sample represents
+        weight = survivors / sampled  # number of images that one image of the sample represents
         allowed = weight * _allowed(_rate(claim), claim["n"]) / claim["n"]
         words = f"on the same sample; arithmetic explains {allowed:.3g}"
         return _tested(base, words, float(abs(base["difference"]) <= allowed + 1e-9))
@@ -218,13 +219,13 @@ def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, A
 
 
 def _sample(entry: Entry) -> tuple[int, int]:
-    """The number of images that the screen did not break, and the number of images of an estimate."""
+    """The number of images that the screen did not break, and the number of images in the sample."""
     survivors, sampled = (results.at(entry, ("two_phase", name)) for name in ("survivors", "sampled"))
     return survivors if type(survivors) is int else 0, sampled if type(sampled) is int else 0
 
 
 def _sampling_error(entry: Entry) -> float:
-    """The standard error of an estimate of the value on its n images; 0 for a result on all of them."""
+    """The standard error of an estimated value for its n images; 0 if all images were attacked."""
     low, high = results.interval(entry.get("two_phase"), "interval") or (0.0, 0.0)
     return (high - low) / 2 / 1.96
 
@@ -233,8 +234,8 @@ _PART = "without an interval, a random part of the images does not tell; leave o
 
 
 def _explained(claim: Entry, alike: bool = False) -> float:
-    """The most by which rounding may change the value; for a share of 100 images or more that was computed
-    `alike`, at least one image."""
+    """The largest change of the value that rounding explains. `alike`: with the same arithmetic; then at
+    least one image for a share of 100 images or more."""
     name, n = str(claim["metric"]), claim.get("n")
     share, is_ge = MeasuredEntry.of(claim).share, metric_name.parse(name).is_ge
     explained = _RELATIVE * abs(float(claim["value"]))
@@ -248,8 +249,8 @@ def _explained(claim: Entry, alike: bool = False) -> float:
 
 
 def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | None) -> dict[str, Any]:
-    """Values that are no counts: on all images they must be equal up to rounding; else by their standard
-    errors."""
+    """Values that are not counts: on all images, they must be equal up to rounding; else standard errors
+    decide."""
     allowed = _explained(claim, alike=images is None and _same_arithmetic(claim, measured))
     if images is None:
         words = f"on the same images; arithmetic explains {allowed:.3g}"
@@ -262,7 +263,7 @@ def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | 
 
 
 def _p_value(base: Mapping[str, Any], allowed: float, *errors: float) -> float:
-    """The p-value of a difference beyond the allowed one, by the normal distribution."""
+    """The p-value of a difference beyond the allowed one, from the normal distribution."""
     off = max(abs(base["difference"]) - allowed, 0.0)
     return math.erfc(off / max(math.hypot(*errors), 1e-12) / math.sqrt(2))
 

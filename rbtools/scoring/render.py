@@ -1,4 +1,4 @@
-"""Tables as text that other programs read: CSV, Markdown, LaTeX. Everything is escaped."""
+"""Tables as text for other programs: CSV, Markdown, LaTeX. Everything is escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rbtools.records import sheet_cells
 from rbtools.scoring.table import Table, TableCell, plain, sides, text
 
-# CommonMark allows escaping every ASCII punctuation mark; these have a meaning inside a cell.
+# The punctuation marks with a meaning inside a cell; CommonMark allows escaping all of ASCII's.
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]|(?<=www)\.", re.IGNORECASE)  # www. begins a link
 _LATEX = str.maketrans(
     {
@@ -33,8 +33,8 @@ _LATEX = str.maketrans(
 
 def to_csv(table: Table, as_cell: Callable[[str], str] = sheet_cells.cell) -> str:
     """Comma-separated values: numbers in full precision, intervals in columns NAME_low and NAME_high,
-    deviations in NAME_std, numbers of images in NAME_n (of a difference both: 100 + 200). `as_cell` makes
-    texts safe for a spreadsheet.
+    standard deviations in NAME_std, numbers of images in NAME_n (for a difference, both: 100 + 200).
+    `as_cell` makes texts safe for a spreadsheet.
     """
     lines: list[list[Any]] = [[] for _ in range(len(table.rows) + 1)]
     for place, heading in enumerate(table.headings):
@@ -54,7 +54,7 @@ def to_csv(table: Table, as_cell: Callable[[str], str] = sheet_cells.cell) -> st
 
 
 def to_markdown(table: Table) -> str:
-    """A pipe table of GitHub-flavoured Markdown, numbers to the right."""
+    """A pipe table of GitHub-flavoured Markdown, with numbers aligned to the right."""
 
     def shown(cell: TableCell) -> str:
         words = markdown(text(cell)) or "–"
@@ -67,7 +67,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""A `tabular`, below a comment with the package that it needs."""
+    r"""A `tabular`, after a comment that names the package it needs."""
 
     def shown(cell: TableCell) -> str:
         words = latex(text(cell)).replace("±", r"$\pm$")
@@ -86,7 +86,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_raw_csv(table: Table) -> str:
-    """`to_csv` for programs: texts are unchanged, but without zero bytes."""
+    """`to_csv` for programs: texts are unchanged, except that zero bytes are replaced."""
     # Python's csv can write zero bytes only from 3.11 on
     return to_csv(table, lambda words: words.replace("\0", "\ufffd"))
 
@@ -100,15 +100,15 @@ RENDERERS: dict[str, Callable[[Table], str]] = {
 
 
 def heading(words: str, form: str) -> str:
-    """A line above a table, in that format."""
+    """A heading for a table, in this format."""
     if form == "md":
         return f"**{markdown(words)}**\n"
     return f"% {plain(words)}" if form == "latex" else plain(words)
 
 
 def caption(table: Table, form: str) -> str:
-    """The notes below a table: the meaning of ±, and the numbers of images of its columns, at a terminal
-    where they differ. Nothing in CSV, where a line below would be a row.
+    """The notes below a table: the meaning of ±, and the numbers of images of its columns (at a terminal,
+    only if they differ). Empty for CSV, where a note would be a row.
     """
     words = []
     cells = [cell for row in table.rows for cell in row]
@@ -128,7 +128,7 @@ def caption(table: Table, form: str) -> str:
 
 
 def of_images(table: Table) -> str:
-    """`200 images: clean; FGSM, ε = 8/255. 50 images: CW, ε = 8/255.`, or `200 images.` for all of them."""
+    """`200 images: clean; FGSM, ε = 8/255. 50 images: CW, ε = 8/255.`, or `200 images.` if all are equal."""
     columns: dict[str, list[str]] = {}
     for name, counts in table.images.items():
         one_side = all(type(n) is int for n in counts)
@@ -146,15 +146,15 @@ def markdown(words: str) -> str:
 
 
 def latex(words: str) -> str:
-    """Text escaped for LaTeX: no command, no ligature of hyphens, no argument of a line break."""
+    """Text escaped for LaTeX: without commands, ligatures of hyphens, and arguments of line breaks."""
     escaped = plain(words).translate(_LATEX)
     escaped = re.sub(r"-(?=-)", "-{}", escaped)
-    # A row is preceded by \\, which would take a leading [ or * as its own.
+    # The \\ before a row would take a leading [ or * as its argument.
     return "{}" + escaped if escaped[:1] in ("[", "*") else escaped
 
 
 def _csv_line(values: list[Any], as_cell: Callable[[str], str]) -> str:
-    # Written with CRLF, so that the csv module quotes both characters, then given a Unix line end.
+    # Written with CRLF, so that the csv module quotes both characters; then changed to a Unix line end.
     cells = [as_cell(value) if isinstance(value, str) else value for value in values]
     line = io.StringIO()
     csv.writer(line, lineterminator="\r\n").writerow(cells)

@@ -1,4 +1,4 @@
-"""Whether records are of the same model, or differ only in their seed."""
+"""Whether records describe the same model, or differ only in their seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHORT = {"seed": "train.seed"}
 
 
 def described(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that say which model a record is of, without results, costs and labels."""
+    """The fields that identify the model of a record, without results, costs and labels."""
     description = results.protocol(record, "record")
     if isinstance(description.get("train"), Mapping):
         description["train"] = results.protocol(description["train"], "train")
@@ -39,8 +39,8 @@ def model(record: Mapping[str, Any]) -> int:
 def without(record: Mapping[str, Any], over: Sequence[str]) -> int:
     """The common digest of records that differ only in the fields `over` (`seed`, `dataset`).
 
-    Only architecture, data set and training count: records with different seeds also have different weights,
-    and may differ in fields unknown to rbtools.
+    Only architecture, data set and training count, because records with different seeds also have different
+    weights and may differ in fields unknown to rbtools.
     """
     description = described({name: record[name] for name in ("arch", "dataset", "train") if name in record})
     for name in over:
@@ -49,12 +49,12 @@ def without(record: Mapping[str, Any], over: Sequence[str]) -> int:
 
 
 def has(record: Mapping[str, Any], field: str) -> bool:
-    """Whether the record has a field of that name, as `without` would leave it out."""
+    """Whether the record has a field of that name, which `without` would leave out."""
     return without(record, [field]) != without(record, [])
 
 
 def _drop(place: dict[str, Any], path: list[str]) -> None:
-    """Remove the field at a path; objects on the way are copied, since records may share them."""
+    """Remove the field at a path. Objects on the path are copied, because records may share them."""
     head, *rest = path
     if not rest:
         place.pop(head, None)

@@ -1,7 +1,7 @@
 """The table of ranked records: its columns, numbers and digits.
 
-`build` makes the table, `rbtools.scoring.render` writes it as CSV, Markdown or LaTeX; the terminal
-table of `rb-rank` is drawn from the same cells.
+`build` makes the table, and `rbtools.scoring.render` writes it as CSV, Markdown or LaTeX. The terminal table
+of `rb-rank` is drawn from the same cells.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rbtools.records.results import at, by_metric, counts, interval, is_number, 
 from rbtools.scoring import means, metric_words
 from rbtools.scoring.rank_order import Ranked, Record
 
-Images = int | tuple[int, ...]  # a number of images, of a difference those of both sides
+Images = int | tuple[int, ...]  # a number of images; for a difference, those of both sides
 
 
 class TableCell(NamedTuple):
-    """A value (None if missing) and, for a measured one, its 95 % interval. deviation: of the sample that it
-    averages. n: the number of images. best: whether none in the column is better. digits: the decimals to
-    show; None chooses. plus_minus: show the interval as its half length.
+    """A value (None if missing) and, if it was measured, its 95 % interval. deviation: the standard deviation
+    of the values that it averages. n: the number of images. best: whether no value in the column is better.
+    digits: the number of decimals; None for the default. plus_minus: show ± half of the interval.
     """
 
     value: str | float | None
@@ -37,10 +37,10 @@ class TableCell(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A column's title, which is the metric or field that it shows, and whether it holds numbers.
+    """A column's title, which is the metric or field that it shows, and whether it contains numbers.
 
-    missing: what a terminal shows where a cell has no value. words: what people read in place of the title.
-    share: whether its numbers are shares, which may be shown in percent.
+    missing: the text for cells without a value at a terminal. words: the title for people. share: whether the
+    numbers are shares, which may be shown in percent.
     """
 
     title: str
@@ -56,8 +56,8 @@ class Heading(NamedTuple):
 
 
 class Style(NamedTuple):
-    """How a table for people looks: shares in percent, decimals, intervals as ±, and `labels` in place of
-    titles and texts."""
+    """The style of a table for people: shares in percent, number of decimals, intervals as ±, and `labels`
+    that replace titles and texts."""
 
     percent: bool = False
     digits: int | None = None
@@ -70,7 +70,7 @@ PLAIN = Style()
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under headings. `averaged`: the least and the largest number of records behind a row."""
+    """Rows of cells under headings. `averaged`: smallest and largest number of records behind a row."""
 
     headings: list[Heading]
     rows: list[list[TableCell]]
@@ -78,7 +78,7 @@ class Table:
 
     @property
     def images(self) -> dict[str, list[Images]]:
-        """The numbers of images behind the values of each column that has them, by its heading for people."""
+        """Maps the heading of each column with measured values to their numbers of images."""
         columns: dict[str, list[Images]] = {}
         for heading, *cells in zip(self.headings, *self.rows, strict=True):
             counts = {cell.n for cell in cells if cell.n is not None and cell.value is not None}
@@ -101,7 +101,7 @@ class _Row(NamedTuple):
 
 
 class _TableColumn(NamedTuple):
-    """optional: it is left out where no record has a value."""
+    """optional: the column is left out if no record has a value."""
 
     heading: Heading
     cell: Callable[[_Row], TableCell]
@@ -122,10 +122,10 @@ def build(
 ) -> Table:
     """The table: rank, name, dataset, method, seed, sort key, and other metrics.
 
-    `key` is the metric or expression of the ranking. `metrics` names the others; without it all that the
-    records have are shown. Dataset, method and seed are left out if no record has one, seed also if all have
-    the same. `fields` replace all these, with the number of merged records; `also` adds to them. `paired`:
-    the metrics whose comparison with a reference is shown.
+    `key` is the metric or expression of the ranking. `metrics` names the other metrics; None for all metrics
+    of the records. Dataset, method and seed are left out if no record has one, seed also if all have the
+    same. `fields` replace all of these, with the number of merged records; `also` adds fields. `paired`: the
+    metrics whose comparison with a reference is shown.
     """
     records = [entry.record for entry in ranked]
     wanted = metric_names.names(records) if metrics is None else metrics
@@ -143,8 +143,8 @@ def build(
 
 
 def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[str]) -> Table:
-    """The table of a paper: a row for each record, named by its grouping fields, and a column per metric. If
-    records were merged, a column has their number.
+    """The table of a paper: a row for each record, named by its grouping fields, and a column for each
+    metric. If records were merged, a column shows their number.
     """
     columns = [*map(field_column, fields)]
     columns += [RECORDS] if _averaged(records) else []
@@ -165,7 +165,7 @@ def _table(columns: Sequence[_TableColumn], ranked: Sequence[Ranked]) -> Table:
 
 
 def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
-    """The least and the most records that one was merged from; None if none was merged."""
+    """The smallest and the largest number of records that were merged into one; None if none was merged."""
     counts = [(record.get("aggregated") or {}).get("records", 1) for record in records]
     several = [count for count in counts if type(count) is int and count > 1]
     return (min(several), max(several)) if several else None
@@ -183,7 +183,7 @@ _IDENTITY = {
 
 
 def _identity(records: Sequence[Record]) -> Iterable[_TableColumn]:
-    """What says which model a record is of: seeds and files only where they differ."""
+    """The columns that identify the model of a record; seeds and files only if they differ."""
     for title, path in _IDENTITY.items():
         values = [value for record in records if (value := at(record, path)) is not None]
         if title not in ("seed", "checkpoint") or any(value != values[0] for value in values):
@@ -193,7 +193,7 @@ def _identity(records: Sequence[Record]) -> Iterable[_TableColumn]:
 def _path_column(
     heading: Heading, path: tuple[str, ...], *, optional: bool = True, with_interval: bool = False
 ) -> _TableColumn:
-    """The column of a field by its path; with_interval: and of the interval beside it."""
+    """The column of the field at a path; with_interval: also shows the interval that is stored next to it."""
 
     def cell(row: _Row) -> TableCell:
         value = at(row.record, path)
@@ -212,14 +212,14 @@ RECORDS = _path_column(Heading("records", True), ("aggregated", "records"), opti
 
 
 def field_column(name: str) -> _TableColumn:
-    """The column of a field, a metric or an expression that records were grouped by."""
+    """The column of a field, a metric or an expression by which records were grouped."""
     compiled = expr.compile(name)
     title = {path: title for title, path in _IDENTITY.items()}.get(tuple(name.split(".")), name)
     return _TableColumn(Heading(title, title == "seed"), lambda row: TableCell(_shown(_value(compiled, row))))
 
 
 def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
-    """The column of a metric, of an expression over metrics, or of a field; of the sort key its values."""
+    """The column of a metric, of an expression over metrics, or of a field. is_key: of the sort key."""
     compiled = expr.Expression(name, any_name=True)
 
     def cell(row: _Row) -> TableCell:
@@ -247,9 +247,9 @@ def measured(value: float | str | None, entry: Mapping[str, Any]) -> TableCell:
 
 
 PUBLISHED = {" published": "value", " difference": "difference", " within": "within"}
-"""The columns beside a metric, by the suffix of their names, and the fields that they show."""
+"""The columns next to a metric: maps the suffix of their name to the field that they show."""
 PAIRED = {" paired": "difference", " p": "p", " p_raw": "p_raw"}
-"""The columns of a paired comparison beside a metric; the difference has its interval."""
+"""The columns of a paired comparison next to a metric; the difference is shown with its interval."""
 
 
 def _compared(name: str, columns: Mapping[str, str], section: str) -> Iterable[_TableColumn]:
@@ -271,7 +271,7 @@ def _ranks(row: _Row) -> TableCell:
     return TableCell("–".join(map(str, dict.fromkeys(ends))) if ends else None)
 
 
-# Band, interval of ranks and Pareto front, where the ranking has them.
+# Band, interval of ranks and Pareto front, if the ranking has them.
 _MARKS = (
     _path_column(Heading("band", True), ("band",)),
     _TableColumn(Heading("ranks", False), _ranks, optional=True),
@@ -324,13 +324,13 @@ def is_detail(name: str) -> bool:
 
 
 def sides(n: Images | None) -> int | str | None:
-    """A number of images as a cell; of a difference those of both sides, `100 + 200`."""
+    """A number of images as a cell; for a difference, those of both sides, `100 + 200`."""
     return f"{n[0]} + {n[1]}" if isinstance(n, tuple) else n
 
 
 def figure(value: float, digits: int | None = None) -> str:
-    """A number as text: four decimals up to 1 (accuracies), else four digits; whole numbers without
-    decimals. digits: the decimals of others."""
+    """A number as text: four decimals up to 1 (accuracies), otherwise four digits; whole numbers without
+    decimals. digits: the number of decimals of other numbers."""
     if isinstance(value, int):
         return str(value)
     if digits is not None and (value == 0 or abs(value) >= 0.5 * 10**-digits):
@@ -359,7 +359,7 @@ def text(cell: TableCell) -> str:
 
 
 def plain(words: str) -> str:
-    """Text on one line without control characters, which names in foreign records may have."""
+    """Text on one line without control characters, which names in records of others may contain."""
     return words.translate(_CONTROL)
 
 
@@ -372,7 +372,7 @@ _CONTROL |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\uf
 
 
 def styled(table: Table, style: Style) -> Table:
-    """The table as people want it; texts that are paths are shown as the names of their files."""
+    """The table in a style for people; paths are shown as names of files."""
     rows = [list(row) for row in table.rows]
     headings = list(table.headings)
     labels = {text: style.labels.get(stem, stem) for text, stem in _stems(table.texts).items()}
@@ -388,7 +388,7 @@ def styled(table: Table, style: Style) -> Table:
 
 
 def _stems(texts: Iterable[str]) -> dict[str, str]:
-    """The paths of files among texts, by their stems, with as many folders in front as tell them apart."""
+    """Maps the paths of files among the texts to their stems, with as many folders as distinguish them."""
     paths = [text for text in texts if "/" in text and PurePath(text).suffix]
     names = {path: PurePath(path).with_suffix("") for path in paths}
     most = max((len(name.parts) for name in names.values()), default=1)
@@ -400,7 +400,7 @@ def _stems(texts: Iterable[str]) -> dict[str, str]:
 
 
 def check_labels(tables: Iterable[Table], labels: Iterable[str]) -> None:
-    """Raise UsageError for a label of nothing that is in these tables."""
+    """Raise UsageError for a label that names nothing in these tables."""
     known: dict[str, None] = {}
     for table in tables:
         titles = (heading.title for heading in table.headings)
@@ -408,7 +408,7 @@ def check_labels(tables: Iterable[Table], labels: Iterable[str]) -> None:
     for name in labels:
         if name not in known:
             raise UsageError(
-                f"--label: no column and no cell is '{name}'.{near(name, known)} There are:"
+                f"--label: no column or cell is '{name}'.{near(name, known)} There are:"
                 f" {expr.nearest(name, known)}."
             )
 
@@ -426,8 +426,7 @@ def _styled(cell: TableCell, style: Style, percent: bool) -> TableCell:
 
 
 def with_best(table: Table, metrics: Sequence[str]) -> Table:
-    """The table with the best number of each of these columns marked; numbers that print equally are equally
-    good."""
+    """The table with the best number of each of these columns marked. Numbers that look equal are equal."""
     rows = [list(row) for row in table.rows]
     for place, heading in enumerate(table.headings):
         numbers = [(cell.value, row) for row in rows if is_number((cell := row[place]).value)]

@@ -14,21 +14,21 @@ from rbtools.registry import gathered
 
 
 class Term(NamedTuple):
-    """A metric, a glob or an expression, its weight, and whether more of it is better; None: as the metric
-    itself says."""
+    """A metric, a glob or an expression, its weight, and whether higher is better; None: decided by the
+    metric's name."""
 
     metric: str
     weight: float = 1.0
     higher: bool | None = None
 
     def of(self, metric: str) -> Term:
-        """This term for one of the metrics that it stands for, with its direction."""
+        """This term for one of the metrics that it matches, with the direction of the metric."""
         return Term(metric, self.weight, higher_is_better(metric) if self.higher is None else self.higher)
 
 
 @dataclass(frozen=True)
 class ScorePreset:
-    """A published composite. `on` has other names of its metrics on some data sets."""
+    """A published composite score. `on`: other names of its metrics on some data sets."""
 
     terms: tuple[Term, ...] = ()
     on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ def presets() -> dict[str, ScorePreset]:
 def term(text: str) -> Term:
     """Parse `NAME[:WEIGHT][:lower|higher]`.
 
-    Raises UsageError for a weight that is no number, not finite or not positive.
+    Raises UsageError for a weight that is not a number, not finite or not positive.
     """
     metric, *rest = text.split(":")
     weight, higher = 1.0, None
@@ -76,8 +76,8 @@ def check(terms: Sequence[Term]) -> None:
             )
         if not (isfinite(term.weight) and term.weight > 0):
             raise UsageError(
-                f"The weight of '{term.metric}' is {term.weight:g}. It must be above 0;"
-                " to reverse a metric write :lower, to leave it out do not name it."
+                f"The weight of '{term.metric}' is {term.weight:g}. It must be above 0."
+                " To reverse a metric, write :lower; to leave it out, do not name it."
             )
         seen.add(term.metric)
 
@@ -93,9 +93,10 @@ def asked(text: str) -> list[Term]:
 
 
 def weighted(content: object, source: str) -> list[Term]:
-    """The terms of a file of weights: metric or expression -> weight, `lower`, `higher` or both (`2:lower`).
+    """The terms of a file of weights. It maps metrics or expressions to a weight, `lower`, `higher` or
+    `2:lower`.
 
-    content: as YAML or JSON reads it. Raises UsageError, naming the file, for anything else.
+    content: the parsed YAML or JSON. Raises UsageError, which names the file, for anything else.
     """
     if not isinstance(content, Mapping) or not content:
         raise UsageError(
@@ -116,8 +117,8 @@ def weighted(content: object, source: str) -> list[Term]:
 
 
 def of_entry(entry: Mapping[str, Any]) -> list[Term]:
-    """The terms of the entry of a score, with weights and directions as rb-score writes them; none for an
-    entry that has them otherwise."""
+    """The terms of a score's entry, with weights and directions as rb-score writes them; empty for an entry
+    in another form."""
     listed = entry.get("terms")
     found = []
     for term in listed if isinstance(listed, list) else ():
@@ -129,5 +130,5 @@ def of_entry(entry: Mapping[str, Any]) -> list[Term]:
 
 
 def together(*lists: Iterable[Term]) -> list[Term]:
-    """The terms of several lists; of equal items, the last one counts."""
+    """The terms of several lists; of equal terms, the last one counts."""
     return list({term.metric: term for terms in lists for term in terms}.values())

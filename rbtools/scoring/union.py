@@ -1,8 +1,8 @@
 """Accuracy on the images that survive several evaluations: `union(aa.8, aa.l2.0.5, corrupt.fog.3)`.
 
-An image counts if it counts in every part: the accuracy against an adversary who chooses the attack or
-corruption for each image (Tramer and Boneh 2019, arXiv:1904.13000: the union of perturbation sets). It is at
-most the smallest of the parts' values, which `min(...)` gives.
+An image counts if it counts in every part. This is the accuracy against an adversary who chooses the attack
+or corruption for each image (Tramer and Boneh 2019, arXiv:1904.13000: the union of perturbation sets). It is
+at most the smallest value of the parts, which is `min(...)`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from rbtools.proportions import wilson
 from rbtools.records import answers, expr, metric_name, results, schema
 
 Record = Mapping[str, Any]
-FUNCTIONS = frozenset({"union", "union.common"})  # of expressions
-_MOST_SECONDS = 10.0  # of the search for the smallest set
+FUNCTIONS = frozenset({"union", "union.common"})  # names in expressions
+_MOST_SECONDS = 10.0  # time limit of the search for the smallest set
 
 
 class Union(NamedTuple):
-    """The parts of a union, in order, and for each of them which images count: bool (P, N)."""
+    """The parts of a union, in order, and which images count in each of them, bool (P, N)."""
 
     names: list[str]
     right: np.ndarray
@@ -35,17 +35,17 @@ class Union(NamedTuple):
 
 
 def union(record: Record, names: Sequence[str]) -> float:
-    """The share of images that count in all these metrics; a glob stands for the shares of images among
-    those that it matches.
+    """The share of images that count in all these metrics; of a glob's metrics, only shares of images are
+    used.
 
-    Raises MissingName for a metric that the record lacks, RbError for one without an answer for each image,
-    and for parts of other weights, other examples, or another number of them.
+    Raises MissingName for a metric that the record lacks, and RbError if a metric has no answer for each
+    image, or if the parts differ in weights, examples or the number of examples.
     """
     return float(union_of(record, names).survived.mean())
 
 
 def common_union(record: Record, names: Sequence[str]) -> float:
-    """Like `union`, on the images that all parts were measured on: the first of the longer lists."""
+    """Like `union`, on the images that all parts have in common: the first ones of the longer lists."""
     return float(union_of(record, names, common=True).survived.mean())
 
 
@@ -66,12 +66,12 @@ def union_of(record: Record, names: Sequence[str], *, common: bool = False) -> U
                 for name in sorted(fields)
                 if first.get(name) != entry.get(name)
             ]
-            raise RbError(f"{problem} are of other examples{': ' if differ else ''}{', '.join(differ)}.")
+            raise RbError(f"{problem} have different examples{': ' if differ else ''}{', '.join(differ)}.")
         if entry.get("on") != first.get("on"):
-            raise RbError(f"{problem} are of other weights: {first.get('on')} and {entry.get('on')}.")
+            raise RbError(f"{problem} have different weights: {first.get('on')} and {entry.get('on')}.")
         if len(answer.right) != len(given.right) and not common:
             raise RbError(
-                f"{problem} are of {len(given.right)} and {len(answer.right)} images. union.common(...) takes"
+                f"{problem} have {len(given.right)} and {len(answer.right)} images. union.common(...) uses"
                 f" the {min(len(answer.right), len(given.right))} that both have; or evaluate both with the"
                 " same --n."
             )
@@ -97,15 +97,15 @@ def _metrics(record: Record, names: Sequence[str]) -> list[str]:
 
 
 def _is_share(record: Record, metric: str) -> bool:
-    """Whether a glob stands for a metric: a share of images by its name or, as with --as, by its entry."""
+    """Whether a glob includes a metric: it must be a share of images by its name or (--as) by its entry."""
     entry = results.last_entry(record, metric)
     return metric_name.is_share_of_images(metric) or (answers.FIELD in entry and "union" not in entry)
 
 
 def entry(record: Record, expression: expr.Expression, *, explain: bool = False) -> dict[str, Any]:
-    """The fields of an entry for an expression that is a union: value, interval, parts, each image's answer.
+    """The fields of the entry of a union: value, interval, parts, and the answer for each image.
 
-    explain: with what each part breaks. Raises RbError as `union` does.
+    explain: also add what each part breaks. Raises RbError as `union` does.
     """
     assert expression.union is not None
     whole = union_of(record, expression.union, common=expression.text.startswith("union.common"))
@@ -127,14 +127,14 @@ def entry(record: Record, expression: expr.Expression, *, explain: bool = False)
 
 
 def among(texts: Iterable[str]) -> list[expr.Expression]:
-    """The expressions among these texts that are unions; a metric may have any other name."""
+    """The expressions among these texts that are unions; any other text may be a metric's name."""
     expressions = [expr.Expression(text, any_name=True) for text in dict.fromkeys(texts)]
     return [one for one in expressions if one.union is not None]
 
 
 def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression]) -> dict[str, Any]:
-    """The record with each expression that is a union as a metric of that name, so that it has an interval
-    and an answer for each image. What cannot be computed is left out: evaluating it says why."""
+    """The record with each of these unions as a metric with the expression as its name, so that it has an
+    interval and an answer for each image. Unions without a value are left out; evaluating them shows why."""
     for expression in expressions:
         if expression.text not in (record.get("metrics") or {}):
             try:
@@ -146,15 +146,15 @@ def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression])
     return record
 
 
-# --- who broke what -------------------------------------------------------------------------------
+# --- what each part breaks --------------------------------------------------------------------------
 
 
 def explained(whole: Union) -> dict[str, Any]:
     """What each part of a union breaks.
 
-    `broken`: the images that it breaks; `only`: those that no other part breaks; `gain`: the order in which
-    each next part breaks most of the images that are left, with their numbers; `smallest`: the fewest parts
-    with the same union, and `proven`: false where the search for fewer was given up.
+    `broken`: the number of images that the part breaks; `only`: of those that no other part breaks; `gain`:
+    the parts in an order in which each next part breaks most of the remaining images, with these numbers;
+    `smallest`: the smallest set of parts with the same union; `proven`: false if the search was stopped.
     """
     broken = ~whole.right
     alone = broken & (broken.sum(0) == 1)
@@ -169,7 +169,7 @@ def explained(whole: Union) -> dict[str, Any]:
 
 
 def gains(broken: np.ndarray) -> list[tuple[int, int]]:
-    """Parts in the order in which each next one breaks most of the images that are left: (part, images).
+    """Parts in an order in which each next part breaks most of the remaining images: (part, images).
 
     broken: bool (P, N).
     """
@@ -184,9 +184,9 @@ def gains(broken: np.ndarray) -> list[tuple[int, int]]:
 
 
 def smallest_set(broken: np.ndarray) -> tuple[list[int], bool]:
-    """The fewest parts that break what all of them break, and whether that is proven.
+    """The smallest set of parts that break all images that any part breaks, and whether this is proven.
 
-    broken: bool (P, N). An integer program: each kind of image that a part breaks is broken by a chosen part.
+    broken: bool (P, N). An integer program: every kind of broken image must be broken by a chosen part.
     """
     from scipy.optimize import LinearConstraint, milp
 

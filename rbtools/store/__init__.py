@@ -1,4 +1,4 @@
-"""The store of finished work: results and checkpoints, addressed by what determines them."""
+"""The store of finished work: results and checkpoints, under keys that hash what determines them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Keys, checksums at the end of stored files, and stamps of files.
 
-A stamp is a text that changes when a file changes, made without reading it. A file's size and its time of
-modification can both be kept while its content is replaced; its time of change (ctime) cannot be set. Two
-cases remain, in which content may change under one stamp, and a stamp is then not `settled`: a change just
-before the stamp was made (another may follow within the resolution of the times), and a file system without
-inodes or without times of change, such as some network file systems and FAT.
+A stamp is a text that changes when a file changes; it is made without reading the file. The content of a file
+can be replaced while its size and its time of modification stay the same, but its time of change (ctime)
+cannot be set. In two cases the content may still change without the stamp; the stamp is then not `settled`.
+Either the file was changed just before the stamp was made (another change may follow within the resolution of
+the times), or the file system has no inodes or no times of change, such as some network file systems and FAT.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from rbtools.plain_files import opened, shards_of
 
 # The coarsest resolution of file times in use, that of FAT.
 RESOLUTION_SECONDS = 2.0
-# A file system without times of change gives the time of modification for them, in whole hundredths of a
-# second (exFAT) or seconds (FAT, SFTP); where times are finer, only chance makes them so.
+# A file system without times of change reports the time of modification instead, in whole hundredths of a
+# second (exFAT) or seconds (FAT, SFTP); finer times are whole hundredths only by chance.
 _COARSE_NS = 10_000_000
 
 
 def as_json(value: object, *, sort: bool = False) -> bytes:
-    """JSON text without white space; integers beyond 64 bits, which a record may have, are kept."""
+    """JSON text without white space. Integers beyond 64 bits, which a record may contain, stay exact."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort else None)
     except TypeError:
@@ -47,32 +47,32 @@ def digest(description: Mapping[str, Any]) -> str:
 
 
 class DamagedFile(Exception):
-    """What is wrong with a stored file, in words."""
+    """A stored file is damaged; the text gives the reason."""
 
 
 def sealed(body: bytes, key: str = "") -> bytes:
-    """A file's content with its checksum as the last line. With a key, the checksum covers the key too, for
+    """A file's content with its checksum as the last line. With a key, the checksum also covers the key, for
     files that do not contain it."""
     return body + _mark(body, key)
 
 
 def content(kind: str, name: str, data: bytes) -> Any:
-    """What a stored file of this name holds: the bytes of outcomes and states, the fields of all others.
+    """The content of a stored file: bytes for outcomes and states, fields for all other kinds.
 
-    Raises DamagedFile if the checksum does not fit the data, or the data are not those of that name.
+    Raises DamagedFile if the checksum does not match the data, or if the data do not match the name.
     """
     keyless = kind in ("outcomes", "state")
     body, mark = data[:-66], data[-66:]
     if mark != _mark(body, name if keyless else ""):
-        raise DamagedFile("its content does not fit its checksum")
+        raise DamagedFile("its content does not match its checksum")
     if keyless:
         return body
     with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        for loads in (orjson.loads, json.loads):  # only the latter keeps integers beyond 64 bits: seeds
+        for loads in (orjson.loads, json.loads):  # only json keeps integers beyond 64 bits, such as seeds
             fields = loads(body)
             if name == (digest(fields["what"]) if kind == "results" else hash_of_text(fields["key"])):
                 return fields
-    raise DamagedFile("what it describes does not fit its name")
+    raise DamagedFile("what it describes does not match its name")
 
 
 def _mark(body: bytes, key: str) -> bytes:
@@ -85,7 +85,7 @@ def hash_of_text(text: str) -> str:
 
 
 def hash_of_file(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of the bytes of a plain file, and of the shards that it lists, in hexadecimal."""
+    """SHA-256 of the bytes of a plain file and of the shards that it lists, in hexadecimal."""
     sha = hashlib.sha256()
     for one in (path, *shards_of(path)):
         with opened(one) as stream:
@@ -108,7 +108,7 @@ def stamp_of(path: str | os.PathLike[str]) -> Stamp:
 
 
 def stamp(status: os.stat_result) -> Stamp:
-    """The stamp of a file with this status. To be made before the file is read."""
+    """The stamp of a file with this status. It must be made before the file is read."""
     size, changed, modified = status.st_size, status.st_ctime_ns, status.st_mtime_ns
     text = f"{size} {modified} {changed} {status.st_ino} {status.st_dev}"
     changes_known = status.st_ino > 0 and changed > 0 and (changed != modified or changed % _COARSE_NS > 0)

@@ -1,20 +1,19 @@
 """Content-addressed storage of results, checkpoints and the state of unfinished work.
 
-A key is the SHA-256 of a canonical JSON description of everything that determines a result. The
-layout under the store's folder, every file written whole, two hexadecimal digits a folder:
+A key is the SHA-256 of a canonical JSON description of everything that determines a result. The layout under
+the store's folder (every file is written whole, and two hexadecimal digits name a folder):
 
-    format.json            the version of this layout
-    objects/ab/abcd...     checkpoints, named by the SHA-256 of their bytes
-    results/ab/abcd...     {"what": description, "value": result, "about": words}, named by the key
-    outcomes/ab/abcd...    what an evaluation found per example, named by the key
-    state/ab/abcd...       a training, or a part of an evaluation, that is not finished, named by the key
-    leases/ab/abcd...      who works just now: safe to delete when nobody does
-    cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path and stamp (`checksum`),
-                           classes of lists of examples: safe to delete
+    format.json            the version of this layout objects/ab/abcd...     checkpoints, named by the SHA-256
+    of their bytes results/ab/abcd...     {"what": description, "value": result, "about": words}, named by the
+    key outcomes/ab/abcd...    the outcomes of an evaluation per example, named by the key state/ab/abcd... an
+    unfinished training run, or part of an evaluation, named by the key leases/ab/abcd...      claims on work
+    in progress: safe to delete if nobody is working cache/ab/abcd...       {"key": ..., "value": ...}, hashes
+    of files by path and stamp (`checksum`), classes of lists of examples: safe to delete
 
-All but objects end in a line with the SHA-256 of the bytes before it, of outcomes and states with their key
-before these bytes. If that does not fit, or the description or the key in the file has not the hash that is
-its name, the file counts as absent and is written again. So does what is no plain file, or is a link.
+All files except objects end in a line with the SHA-256 of the bytes before it; for outcomes and states, the
+hash also covers their key, in front of these bytes. A file counts as absent and is written again if this hash
+does not match, if the description or the key in the file does not hash to the name of the file, or if it is a
+link or not a plain file.
 """
 
 from __future__ import annotations
@@ -54,10 +53,10 @@ _FOLDER, _NAME = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{64}")
 class Store:
     """Finished work in one folder. With `folder=None` nothing is stored or found.
 
-    The folder is made on the first write. With `force` only what this object has written itself is found.
-    `found` and `computed` count units of work; `damaged` names files whose content did not fit their
-    checksum or their name; `trouble` is the reason why something could not be stored. Raises RbError if the
-    folder has another format or is no folder.
+    The folder is created at the first write. With `force`, only results that this object itself has written
+    are found. `found` and `computed` count units of work; `damaged` lists files whose content did not match
+    their checksum or their name; `trouble` is the reason why something could not be stored. Raises RbError if
+    `folder` has another format or is not a folder.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None, *, force: bool = False) -> None:
@@ -79,9 +78,9 @@ class Store:
     def keep_result(
         self, key: str, what: Mapping[str, Any], value: object, about: Mapping[str, Any] | None = None
     ) -> None:
-        """Keep a finished result with the description that its key is the hash of.
+        """Keep a finished result with the description `what`, whose hash is the key.
 
-        `about` has further information that is not in the key, such as names, for `rb-store ls`.
+        `about` contains information for `rb-store ls` that is not part of the key, such as names.
         """
         result = {"what": what, "value": value, **({} if about is None else {"about": about})}
         self._keep("results", key, sealed(as_json(result)))
@@ -95,11 +94,11 @@ class Store:
         self._keep("outcomes", key, sealed(data, key))
 
     def state(self, key: str) -> bytes | None:
-        """The state of an interrupted training or a part of an evaluation, or None."""
+        """The state of an interrupted training run, or a part of an evaluation; None if there is none."""
         return self._finished("state", key)
 
     def keep_state(self, key: str, data: bytes) -> None:
-        """Store the state of an unfinished training."""
+        """Store the state of an unfinished training run."""
         self._keep("state", key, sealed(data, key))
 
     def keep_part(self, key: str, data: bytes) -> None:
@@ -107,17 +106,18 @@ class Store:
         self._keep("state", key, sealed(data, key), sync=False)
 
     def drop_state(self, key: str) -> None:
-        """Remove the state of a training, or the part of an evaluation, that is now finished."""
+        """Remove the state of a finished training run, or a part of a finished evaluation."""
         if path := self.path("state", key):
             with contextlib.suppress(OSError):
                 path.unlink()
 
     def _finished(self, kind: str, key: str) -> Any | None:
-        """What may be used in place of the work of that key."""
+        """The stored content of that key, if it may be used instead of doing the work."""
         return None if self.force and (kind, key) not in self._own else self.read(kind, key)
 
     def _keep(self, kind: str, name: str, data: bytes, *, sync: bool = True) -> None:
-        """Write a file that can be computed again: on a full disk the result must still be output."""
+        """Write a file that can be computed again. Errors are only noted: results must be output even if the
+        disk is full."""
         try:
             self._write(kind, name, data, sync=sync)
         except RbError as error:
@@ -126,9 +126,9 @@ class Store:
     # --- checkpoints ----------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
-        """Raise RbError if a checkpoint could not be stored; a training checks this before it starts."""
+        """Raise RbError if a checkpoint could not be stored; training runs check this before they start."""
         if self.folder is None:
-            raise RbError("A training needs a store for its checkpoint. Leave out --store none.")
+            raise RbError("Training needs a store for the checkpoint. Leave out --store none.")
         check_writable(self.folder / "objects")
 
     def keep_object(self, data: bytes) -> str:
@@ -143,19 +143,19 @@ class Store:
     def object(self, name: str) -> Path:
         """The file of a checkpoint named "sha256:...".
 
-        Raises RbError if it is missing, or if its content does not fit its name.
+        Raises RbError if it is missing, or if its content does not match its name.
         """
         path = self.path("objects", name.removeprefix("sha256:"))
         if path is None or not is_plain(path):
             raise RbError(
                 f"The checkpoint {name[:19]}... is not in the store"
-                f" {self.folder if self.folder else '(--store none)'}. Name the store it was trained into"
+                f" {self.folder if self.folder else '(--store none)'}. Name the store that contains it"
                 " with --store (or RB_STORE), or train it again with rb-train."
             )
         if self.file_hash(path) != name:
             self._found_damaged(path)
             raise RbError(
-                f"The checkpoint {path} is damaged: its content does not fit its name. Train it again with"
+                f"The checkpoint {path} is damaged: its content does not match its name. Train it again with"
                 " rb-train (the damaged file is then replaced)."
             )
         return path
@@ -168,16 +168,15 @@ class Store:
             return False
         return True
 
-    # --- the cache: texts that are quick to look up, by texts -----------------------------------------
+    # --- the cache: maps texts to texts that are quick to look up -------------------------------------
 
     def file_hash(self, path: str | os.PathLike[str]) -> str:
-        """ "sha256:..." of a file's bytes, read once for each path and stamp that is settled."""
+        """ "sha256:..." of a file's bytes, which are read once for each path and settled stamp."""
         key, settled = _file_key(path)
         return (self.get(key) if settled else None) or self.hash_now(path)
 
     def hash_now(self, path: str | os.PathLike[str]) -> str:
-        """ "sha256:..." of a file's bytes, read now: a disk error may change them without changing the
-        stamp."""
+        """ "sha256:..." of a file's bytes, read now: a disk error may change them but not the stamp."""
         key, settled = _file_key(path)
         name = f"sha256:{hash_of_file(os.path.abspath(path))}"
         if settled and self.get(key) != name:
@@ -190,7 +189,7 @@ class Store:
         return value if isinstance(value, str) else None
 
     def put(self, key: str, value: str) -> None:
-        """Cache a text. A store that cannot be written has no cache; that is no error."""
+        """Cache a text. If the store cannot be written, nothing is cached, and no error is raised."""
         text = key.encode("utf-8", "backslashreplace").decode()
         with contextlib.suppress(RbError):
             data = sealed(orjson.dumps({"key": text, "value": value}))
@@ -202,24 +201,25 @@ class Store:
     def claimed(
         self, key: str, done: Callable[[], bool], check_cancelled: Callable[[], None]
     ) -> Iterator[None]:
-        """Hold the lease of a unit of work that others are not to do meanwhile, or return without it once
-        another has `done` it. A store that cannot be written has no leases: the work is then done without.
+        """Hold the lease of a unit of work, so that no other process does it meanwhile; or enter without it
+        as soon as another process has `done` the work. If the store cannot be written, the work is done
+        without a lease.
         """
         with self._lease(key, lambda path: lease.wait(path, check_cancelled, done)):
             yield
 
     @contextlib.contextmanager
     def working(self) -> Iterator[str | None]:
-        """Show by a lease that this process works with what the store has, so that `gc` leaves it; its name,
-        None if there is none."""
+        """Hold a lease that shows that this process uses the store's files, so that `gc` keeps them. Yields
+        the name of the lease, if there is one."""
         name = checksum.digest({"work": uuid.uuid4().hex})
-        # `gc` holds each lease for a moment, to see whether it is free.
+        # `gc` takes each lease for a moment, to see whether it is free.
         with self._lease(name, lambda path: lease.wait(path, lambda: None, lambda: False)) as held:
             yield None if held is None else name
 
     @contextlib.contextmanager
     def _lease(self, name: str, take: Callable[[Path], lease.Lease | None]) -> Iterator[lease.Lease | None]:
-        """Hold a lease of that name, where one can be taken."""
+        """Hold a lease of that name, if it can be taken."""
         path, held = self.path("leases", name), None
         with contextlib.suppress(OSError):
             held = None if path is None else take(path)
@@ -233,21 +233,21 @@ class Store:
 
     def path(self, kind: str, name: str) -> Path | None:
         """The path of a file of that kind and name, existing or not; None without a store."""
-        # Folders of two digits: 100,000 results are some 400 files in each of 256 folders.
+        # Folders named by two digits: 100,000 results are about 400 files in each of 256 folders.
         if self.folder is None:
             return None
         self.check()
         return self.folder.joinpath(kind, name[:2], name)
 
     def files(self, kind: str, beginning: str = "") -> Iterator[Path]:
-        """The files of one kind whose names begin so, in the order of their names."""
+        """The files of one kind whose names begin with `beginning`, sorted by name."""
         return (path for path, own in self.walk(kind, beginning) if own)
 
     def walk(self, kind: str, beginning: str = "") -> Iterator[tuple[Path, bool]]:
-        """All that lies where files of one kind are, and whether it has the name of one: temporary files and
-        files of the user's have not.
+        """Yields everything in the folders of one kind, and whether it has the name of a stored file:
+        temporary files and the user's files have not.
 
-        No link to a folder is followed: it may lead to files of the user's, and files of a store are removed.
+        Links to folders are not followed: they may lead to the user's files, and `gc` removes files.
         """
         if self.folder is None:
             return
@@ -262,7 +262,7 @@ class Store:
                         yield folder / name, _NAME.fullmatch(name) is not None
 
     def read(self, kind: str, name: str) -> Any | None:
-        """What a file holds (`checksum.content`); None if it is absent, or damaged and written again."""
+        """The content of a file (`checksum.content`); None if it is absent, or damaged and to be replaced."""
         path = self.path(kind, name)
         data = None if path is None else _bytes(path)
         if path is None or data is None:
@@ -274,7 +274,7 @@ class Store:
             return None
 
     def _found_damaged(self, path: Path) -> None:
-        if path not in self.damaged:  # read it several times before it is replaced
+        if path not in self.damaged:  # it may be read several times before it is replaced
             self.damaged.append(path)
 
     def _write(self, kind: str, name: str, data: bytes, *, sync: bool = True) -> None:
@@ -289,7 +289,7 @@ class Store:
             self._own.add((kind, name))
 
     def check(self) -> None:
-        """Raise RbError if the folder is a store of another format, or no folder."""
+        """Raise RbError if the folder is a store of another format, or not a folder."""
         if self._checked or self.folder is None:
             return
         if self.folder.exists() and not self.folder.is_dir():
@@ -307,19 +307,19 @@ class Store:
         self._checked = True
 
     def existing(self) -> Path:
-        """The folder of a store that is there. Raises RbError if there is none."""
+        """The folder of an existing store. Raises RbError if there is none."""
         if self.folder is None:
             raise RbError("No store is named. Name one with --store (or RB_STORE).")
         if not self.folder.exists():
             raise RbError(
-                f"There is no store {self.folder}. The tools make it when they keep their first result; name"
-                " another with --store (or RB_STORE)."
+                f"There is no store {self.folder}. The tools create it with their first result. Name another"
+                " store with --store (or RB_STORE)."
             )
         self.check()
         if not (self.folder / "format.json").exists() and any(self.folder.iterdir()):
             raise RbError(
-                f"The folder {self.folder} is no store: it has no format.json. Name another with --store (or"
-                " RB_STORE)."
+                f"The folder {self.folder} is not a store: it has no format.json. Name another with --store"
+                " (or RB_STORE)."
             )
         return self.folder
 
@@ -345,7 +345,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _bytes(path: Path) -> bytes | None:
-    """The bytes of a file; None if it is absent, or something else is in its place."""
+    """The bytes of a file; None if it is absent or not a plain file."""
     try:
         return read_plain(path, follow=False)
     except (FileNotFoundError, NotADirectoryError, NoPlainFile):

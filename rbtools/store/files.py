@@ -14,7 +14,7 @@ from typing import IO
 from rbtools.errors import RbError, UsageError
 
 ASIDE = ".aside-"
-# Longer than any pause between two writes to one file: the writer of an older file has ended.
+# Longer than any pause between two writes to one file: if a file is older, its writer has ended.
 ABANDONED_SECONDS = 3600.0
 _HINT = "Free some space, or name another folder with --store (or RB_STORE)."
 
@@ -22,8 +22,8 @@ _HINT = "Free some space, or name another folder with --store (or RB_STORE)."
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Write to a temporary file, sync, rename. Readers see the old file or the new one, never a part.
 
-    Without `sync` a power cut may leave an empty file: for files that are checked when read and cheap to make
-    again. Raises RbError, with the system's reason, if the folder cannot be written.
+    Without `sync`, a power cut may leave an empty file; use this for files that are checked when they are
+    read and cheap to make again. Raises RbError with the system's reason if the folder cannot be written.
     """
     with written_whole(path, sync=sync) as stream:
         stream.write(data)
@@ -31,9 +31,9 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterator[IO[bytes]]:
-    """A stream whose content appears under `path` when the block ends without an exception, else not at all.
+    """Yields a stream whose content appears under `path` if the block ends without an exception.
 
-    Its `name` is that of the temporary file. Raises RbError, with the system's reason and the hint, if it
+    Its `name` is that of the temporary file. Raises RbError with the system's reason and the hint if it
     cannot be written.
     """
     aside = f"{path.parent}/{ASIDE}{uuid.uuid4().hex}"
@@ -57,8 +57,8 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
 
 @contextlib.contextmanager
 def user_output(path: Path, *, hint: str) -> Iterator[IO[bytes]]:
-    """A stream for what an option says to write. A plain file is replaced as by `written_whole`; of a link
-    the target is replaced, not the link. A device or a pipe is written to.
+    """Yields a stream for a file that the user named. A plain file is replaced as by `written_whole`. If it
+    is a link, its target is replaced and not the link. A device or a pipe is written to directly.
 
     Raises RbError, with the system's reason and the hint, if it cannot be written.
     """
@@ -73,7 +73,7 @@ def user_output(path: Path, *, hint: str) -> Iterator[IO[bytes]]:
             yield stream
         return
     try:
-        # Appended: /dev/stdout may be a file that others write to.
+        # Append, because /dev/stdout may be a file to which others write.
         with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "wb") as stream:
             yield stream
     except OSError as error:
@@ -81,13 +81,13 @@ def user_output(path: Path, *, hint: str) -> Iterator[IO[bytes]]:
 
 
 def _is_descriptor(path: Path) -> bool:
-    """Whether a path is another name of an open file, such as /dev/stdout or /dev/fd/3."""
+    """Whether a path, such as /dev/stdout or /dev/fd/3, is another name of an open file."""
     folder = os.path.realpath(path.parent)
     return folder == "/dev" or folder.startswith("/proc/")
 
 
 def write_all(target: Path, documents: Iterable[tuple[str, bytes]], *, hint: str = _HINT) -> None:
-    """Write several files, each by `user_output`: (path below `target`, content).
+    """Write several files with `user_output`, each given as (path relative to `target`, content).
 
     An empty path is `target` itself. Raises RbError if one cannot be written.
     """
@@ -106,12 +106,12 @@ def check_folder_of(path: Path) -> None:
     """
     folder = path.parent
     if not folder.is_dir():
-        problem = "is no folder" if folder.exists() else "does not exist"
-        raise UsageError(f"Cannot write {path}: {folder} {problem}. Name a file in a folder that is there.")
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise UsageError(f"Cannot write {path}: {folder} {problem}. Name a file in an existing folder.")
 
 
 def check_writable(folder: Path) -> None:
-    """Raise RbError if a file in this folder cannot be written; to be called before any work."""
+    """Raise RbError if no file can be written in this folder. To be called before the work."""
     try:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as stream:
@@ -121,7 +121,7 @@ def check_writable(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the folder, so that the new name is durable too. Some file systems do not support this."""
+    """Sync the folder, so that the new name is durable, too. Some file systems do not support this."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -131,7 +131,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def is_abandoned(path: Path, now: float) -> bool:
-    """Whether it is a temporary file whose writer stopped writing long ago: it will never be renamed."""
+    """Whether `path` is a temporary file that was last written long ago and will never be renamed."""
     return path.name.startswith(ASIDE) and now - path.stat().st_mtime > ABANDONED_SECONDS
 
 

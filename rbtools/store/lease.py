@@ -1,8 +1,9 @@
-"""Leases: claims on work in progress, by locks of files (flock).
+"""Leases: claims on work in progress, made with file locks (flock).
 
-A lease is a file that its holder has locked. However the holder ends, the system gives the lock back at once.
-NFS passes locks on to all machines; other network file systems may keep them to one, or have none. Results do
-not depend on leases: without locks two processes may compute the same result, and one has wasted its time.
+A lease is a file that its holder has locked. When the holder ends, for whatever reason, the system releases
+the lock at once. NFS shares locks between all machines; other network file systems may restrict them to one
+machine, or not support them. Results do not depend on leases: without locks, two processes may compute the
+same result, and one of them wastes its time.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from pathlib import Path
 
 from rbtools.plain_files import NoPlainFile, is_plain
 
-_TRIES = 100  # to lock a file before another process removes it
+_TRIES = 100  # attempts to lock a file before another process removes it
 
 
 class Lease:
     """A claim that this process holds until `release`: a file and its handle. locked: whether the file system
-    has locks, so that nobody else holds it."""
+    supports locks, so that nobody else holds the claim."""
 
     def __init__(self, path: Path, handle: int, *, locked: bool) -> None:
         self.path, self.handle, self.locked = path, handle, locked
@@ -35,7 +36,7 @@ class Lease:
             return False
 
     def release(self) -> None:
-        """Remove the file and give the lock back. The file of another lease is left alone."""
+        """Remove the file and release the lock. The file of another lease is not removed."""
         if self.in_place():
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -49,8 +50,7 @@ def claim(path: Path) -> Lease | None:
 
 
 def _taken(path: Path, *, make: bool) -> Lease | None:
-    """The lease at `path`; None if it is held. Raises OSError, also if there is no file and none is to be
-    made."""
+    """The lease at `path`; None if it is held. Raises OSError, also if there is no file, unless `make`."""
     for _ in range(_TRIES):
         if os.path.lexists(path) and not is_plain(path):
             raise NoPlainFile(path)
@@ -66,13 +66,13 @@ def _taken(path: Path, *, make: bool) -> Lease | None:
         if lease.in_place():
             return lease
         os.close(handle)  # its holder released it between our two calls
-    raise OSError(errno.ESTALE, "The file is another one each time that it is opened", str(path))
+    raise OSError(errno.ESTALE, "The file is a different one each time it is opened", str(path))
 
 
 def _opened(path: Path, create: int) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_NOFOLLOW | create, 0o666)
-    except PermissionError:  # the file of another user, which can be locked without writing to it
+    except PermissionError:  # another user's file can be locked without write access
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
 
 
@@ -95,7 +95,7 @@ def wait(
 
 
 def is_alive(path: Path) -> bool:
-    """Whether a process holds this lease; True too where that cannot be seen."""
+    """Whether a process holds this lease; also True if this cannot be determined."""
     try:
         lease = _taken(path, make=False)
     except (FileNotFoundError, NoPlainFile):
@@ -109,7 +109,7 @@ def is_alive(path: Path) -> bool:
 
 
 def take_away(path: Path) -> bool:
-    """Remove a lease that nobody holds; False where somebody does, or that cannot be seen. Raises OSError."""
+    """Remove a lease that nobody holds. False if it is held or this cannot be determined. Raises OSError."""
     try:
         lease = _taken(path, make=False)
     except FileNotFoundError:

@@ -14,11 +14,11 @@ from rbtools.records import SCHEMA, checksums, metric_name, trained
 from rbtools.store.checksum import DamagedFile, content
 from rbtools.store.content_store import KINDS, Store
 
-_NAMED_BY_SPLIT = ("measure", "two-phase")  # the names of their entries include the split
+_NAMED_BY_SPLIT = ("measure", "two-phase")  # kinds whose entries' names include the split
 
 
 class ListedResult(NamedTuple):
-    """A result's file, and its record; None if it is damaged."""
+    """A result's file, and its record; None as the record if the file is damaged."""
 
     path: Path
     record: dict[str, Any] | None
@@ -27,7 +27,7 @@ class ListedResult(NamedTuple):
 def records(store: Store, keys: Sequence[str] = ()) -> Iterator[ListedResult]:
     """All results in the order of their keys, or those whose keys begin with one of `keys`.
 
-    Raises RbError for a key that no result has.
+    Raises RbError if no result has one of these keys.
     """
     store.existing()
     for path in _named(store, keys) if keys else store.files("results"):
@@ -46,11 +46,11 @@ def records(store: Store, keys: Sequence[str] = ()) -> Iterator[ListedResult]:
 
 
 def _named(store: Store, keys: Sequence[str]) -> list[Path]:
-    """The files whose keys begin with one of these, each once."""
+    """The files whose keys begin with one of `keys`, each of them once."""
     found: dict[Path, None] = {}
     for key in map(str.lower, keys):
         if len(key) < 4 or not set(key) <= set("0123456789abcdef"):
-            raise RbError(f"'{key}' is no key. Expected 4 or more hexadecimal digits, as rb-store ls shows.")
+            raise RbError(f"'{key}' is not a key. Expected 4 or more hexadecimal digits, as in rb-store ls.")
         matching = list(store.files("results", key))
         if not matching:
             raise RbError(
@@ -61,18 +61,18 @@ def _named(store: Store, keys: Sequence[str]) -> list[Path]:
 
 
 def record(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a result, which other tools can read, from the fields of its file.
+    """The record of a result, made from the fields of its file, for use by other tools.
 
-    `stored`, the last field, has `kind` (training, evaluation, ...), `key`, `bytes` and `time` of its file,
-    and for an evaluation `outcomes`, the key of the outcomes per example. Raises DamagedFile if the result is
-    none that a tool stores, and OSError.
+    Its last field, `stored`, contains `kind` (training, evaluation, ...), `key`, `bytes` and `time` of the
+    file, and for an evaluation `outcomes`, the key of the outcomes per example. Raises OSError, and
+    DamagedFile if no tool stores such results.
     """
     try:
         what, about = result["what"], result.get("about", {})
         kind = about.get("kind") or what.get("kind", "other")
         fields = _fields(kind, what, result["value"], about)
     except (LookupError, TypeError, AttributeError, ValueError):
-        raise DamagedFile("what it describes does not fit its name") from None
+        raise DamagedFile("what it describes does not match its name") from None
     status = path.stat()
     written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.st_mtime))
     stored = {"kind": kind, "key": path.name, "bytes": status.st_size, "time": written}
@@ -81,7 +81,7 @@ def record(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fields(kind: str, what: Any, value: Any, about: Any) -> dict[str, Any]:
-    """The record's fields: what every kind has in common is in `about`."""
+    """The record's fields; `about` contains those that all kinds share."""
     common = {name: about[name] for name in ("dataset", "train") if name in about}
     entries: list[dict[str, Any]] = []
     if kind == "training":
@@ -98,12 +98,12 @@ def _fields(kind: str, what: Any, value: Any, about: Any) -> dict[str, Any]:
             entries = [
                 {**entry, "metric": metric_name.split_name(entry["metric"], split)} for entry in entries
             ]
-    else:  # of a kind to come: as it is stored
+    else:  # a kind of a later version: shown as it is stored
         return {"arch": _arch(what.get("arch", {}), about), "what": what, "value": value}
     return {
         "arch": _arch(arch, about),
         **common,
-        **{name: source[name] for name in ("checkpoint",) if name in source},  # untrained weights have none
+        **{name: source[name] for name in ("checkpoint",) if name in source},  # absent for untrained weights
         "metrics": {entry["metric"]: entry["value"] for entry in entries if entry["value"] is not None},
         "evals": entries,
         **checksums.of_all(entries),
@@ -111,16 +111,16 @@ def _fields(kind: str, what: Any, value: Any, about: Any) -> dict[str, Any]:
 
 
 def _arch(identity: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
-    """An architecture's name, then its identity, in the order that rb-arch writes."""
+    """An architecture's name and identity, in the order in which rb-arch writes them."""
     space = {"space": identity["space"]} if "space" in identity else {}
     return {**space, **about.get("arch", {}), **identity}
 
 
 def usage(store: Store) -> list[dict[str, Any]]:
-    """The size of a store: files, their bytes and their bytes on the disk, for each kind and in total.
+    """The size of a store: number of files, their bytes, and their bytes on disk, for each kind and in total.
 
-    `aside` are temporary files, being written or left behind by a dead process. Folders that are not of a
-    store do not count.
+    `aside` counts temporary files, which are being written or were left behind by a dead process. Folders
+    that do not belong to a store do not count.
     """
     store.existing()
     counts = {kind: [0, 0, 0] for kind in (*KINDS, "aside")}

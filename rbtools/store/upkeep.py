@@ -1,4 +1,4 @@
-"""Upkeep of a store: damaged files are found; unused ones, or all that can be computed again, are removed."""
+"""Upkeep of a store: find damaged files; remove unused files, or all files that can be computed again."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rbtools.store import files, lease, listing
 from rbtools.store.checksum import DamagedFile, content, digest, hash_of_file
 from rbtools.store.content_store import FILE, KINDS, Store
 
-FOREIGN = "it is no file of a store"
+FOREIGN = "it is not a file of a store"
 STALE_STATE_SECONDS = 30 * 24 * 3600.0
 
 
 class Checked(NamedTuple):
-    """A file, and its problem in words, None if it has none."""
+    """A file, and its problem as a text; None if it has no problem."""
 
     kind: str
     path: Path
@@ -28,7 +28,7 @@ class Checked(NamedTuple):
 
 
 def verify(store: Store) -> Iterator[Checked]:
-    """Check every stored file. Nothing is taken from the cache: each is read and hashed."""
+    """Check every stored file. Each file is read and hashed; the cache is not used."""
     store.existing()
     for kind in KINDS:
         for path, own in store.walk(kind) if kind != "leases" else ():
@@ -46,21 +46,21 @@ def verify(store: Store) -> Iterator[Checked]:
 
 
 def _problem(store: Store, kind: str, path: Path) -> str | None:
-    """The problem of a file of that kind. Raises OSError, and NoPlainFile for what is none."""
+    """The problem of a file of that kind. Raises OSError, and NoPlainFile if it is not a plain file."""
     if kind == "objects":
         if not is_plain(path):
             raise NoPlainFile(path)
         if hash_of_file(path) == path.name:
             return None
         store.hash_now(path)  # this also replaces the cached hash
-        return "its content does not fit its name"
+        return "its content does not match its name"
     try:
         fields = content(kind, path.name, read_plain(path, follow=False))
         if kind == "results":
             listing.record(path, fields)
             of = fields.get("about", {}).get("of")
             if of is not None and digest(of) not in (path.name, fields["what"].get("outcomes")):
-                raise DamagedFile("what it describes does not fit its name")
+                raise DamagedFile("what it describes does not match its name")
     except DamagedFile as wrong:
         return str(wrong)
     return None
@@ -75,28 +75,28 @@ class Garbage(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """The files that were removed, or in a dry run would be, and the leases of work in progress, whose files
-    are kept."""
+    """The files that were removed, or would be removed without `dry_run`; and the leases of work in progress,
+    whose files are kept."""
 
     garbage: list[Garbage]
     live: list[Path]
 
 
 def clear(store: Store, *, keep_metrics: bool = False, dry_run: bool = False) -> Cleared:
-    """Remove leases of ended processes, half-written files, and states of finished or abandoned trainings.
+    """Remove leases of ended processes, half-written files, and unneeded states of training runs.
 
-    With `keep_metrics` also checkpoints, states of trainings, parts of evaluations, and cached hashes of
-    files; results and outcomes of single examples remain. While any process holds a lease, checkpoints,
-    states and parts stay: one may be about to be used. With `dry_run` nothing is removed. Raises RbError for
-    a file that cannot be.
+    With `keep_metrics`, also remove checkpoints, states of training runs, parts of evaluations, and cached
+    hashes of files; results and outcomes of single examples remain. While any process holds a lease,
+    checkpoints, states and parts stay, because the process may need them. With `dry_run`, nothing is removed.
+    Raises RbError for a file that cannot be removed.
     """
     store.existing()
-    # Checkpoints are listed before leases: one made meanwhile has a lease, or is not in the list.
+    # Checkpoints are listed before leases: a new checkpoint has a lease or is not in the list.
     objects = list(store.files("objects")) if keep_metrics else []
     live = [path for path in store.files("leases") if lease.is_alive(path)]
     garbage = []
     for kind, path in _unused(store, keep_metrics, bool(live), objects):
-        if not is_plain(path):  # the user's, or removed meanwhile
+        if not is_plain(path):  # a file of the user, or removed meanwhile
             continue
         try:
             found = Garbage(kind, path, os.lstat(path).st_size)
@@ -116,7 +116,7 @@ def clear(store: Store, *, keep_metrics: bool = False, dry_run: bool = False) ->
 def _unused(
     store: Store, keep_metrics: bool, working: bool, objects: list[Path]
 ) -> Iterator[tuple[str, Path]]:
-    """The files to remove and their kinds, each looked at just before it is removed."""
+    """Yields the files to remove and their kinds. Each is checked just before it is removed."""
     yield from (("leases", path) for path in store.files("leases") if not lease.is_alive(path))
     now = time.time()
     for kind in KINDS:
@@ -138,7 +138,7 @@ def _unused(
 
 
 def _is_stale(store: Store, state: Path, now: float) -> bool:
-    """Whether the state of a training is finished, damaged, or has not changed for a month."""
+    """Whether the state of a training run is damaged, unchanged for a month, or of a finished run."""
     if now - state.stat().st_mtime > STALE_STATE_SECONDS or store.read("state", state.name) is None:
         return True
     done = store.result(state.name)

@@ -74,7 +74,7 @@ nn.init.constant_(NAN[1].bias, math.nan)
         ({"labels": torch.eye(3)[:2]}, r"one-hot"),
         ({"labels": LABELS[:1]}, r"shape \(1,\)\. Expected \(2,\)"),
         ({"labels": [0, 1]}, r"labels are of type list"),
-        ({"labels": LABELS + 2}, r"labels are from 2 to 3. Expected 0 to 2"),
+        ({"labels": LABELS + 2}, r"labels range from 2 to 3. Expected 0 to 2"),
         (
             {"model": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(768, 3))},
             r"in training mode.*model\.eval\(\)",

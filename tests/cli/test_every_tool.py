@@ -97,7 +97,7 @@ def test_a_bad_line_is_named_carried_along_and_status_1(tool: str) -> None:
     result = run(tool, FILTERS[tool], '{"metrics":{"acc":1}}\n')
     assert result.exit_code == 1
     assert result.stderr.splitlines()[0].startswith(
-        f'rb-{tool}: error: line 1 is no record: it has no "arch"'
+        f'rb-{tool}: error: line 1 is not a record: it has no "arch"'
     )
     (record,) = records(result)
     assert record["error"]["text"] == '{"metrics":{"acc":1}}' and record["error"]["line"] == 1

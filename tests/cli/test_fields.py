@@ -171,5 +171,5 @@ def test_each_inconsistent_record_is_a_line_and_honest_ones_are_none(
     assert result.exit_code == 0, result.stderr
     lines = [line for line in result.stderr.splitlines() if "inconsistent" in line]
     assert [line.split()[2] for line in lines] == [f"net{number}" for number in range(len(FALSE))]
-    assert "checksum is of another" in lines[-1] and "net99" not in result.stderr
+    assert "checksum does not match" in lines[-1] and "net99" not in result.stderr
     assert "no entry" not in result.stderr

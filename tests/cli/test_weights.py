@@ -165,7 +165,7 @@ def test_what_has_no_weights_says_so(data: str) -> None:
     assert expected in said(f"{where} other")
     assert "of the space 'zoo'" in said(f"{where} {folder}", model("resnet18"))
     for words, told in (
-        ("nowhere", "nowhere, which is no folder. Expected"),
+        ("nowhere", "nowhere, which is not a folder. Expected"),
         (f"{folder} --checkpoint data.npz", "Both a file and a folder of weights are given."),
     ):
         result = attack(f"{where} {words}")

@@ -131,7 +131,7 @@ def test_a_record_of_other_images_is_not_compared_and_loses_nothing(case: str) -
     found = of(result)
     assert "paired" not in found["x"] and found["x"]["rank"] >= 1
     assert sum("metrics" in one.get("paired", {}) for one in found.values()) == 2
-    assert f"pgd20.8 of x pgd seed 0 and of the reference is of different images: {why}" in result.stderr
+    assert f"pgd20.8 of x pgd seed 0 and of the reference are for different images: {why}" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_record_of_other_images_is_not_compared_and_loses_nothing(case: str) -
     [
         ("probacc.uniform.0.1.0.05", "each model's value is over the images"),
         ("pr.uniform.0.1", "is a share of noisy copies"),
-        ("ge.pgd20.8", "is no share of images that count."),
+        ("ge.pgd20.8", "is not a share of images."),
     ],
 )
 def test_a_metric_that_is_no_share_of_the_same_images_is_refused(metric: str, why: str) -> None:

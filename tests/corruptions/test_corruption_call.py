@@ -61,7 +61,7 @@ IMAGES = torch.full((2, 3, 16, 16), 0.5)
         (IMAGES.permute(0, 2, 3, 1), {}, r"\(2, 16, 16, 3\), with channels last"),
         (IMAGES * 255, {}, r"values from 127\.5 to 127\.5\. Expected \[0, 1\]"),
         (IMAGES - 1, {}, r"values from -0\.5 to -0\.5"),
-        (IMAGES * torch.nan, {}, r"images have values that are no numbers \(NaN\)"),
+        (IMAGES * torch.nan, {}, r"images have values that are NaN or infinite"),
         (IMAGES[0], {}, r"shape \(3, 16, 16\)"),
         (IMAGES.numpy(), {}, r"images are of type ndarray"),
         (IMAGES, {"examples": torch.arange(3)}, r"shape \(3,\) .* Expected 2 whole numbers"),

@@ -261,7 +261,7 @@ def test_an_image_that_is_no_plain_file_is_not_waited_for(tmp_path, kind):
     write(tmp_path / "test/a/0.png")
     odd = tmp_path / "test/a/1.png"
     os.mkfifo(odd) if kind == "pipe" else odd.symlink_to("/dev/zero")
-    with pytest.raises(RbError, match=r"1.png.*it is no plain file"):
+    with pytest.raises(RbError, match=r"1.png.*it is not a plain file"):
         datasets.fingerprint(f"imagefolder:{tmp_path}", "test")
 
 

@@ -238,7 +238,7 @@ def test_functions_without_weights_are_models_too(network: nn.Module, digits: tu
         for model in (function, network)
     )
     assert torch.equal(found.correct, expected.correct)
-    with pytest.raises(RbError, match="of type function, without weights"):
+    with pytest.raises(RbError, match="of type function and has no weights"):
         rbtools.evaluate(function, digits, "acc", store="kept")
 
 
@@ -246,7 +246,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "range": (lambda m, x, y: (m, (x * 2 - 0.5, y)), r"values from -0\.5 to 1\.5.*normalisation: it belongs"),
     "bytes": (lambda m, x, y: (m, (x * 255, y)), r"from 0 to 255\. Expected \[0, 1\]\. Divide"),
     "NHWC": (lambda m, x, y: (m, (x.permute(0, 2, 3, 1), y)), r"channels last.*permute\(0, 3, 1, 2\)"),
-    "labels": (lambda m, x, y: (m, (x, y + 3)), r"labels are from 3 to 12\. Expected 0 to 9"),
+    "labels": (lambda m, x, y: (m, (x, y + 3)), r"labels range from 3 to 12\. Expected 0 to 9"),
     "one-hot": (lambda m, x, y: (m, (x, nn.functional.one_hot(y))), r"one-hot.*labels\.argmax\(1\)"),
     "too few labels": (lambda m, x, y: (m, (x, y[1:])), r"shape \(354,\)\. Expected \(355,\)"),
     "softmax": (lambda m, x, y: (nn.Sequential(m, nn.Softmax(1)).eval(), (x, y)), "leave out the softmax"),
@@ -364,7 +364,7 @@ def test_what_else_is_refused(network: nn.Module, digits: tuple[Tensor, Tensor])
             rbtools.evaluate(network, data, task, **options)
     with pytest.raises(RbError, match=r"a network of torch, without images\. Add data="):
         rbtools.attack(network, "pgd")
-    with pytest.raises(RbError, match=r"rb-arch describes, which a module in memory does not have"):
+    with pytest.raises(RbError, match=r"rb-arch describes; a module in memory has none"):
         rbtools.measure(network, digits, "bound")
 
 

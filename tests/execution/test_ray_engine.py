@@ -266,7 +266,7 @@ def test_an_address_without_a_cluster_is_said_at_once(ray: FakeRay, monkeypatch:
     for address in ("nowhere", "a:0", "127.0.0.1:65536", "127.0.0.1:1/x"):
         with pytest.raises(UsageError, match="Expected HOST:PORT"):
             ray_cluster.Membership(address).join()
-    with pytest.raises(UsageError, match="is one for Ray's client"):
+    with pytest.raises(UsageError, match="is for Ray's client"):
         ray_cluster.Membership("ray://127.0.0.1:10001").join()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

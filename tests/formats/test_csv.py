@@ -91,7 +91,7 @@ def test_percents_where_fractions_belong_are_noticed() -> None:
     told = ConversionReport()
     (record,) = read("arch.name,acc\nx,94.85\n", told)
     (line,) = told.errors()
-    assert record["metrics"] == {} and "for a file in percent say --scale percent" in line
+    assert record["metrics"] == {} and "for a file in percent, give --scale percent" in line
     assert "table.csv: row 1: acc is 94.85" in line
 
 
@@ -114,13 +114,13 @@ def test_what_is_no_table_is_said(rows: bytes, message: str) -> None:
         (
             "Model,acc\n",
             {},
-            r"No column of table\.csv says what the architecture is\. Columns: Model, acc\..*'Model=arch",
+            r"No column of table\.csv describes the architecture\. Columns: Model, acc\..*'Model=arch",
         ),
         ("a,a\n", {}, "has the column 'a' twice"),
         ("Model,acc\n", {"map": "Modle=arch.name"}, "names the column 'Modle'.* Did you mean 'Model'"),
         ("Model,acc\n", {"map": "Model"}, r"--map has 'Model'\. Expected NAME=VALUE"),
-        ("Model,acc\n", {"map": "acc=acc:percents"}, "'percents' is no unit. Expected percent or fraction"),
-        ("Model,acc\n", {"set": "acc=1"}, "--set acc: that is no field"),
+        ("Model,acc\n", {"map": "acc=acc:percents"}, "'percents' is not a unit. Expected percent or"),
+        ("Model,acc\n", {"set": "acc=1"}, "--set acc: this is not a field"),
         ("Model,acc\n", {"delimiter": "ab"}, "--delimiter is 'ab'"),
     ],
 )

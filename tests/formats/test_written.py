@@ -81,7 +81,7 @@ def test_a_page_is_of_one_model_and_replaces_nothing() -> None:
 @pytest.mark.parametrize("name", ["hub", "mlflow"])
 def test_what_is_only_written_says_so_and_needs_metrics(name: str) -> None:
     chosen = FORMATS.build(name)
-    with pytest.raises(RbError, match="is written, not read"):
+    with pytest.raises(RbError, match="is only written, not read"):
         chosen.units(Published(None, "-"), ConversionReport())
     result = convert(name, "--write out", {"schema": 1, "arch": {"name": "x"}, "dataset": "d"})
     assert result.exit_code == 1 and result.stderr.count("record") >= 1 and not Path("out").exists()
@@ -180,4 +180,4 @@ def test_what_is_no_parquet_is_an_error_of_one_line() -> None:
     pytest.importorskip("pyarrow")
     reading.put("table", b"PAR1 and more")
     result = runner.run("convert", "parquet table")
-    assert result.exit_code == 1 and "is no Parquet file" in result.stderr and result.stderr.count("\n") == 1
+    assert result.exit_code == 1 and "not a Parquet file" in result.stderr and result.stderr.count("\n") == 1

@@ -185,7 +185,7 @@ def test_a_zip_archive_is_no_tensor() -> None:
 
     torch.save(W, "inner.pt")
     Path("w.pt").write_bytes(bz2.compress(pickle.dumps({"a": Tensor()})))
-    with pytest.raises(RbError, match="holds a zip archive in the place of a tensor"):
+    with pytest.raises(RbError, match="contains a zip archive in the place of a tensor"):
         checkpoint.load("w.pt")
 
 

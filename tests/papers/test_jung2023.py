@@ -232,7 +232,7 @@ def test_another_numbering_is_said() -> None:
         ([], r"meta\.json: It is a list\. Expected an object\."),
         ({"ids": {}}, r'meta\.json: Its "epsilons" is None\. Expected an object\.'),
         ({"epsilons": {"pgd@Linf": 8}}, r'Its "epsilons" has 8 for pgd@Linf\. Expected a list\.'),
-        ({"epsilons": {"pgd@Linf": ["x"]}}, r"the text 'x' stands where a number was expected"),
+        ({"epsilons": {"pgd@Linf": ["x"]}}, r"found the text 'x' where a number was expected"),
     ],
 )
 def test_without_its_meta_file_nothing_can_be_read(meta: Any, message: str) -> None:

@@ -253,9 +253,9 @@ def test_nan_and_what_is_no_number_leave_the_rest_of_the_row() -> None:
     assert list(told.errors()) == [
         "a number is NaN, which JSON does not have; the metric is left out, and its entry in evals says why"
         " (once in row 1: pgd20.8 is NaN).",
-        "the text '46,34' stands where a number was expected; the metric is left out, and its entry in evals"
+        "found the text '46,34' where a number was expected; the metric is left out, and its entry in evals"
         " says why (once in row 1: aa.8 is 46,34).",
-        "true stands where a number was expected; the metric is left out, and its entry in evals says why"
+        "found true where a number was expected; the metric is left out, and its entry in evals says why"
         " (once in row 1: cw20.8 is True).",
     ]
 
@@ -263,7 +263,7 @@ def test_nan_and_what_is_no_number_leave_the_rest_of_the_row() -> None:
 def test_fractions_in_the_place_of_percents_are_noticed() -> None:
     row = {**ERM, "acc": 0.9485, "ar": {}, "pr": {"0.08": 0.7619}, "probacc": {}, "ge_pr": {}}
     with pytest.raises(
-        RbError, match=r"these look like fractions, and prbench has percents.*--scale fraction"
+        RbError, match=r"these look like fractions, but prbench has percents.*--scale fraction"
     ):
         record_of(row)
     chosen = FORMATS.build("prbench", scale="fraction")

@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_written_is_an_error() -> None:
     Path("file").write_text("")
     Path("d.png").mkdir()
     for file, message in {
-        "file/x.png": "Cannot write file/x.png: file is no folder.",
+        "file/x.png": "Cannot write file/x.png: file is not a folder.",
         "nowhere/x.png": "Cannot write nowhere/x.png: nowhere does not exist. Name a file",
         "d.png": "-o d.png is a folder. Expected the name of a file.",
     }.items():
@@ -139,7 +139,7 @@ def test_a_heat_map_takes_what_rb_corr_writes() -> None:
     mixed = run("heatmap -o x.png", pairs + lines(*some))
     assert mixed.exit_code == 2 and "Draw one or the other" in mixed.stderr
     other = run("hist -o x.png", pairs)
-    assert other.exit_code == 1 and 'is no record: it has no "arch"' in other.stderr
+    assert other.exit_code == 1 and 'is not a record: it has no "arch"' in other.stderr
 
 
 def test_corruptions_draws_an_image_without_records() -> None:

@@ -167,7 +167,7 @@ def test_student_quantile() -> None:
 @pytest.mark.parametrize("counts", [(1, 0), (-1, 5), (6, 5)])
 def test_impossible_counts_are_refused(counts: tuple[int, int]) -> None:
     for interval in (wilson, clopper_pearson):
-        with pytest.raises(ValueError, match="is no proportion"):
+        with pytest.raises(ValueError, match="is not a proportion"):
             interval(*counts)
 
 

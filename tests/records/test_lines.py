@@ -69,7 +69,7 @@ BAD = {
     '{"arch":{"a":1,"a":1}}': 'has the key "a" twice. Expected every key once.',
     '{"arch":{},"schema":3}': "has schema 3, which is newer than this rbtools reads (1). Upgrade rbtools.",
     '{"arch":{},"x":' + "[" * 3000 + "]" * 3000 + "}": "is not JSON: depth limit exceeded",
-    '{"arch":{},"x":' + "[" * 300 + "]" * 300 + "}": "nests lists and objects deeper than a record can",
+    '{"arch":{},"x":' + "[" * 300 + "]" * 300 + "}": "nests lists and objects too deep to be written",
     '{"arch":{},"x":"\\ud800"}': "is not JSON: no low surrogate",
 }
 

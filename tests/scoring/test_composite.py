@@ -96,13 +96,13 @@ def test_term(text: str, want: Term) -> None:
     ("wrong", "given", "message"),
     [
         (term, ["acc:lowr"], "neither a weight nor a direction. Did you mean 'lower'"),
-        (term, ["acc:-1"], "The weight of 'acc' is -1. It must be above 0; to reverse a metric write :lower"),
+        (term, ["acc:-1"], "The weight of 'acc' is -1. It must be above 0. To reverse a metric, write"),
         *((term, [f"acc:{weight}"], "It must be above 0") for weight in ("0", "nan", "inf")),
         (term, [":2"], "A metric of the score has no name"),
         (check, [[]], "at least one metric"),
         (check, [[ACC, GE, Term("acc", 2.0)]], "has 'acc' twice"),
         (scored, [[[1.0]], [ACC], "wurst"], "--missing is 'wurst'\\. Did you mean 'worst'"),
-        (scored, [[[-1e308, 1e308]], [ACC]], "'acc' runs from -1e\\+308 to 1e\\+308, too far to scale"),
+        (scored, [[[-1e308, 1e308]], [ACC]], "'acc' ranges from -1e\\+308 to 1e\\+308, too far to scale"),
     ],
 )
 def test_terms_and_values_that_make_no_score(wrong: Any, given: list[Any], message: str) -> None:

@@ -42,7 +42,7 @@ def test_a_key_says_its_direction() -> None:
     assert rank_order.key("acc:lower") == ("acc", False)
     assert rank_order.key("seconds_per_epoch") == ("seconds_per_epoch", False)
     assert rank_order.key("mean(a, b):higher") == ("mean(a, b)", True)
-    with pytest.raises(UsageError, match=r"'lowr' in 'acc:lowr' is no direction. Write acc:lower or"):
+    with pytest.raises(UsageError, match=r"'lowr' in 'acc:lowr' is not a direction. Write acc:lower or"):
         rank_order.key("acc:lowr")
 
 

@@ -71,7 +71,7 @@ def test_without_a_folder_nothing_is_kept_and_a_training_is_refused() -> None:
     nowhere.keep_result(KEY, WHAT, 1)
     nowhere.put("text", "value")
     assert nowhere.result(KEY) is None and nowhere.get("text") is None
-    with pytest.raises(RbError, match="needs a store for its checkpoint"):
+    with pytest.raises(RbError, match="needs a store for the checkpoint"):
         nowhere.keep_object(b"weights")
     assert not list(Path().iterdir())
 
@@ -160,7 +160,7 @@ def test_a_damaged_object_is_told_and_replaced(store: Store) -> None:
     path = store.object(name)
     path.write_bytes(b"weightz")
     later = Store("rb-store")
-    with pytest.raises(RbError, match=r"is damaged: its content does not fit its name\. Train it again"):
+    with pytest.raises(RbError, match=r"is damaged: its content does not match its name\. Train it again"):
         later.object(name)
     assert not later.has_object(name)
     later.keep_object(b"weights")

@@ -53,16 +53,16 @@ def test_one_bit_is_found_though_size_and_time_say_nothing(kind: str, place: int
     flip(path, place % path.stat().st_size if place > 0 else place)
     found = damaged(busy.store)
     assert list(found) == [str(path)]
-    assert "does not fit its" in found[str(path)]
+    assert "does not match its" in found[str(path)]
 
 
 @pytest.mark.parametrize("kind", ["results", "outcomes", "cache"])
 def test_a_whole_file_under_another_name_is_damaged(kind: str, busy: Any) -> None:
     first, second = busy.files(kind)[:2]
     first.write_bytes(second.read_bytes())
-    wrong = "what it describes does not fit its name"
+    wrong = "what it describes does not match its name"
     if kind == "outcomes":
-        wrong = "its content does not fit its checksum"
+        wrong = "its content does not match its checksum"
     assert damaged(busy.store) == {str(first): wrong}
 
 
@@ -82,7 +82,7 @@ def test_a_foreign_file_is_named(filled: Any) -> None:
     link = filled.store.path("objects", "ab" * 32)
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(filled.files("objects")[0])
-    assert set(damaged(filled.store).values()) == {"it is no file of a store"}
+    assert set(damaged(filled.store).values()) == {"it is not a file of a store"}
     assert len(damaged(filled.store)) == 2
 
 
@@ -96,7 +96,7 @@ def test_links_to_folders_of_the_user_lead_nowhere(filled: Any) -> None:
         for name in ("aa", "notes"):
             (base / kind / name).symlink_to(Path("mine").absolute())
     found = damaged(filled.store)
-    assert len(found) == 2 * len(CHECKED) - 2 and set(found.values()) == {"it is no file of a store"}
+    assert len(found) == 2 * len(CHECKED) - 2 and set(found.values()) == {"it is not a file of a store"}
     for kind in ("objects", "state", "leases", "cache"):  # no name of a store
         place = base / kind / "ab" / "notes.txt"
         place.parent.mkdir()

@@ -150,7 +150,7 @@ def test_a_preset_of_a_paper_sets_what_is_not_given() -> None:
 IMAGES, LABELS = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
 BAD_DATA: list[tuple[Any, str]] = [
     ((IMAGES * 2 - 1, LABELS), r"values from -\d.* to .*\. Expected \[0, 1\]\. Undo the normalisation"),
-    ((IMAGES * torch.nan, LABELS), "values that are no numbers \\(NaN\\)"),
+    ((IMAGES * torch.nan, LABELS), "values that are NaN or infinite"),
     ((IMAGES[:, 0], LABELS), r"have the shape \(40, 8, 8\)"),
     ((IMAGES, LABELS + 1), r"from 1 to 10\. Expected 0 to 9"),
     ((IMAGES, LABELS[:9]), r"shape \(9,\)\. Expected \(40,\)"),

@@ -4,25 +4,26 @@
     mean(fgsm.*, pgd20.*) - 0.5 * std(corrupt.*.3)
     train.method in ['trades', 'pgd'] and not 0.2 < apgd-ce.8 <= 0.3
 
-**Values** are numbers (`0.8`, `1e-3`), texts in either quotes, `true`, `false` and `null`.
-**Operators**, from the loosest: `or`; `and`; `not`; `== != < <= > >=`, `in [...]`, `not in [...]`
-(comparisons chain); `+ -`; `* /`; a sign in front. There are no powers. `and`, `or` and `not` take
-conditions, arithmetic takes numbers, and an order is between two numbers or two texts; everything
-else is an error, and so is a result that is not finite.
-**Functions** `mean min max sum std count` take any number of values, `abs log sqrt` one. `log` is
-natural, `std` that of a sample (n - 1), `count` says how many values there are. `distance(13714)` is the
-number of edges in which a cell of NAS-Bench-201 differs from that one (index, or name or string in quotes).
-`optimality('pgd20')` is AttackBench's local optimality of an attack: its curve of accuracy over eps
-beside the lowest of all attacks of the record, of which each has two distances or more.
+**Values** are numbers (`0.8`, `1e-3`), texts in single or double quotes, `true`, `false` and `null`.
+**Operators**, from the weakest to the strongest: `or`; `and`; `not`; `== != < <= > >=`, `in [...]`,
+`not in [...]` (comparisons can be chained); `+ -`; `* /`; a sign before a value. There are no powers. `and`,
+`or` and `not` take conditions, arithmetic takes numbers, and `<` and its like compare two numbers or two
+texts; anything else is an error, and so is a result that is not finite.
+**Functions**: `mean min max sum std count` take any number of values, `abs log sqrt` take one. `log` is the
+natural logarithm, `std` the standard deviation of a sample (n - 1), `count` the number of values.
+`distance(13714)` is the number of edges in which a cell of NAS-Bench-201 differs from the named one (an
+index, or a name or string in quotes).
+`optimality('pgd20')` is AttackBench's local optimality of an attack, which compares the attack's curve of
+accuracy over eps with the lowest curve of all attacks of the record that have two or more distances.
 `class.min(pgd20.8)` is the accuracy of the worst class, from the record's answer for each image.
-`union(aa.8, corrupt.*.3)` is the accuracy on the images that survive all of these, from each image's answer;
-`union.common(...)` where they are of different numbers of images.
-**Names** are those of metrics (`pgd20.l2.0.5`), else paths in the record (`train.method`), else
-fields of its architecture (`kernel_params`). A hyphen or `*` inside a name without spaces belongs to
-the name; spaces make it an operator: `acc-pgd20.8` is one name, `acc - pgd20.8` a difference.
+`union(aa.8, corrupt.*.3)` is the accuracy on the images that survive all of these, from the answers for each
+image; `union.common(...)` is for results with different numbers of images.
+**Names** are first looked up as metrics (`pgd20.l2.0.5`), then as paths in the record (`train.method`), then
+as fields of its architecture (`kernel_params`). A hyphen or `*` inside a name without spaces belongs to the
+name; with spaces it is an operator: `acc-pgd20.8` is one name, `acc - pgd20.8` a difference.
 **Globs**, names with `*`, `?` or `[..]` (`fgsm.*`, `corrupt.*.[13]`, `pgd?0.8`), are arguments of functions
-and stand for all metrics that match; one that is named there already is not counted again. A list of metrics
-may hold globs, too.
+and are replaced by all metrics that match, except those that are already among the arguments. A list of
+metrics may contain globs, too.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ __all__ = [
 class Expression:
     """A parsed expression; call it with a record.
 
-    `text`: as it was written; `names`: the names and globs in it, each once, in order; `functions`: what it
-    calls. With `any_name` a text that does not parse is the name of a metric, which may be any; else it
-    raises RbError.
+    `text`: as it was written; `names`: the names and globs in it, each once, in order; `functions`: the
+    functions that it calls. With `any_name`, a text that does not parse is taken as the name of a metric,
+    since metrics may have any name; otherwise it raises RbError.
     """
 
     def __init__(self, text: str, *, any_name: bool = False) -> None:
@@ -82,9 +83,9 @@ class Expression:
         self.functions = frozenset(built.functions if built else ())
 
     def __call__(self, record: Record) -> Any:
-        """The value for this record. A union that is among its metrics is not computed again.
+        """The value for this record. A union that is already one of its metrics is not computed again.
 
-        Raises MissingName for a name that it does not have, RbError for values of the wrong kind.
+        Raises MissingName for a name that the record lacks, and RbError for values of the wrong kind.
         """
         if self.union is not None and self.text in (metrics := metrics_of(record)):
             return metrics[self.text]
@@ -101,15 +102,15 @@ class Expression:
 
     @cached_property
     def union(self) -> list[str] | None:
-        """The names and globs of a union, if it is nothing but that: `union(aa.8, corrupt.*.3)`."""
+        """The names and globs of an expression that is only a union, such as `union(aa.8, corrupt.*.3)`."""
         function, sign, inner = self.text.strip().removesuffix(")").partition("(")
         names = items(inner) if function in ("union", "union.common") and sign else []
         return names if names and all(map(is_bare, names)) else None
 
     def number(self, record: Record) -> float | None:
-        """The value if it is a number, None if the record has none.
+        """The value, which must be a number; None if the record has no value.
 
-        Raises RbError for a value that is no number: the expression is wrong, not the record.
+        Raises RbError for any other value: then the expression is wrong, not the record.
         """
         try:
             value = self(record)

@@ -16,7 +16,7 @@ ABSENT = object()
 
 
 class MissingName(RbError):
-    """The record has no such name, or no metric that the glob matches.
+    """The record lacks the name, or has no metric that the glob matches.
 
     The message is made when it is read: a filter over thousands of records discards most of them.
     """
@@ -24,7 +24,7 @@ class MissingName(RbError):
     def __init__(self, name: str, record: Record) -> None:
         super().__init__(name, record)
         self.name, self.record = name, record
-        self.beside_text = False  # it is compared with a text, so it may be meant as one
+        self.beside_text = False  # compared with a text, so it may be meant as a text
 
     def __str__(self) -> str:
         metrics, fields = list(metrics_of(self.record)), list(_fields(self.record))
@@ -38,22 +38,21 @@ class MissingName(RbError):
 
     @property
     def hint(self) -> str:
-        """A suggestion, as a sentence after a blank; or an empty text."""
+        """A suggestion, as a sentence after a space; or an empty text."""
         names = [*metrics_of(self.record), *_fields(self.record)]
         if self.beside_text:
-            return f" A text stands in quotes: '{self.name}'."
+            return f" Texts need quotes: '{self.name}'."
         parts = self.name.split("-")
         if any("-".join(parts[:end]) in names for end in range(1, len(parts))):
             return f" {NAMES_RULE}."
         if there := _mean_of_corruptions(self.name, metrics_of(self.record)):
-            return f" It is over all severities: rb-corrupt all --severity 1-5 gives it. There is '{there}'."
-        # here "none" counts an operation; it does not mean clean accuracy
+            return f" It needs all severities: rb-corrupt all --severity 1-5 measures it. There is '{there}'."
+        # "none" is here the count of an operation; it does not mean clean accuracy
         return near(self.name, names, not_for=("none",))
 
 
 def nearest(name: str, names: Iterable[str], most: int = 5) -> str:
-    """The names in words; of more than `most` those that are nearest to `name`, and how many others there
-    are."""
+    """The names as a text; of more than `most` names, only the nearest to `name` and the number of others."""
     names = list(names)
     near_ones = difflib.get_close_matches(name, names, most, 0.0) if len(names) > most else names
     more = f" and {len(names) - len(near_ones)} more" if len(names) > most else ""
@@ -61,7 +60,7 @@ def nearest(name: str, names: Iterable[str], most: int = 5) -> str:
 
 
 def _mean_of_corruptions(name: str, metrics: Iterable[str]) -> str | None:
-    """The expression for the part of `corrupt.mean`, or of `corrupt.NAME.mean`, that was measured."""
+    """The expression for the measured part of `corrupt.mean` or of `corrupt.NAME.mean`."""
     asked = metric_name.parse(name)
     if asked.stem != "corrupt" or asked.suffix not in ("mean", "mce", "relative_mce"):
         return None
@@ -82,7 +81,7 @@ def metrics_of(record: Record) -> Record:
 
 
 def _fields(record: Record, before: str = "") -> Iterable[str]:
-    """The names that a user would write: an architecture's fields bare, others with their dots."""
+    """The names that a user would write: fields of the architecture alone, others with their path."""
     for key, value in record.items():
         if not before and key in ("metrics", "evals"):
             continue
@@ -119,16 +118,16 @@ def is_glob(name: str) -> bool:
 
 
 def expand(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a glob matches, in order; for a plain name itself, if it is among them.
+    """The names that a glob matches, in order; for a plain name, the name itself if it is among them.
 
-    `*` matches any characters, including dots and none, `?` one, `[13]` and `[1-3]` one of these."""
+    `*` matches any number of characters, also dots, `?` one character, `[13]` and `[1-3]` one of these."""
     return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
 def select(metrics: Iterable[str], text: str) -> list[str]:
     """The metrics that a list such as `acc, fgsm.*` names, each once, in the order of the list.
 
-    Raises MissingName for an item that matches no metric, RbError for an empty list.
+    Raises MissingName for an item that matches no metric, and RbError for an empty list.
     """
     metrics = list(metrics)
     listed = items(text)

@@ -1,6 +1,6 @@
 """The compiled form of an expression: functions of a record, made once and called for every record.
 
-Python parses the text. Names of metrics are no names of Python, so each is replaced by one before.
+Python parses the text. Before, each name of a metric is replaced by a valid name of Python.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _EXPECTED = (
 
 
 class Builder:
-    """Compiles one expression to `node`; `names` holds its names and globs, in order, and `functions` what it
-    calls. Raises RbError for what is not of the language."""
+    """Compiles one expression to `node`. `names` lists its names and globs, in order, and `functions` the
+    functions that it calls. Raises RbError for anything outside the language."""
 
     def __init__(self, text: str) -> None:
         self.names: dict[str, None] = {}
         self.functions: set[str] = set()
         self._text, self._tokens = text, tokens(text)
-        self._starts: list[int] = []  # of the tokens in the text that Python parses
-        self._named: dict[str, str] = {}  # names of Python, and what they stand for
+        self._starts: list[int] = []  # where tokens start in the text that Python parses
+        self._named: dict[str, str] = {}  # maps Python's names to the names that they replace
         self._depth = 0
         self.node = self._node(self._parsed())
 
@@ -51,7 +51,7 @@ class Builder:
                 name = f"_{len(self._named)}"
                 self._named[name] = word
                 word = name
-            word = "$" if word == "#" else word  # which would begin a comment
+            word = "$" if word == "#" else word  # "#" would begin a comment
             words.append(ascii(word[1:-1]) if kind == "text" else KEYWORDS.get(word, word))
             self._starts.append(at)
             at += len(words[-1]) + 1
@@ -67,15 +67,15 @@ class Builder:
             raise self._error("it is too long or nests too deep") from None
 
     def _token(self, place: int) -> Token:
-        """The token at a place of the text that Python parses."""
+        """The token at a position in the text that Python parses."""
         return self._tokens[bisect_right(self._starts, place) - 1]
 
     def _name(self, tree: ast.AST) -> str:
-        """The name or glob that a node is; empty if it is something else."""
+        """The name or glob that a node represents; empty for any other node."""
         return self._named[tree.id] if isinstance(tree, ast.Name) else ""
 
     def _error(self, message: str) -> RbError:
-        """The error for an expression that is not of this language."""
+        """The error for an expression outside this language."""
         return RbError(f"Expression '{shown(self._text)}' does not parse: {message}. {_EXPECTED}.")
 
     def _node(self, tree: ast.expr) -> Node:
@@ -124,7 +124,7 @@ class Builder:
         return lambda record: lookup(record, name)
 
     def _right(self, sign: str, tree: ast.expr) -> Node:
-        """The right side of a comparison; of `in` a list."""
+        """The right side of a comparison; for `in`, a list."""
         if sign not in ("in", "not in"):
             return self._node(tree)
         if not isinstance(tree, ast.List):
@@ -133,7 +133,7 @@ class Builder:
         return lambda record: [element(record) for element in elements]
 
     def _call(self, function: str, arguments: list[ast.expr]) -> Node:
-        """A function call; a metric that is named or was matched by an earlier glob counts once."""
+        """A function call. A metric that is named, or that several globs match, counts once."""
         if function not in values.FUNCTIONS:
             hint, known = near(function, values.FUNCTIONS), ", ".join(values.FUNCTIONS)
             raise self._error(f"there is no function '{function}'.{hint} There are: {known}")
@@ -141,7 +141,7 @@ class Builder:
         words = [self._name(argument) for argument in arguments]
         one = values.takes_one(function)
         if not words or (one and (len(words) > 1 or is_glob(words[0]))):
-            what = "one value; a list or a glob is many" if one else "one value or more"
+            what = "one value; a list or a glob has several" if one else "one value or more"
             raise self._error(f"{function}() takes {what}")
         nodes: list[Node | None] = []
         for word, argument in zip(words, arguments, strict=True):
@@ -181,7 +181,7 @@ def _function(function: str, arguments: list[tuple[str, Node | None]]) -> Node:
 
 
 def _comparison(first: Node, row: list[tuple[str, Node]]) -> Node:
-    """`0.2 < acc < 0.7` holds if each neighbouring pair does."""
+    """A chain of comparisons: `0.2 < acc < 0.7` is true if each neighbouring pair is."""
 
     def evaluate(record: Record) -> bool:
         left = first(record)

@@ -6,23 +6,23 @@ import re
 from itertools import pairwise
 from typing import NamedTuple
 
-NAMES_RULE = "A hyphen or * without spaces belongs to the name ('apgd-ce.8'); with spaces it calculates"
+NAMES_RULE = "A hyphen or * without spaces belongs to the name ('apgd-ce.8'); with spaces it is an operator"
 KEYWORDS = {"true": "True", "false": "False", "null": "None"} | {w: w for w in ("and", "or", "not", "in")}
-_CLASS = r"\[!?[\w.-]+\]"  # of a glob: [13], [1-3]
-# Ends in a letter, digit or glob, so that "acc- 0.1" is a name and a minus.
+_CLASS = r"\[!?[\w.-]+\]"  # part of a glob: [13], [1-3]
+# A name ends in a letter, digit or glob, so "acc- 0.1" is a name and a minus.
 _REST = rf"(?:(?:[\w.*?-]|{_CLASS})*(?:[\w*?]|{_CLASS}))?"
 _NAME = rf"(?:in(?=\[)|(?:[^\W\d]|[*?]){_REST})"
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _TOKEN = re.compile(
     rf"""\s*(?:(?P<text>'[^']*'|"[^"]*")|(?P<number>{_NUMBER})|(?P<name>{_NAME})|(?P<sign>\*\*|//|[=!<>]=|\S))"""
 )
-_CLASSED = re.compile(rf"\s*(?P<name>{_CLASS}{_REST})")  # where an argument begins: elsewhere it is a list
-_AFTER_VALUE = re.compile(r"\s*(?P<sign>\*\*|\*)")  # where a value ends, * multiplies
+_CLASSED = re.compile(rf"\s*(?P<name>{_CLASS}{_REST})")  # only at the start of an argument; else a list
+_AFTER_VALUE = re.compile(r"\s*(?P<sign>\*\*|\*)")  # after a value, * multiplies
 _BARE = re.compile(f"{_NAME}|{_CLASS}{_REST}")
 
 
 class Token(NamedTuple):
-    """`kind` is text, number, name (globs too), word (of the language) or sign; `at` its place, from 0."""
+    """`kind` is text, number, name (or glob), word (of the language) or sign; `at` its position, from 0."""
 
     kind: str
     text: str
@@ -55,7 +55,7 @@ def is_bare(text: str) -> bool:
 
 
 def items(text: str) -> list[str]:
-    """The items of a list such as `acc, mean(fgsm.*, pgd20.*)`; empty ones are left out.
+    """The items of a list such as `acc, mean(fgsm.*, pgd20.*)`; empty items are left out.
 
     A comma inside parentheses, brackets or quotes does not separate.
     """

@@ -1,6 +1,6 @@
 """Operators and functions on values, independent of names, records and syntax.
 
-Values are JSON's: numbers, texts, true and false, null. Numbers stay finite.
+Values are those of JSON: numbers, texts, true, false and null. Numbers are always finite.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ def kind(value: object) -> str:
 
 
 def number(value: object, taker: str) -> Number:
-    """Return the value if it is a finite number; true and false are not."""
+    """Return the value if it is a finite number (not true or false). Raises NoValue otherwise."""
     if not is_number(value):
         raise NoValue(f"{taker} takes numbers, found {kind(value)}")
     return _finite(value)
 
 
 def _finite(value: Number) -> Number:
-    # Integers too: what is stored or compared later must fit a float.
+    # Integers, too: values that are stored or compared later must fit a float.
     if not abs(value) <= sys.float_info.max:
         raise NoValue("the result is not a finite number")
     return value
 
 
 def truth(value: object, taker: str) -> bool:
-    """Return the value if it is true or false."""
+    """Return the value if it is true or false. Raises NoValue otherwise."""
     if not isinstance(value, bool):
         raise NoValue(f"{taker} takes conditions such as acc > 0.5, found {kind(value)}")
     return value
 
 
 def calculate(sign: str, left: object, right: object) -> Number:
-    """left + right and so on. Raises NoValue for other than numbers, division by 0, overflow."""
+    """left + right and so on. Raises NoValue for values that are not numbers, division by 0, and overflow."""
     left, right = number(left, f"'{sign}'"), number(right, f"'{sign}'")
     try:
         result: Number = _ARITHMETIC[sign](left, right)
@@ -85,7 +85,7 @@ def same(left: object, right: object) -> bool:
 
 
 def compare(sign: str, left: Any, right: Any) -> bool:
-    """Compare two values. Raises NoValue for an order of other than two numbers or two texts."""
+    """Compare two values. Raises NoValue for `<` and its like, except between two numbers or two texts."""
     if sign in ("in", "not in"):
         return any(same(left, item) for item in right) == (sign == "in")
     if sign in ("==", "!="):
@@ -143,7 +143,7 @@ OF_RECORD = {
     "distance": "rbtools.spaces.nasbench201:distance",
     "optimality": "rbtools.scoring.optimality:optimality",
 }
-# Functions of a record and the names of some of its metrics, likewise.
+# Functions of a record and the names of some of its metrics, in the same form.
 OF_METRICS = {
     "union": "rbtools.scoring.union:union",
     "union.common": "rbtools.scoring.union:common_union",
@@ -158,14 +158,14 @@ def takes_one(function: str) -> bool:
 
 
 def of_record(function: str) -> Callable[[Mapping[str, Any], Any], Number]:
-    """A function of a record and a value, or names; it raises RbError if the record does not fit."""
+    """A function of a record and a value or names. It raises RbError if the record lacks what it needs."""
     module, _, name = (OF_RECORD | OF_METRICS)[function].partition(":")
     loaded: Callable[[Mapping[str, Any], Any], Number] = getattr(importlib.import_module(module), name)
     return loaded
 
 
 def call(function: str, values: Sequence[Any]) -> Number:
-    """Apply a function. Raises NoValue for a value that it does not take."""
+    """Apply a function. Raises NoValue for a value that it does not accept."""
     if function == "count":
         return len(values)
     apply = _OF_ONE.get(function) or _OF_MANY[function]
