@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rbtools.errors import RbError
 from rbtools.papers import figures_of_papers, item_listing, items, pipes, recipes, sidebyside
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
 from rbtools.papers import reproduce_nas_robbench_201 as robbench
@@ -169,26 +168,6 @@ def test_a_table_has_the_published_values_in_columns_of_their_own() -> None:
     ]
 
 
-def test_a_reason_names_what_makes_missing_metrics() -> None:
-    def reason(text: str) -> str:
-        return figures_of_papers.reason(RbError(text))
-
-    made = "--rows: No metric matches 'corrupt.*.4'. rb-corrupt all --severity 1-5 makes it."
-    assert reason("--rows: No metric matches 'corrupt.*.4'. Metrics: acc, fgsm.8, ....") == made
-    near = "No record has the metric 'pgd20.32'. Did you mean 'pgd2.32' or 'ge.pgd2.32'? They have: a."
-    assert reason(near) == "No record has the metric 'pgd20.32'. rb-attack pgd --eps LIST makes it."
-    assert "--detail" in reason("--metric: no record has the confusion of 'acc'. There is: x.")
-    assert reason("There is one set.") == "There is one set."
-
-
-def test_a_panel_that_no_record_is_left_for_says_so() -> None:
-    Path("records.jsonl").write_text(lines(*NINE))
-    with pytest.raises(RbError, match=r"^--where 'acc > 2' holds for no record\.$"):
-        figures_of_papers.figure_of(
-            [HISTOGRAM._replace(options={"where": "acc > 2"})], Path("records.jsonl"), 3
-        )
-
-
 def test_an_item_is_listed_and_shown_by_its_name() -> None:
     listed = CliRunner().invoke(main, ["list"]).stdout
     assert len(re.findall(r"^prbench\.(?:figure|table)-", listed, re.MULTILINE)) == 18
@@ -208,11 +187,6 @@ def test_a_recipe_is_shown_with_all_its_commands(name: str) -> None:
     found = [line.strip().removesuffix(" |") for line in pipes.shown(pipe)]
     assert [shlex.split(line) for line in found if line not in ("(", ")")] == [*pipes.commands(pipe)]
     assert found.count("(") == found.count(")")
-
-
-def test_workers_that_are_no_number_are_refused() -> None:
-    refused = CliRunner().invoke(main, ["figures-wci", "--jobs", "0"])
-    assert refused.exit_code == 2 and "Expected 1 or more, auto, ray, ray:HOST:PORT" in refused.stderr
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from click.testing import Result
 
 import rbtools
 from rbtools.errors import RbError
-from rbtools.plots import PLOTS
 from rbtools.plots.base import encode
 from tests import runner
 from tests.runner import lines, model
@@ -74,22 +72,6 @@ def test_two_evaluations_of_a_checkpoint_are_drawn_as_one() -> None:
     result = run("hist --metric acc,pgd --no-merge -o y.svg", some)
     assert result.exit_code == 0 and "y.svg shows 2 records." in result.stderr
     assert "merged" not in result.stderr
-
-
-@pytest.mark.parametrize("name", ["hits", "HIST"])
-def test_an_unknown_plot_names_the_near_misses(name: str) -> None:
-    result = run(f"{name} -o x.png")
-    assert result.exit_code == 2 and f"Unknown plot '{name}'. Did you mean 'hist'?" in result.stderr
-
-
-def test_failed_records_and_bad_lines_are_left_out_and_counted() -> None:
-    result = run("hist --metric acc -o x.png", lines(*SOME) + FAILED + "\nhello\n")
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[1:] == [
-        "rb-plot: x.png shows 3 records.",
-        "rb-plot: 1 failed record left out.",
-        "rb-plot: 1 bad line left out.",
-    ]
 
 
 def test_no_records_write_no_file() -> None:
@@ -158,10 +140,3 @@ def test_the_function_for_notebooks_draws_the_same() -> None:
     assert Path("x.svg").read_bytes() == encode(figure, "svg")
     with pytest.raises(RbError, match="No such option '--bin'"):
         rbtools.plot(SOME, "hist", bin=4)
-
-
-def test_the_list_says_in_a_line_what_each_plot_shows_and_needs() -> None:
-    listed = dict(line.split(maxsplit=1) for line in run("--list").stdout.splitlines())
-    assert {*PLOTS, "report", "corruptions"} == set(listed)
-    assert all(re.match("[A-Z].*[.] Needs .*[.]$", words) for words in listed.values())
-    assert listed["scatter"].endswith("Needs two metrics or fields: --x and --y.")
