@@ -124,11 +124,11 @@ def test_accuracy_confidence_and_cm_come_back(values: dict[str, Any]) -> None:
 
 def test_details_stand_where_those_of_rb_attack_stand() -> None:
     put({"clean_accuracy": {"0": 0.5}, "clean_cm": {"0": [[3, 1], [0, 4]]}})
-    put({"clean_confidence": {"0": {"prediction": [0.75, 0.5]}}})
+    put({"clean_confidence": {"0": {"prediction": [0.75, float("nan")]}}})
     (record,) = read()
     assert record["evals"][0]["detail"] == {
         "confusion": [[3, 1], [0, 4]],
-        "confidence": {"prediction": [0.75, 0.5]},
+        "confidence": {"prediction": [0.75, None]},
     }
 
 
@@ -201,6 +201,20 @@ def test_without_its_meta_file_nothing_can_be_read(meta: Any, message: str) -> N
     put(FILES, meta=meta)
     with pytest.raises(RbError, match=message):
         read()
+
+
+@pytest.mark.parametrize(
+    ("files", "meta", "message"),
+    [
+        ({"new@Linf_accuracy": {"0": [0.5]}}, META, "new@Linf: meta.json names no distances for it"),
+        ({}, {**META, "ids": {"0": IDS["9"]}}, "numbers an architecture otherwise than NAS-Bench-201 does"),
+    ],
+)
+def test_what_meta_does_not_explain_is_said(files: dict[str, Any], meta: Any, message: str) -> None:
+    put({"clean_accuracy": {"0": 0.5}, **files}, meta=meta)
+    told = ConversionReport()
+    (record,) = read(told)
+    assert record["metrics"] == {"acc": 0.5} and message in next(told.errors())
 
 
 def test_a_folder_without_results_says_what_was_expected() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rbtools.errors import RbError
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.formats import FORMATS, Bad, ConversionReport
+from rbtools.formats.conversion_report import losses
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from tests.formats import reading
@@ -295,3 +296,55 @@ def test_the_printed_radius_is_that_of_the_text_or_of_the_code() -> None:
     assert record["metrics"]["probacc.uniform.0.03.0.05"] == 0.9348
     assert record["metrics"]["pgd20.8"] == 0.0005  # the attacks are at 8/255 in both
     assert code.unit(record) == PRBENCH.unit(record_of(ERM))
+
+
+def test_what_a_row_has_no_place_for_is_counted_by_kind() -> None:
+    record = {
+        "arch": {"name": "resnet18", "mine": 1},
+        "dataset": "cifar10",
+        "train": {"method": "pgd", "seed": 3, "config": {"eps": 8}},
+        "metrics": {"acc": 0.5, "pgd20.l2.0.5": 0.2, "pr.mine.0.08": 0.4, "pr.uniform.0.03": 0.9},
+        "evals": [{"metric": "acc", "value": 0.5, "split": "test", "n": 100, "ci95": [0.4, 0.6]}],
+    }
+    told = ConversionReport()
+    losses(record, record_of(PRBENCH.unit(record)), told)
+    losses(record, record_of(PRBENCH.unit(record)), told)
+    assert list(told.losses("prbench")) == [
+        "not expressed in prbench, metrics (and how often): pgd20.l2.0.5 (2), pr.mine.0.08 (2),"
+        " pr.uniform.0.03 (2).",
+        "not expressed in prbench, details of evals (and how often): n (2), ci95 (2).",
+        "not expressed in prbench, fields (and how often): arch.mine (2), train.seed (2),"
+        " train.config.eps (2).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("published", "train"),
+    [
+        ("KL-PGD", {"method": "kl-pgd"}),
+        ("Corr_Uniform", {"method": "corruption", "config": {"noise": "uniform"}}),
+        ("Mine", {"method": "Mine"}),
+        ("trades", {"method": "trades"}),
+    ],
+)
+def test_methods_have_the_names_of_rb_train(published: str, train: dict[str, Any]) -> None:
+    record = record_of({**ERM, "method": published})
+    assert record["train"] == train
+    assert written([record])[0]["method"] == published
+
+
+def test_a_number_out_of_range_is_named() -> None:
+    told = ConversionReport()
+    assert "acc" not in record_of({**ERM, "acc": 948.5}, told)["metrics"]
+    (line,) = told.errors()
+    assert "a number is above what percent from 0 to 100 can be" in line and "acc is 948.5" in line
+
+
+def test_what_is_not_read_is_said_once_for_each_key() -> None:
+    told = ConversionReport()
+    for row in (ERM, {**ERM, "method": "PGD"}):
+        record_of({**row, "speed": 1, "ar": {**row["ar"], "SPSA": 3}}, told)
+    assert list(told.remarks()) == [
+        "the key 'speed' is not read: it is kept under \"prbench\" (2 times, first in row 1).",
+        "the key 'ar.SPSA' is not read: it is kept under \"prbench\" (2 times, first in row 1).",
+    ]

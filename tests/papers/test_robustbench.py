@@ -184,3 +184,16 @@ def test_published_values_come_with_the_package() -> None:
     assert wrong.exit_code != 0 and "Did you mean 'cifar10/L2'" in wrong.stderr
     both = run("convert", ["robustbench", "--published", "cifar10/L2", "."])
     assert both.exit_code == 2 and "reads no file" in both.stderr
+
+
+def test_one_file_by_itself_tells_its_threat_model() -> None:
+    reading.put("alone.json", {**INFO, "eps": "8/255"})
+    assert "aa.8" in read(folder="alone.json")[0]["metrics"]
+    reading.put("alone.json", INFO)
+    assert "aa.l2.0.5" in read(folder="alone.json")[0]["metrics"]
+
+
+def test_a_record_without_such_results_is_refused() -> None:
+    record = {"arch": {"name": "a"}, "dataset": "cifar10", "train": {"method": "x"}, "metrics": {"acc": 0.5}}
+    with pytest.raises(RbError, match=r"neither aa\.8, aa\.l2\.0\.5 nor corrupt\.mean\. Run rb-attack aa"):
+        written([record])

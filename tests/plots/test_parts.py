@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.plots import PLOTS, box, weightings, words
+from rbtools.plots import PLOTS, box, layout, weightings, words
 from rbtools.scoring.composite import Composite
 from rbtools.scoring.terms import asked, presets
 from rbtools.spaces import nasbench201
@@ -52,16 +52,7 @@ def test_a_name_has_a_family_and_a_number(
         ("acc", "clean accuracy"),
         ("pgd20.8", "accuracy under PGD-20, ε = 8/255"),
         ("pgd20.l2.0.5", "accuracy under PGD-20 (L2), ε = 0.5"),
-        ("corrupt.fog.3", "accuracy under fog, severity 3"),
-        (
-            "cert.smooth.0.25.0.5",
-            "certified by smoothing, σ = 0.25, ε = 0.5",
-        ),
-        ("ddn.0.5", "accuracy under DDN (L2), ε = 0.5"),
-        ("jitter.8", "accuracy under jitter, ε = 8/255"),
         ("seconds_per_epoch", "training time [seconds per epoch]"),
-        ("ge.pgd20.8", "GE PGD-20, ε = 8/255"),
-        ("mean(pgd20.*)", "mean(pgd20.*)"),
     ],
 )
 def test_an_axis_says_what_and_in_which_unit(name: str, label: str) -> None:
@@ -136,20 +127,6 @@ def drawn(name: str, records: Records, **options: Any) -> Any:
     return PLOTS.build(name, **options).draw(records)
 
 
-def test_a_box_plot_has_a_panel_for_each_attack_and_the_line_of_chance(fifteen: Records) -> None:
-    figure = drawn("box", fifteen, metric="acc,fgsm.*,pgd20.*")
-    panels = {axes.get_title(): axes for axes in figure.axes}
-    assert set(panels) == {"", "FGSM", "PGD-20"}
-    assert panels[""].get_xlabel() == ""  # no distance, no unit
-    assert " ".join(panels["FGSM"].get_xlabel().split()) == "ε [1/255]"
-    assert not any("255" in text.get_text() for text in figure.texts)
-    assert [tick.get_text() for tick in panels["FGSM"].get_xticklabels()] == ["0.5", "1", "2", "4", "8"]
-    assert [line.get_ydata()[0] for line in panels["FGSM"].lines if line.get_linestyle() == "--"] == [0.1]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["chance (0.1)"]
-    none = drawn("box", [{**one, "dataset": "mine", "evals": []} for one in fifteen], metric="fgsm.*")
-    assert none.legends == []
-
-
 def test_curves_of_many_records_are_a_median_and_a_band(crowd: Records) -> None:
     figure = drawn("curves", crowd)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["all", "middle 80 %", "median"]
@@ -217,11 +194,6 @@ def test_the_score_that_records_bring_along_is_drawn() -> None:
     )
     some[0]["evals"][0] = {**some[0]["evals"][0], "terms": terms[:1]}
     assert weightings.Own.of(some) is None
-
-
-def test_intervals_of_a_few_records_are_shaded(fifteen: Records) -> None:
-    assert len(drawn("curves", fifteen[:3]).axes[0].collections) == 3
-    assert len(drawn("curves", fifteen).axes[0].collections) == 0
 
 
 def test_neighbours_of_an_architecture_are_marked_by_operation_and_edge(crowd: Records) -> None:
@@ -293,3 +265,41 @@ def test_what_cannot_be_drawn_says_what_to_do(
 def test_records_that_lack_what_is_drawn_are_refused(name: str, message: str) -> None:
     with pytest.raises(RbError, match=re.escape(message)):
         drawn(name, [named(arch, metrics={"acc": 0.5}) for arch in "ab"])
+
+
+def test_own_words_stand_in_place_of_names() -> None:
+    some = [
+        named("a", metrics={"acc": n / 9, "pgd20.8": n / 18}, train={"method": method})
+        for n, method in enumerate(("erm", "pgd", "pgd"))
+    ]
+    own = "pgd20.8=under attack; pgd = Madry et al.; acc=clean [share];"
+    figure = drawn("scatter", some, y="pgd20.8", colour="train.method", label=own, title="Ours")
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("clean [share]", "under attack")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ERM", "Madry et al."]
+    assert figure.get_suptitle() == "Ours" and words.label("pgd") == "PGD"
+    assert drawn("scatter", some, y="pgd20.8").get_suptitle() == ""
+    with pytest.raises(RbError, match=r"--label is 'pgd='\. Expected NAME=WORDS, such as pgd20\.8=PGD\."):
+        drawn("scatter", some, y="pgd20.8", label="acc=a; pgd=")
+
+
+def test_names_that_are_cut_stay_apart() -> None:
+    names = [f"ntk.{kind}.fro.pgd.16" for kind in ("robust", "robust2", "robust_twice", "clean")]
+    cut = [layout.fitted(name, 0.6, 7) for name in names]
+    found = layout.apart(names, 0.6, 7)
+    assert len(set(cut)) < 4 and len(set(found)) == 4
+    assert all(layout.text_width(text, 7) <= 0.6 for text in found)
+    assert layout.apart(["acc", "acc"], 0.6, 7) == ["acc", "acc"]
+
+
+def test_one_epoch_of_many_trainings_can_be_seen(crowd: Records) -> None:
+    short = [
+        {**one, "train": {"method": "pgd", "history": {"acc": [0.1 * n]}}} for n, one in enumerate(crowd)
+    ]
+    axes = drawn("curves", short, over="epoch").axes[0]
+    assert all(line.get_marker() != "None" for line in axes.lines if len(line.get_xdata()))
+    assert axes.get_xlim() == (0.5, 1.5)
+
+
+def test_intervals_of_a_few_records_are_shaded(fifteen: Records) -> None:
+    assert len(drawn("curves", fifteen[:3]).axes[0].collections) == 3
+    assert len(drawn("curves", fifteen).axes[0].collections) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from click.testing import Result
 
 import rbtools
 from rbtools.errors import RbError
+from rbtools.plots import PLOTS
 from rbtools.plots.base import encode
 from tests import runner
 from tests.runner import lines, model
@@ -64,16 +66,6 @@ def test_wrong_use_is_one_line_and_status_2(arguments: list[str], message: str) 
     assert list(Path().iterdir()) == []
 
 
-def test_two_evaluations_of_a_checkpoint_are_drawn_as_one() -> None:
-    some = [{**record("a", acc=0.5), "checkpoint": "1"}, {**record("a", pgd=0.25), "checkpoint": "1"}]
-    result = run("scatter --x acc --y pgd -o x.svg", some)
-    assert result.exit_code == 0 and "x.svg shows 1 record." in result.stderr
-    assert "1 record merged with an earlier one of the same model" in result.stderr
-    result = run("hist --metric acc,pgd --no-merge -o y.svg", some)
-    assert result.exit_code == 0 and "y.svg shows 2 records." in result.stderr
-    assert "merged" not in result.stderr
-
-
 def test_no_records_write_no_file() -> None:
     result = run("hist -o x.png", FAILED + "\n")
     assert result.exit_code == 1 and not Path("x.png").exists()
@@ -100,15 +92,6 @@ def test_a_file_that_cannot_be_written_is_an_error() -> None:
         result = run(f"hist -o {file}")
         assert result.exit_code == 2 and message in result.stderr
     assert not Path("nowhere").exists()
-
-
-def test_where_chooses_and_what_lacks_it_is_counted() -> None:
-    result = run("hist --metric acc --where 'acc > 0.6' -o x.png")
-    assert (result.exit_code, result.stderr) == (0, "rb-plot: x.png shows 2 records.\n")
-    result = run("hist --where 'acc > 2' -o y.png")
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[0] == "rb-plot: --where 'acc > 2' holds for no record."
-    assert not Path("y.png").exists()
 
 
 def test_a_heat_map_takes_what_rb_corr_writes() -> None:
@@ -140,3 +123,10 @@ def test_the_function_for_notebooks_draws_the_same() -> None:
     assert Path("x.svg").read_bytes() == encode(figure, "svg")
     with pytest.raises(RbError, match="No such option '--bin'"):
         rbtools.plot(SOME, "hist", bin=4)
+
+
+def test_the_list_says_in_a_line_what_each_plot_shows_and_needs() -> None:
+    listed = dict(line.split(maxsplit=1) for line in run("--list").stdout.splitlines())
+    assert {*PLOTS, "report", "corruptions"} == set(listed)
+    assert all(re.match("[A-Z].*[.] Needs .*[.]$", words) for words in listed.values())
+    assert listed["scatter"].endswith("Needs two metrics or fields: --x and --y.")
