@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from rbtools.errors import RbError
 from rbtools.papers import figures_of_papers, item_listing, items, pipes, recipes, sidebyside
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
 from rbtools.papers import reproduce_nas_robbench_201 as robbench

@@ -229,3 +229,13 @@ def test_a_file_is_no_folder() -> None:
     Path("meta.json").write_text("{}")
     with pytest.raises(RbError, match=r"meta\.json is a file\. Expected the dataset's folder"):
         list(JUNG.units(Published(Path("meta.json"), "meta.json"), ConversionReport()))
+
+
+def test_a_file_of_another_key_is_said() -> None:
+    put(FILES)
+    Path("robustness-data/cifar10/snow_accuracy.json").write_text(
+        '{"cifar10": {"fog": {"accuracy": {"0": [1]}}}}'
+    )
+    told = ConversionReport()
+    assert len(read(told)) == 3
+    assert "it has no object cifar10.snow.accuracy" in next(told.errors())

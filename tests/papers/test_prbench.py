@@ -348,3 +348,9 @@ def test_what_is_not_read_is_said_once_for_each_key() -> None:
         "the key 'speed' is not read: it is kept under \"prbench\" (2 times, first in row 1).",
         "the key 'ar.SPSA' is not read: it is kept under \"prbench\" (2 times, first in row 1).",
     ]
+
+
+def test_rows_for_the_same_thing_are_kept_and_said() -> None:
+    told = ConversionReport()
+    assert len(units(json.dumps([ERM, ERM]), told)) == 2
+    assert "both are kept (once in board.json: row 2)" in next(told.remarks())

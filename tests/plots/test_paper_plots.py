@@ -232,3 +232,16 @@ def test_facets_with_radii_of_their_own_share_the_vertical_axis_alone() -> None:
 
     near, far = drawn_at("12", "34")
     assert near[1] < 0.22 and far[0] > 0.28
+
+
+def test_lines_of_one_metric_are_named_by_what_regularised_them() -> None:
+    some = [
+        {
+            "arch": {"name": "x"},
+            "train": {"method": "pgd", "config": config, "history": {"wci": [1.0, 2.0]}},
+        }
+        for config in ({}, {"regularize": ["cutout"]}, {"regularize": "l2"})
+    ]
+    figure = drawn("curves", some, over="epoch", metric="wci")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none", "cutout", "l2"]
+    assert len(figure.axes) == 1 and figure.axes[0].get_ylabel() == "WCI"
