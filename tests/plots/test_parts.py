@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
+from rbtools.measures import MEASURES
+from rbtools.pages import page_columns
 from rbtools.plots import PLOTS, box, layout, weightings, words
 from rbtools.scoring.composite import Composite
 from rbtools.scoring.terms import asked, presets
@@ -303,3 +306,14 @@ def test_one_epoch_of_many_trainings_can_be_seen(crowd: Records) -> None:
 def test_intervals_of_a_few_records_are_shaded(fifteen: Records) -> None:
     assert len(drawn("curves", fifteen[:3]).axes[0].collections) == 3
     assert len(drawn("curves", fifteen).axes[0].collections) == 0
+
+
+def test_every_measure_and_attack_has_its_group_on_the_page() -> None:
+    costs = {"params", "macs"}
+    named = [*(f"{name}.8" for name in ATTACKS), *MEASURES]
+    record = {"metrics": dict.fromkeys(named, 0.5)}
+    groups = {column.name: column.group for column in page_columns.columns([record])}
+    assert groups == {
+        **{f"{name}.8": "adversarial" for name in ATTACKS},
+        **{name: "cost" if name in costs else "measures" for name in MEASURES},
+    }
