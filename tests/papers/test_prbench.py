@@ -149,6 +149,21 @@ def test_the_radii_of_mnist_are_renamed() -> None:
     assert honest["metrics"]["pr.uniform.0.35"] == 0.9
 
 
+@pytest.mark.parametrize(
+    ("published", "train"),
+    [
+        ("KL-PGD", {"method": "kl-pgd"}),
+        ("Corr_Uniform", {"method": "corruption", "config": {"noise": "uniform"}}),
+        ("Mine", {"method": "Mine"}),
+        ("trades", {"method": "trades"}),
+    ],
+)
+def test_methods_have_the_names_of_rb_train(published: str, train: dict[str, Any]) -> None:
+    record = record_of({**ERM, "method": published})
+    assert record["train"] == train
+    assert written([record])[0]["method"] == published
+
+
 percents = st.integers(0, 10_000).map(lambda hundredths: hundredths / 100)
 keyed = st.dictionaries(st.sampled_from(["0.03", "0.08", "0.10", "0.12", "0.5", "odd"]), percents, max_size=4)
 rows = st.fixed_dictionaries(
@@ -194,6 +209,26 @@ def test_measured_values_come_back_to_the_last_bit(metrics: dict[str, float]) ->
     assert PRBENCH.record(unit.content, ConversionReport(ours=True), "")["metrics"] == metrics
 
 
+def test_what_a_row_has_no_place_for_is_counted_by_kind() -> None:
+    record = {
+        "arch": {"name": "resnet18", "mine": 1},
+        "dataset": "cifar10",
+        "train": {"method": "pgd", "seed": 3, "config": {"eps": 8}},
+        "metrics": {"acc": 0.5, "pgd20.l2.0.5": 0.2, "pr.mine.0.08": 0.4, "pr.uniform.0.03": 0.9},
+        "evals": [{"metric": "acc", "value": 0.5, "split": "test", "n": 100, "ci95": [0.4, 0.6]}],
+    }
+    told = ConversionReport()
+    losses(record, record_of(PRBENCH.unit(record)), told)
+    losses(record, record_of(PRBENCH.unit(record)), told)
+    assert list(told.losses("prbench")) == [
+        "not expressed in prbench, metrics (and how often): pgd20.l2.0.5 (2), pr.mine.0.08 (2),"
+        " pr.uniform.0.03 (2).",
+        "not expressed in prbench, details of evals (and how often): n (2), ci95 (2).",
+        "not expressed in prbench, fields (and how often): arch.mine (2), train.seed (2),"
+        " train.config.eps (2).",
+    ]
+
+
 def test_of_two_records_for_one_row_the_last_one_is_written_and_that_is_said() -> None:
     told = ConversionReport()
     first, last = record_of(ERM), record_of({**ERM, "acc": 90.0})
@@ -237,6 +272,13 @@ def test_fractions_in_the_place_of_percents_are_noticed() -> None:
     assert chosen.unit(record)["acc"] == Decimal("0.9485")
 
 
+def test_a_number_out_of_range_is_named() -> None:
+    told = ConversionReport()
+    assert "acc" not in record_of({**ERM, "acc": 948.5}, told)["metrics"]
+    (line,) = told.errors()
+    assert "a number is above what percent from 0 to 100 can be" in line and "acc is 948.5" in line
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -261,6 +303,12 @@ def test_a_file_that_is_no_list_is_refused() -> None:
         RbError, match=r"board.json holds no list of rows\. Expected a JSON list of objects\."
     ):
         units(json.dumps({"rows": [ERM]}))
+
+
+def test_rows_for_the_same_thing_are_kept_and_said() -> None:
+    told = ConversionReport()
+    assert len(units(json.dumps([ERM, ERM]), told)) == 2
+    assert "both are kept (once in board.json: row 2)" in next(told.remarks())
 
 
 # The first row of prbench_table8.json.
@@ -289,57 +337,6 @@ def test_the_file_of_three_noises_is_read_and_written_back() -> None:
     assert written([record]) == [THREE_NOISES]
 
 
-def test_the_printed_radius_is_that_of_the_text_or_of_the_code() -> None:
-    code = FORMATS.build("prbench", radius="code")
-    record = code.record(ERM, ConversionReport(), "row 1")
-    assert record["metrics"]["pr.uniform.0.03"] == 0.9764
-    assert record["metrics"]["probacc.uniform.0.03.0.05"] == 0.9348
-    assert record["metrics"]["pgd20.8"] == 0.0005  # the attacks are at 8/255 in both
-    assert code.unit(record) == PRBENCH.unit(record_of(ERM))
-
-
-def test_what_a_row_has_no_place_for_is_counted_by_kind() -> None:
-    record = {
-        "arch": {"name": "resnet18", "mine": 1},
-        "dataset": "cifar10",
-        "train": {"method": "pgd", "seed": 3, "config": {"eps": 8}},
-        "metrics": {"acc": 0.5, "pgd20.l2.0.5": 0.2, "pr.mine.0.08": 0.4, "pr.uniform.0.03": 0.9},
-        "evals": [{"metric": "acc", "value": 0.5, "split": "test", "n": 100, "ci95": [0.4, 0.6]}],
-    }
-    told = ConversionReport()
-    losses(record, record_of(PRBENCH.unit(record)), told)
-    losses(record, record_of(PRBENCH.unit(record)), told)
-    assert list(told.losses("prbench")) == [
-        "not expressed in prbench, metrics (and how often): pgd20.l2.0.5 (2), pr.mine.0.08 (2),"
-        " pr.uniform.0.03 (2).",
-        "not expressed in prbench, details of evals (and how often): n (2), ci95 (2).",
-        "not expressed in prbench, fields (and how often): arch.mine (2), train.seed (2),"
-        " train.config.eps (2).",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("published", "train"),
-    [
-        ("KL-PGD", {"method": "kl-pgd"}),
-        ("Corr_Uniform", {"method": "corruption", "config": {"noise": "uniform"}}),
-        ("Mine", {"method": "Mine"}),
-        ("trades", {"method": "trades"}),
-    ],
-)
-def test_methods_have_the_names_of_rb_train(published: str, train: dict[str, Any]) -> None:
-    record = record_of({**ERM, "method": published})
-    assert record["train"] == train
-    assert written([record])[0]["method"] == published
-
-
-def test_a_number_out_of_range_is_named() -> None:
-    told = ConversionReport()
-    assert "acc" not in record_of({**ERM, "acc": 948.5}, told)["metrics"]
-    (line,) = told.errors()
-    assert "a number is above what percent from 0 to 100 can be" in line and "acc is 948.5" in line
-
-
 def test_what_is_not_read_is_said_once_for_each_key() -> None:
     told = ConversionReport()
     for row in (ERM, {**ERM, "method": "PGD"}):
@@ -350,7 +347,10 @@ def test_what_is_not_read_is_said_once_for_each_key() -> None:
     ]
 
 
-def test_rows_for_the_same_thing_are_kept_and_said() -> None:
-    told = ConversionReport()
-    assert len(units(json.dumps([ERM, ERM]), told)) == 2
-    assert "both are kept (once in board.json: row 2)" in next(told.remarks())
+def test_the_printed_radius_is_that_of_the_text_or_of_the_code() -> None:
+    code = FORMATS.build("prbench", radius="code")
+    record = code.record(ERM, ConversionReport(), "row 1")
+    assert record["metrics"]["pr.uniform.0.03"] == 0.9764
+    assert record["metrics"]["probacc.uniform.0.03.0.05"] == 0.9348
+    assert record["metrics"]["pgd20.8"] == 0.0005  # the attacks are at 8/255 in both
+    assert code.unit(record) == PRBENCH.unit(record_of(ERM))

@@ -96,6 +96,13 @@ def test_the_folder_says_the_data_set_where_the_file_says_another() -> None:
     assert written([record]) == {"cifar100/L2/A.json": INFO}
 
 
+def test_one_file_by_itself_tells_its_threat_model() -> None:
+    reading.put("alone.json", {**INFO, "eps": "8/255"})
+    assert "aa.8" in read(folder="alone.json")[0]["metrics"]
+    reading.put("alone.json", INFO)
+    assert "aa.l2.0.5" in read(folder="alone.json")[0]["metrics"]
+
+
 texts = st.text(st.characters(codec="utf-8"), max_size=4)
 percents = st.integers(0, 10_000).map(lambda hundredths: f"{hundredths / 100:.2f}")
 infos = st.fixed_dictionaries(
@@ -175,6 +182,12 @@ def test_no_name_leads_out_of_the_folder(name: str) -> None:
         written([record])
 
 
+def test_a_record_without_such_results_is_refused() -> None:
+    record = {"arch": {"name": "a"}, "dataset": "cifar10", "train": {"method": "x"}, "metrics": {"acc": 0.5}}
+    with pytest.raises(RbError, match=r"neither aa\.8, aa\.l2\.0\.5 nor corrupt\.mean\. Run rb-attack aa"):
+        written([record])
+
+
 def test_published_values_come_with_the_package() -> None:
     rows = records(run("convert", ["robustbench", "--published", "cifar10/L2"]))
     (one,) = [row for row in rows if row["train"]["method"] == "Augustin2020Adversarial_34_10_extra"]
@@ -184,16 +197,3 @@ def test_published_values_come_with_the_package() -> None:
     assert wrong.exit_code != 0 and "Did you mean 'cifar10/L2'" in wrong.stderr
     both = run("convert", ["robustbench", "--published", "cifar10/L2", "."])
     assert both.exit_code == 2 and "reads no file" in both.stderr
-
-
-def test_one_file_by_itself_tells_its_threat_model() -> None:
-    reading.put("alone.json", {**INFO, "eps": "8/255"})
-    assert "aa.8" in read(folder="alone.json")[0]["metrics"]
-    reading.put("alone.json", INFO)
-    assert "aa.l2.0.5" in read(folder="alone.json")[0]["metrics"]
-
-
-def test_a_record_without_such_results_is_refused() -> None:
-    record = {"arch": {"name": "a"}, "dataset": "cifar10", "train": {"method": "x"}, "metrics": {"acc": 0.5}}
-    with pytest.raises(RbError, match=r"neither aa\.8, aa\.l2\.0\.5 nor corrupt\.mean\. Run rb-attack aa"):
-        written([record])

@@ -123,6 +123,23 @@ def test_the_best_by_each_of_several_metrics_stands_with_its_edit_distances() ->
         drawn("cells", cells, by="acc,fgsm.8", top=2)
 
 
+def test_facets_with_radii_of_their_own_share_the_vertical_axis_alone() -> None:
+    def drawn_at(*radii: str) -> list[tuple[float, float]]:
+        some = [
+            {
+                **trained("pgd", **{f"pr.uniform.0.{first}": 0.5, f"pr.uniform.0.{last}": level}),
+                "dataset": first,
+            }
+            for (first, last), level in zip(radii, (0.1, 0.4), strict=True)
+        ]
+        figure = drawn("curves", some, facet="dataset")
+        assert len({axes.get_ylim() for axes in figure.axes}) == 1
+        return [axes.get_xlim() for axes in figure.axes]
+
+    near, far = drawn_at("12", "34")
+    assert near[1] < 0.22 and far[0] > 0.28
+
+
 def test_a_second_axis_has_its_own_scale_and_dashes() -> None:
     history = {"wci": [None, 200.0, 180.0], "gap": [0.1, 0.2, 0.3]}
     record = {"arch": {"name": "x"}, "train": {"method": "pgd", "history": history}}
@@ -136,6 +153,19 @@ def test_a_second_axis_has_its_own_scale_and_dashes() -> None:
     figure = drawn("curves", [record], over="epoch", metric="wci", right="gap", same_scale=True)
     (axes,) = figure.axes
     assert [line.get_linestyle() for line in axes.lines] == ["-", "--"]
+
+
+def test_lines_of_one_metric_are_named_by_what_regularised_them() -> None:
+    some = [
+        {
+            "arch": {"name": "x"},
+            "train": {"method": "pgd", "config": config, "history": {"wci": [1.0, 2.0]}},
+        }
+        for config in ({}, {"regularize": ["cutout"]}, {"regularize": "l2"})
+    ]
+    figure = drawn("curves", some, over="epoch", metric="wci")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none", "cutout", "l2"]
+    assert len(figure.axes) == 1 and figure.axes[0].get_ylabel() == "WCI"
 
 
 def test_means_have_their_deviations() -> None:
@@ -215,33 +245,3 @@ def test_confidences_of_predictions_have_a_panel_and_a_point_for_each_distance()
     over = drawn("confidence", [record], view="label").axes[0]
     assert over.lines[0].get_xdata().tolist() == [0, 1, 2]
     assert [tick.get_text() for tick in over.get_xticklabels()] == ["0", "1", "255"]
-
-
-def test_facets_with_radii_of_their_own_share_the_vertical_axis_alone() -> None:
-    def drawn_at(*radii: str) -> list[tuple[float, float]]:
-        some = [
-            {
-                **trained("pgd", **{f"pr.uniform.0.{first}": 0.5, f"pr.uniform.0.{last}": level}),
-                "dataset": first,
-            }
-            for (first, last), level in zip(radii, (0.1, 0.4), strict=True)
-        ]
-        figure = drawn("curves", some, facet="dataset")
-        assert len({axes.get_ylim() for axes in figure.axes}) == 1
-        return [axes.get_xlim() for axes in figure.axes]
-
-    near, far = drawn_at("12", "34")
-    assert near[1] < 0.22 and far[0] > 0.28
-
-
-def test_lines_of_one_metric_are_named_by_what_regularised_them() -> None:
-    some = [
-        {
-            "arch": {"name": "x"},
-            "train": {"method": "pgd", "config": config, "history": {"wci": [1.0, 2.0]}},
-        }
-        for config in ({}, {"regularize": ["cutout"]}, {"regularize": "l2"})
-    ]
-    figure = drawn("curves", some, over="epoch", metric="wci")
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none", "cutout", "l2"]
-    assert len(figure.axes) == 1 and figure.axes[0].get_ylabel() == "WCI"

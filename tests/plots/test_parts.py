@@ -69,6 +69,21 @@ def test_records_are_called_by_what_differs() -> None:
     assert words.tags([named("a\nb\x1b[0m" + "x" * 40)]) == ["a b [0m" + "x" * 7 + "…" + "x" * 14]
 
 
+def test_own_words_stand_in_place_of_names() -> None:
+    some = [
+        named("a", metrics={"acc": n / 9, "pgd20.8": n / 18}, train={"method": method})
+        for n, method in enumerate(("erm", "pgd", "pgd"))
+    ]
+    own = "pgd20.8=under attack; pgd = Madry et al.; acc=clean [share];"
+    figure = drawn("scatter", some, y="pgd20.8", colour="train.method", label=own, title="Ours")
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("clean [share]", "under attack")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ERM", "Madry et al."]
+    assert figure.get_suptitle() == "Ours" and words.label("pgd") == "PGD"
+    assert drawn("scatter", some, y="pgd20.8").get_suptitle() == ""
+    with pytest.raises(RbError, match=r"--label is 'pgd='\. Expected NAME=WORDS, such as pgd20\.8=PGD\."):
+        drawn("scatter", some, y="pgd20.8", label="acc=a; pgd=")
+
+
 def test_chance_is_known_for_published_sets_and_from_matrices() -> None:
     assert box.classes([named("a", dataset="ImageNet16-120")]) == 120
     assert box.classes([named("a", dataset="Fashion-MNIST")]) == 10
@@ -199,6 +214,29 @@ def test_the_score_that_records_bring_along_is_drawn() -> None:
     assert weightings.Own.of(some) is None
 
 
+def test_names_that_are_cut_stay_apart() -> None:
+    names = [f"ntk.{kind}.fro.pgd.16" for kind in ("robust", "robust2", "robust_twice", "clean")]
+    cut = [layout.fitted(name, 0.6, 7) for name in names]
+    found = layout.apart(names, 0.6, 7)
+    assert len(set(cut)) < 4 and len(set(found)) == 4
+    assert all(layout.text_width(text, 7) <= 0.6 for text in found)
+    assert layout.apart(["acc", "acc"], 0.6, 7) == ["acc", "acc"]
+
+
+def test_one_epoch_of_many_trainings_can_be_seen(crowd: Records) -> None:
+    short = [
+        {**one, "train": {"method": "pgd", "history": {"acc": [0.1 * n]}}} for n, one in enumerate(crowd)
+    ]
+    axes = drawn("curves", short, over="epoch").axes[0]
+    assert all(line.get_marker() != "None" for line in axes.lines if len(line.get_xdata()))
+    assert axes.get_xlim() == (0.5, 1.5)
+
+
+def test_intervals_of_a_few_records_are_shaded(fifteen: Records) -> None:
+    assert len(drawn("curves", fifteen[:3]).axes[0].collections) == 3
+    assert len(drawn("curves", fifteen).axes[0].collections) == 0
+
+
 def test_neighbours_of_an_architecture_are_marked_by_operation_and_edge(crowd: Records) -> None:
     figure = drawn("scatter", crowd, y="pgd20.8", neighbours="nb201-13714")
     entries = [text.get_text() for text in figure.legends[0].get_texts()]
@@ -268,44 +306,6 @@ def test_what_cannot_be_drawn_says_what_to_do(
 def test_records_that_lack_what_is_drawn_are_refused(name: str, message: str) -> None:
     with pytest.raises(RbError, match=re.escape(message)):
         drawn(name, [named(arch, metrics={"acc": 0.5}) for arch in "ab"])
-
-
-def test_own_words_stand_in_place_of_names() -> None:
-    some = [
-        named("a", metrics={"acc": n / 9, "pgd20.8": n / 18}, train={"method": method})
-        for n, method in enumerate(("erm", "pgd", "pgd"))
-    ]
-    own = "pgd20.8=under attack; pgd = Madry et al.; acc=clean [share];"
-    figure = drawn("scatter", some, y="pgd20.8", colour="train.method", label=own, title="Ours")
-    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("clean [share]", "under attack")
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ERM", "Madry et al."]
-    assert figure.get_suptitle() == "Ours" and words.label("pgd") == "PGD"
-    assert drawn("scatter", some, y="pgd20.8").get_suptitle() == ""
-    with pytest.raises(RbError, match=r"--label is 'pgd='\. Expected NAME=WORDS, such as pgd20\.8=PGD\."):
-        drawn("scatter", some, y="pgd20.8", label="acc=a; pgd=")
-
-
-def test_names_that_are_cut_stay_apart() -> None:
-    names = [f"ntk.{kind}.fro.pgd.16" for kind in ("robust", "robust2", "robust_twice", "clean")]
-    cut = [layout.fitted(name, 0.6, 7) for name in names]
-    found = layout.apart(names, 0.6, 7)
-    assert len(set(cut)) < 4 and len(set(found)) == 4
-    assert all(layout.text_width(text, 7) <= 0.6 for text in found)
-    assert layout.apart(["acc", "acc"], 0.6, 7) == ["acc", "acc"]
-
-
-def test_one_epoch_of_many_trainings_can_be_seen(crowd: Records) -> None:
-    short = [
-        {**one, "train": {"method": "pgd", "history": {"acc": [0.1 * n]}}} for n, one in enumerate(crowd)
-    ]
-    axes = drawn("curves", short, over="epoch").axes[0]
-    assert all(line.get_marker() != "None" for line in axes.lines if len(line.get_xdata()))
-    assert axes.get_xlim() == (0.5, 1.5)
-
-
-def test_intervals_of_a_few_records_are_shaded(fifteen: Records) -> None:
-    assert len(drawn("curves", fifteen[:3]).axes[0].collections) == 3
-    assert len(drawn("curves", fifteen).axes[0].collections) == 0
 
 
 def test_every_measure_and_attack_has_its_group_on_the_page() -> None:

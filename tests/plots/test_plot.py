@@ -94,6 +94,15 @@ def test_a_file_that_cannot_be_written_is_an_error() -> None:
     assert not Path("nowhere").exists()
 
 
+def test_where_chooses_and_what_lacks_it_is_counted() -> None:
+    result = run("hist --metric acc --where 'acc > 0.6' -o x.png")
+    assert (result.exit_code, result.stderr) == (0, "rb-plot: x.png shows 2 records.\n")
+    result = run("hist --where 'acc > 2' -o y.png")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[0] == "rb-plot: --where 'acc > 2' holds for no record."
+    assert not Path("y.png").exists()
+
+
 def test_a_heat_map_takes_what_rb_corr_writes() -> None:
     some = [record("abc"[n], acc=0.1 * n, pgd=0.2 * n, ge=-n) for n in range(3)]
     pairs = runner.run("corr", "--metric '*'", some).stdout
@@ -130,12 +139,3 @@ def test_the_list_says_in_a_line_what_each_plot_shows_and_needs() -> None:
     assert {*PLOTS, "report", "corruptions"} == set(listed)
     assert all(re.match("[A-Z].*[.] Needs .*[.]$", words) for words in listed.values())
     assert listed["scatter"].endswith("Needs two metrics or fields: --x and --y.")
-
-
-def test_where_chooses_and_what_lacks_it_is_counted() -> None:
-    result = run("hist --metric acc --where 'acc > 0.6' -o x.png")
-    assert (result.exit_code, result.stderr) == (0, "rb-plot: x.png shows 2 records.\n")
-    result = run("hist --where 'acc > 2' -o y.png")
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[0] == "rb-plot: --where 'acc > 2' holds for no record."
-    assert not Path("y.png").exists()
