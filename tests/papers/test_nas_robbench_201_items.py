@@ -84,11 +84,6 @@ def test_correlations_of_kernels_are_of_networks_and_have_no_cross_kernel(
     assert rho == pytest.approx(1.0)
 
 
-def test_a_data_set_has_one_panel_of_five_boxes() -> None:
-    (axes,) = drawn("figure 2").axes
-    assert len(axes.get_xticklabels()) == len(ACCURACIES)
-
-
 def test_the_mean_robust_accuracy_has_autoattack_in_it() -> None:
     rows = [{"none": 0, "class": place, "FGSM 8": 0.5, "AA 8": 0.1 * place} for place in (1, 3, 2)]
     assert robbench.best_by_none(rows)["none=0"]["class"] == 3

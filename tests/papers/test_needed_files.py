@@ -31,17 +31,3 @@ def test_weights_of_timm_are_named_where_the_hub_keeps_them(
     said = needed_files.absent("prbench", Setting("full", pairs="", vits=vits, vit_s=""))
     assert f"{tmp_path}/models--timm--missing.fb" in said and "there.fb" not in said
     assert "hf download timm/missing.fb model.safetensors" in said and "PR_VITS=" in said
-
-
-def test_what_further_pairs_and_transformers_need_is_named() -> None:
-    pairs = "cifar10/vgg19 mnist/simplecnn svhn/resnet18"
-    setting = Setting("full", data="data", pairs=pairs, vits="", vit_s="nowhere/vit_s.pth")
-    said = needed_files.absent("prbench", setting)
-    assert "data/MNIST/raw\n    from: its authors, or let a tool fetch it" in said
-    assert "data/train_32x32.mat" in said and said.count("data/cifar-10") == 1
-    assert "nowhere/vit_s.pth\n    from: timm's authors: https://" in said and "PR_VIT_S=" in said
-    for file in ("mnist/train-images-idx3-ubyte.gz", "svhn/train_32x32.mat"):
-        Path("data", file).parent.mkdir(parents=True)
-        Path("data", file).touch()
-    said = needed_files.absent("prbench", setting)
-    assert "mnist" not in said and "svhn" not in said and "MNIST" not in said

@@ -311,14 +311,6 @@ def test_rows_for_the_same_thing_are_kept_and_said() -> None:
     assert "both are kept (once in board.json: row 2)" in next(told.remarks())
 
 
-@pytest.mark.parametrize("missing", ["dataset", "train"])
-def test_a_record_that_is_no_row_says_what_it_lacks(missing: str) -> None:
-    record = {"arch": {"name": "resnet18"}, "dataset": "cifar10", "train": {"method": "pgd"}}
-    del record[missing]
-    with pytest.raises(RbError, match="A row of PRBench has a data set, a network and a method"):
-        PRBENCH.unit(record)
-
-
 # The first row of prbench_table8.json.
 THREE_NOISES: dict[str, Any] = {
     "dataset": "CIFAR-10",

@@ -161,16 +161,6 @@ def test_records_stand_in_the_tables_of_their_pair() -> None:
         assert {*one.rows()} - {*one.printed} - {*one.site} <= new, name
 
 
-def test_a_report_says_which_tables_it_has_nothing_of() -> None:
-    first = record("digits", "nb201-13714", "pgd")
-    made = prbench.tables([first], "mini")
-    assert made["table 4"].ours and not made["table 9"].ours and len(made["table 9"].rows()) == 80
-    assert "0 of 0 claims hold here; 65 cannot be told" in prbench.report([], "mini")
-    said = prbench.report([first], "mini")
-    assert "Nothing of table 8 and table 9 and table 10 and table 11 is here." in said
-    assert "DeiT-T" not in said
-
-
 def test_the_recipe_trains_what_the_tables_have() -> None:
     assert "vit_large" in recipes.word("prbench", "vits", Setting("full"))[0]
     every = [" ".join(command) for command in pipes.commands(recipes.pipe("prbench", Setting("full")))]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
 
 from rbtools.errors import RbError
-from rbtools.plots import PLOTS, style, weightings, words
+from rbtools.plots import PLOTS, style, weightings
 from rbtools.scoring import terms
 from rbtools.spaces import nasbench201
 
@@ -34,46 +33,8 @@ def test_boxes_of_groups_are_those_of_the_methods_in_one_order_and_colour() -> N
     assert ticks(axes) == ["ERM", "PGD", "TRADES"]
     faces = [to_hex(patch.get_edgecolor()) for patch in axes.patches]
     assert faces == [style.METHODS[name].color.lower() for name in ("erm", "pgd", "trades")]
-    scatter = drawn("scatter", some, x="acc", y="acc", colour="train.method")
-    names = [text.get_text() for text in scatter.legends[0].get_texts()]
-    points = scatter.axes[0].collections[names.index("TRADES")]
-    assert to_hex(points.get_facecolor()[0]) == style.METHODS["trades"].color.lower()
     # Between methods with the colour of a line, so that neither number nor order of the others matters.
     assert style.looks([("trades",), ("erm",)])[0]["color"] == style.METHODS["trades"].color
-    both = style.looks([("a", "pgd"), ("b", "pgd"), ("a", "erm"), ("b", "erm")])
-    assert [look["color"] for look in both] == [
-        style.METHODS[name].color for name in ("pgd", "pgd", "erm", "erm")
-    ]
-    assert both[0]["linestyle"] != both[1]["linestyle"]
-
-
-def test_no_two_methods_look_alike() -> None:
-    looks = style.METHODS.values()
-    assert len({(colour, str(dashes)) for _, colour, dashes, _ in looks}) == len(looks)
-    assert len({(colour, marker) for _, colour, _, marker in looks}) == len(looks)
-
-
-def test_28_lines_look_different_and_neighbours_in_both() -> None:
-    lines = [style.line(number) for number in range(28)]
-    assert len({(line["color"], str(line["linestyle"])) for line in lines}) == 28
-    for one, following in itertools.pairwise(lines):
-        assert one["color"] != following["color"] and one["linestyle"] != following["linestyle"]
-
-
-@pytest.mark.parametrize("width", [3.3, 6.5])
-@pytest.mark.slow
-def test_every_row_and_column_of_a_heat_map_has_a_name_in_a_paper_s_column(width: float) -> None:
-    corruptions = [f"corrupt.{'very_' * (n % 4)}long_name{n}.3" for n in range(20)]
-    measures = [f"hessian.{which}.test.weight.lmax" for which in ("init", "trained")]
-    some = [
-        {"arch": {}, "metrics": {name: float(n * at % 7) for at, name in enumerate(measures + corruptions)}}
-        for n in range(5)
-    ]
-    axes = drawn("heatmap", some, rows="hessian.*", cols="corrupt.*", width=width).axes[0]
-    assert len(set(ticks(axes))) == 20
-    assert [tick.get_text()[:7] for tick in axes.get_yticklabels()] == ["Hessian"] * 2
-    tall = drawn("heatmap", some, rows="corrupt.*", cols="hessian.*", width=width)
-    assert tall.get_figheight() < 2 * width
 
 
 def test_the_six_weightings_of_prbench_are_boxes_of_the_scores() -> None:
@@ -162,39 +123,6 @@ def test_the_best_by_each_of_several_metrics_stands_with_its_edit_distances() ->
         drawn("cells", cells, by="acc,fgsm.8", top=2)
 
 
-def test_the_network_around_a_cell_has_its_widths() -> None:
-    figure = drawn("cells", [{"arch": nasbench201.arch(9, channels=8, cells=1)}], view="network")
-    texts = " ".join(" ".join(text.get_text() for text in figure.axes[0].texts).split())
-    assert "1 × cell 8 channels residual /2 16 channels 1 × cell 16 channels residual /2 32 channels" in texts
-
-
-def test_runs_of_one_family_in_joined_sets_are_named_with_their_set() -> None:
-    names = [f"{dataset}:{one}" for one in ("acc", "fgsm") for dataset in ("a", "b", "c")]
-    names = [*names[:3], *(f"{name}.{eps}" for name in names[3:] for eps in range(1, 25))]
-    pairs = [
-        {"tool": "rb-corr", "kind": "kendall", "row": row, "col": col, "value": 0.5, "n": 9}
-        for row in names
-        for col in names
-    ]
-    axes = drawn("heatmap", pairs, kind="kendall").axes[0]
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["clean", "a:FGSM", "b:FGSM", "c:FGSM"]
-
-
-def test_lines_of_facets_share_names_and_looks() -> None:
-    some = [
-        {**trained(method, **{"pr.uniform.0.1": 0.5, "pr.uniform.0.2": 0.4}), "dataset": dataset}
-        for dataset in ("cifar10", "svhn")
-        for method in ("pgd", "erm")
-    ]
-    figure = drawn("curves", some, facet="dataset")
-    assert [axes.get_title() for axes in figure.axes] == ["CIFAR-10", "SVHN"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["PGD", "ERM"]
-    colours = [[line.get_color() for line in axes.lines] for axes in figure.axes]
-    assert colours == [[style.METHODS["pgd"].color, style.METHODS["erm"].color]] * 2
-    markers = [[line.get_marker() for line in axes.lines] for axes in figure.axes]
-    assert markers == [[style.METHODS["pgd"].marker, style.METHODS["erm"].marker]] * 2
-
-
 def test_facets_with_radii_of_their_own_share_the_vertical_axis_alone() -> None:
     def drawn_at(*radii: str) -> list[tuple[float, float]]:
         some = [
@@ -225,17 +153,6 @@ def test_a_second_axis_has_its_own_scale_and_dashes() -> None:
     figure = drawn("curves", [record], over="epoch", metric="wci", right="gap", same_scale=True)
     (axes,) = figure.axes
     assert [line.get_linestyle() for line in axes.lines] == ["-", "--"]
-
-
-def test_several_metrics_on_the_second_axis_have_dashes_of_their_own() -> None:
-    history = {"wci": [2.0, 3.0], "loss_gap": [0.1, 0.2], "error_gap": [0.3, 0.1]}
-    record = {"arch": {"name": "x"}, "train": {"method": "pgd", "history": history}}
-    figure = drawn("curves", [record], over="epoch", metric="wci", right="loss_gap,error_gap")
-    left, right = figure.axes
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["loss gap", "error gap"]
-    looks = [(line.get_color(), line.get_linestyle()) for line in right.lines if len(line.get_xdata())]
-    assert len({left.lines[0].get_color(), *(colour for colour, _ in looks)}) == 3
-    assert len(set(looks)) == 2 and "-" not in dict(looks).values()
 
 
 def test_lines_of_one_metric_are_named_by_what_regularised_them() -> None:
@@ -328,18 +245,3 @@ def test_confidences_of_predictions_have_a_panel_and_a_point_for_each_distance()
     over = drawn("confidence", [record], view="label").axes[0]
     assert over.lines[0].get_xdata().tolist() == [0, 1, 2]
     assert [tick.get_text() for tick in over.get_xticklabels()] == ["0", "1", "255"]
-
-
-def test_the_unit_of_an_axis_follows_the_norm() -> None:
-    names = [f"{family}.{eps}" for family in ("pgd20", "pgd20.l2", "ddn", "fmn.l1") for eps in (1, 2)]
-    one = trained("pgd", **dict.fromkeys(names, 0.5))
-    linf, l2, l1 = (words.AXES[key] for key in ("eps", "eps2", "eps1"))
-
-    def labels(figure: Any) -> dict[str, str]:
-        return {axes.get_title(): " ".join(axes.get_xlabel().split()) for axes in figure.axes}
-
-    own = {"PGD-20": linf, "PGD-20 (L2)": l2, "DDN (L2)": l2, "FMN (L1)": l1}
-    assert labels(drawn("curves", [one], over="eps")) == own
-    detail = {"confidence": {"prediction": [0.9, 0.5]}}
-    one["evals"] = [{"metric": name, "value": 0.5, "detail": detail} for name in names]
-    assert labels(drawn("confidence", [one])) == own

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.patches import FancyArrowPatch
-from matplotlib.path import Path
 
 from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
 from rbtools.pages import page_columns
-from rbtools.plots import PLOTS, box, layout, renderer, style, weightings, words
+from rbtools.plots import PLOTS, box, layout, weightings, words
 from rbtools.scoring.composite import Composite
 from rbtools.scoring.terms import asked, presets
 from rbtools.spaces import nasbench201
@@ -51,36 +49,17 @@ def test_a_name_has_a_family_and_a_number(
     assert (float(parts.number), parts.rho or None) == (number, rho)
 
 
-@pytest.mark.parametrize("name", ["acc", "corrupt.mean", "corrupt.fog.mean", "wci", "ntk.robust.fro.pgd.8"])
-def test_a_name_without_a_distance_is_not(name: str) -> None:
-    assert words.with_number(name) is None
-
-
 @pytest.mark.parametrize(
     ("name", "label"),
     [
         ("acc", "clean accuracy"),
         ("pgd20.8", "accuracy under PGD-20, ε = 8/255"),
         ("pgd20.l2.0.5", "accuracy under PGD-20 (L2), ε = 0.5"),
-        ("corrupt.fog.3", "accuracy under fog, severity 3"),
-        (
-            "cert.smooth.0.25.0.5",
-            "certified by smoothing, σ = 0.25, ε = 0.5",
-        ),
-        ("ddn.0.5", "accuracy under DDN (L2), ε = 0.5"),
-        ("jitter.8", "accuracy under jitter, ε = 8/255"),
         ("seconds_per_epoch", "training time [seconds per epoch]"),
-        ("ge.pgd20.8", "GE PGD-20, ε = 8/255"),
-        ("mean(pgd20.*)", "mean(pgd20.*)"),
     ],
 )
 def test_an_axis_says_what_and_in_which_unit(name: str, label: str) -> None:
     assert words.axis([name]) == label
-
-
-def test_an_axis_of_several_metrics_says_what_they_share() -> None:
-    assert words.axis(["acc", "fgsm.8"]) == "accuracy"
-    assert words.axis(["acc", "seconds_per_epoch"]) == "value"
 
 
 def test_records_are_called_by_what_differs() -> None:
@@ -88,29 +67,6 @@ def test_records_are_called_by_what_differs() -> None:
     assert words.tags(some) == ["ERM", "PGD #1", "PGD #2"]
     assert words.tags([named("a"), named("b", dataset="svhn")]) == ["a", "b SVHN"]
     assert words.tags([named("a\nb\x1b[0m" + "x" * 40)]) == ["a b [0m" + "x" * 7 + "…" + "x" * 14]
-
-
-def test_lines_of_a_text_fit_and_lose_no_word() -> None:
-    text = "accuracy under apgd-ce, ε = 8/255 (share of images) probacc.uniform.0.0313725.0.05"
-    for width in (0.8, 1.5, 3.0):
-        lines = layout.wrapped(text, width, style.SIZE).split("\n")
-        assert all(layout.text_width(line, style.SIZE) <= width for line in lines)
-    assert "".join(layout.wrapped(text, 1.0, style.SIZE).split()) == text.replace(" ", "")
-
-
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        ("pgd20.8", "PGD-20, ε = 8/255"),
-        ("pr.uniform.0.08", "PR uniform, γ = 0.08"),
-        ("trades", "TRADES"),
-        ("cifar10, corruption laplace", "CIFAR-10, Corr_L"),
-        ("max(acc, x)", "max(acc, x)"),
-        ("my own\nname", "my own name"),
-    ],
-)
-def test_a_label_is_in_words(name: str, label: str) -> None:
-    assert words.label(name) == label
 
 
 def test_own_words_stand_in_place_of_names() -> None:
@@ -126,16 +82,6 @@ def test_own_words_stand_in_place_of_names() -> None:
     assert drawn("scatter", some, y="pgd20.8").get_suptitle() == ""
     with pytest.raises(RbError, match=r"--label is 'pgd='\. Expected NAME=WORDS, such as pgd20\.8=PGD\."):
         drawn("scatter", some, y="pgd20.8", label="acc=a; pgd=")
-
-
-def test_corruption_training_is_told_apart_by_its_noise() -> None:
-    some = [
-        named("a", metrics={"acc": 0.1 * n}, train={"method": "corruption", "config": {"noise": noise}})
-        for n, noise in enumerate(("uniform", "gaussian", "laplace"))
-    ]
-    assert words.tags(some) == ["Corr_U", "Corr_G", "Corr_L"]
-    axes = drawn("box", some, metric="acc", group="train.method").axes[0]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["Corr_U", "Corr_G", "Corr_L"]
 
 
 def test_chance_is_known_for_published_sets_and_from_matrices() -> None:
@@ -192,50 +138,11 @@ def test_scores_are_those_of_rb_score_within_groups_too() -> None:
     assert weightings.together(some, "dataset", score) == ""
 
 
-def test_the_title_says_that_two_records_tell_only_which_is_better() -> None:
-    two = [named("a", metrics={"acc": 0.9}), named("b", metrics={"acc": 0.8999})]
-    score = Composite(two, asked("acc"))
-    assert score.weighed([1.0]) == [1.0, 0.0]
-    assert "in each metric 1 is the better" in weightings.together(two, None, score)
-    assert "with nothing to compare it with" in weightings.together(two[:1], None, score)
-    assert weightings.together(two * 2, None, score) == ""
-    own = weightings.Own([], np.zeros((2, 0)))  # rb-score's, which may have compared them with many others
-    assert weightings.together(two, None, own) == ""
-
-
-def test_names_beside_points_stand_apart() -> None:
-    points = [(0.5 + 0.001 * n, 0.5) for n in range(6)]
-
-    def draw(axes: Any) -> None:
-        axes.plot(*zip(*points, strict=True), "o")
-        renderer.write_names(axes, points, ["a-name-of-some-length"] * 6)
-
-    with style.applied():
-        figure = renderer.render(renderer.FigureSpec([renderer.Panel(draw)]), 3.3)
-    boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_visible()]
-    assert len(boxes) >= 4
-    assert not any(a.overlaps(b) for place, a in enumerate(boxes) for b in boxes[place + 1 :])
-
-
 # --- what is shown --------------------------------------------------------------------------------
 
 
 def drawn(name: str, records: Records, **options: Any) -> Any:
     return PLOTS.build(name, **options).draw(records)
-
-
-def test_a_box_plot_has_a_panel_for_each_attack_and_the_line_of_chance(fifteen: Records) -> None:
-    figure = drawn("box", fifteen, metric="acc,fgsm.*,pgd20.*")
-    panels = {axes.get_title(): axes for axes in figure.axes}
-    assert set(panels) == {"", "FGSM", "PGD-20"}
-    assert panels[""].get_xlabel() == ""  # no distance, no unit
-    assert " ".join(panels["FGSM"].get_xlabel().split()) == "ε [1/255]"
-    assert not any("255" in text.get_text() for text in figure.texts)
-    assert [tick.get_text() for tick in panels["FGSM"].get_xticklabels()] == ["0.5", "1", "2", "4", "8"]
-    assert [line.get_ydata()[0] for line in panels["FGSM"].lines if line.get_linestyle() == "--"] == [0.1]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["chance (0.1)"]
-    none = drawn("box", [{**one, "dataset": "mine", "evals": []} for one in fifteen], metric="fgsm.*")
-    assert none.legends == []
 
 
 def test_curves_of_many_records_are_a_median_and_a_band(crowd: Records) -> None:
@@ -252,12 +159,6 @@ def test_medians_of_different_records_are_not_joined(crowd: Records) -> None:
     both = drawn("curves", [*crowd, *far]).axes[0].lines
     assert list(both[-1].get_xdata()) == [0.3, 0.4]
     assert list(both[-2].get_xdata()) == list(one_data_set[-1].get_xdata())
-
-
-def test_records_with_different_metrics_are_refused_as_by_rb_score(fifteen: Records) -> None:
-    lacking = {**fifteen[0], "metrics": {"acc": 1.0, "fgsm.8": 0.5}}
-    with pytest.raises(RbError, match=r"1 of 16 records have no 'pgd20\.8' .*--missing renormalise"):
-        drawn("bars", [*fifteen, lacking], metric="acc:1,fgsm.8,pgd20.8")
 
 
 def test_bars_are_the_scores_of_a_preset_with_its_names_on_each_data_set() -> None:
@@ -322,13 +223,6 @@ def test_names_that_are_cut_stay_apart() -> None:
     assert layout.apart(["acc", "acc"], 0.6, 7) == ["acc", "acc"]
 
 
-def test_ranks_show_an_accuracy_that_most_records_have() -> None:
-    some = [named(str(n), metrics={"acc": n / 9, "fgsm.8": n / 18, "pgd20.8": n / 20}) for n in range(8)]
-    rare = named("rare", metrics={"acc": 0.5, "aa.76.5": 0.9})
-    figure = drawn("ranks", [*some, rare])
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["clean", "PGD-20, ε = 8/255"]
-
-
 def test_one_epoch_of_many_trainings_can_be_seen(crowd: Records) -> None:
     short = [
         {**one, "train": {"method": "pgd", "history": {"acc": [0.1 * n]}}} for n, one in enumerate(crowd)
@@ -336,20 +230,6 @@ def test_one_epoch_of_many_trainings_can_be_seen(crowd: Records) -> None:
     axes = drawn("curves", short, over="epoch").axes[0]
     assert all(line.get_marker() != "None" for line in axes.lines if len(line.get_xdata()))
     assert axes.get_xlim() == (0.5, 1.5)
-
-
-@pytest.mark.parametrize(("width", "count"), [(6.5, 1), (3.3, 1), (6.5, 4), (3.3, 2)])
-def test_no_name_of_an_edge_lies_over_the_arrow_of_another(width: float, count: int) -> None:
-    cells = [{**named("x"), "arch": nasbench201.arch(13714 + n)} for n in range(count)]
-    for axes in drawn("cells", cells, view="graph", width=width).axes:
-        arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
-        names = [text for text in axes.texts if ": " in text.get_text()]
-        assert len(arrows) == len(names) == 6
-        for place, text in enumerate(names):
-            for arrow in (*arrows[:place], *arrows[place + 1 :]):
-                line = arrow.get_transform().transform_path(arrow.get_path())
-                shaft = Path(line.vertices[:3], line.codes[:3])  # the arrow without its head
-                assert not shaft.intersects_bbox(text.get_window_extent(), filled=False)
 
 
 def test_intervals_of_a_few_records_are_shaded(fifteen: Records) -> None:

@@ -66,32 +66,6 @@ def test_wrong_use_is_one_line_and_status_2(arguments: list[str], message: str) 
     assert list(Path().iterdir()) == []
 
 
-def test_two_evaluations_of_a_checkpoint_are_drawn_as_one() -> None:
-    some = [{**record("a", acc=0.5), "checkpoint": "1"}, {**record("a", pgd=0.25), "checkpoint": "1"}]
-    result = run("scatter --x acc --y pgd -o x.svg", some)
-    assert result.exit_code == 0 and "x.svg shows 1 record." in result.stderr
-    assert "1 record merged with an earlier one of the same model" in result.stderr
-    result = run("hist --metric acc,pgd --no-merge -o y.svg", some)
-    assert result.exit_code == 0 and "y.svg shows 2 records." in result.stderr
-    assert "merged" not in result.stderr
-
-
-@pytest.mark.parametrize("name", ["hits", "HIST"])
-def test_an_unknown_plot_names_the_near_misses(name: str) -> None:
-    result = run(f"{name} -o x.png")
-    assert result.exit_code == 2 and f"Unknown plot '{name}'. Did you mean 'hist'?" in result.stderr
-
-
-def test_failed_records_and_bad_lines_are_left_out_and_counted() -> None:
-    result = run("hist --metric acc -o x.png", lines(*SOME) + FAILED + "\nhello\n")
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[1:] == [
-        "rb-plot: x.png shows 3 records.",
-        "rb-plot: 1 failed record left out.",
-        "rb-plot: 1 bad line left out.",
-    ]
-
-
 def test_no_records_write_no_file() -> None:
     result = run("hist -o x.png", FAILED + "\n")
     assert result.exit_code == 1 and not Path("x.png").exists()
