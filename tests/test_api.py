@@ -224,7 +224,7 @@ def test_score_rank_and_corr_give_what_their_tools_write() -> None:
         (torch.nn.Linear(2, 2), "Found a Linear, a network of torch, without images. Add data="),
         ([{"arch": ARCH}], "Found a list with several items: call the function once for each record"),
         (None, "Found a NoneType."),
-        ({"train": {}}, 'The record is no record: it has no "arch"'),
+        ({"train": {}}, 'The record is not a record: it has no "arch"'),
     ],
     ids=["network", "list", "none", "no arch"],
 )

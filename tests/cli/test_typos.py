@@ -151,8 +151,7 @@ MISTAKES = {
         "--within datset results.jsonl": "--within: no record has 'datset'. Did you mean 'dataset'?",
         "--aggregate-by method results.jsonl": "--aggregate-by: no record has 'method'. Did you mean"
         " 'train.method'?",
-        '--where "train.method in [pgd]" results.jsonl': "field 'pgd'. A text stands in quotes: 'pgd'."
-        " Metrics: ",
+        '--where "train.method in [pgd]" results.jsonl': "field 'pgd'. Texts need quotes: 'pgd'. Metrics: ",
         "--pivot train.method --aggregate-by dataset results.jsonl": "--pivot and --aggregate-by both define"
         " the rows. Give one of them.",
         "--pivot train.method --top 1 results.jsonl": "--top needs a ranking, but --pivot keeps the order.",

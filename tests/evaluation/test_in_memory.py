@@ -355,7 +355,7 @@ def test_what_else_is_refused(network: nn.Module, digits: tuple[Tensor, Tensor])
     refused: list[tuple[str, Any, str, dict[str, Any]]] = [
         ("evaluation is on meta, the model is on cpu", digits, "acc", {"device": "meta"}),
         ("The device 'cuda:99' cannot be used", digits, "acc", {"device": "cuda:99"}),
-        ("no numbers", (digits[0] * float("nan"), digits[1]), "acc", {}),
+        ("NaN or infinite", (digits[0] * float("nan"), digits[1]), "acc", {}),
         (r"The task is 'pgd'\. Expected an attack such as PGD", digits, "pgd", {}),
         ("draws is .* or more", digits, "acc", {"draws": 0}),
     ]

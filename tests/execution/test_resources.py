@@ -104,7 +104,7 @@ def test_the_variables_of_slurm(
         monkeypatch.setenv(name, value)
     assert resources.slurm_task() == expected
     if expected is None:
-        with pytest.raises(UsageError, match=r"no task of a Slurm job.*Write --shard I/N"):
+        with pytest.raises(UsageError, match=r"not a task of a Slurm job.*Write --shard I/N"):
             shard("auto")
     else:
         assert shard("auto") == expected
