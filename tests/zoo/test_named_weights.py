@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import pytest
 import torch
 from click.testing import Result
@@ -22,29 +21,25 @@ from rbtools.models.torchvision_import import torchvision
 from rbtools.zoo import transformers_config
 from rbtools.zoo.libraries import import_timm
 from tests.runner import one, run
+from tests.zoo.conftest import COMMIT, snapshot_in
 from tests.zoo.test_transformers_names import filled, resnet
 
 timm = import_timm()
 
-NAME, COMMIT = "mobilenetv3_small_050", "0123456789abcdef0123456789abcdef01234567"
+NAME = "mobilenetv3_small_050"
 MEAN, STD = [0.3], [0.7]
 IMAGES = {"mean": MEAN, "std": STD, "input_size": [1, 64, 64], "crop_pct": 0.875, "interpolation": "bicubic"}
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hub(hub_cache: Path) -> Path:
     """A cache of the Hub with the repository me/small, whose network timm made at random."""
-    folder = tmp_path / "hub" / "models--me--small"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs" / "main").write_text(COMMIT)
-    snapshot = folder / "snapshots" / COMMIT
-    snapshot.mkdir(parents=True)
+    snapshot = snapshot_in(hub_cache, "me/small")
     config = {"architecture": NAME, "num_classes": 10, "pretrained_cfg": IMAGES}
     (snapshot / "config.json").write_text(json.dumps(config))
     torch.manual_seed(0)
     network = timm.create_model(NAME, num_classes=10, in_chans=1)
     save_file(network.state_dict(), snapshot / "model.safetensors")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     return snapshot
 
 
