@@ -131,9 +131,7 @@ def test_a_repository_of_the_hub_is_its_network_normalisation_and_preprocessing(
 
 
 @pytest.mark.slow
-def test_timm_s_own_weights_are_found_by_the_name_of_the_network(
-    hub: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timm_s_own_weights_are_found_by_name(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = timm.models.PretrainedCfg(hf_hub_id="me/small", tag="", **{**IMAGES, "input_size": (1, 64, 64)})
     monkeypatch.setattr(timm, "get_pretrained_cfg", lambda name: cfg)
     made = one(fgsm(f"timm:{NAME}"))
@@ -178,9 +176,7 @@ def test_a_name_that_is_nowhere_is_an_error_with_the_next_step(
     assert words in refusal(name)
 
 
-def test_weights_of_torchvision_bring_their_transforms_and_are_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchvisions_weights_bring_their_transforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     torch.manual_seed(0)
     network = torchvision.models.get_model("mobilenet_v3_small", num_classes=1000)

@@ -36,10 +36,7 @@ RECIPE = Recipe(epochs=0, batch_size=721, init="timm")
 def state() -> dict[str, Tensor]:
     torch.manual_seed(1)
     network = timm.create_model(NAME)
-    values: dict[str, Tensor] = {
-        key: value + 0.02 * torch.randn_like(value) for key, value in network.state_dict().items()
-    }
-    return values
+    return {key: value + 0.02 * torch.randn_like(value) for key, value in network.state_dict().items()}
 
 
 @pytest.fixture
@@ -85,9 +82,7 @@ def test_weights_of_a_file_are_fitted_as_timm_fits_them(file: Path, state: dict[
     torch.testing.assert_close(model(images), own((images - mean[0]) / std[0]), rtol=1e-4, atol=1e-5)
 
 
-def test_prbench_sums_blocks_of_kernels_and_interpolates_positions_bilinearly(
-    file: Path, state: dict[str, Tensor]
-) -> None:
+def test_prbench_sums_kernels_and_interpolates_positions(file: Path, state: dict[str, Tensor]) -> None:
     found = weights(trained(of_file(file, resample="prbench")))
     positions = timm.layers.resample_abs_pos_embed(
         state["pos_embed"], [4, 4], interpolation="bilinear", antialias=False
