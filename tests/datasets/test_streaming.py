@@ -98,16 +98,11 @@ def test_limit_may_be_set(monkeypatch, text, size):
             streaming.memory_limit()
 
 
-@pytest.fixture
-def folder(tmp_path):
+def test_a_folder_larger_than_memory_is_decoded_as_it_is_asked_for(tmp_path, monkeypatch):
     for number in range(70):
         path = tmp_path / f"many/test/{'ab'[number % 2]}/{number:02}.png"
         archives.put(path, archives.png(archives.pixels(number, 3, 6, 5)))
-    return tmp_path / "many"
-
-
-def test_a_folder_larger_than_memory_is_decoded_as_it_is_asked_for(folder, monkeypatch):
-    name = f"imagefolder:{folder}"
+    name = f"imagefolder:{tmp_path / 'many'}"
     whole = datasets.load(name, "test")
     monkeypatch.setenv("RB_IMAGE_MEMORY", "1K")
     decoded = []
