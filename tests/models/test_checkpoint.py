@@ -9,7 +9,7 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -31,9 +31,13 @@ def arch_of(text=EVERY_EDGE, **sizes):
     return {"space": "nasbench201", "str": text, "channels": 2, "cells": 2, **sizes}
 
 
+def built(text=EVERY_EDGE, classes=4, **sizes):
+    return build(arch_of(text, **sizes), classes=classes, shape=(3, 8, 8)).eval()
+
+
 @pytest.fixture
 def network():
-    network = build(arch_of(), classes=4, shape=(3, 8, 8))
+    network = built().train()
     network(torch.rand(8, 3, 8, 8))  # so that the running statistics are not the initial ones
     return network.eval()
 
@@ -103,7 +107,7 @@ def lightning(state, **options):
 
 @pytest.mark.parametrize("cell", [EVERY_EDGE, WITH_SKIP])
 def test_a_file_of_lightning_is_a_cell_with_its_weights(cell):
-    network = build(arch_of(cell), classes=10, shape=(3, 8, 8))
+    network = built(cell, classes=10)
     waves, content = lightning(network.state_dict(), arch_str=cell)
     path = saved(content, "epoch=49-step=9750.ckpt")
     model, arch, facts = checkpoint.load(path)
@@ -178,7 +182,7 @@ class TestRecognition:
         assert model(torch.rand(1, 3, 32, 32)).shape == (1, 10)
 
     def test_an_edge_without_weights_is_named_with_the_architectures_that_fit(self):
-        path = saved(build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).state_dict())
+        path = saved(built(WITH_SKIP).state_dict())
         with pytest.raises(RbError) as error:
             checkpoint.load(path)
         for part in (
@@ -189,13 +193,13 @@ class TestRecognition:
 
     @pytest.mark.parametrize("arch", [{"index": 13714}, {"str": WITH_SKIP}, {"name": "nb201-13714"}])
     def test_a_named_architecture_takes_its_sizes_from_the_weights(self, arch):
-        path = saved(build(arch_of(WITH_SKIP, cells=1), classes=4, shape=(3, 8, 8)).state_dict())
+        path = saved(built(WITH_SKIP, cells=1).state_dict())
         model, found, facts = checkpoint.load(path, {"space": "nasbench201", **arch})
         assert (found["channels"], found["cells"], facts["arch_from"]) == (2, 1, "given")
         assert len(model.cells) == 5
 
     def test_a_string_in_the_metadata_settles_it_unless_it_contradicts_the_weights(self):
-        state = build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).state_dict()
+        state = built(WITH_SKIP).state_dict()
         for note in ({"arch_str": WITH_SKIP}, {"config": {"arch": [WITH_SKIP]}}):
             assert checkpoint.load(saved({**note, "state_dict": state}))[1]["index"] == 13714
         state = NASBench201Network((3, 3, 3, 1, 2, 2), channels=2, cells=1).state_dict()
@@ -243,36 +247,31 @@ class TestMisfits:
         ],
     )
     def test_a_file_of_another_network_is_refused(self, change, how, said):
-        state = build(arch_of(change.get("cell", EVERY_EDGE)), classes=4, shape=(3, 8, 8)).state_dict()
+        state = built(change.get("cell", EVERY_EDGE)).state_dict()
         with pytest.raises(RbError, match=said):
             checkpoint.load(saved({**state, "classifier.bias": change.get("bias", torch.zeros(4))}), **how)
 
 
 class TestWriting:
-    METADATA: ClassVar = {"arch": arch_of(WITH_SKIP), "classes": 4}
-
-    def network(self):
-        return build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).eval()
-
     def test_a_normalised_network_is_written_bare_and_loads_with_no_hint(self, images):
-        network = self.network()
+        network, metadata = built(WITH_SKIP), {"arch": arch_of(WITH_SKIP), "classes": 4}
         normalized = Normalized(network, MEAN, STD)
-        Path("w.safetensors").write_bytes(checkpoint.to_bytes(normalized, self.METADATA))
-        assert checkpoint.to_bytes(network, self.METADATA, MEAN, STD) == Path("w.safetensors").read_bytes()
+        Path("w.safetensors").write_bytes(checkpoint.to_bytes(normalized, metadata))
+        assert checkpoint.to_bytes(network, metadata, MEAN, STD) == Path("w.safetensors").read_bytes()
         model, arch, facts = checkpoint.load("w.safetensors")
         assert torch.equal(model(images), normalized(images))
         assert arch == arch_of(WITH_SKIP)
         assert (facts["arch_from"], facts["format"]) == ("metadata", "safetensors")
         json.dumps(facts, allow_nan=False)  # the record keeps them
         read = checkpoint.read("w.safetensors")
-        assert read.metadata == self.METADATA and read.state.keys() == network.state_dict().keys()
+        assert read.metadata == metadata and read.state.keys() == network.state_dict().keys()
         # Strict loading cannot see whether an edge skips or pools; the file says so.
         other = WITH_SKIP.replace("skip_connect", "avg_pool_3x3")
         with pytest.raises(RbError, match=r"holds the architecture .*skip_connect.*as .*avg_pool_3x3"):
             checkpoint.load("w.safetensors", {"space": "nasbench201", "str": other})
 
     def test_equal_weights_give_equal_bytes(self):
-        network = self.network()
+        network = built(WITH_SKIP)
         first = checkpoint.to_bytes(network, {"a": 1, "b": 2}, MEAN, STD)
         network.to(memory_format=torch.channels_last)
         assert checkpoint.to_bytes(network, {"b": 2, "a": 1}, torch.tensor(MEAN), torch.tensor(STD)) == first

@@ -178,10 +178,9 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture
-def pipe(tmp_path: Path) -> str:
+def pipe(script: str = WORK) -> str:
     """A command that gives each architecture a value, and writes a log of its calls."""
-    (tmp_path / "work.py").write_text(WORK)
+    Path("work.py").write_text(script)
     return f"{shlex.quote(sys.executable)} -S work.py"
 
 
@@ -193,8 +192,8 @@ def calls() -> list[int]:
     return [int(line) for line in Path("calls.txt").read_text().split()]
 
 
-def test_each_new_architecture_goes_through_the_pipe_once(pipe: str) -> None:
-    result = search("local --objective acc --budget 30 --runs 2 --cells 2", pipe)
+def test_each_new_architecture_goes_through_the_pipe_once() -> None:
+    result = search("local --objective acc --budget 30 --runs 2 --cells 2", pipe())
     one = runner.one(result)
     assert len(calls()) == len(set(calls())) and set(calls()) <= set(nasbench201.unique())
     assert f"{len(calls())} of 6466 architectures were evaluated for acc" in result.stderr
@@ -203,12 +202,9 @@ def test_each_new_architecture_goes_through_the_pipe_once(pipe: str) -> None:
     assert one["search"]["values"]["acc"] == one["metrics"]["acc"] and "gap" not in one["search"]
 
 
-def test_what_the_pipe_cannot_do_is_charged_named_and_left_out(tmp_path: Path) -> None:
-    (tmp_path / "work.py").write_text(
-        WORK.replace('    one["store"]', "    if index % 2: sys.exit('no odd ones')\n    one[\"store\"]")
-    )
-    command = f"{shlex.quote(sys.executable)} -S work.py"
-    result = search("random --objective acc --budget 6 --jobs 6", command)
+def test_what_the_pipe_cannot_do_is_charged_named_and_left_out() -> None:
+    script = WORK.replace('    one["store"]', "    if index % 2: sys.exit('no odd ones')\n    one[\"store\"]")
+    result = search("random --objective acc --budget 6 --jobs 6", pipe(script))
     assert result.exit_code == 1
     one = json.loads(result.stdout)
     odd = [index for index in calls() if index % 2]
@@ -217,8 +213,8 @@ def test_what_the_pipe_cannot_do_is_charged_named_and_left_out(tmp_path: Path) -
     assert said in result.stderr
 
 
-def test_an_objective_that_the_pipe_does_not_give_ends_the_search(pipe: str) -> None:
-    result = search("random --objective pgd20.8 --budget 500", pipe)
+def test_an_objective_that_the_pipe_does_not_give_ends_the_search() -> None:
+    result = search("random --objective pgd20.8 --budget 500", pipe())
     assert result.exit_code == 2 and "There is no metric or field 'pgd20.8'" in result.stderr
     assert len(calls()) <= 32  # the first proposal
 

@@ -6,9 +6,8 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -44,16 +43,6 @@ EVERYTHING: dict[str, Any] = {
     "schedule": "piecewise",
     "milestones": (2,),
 }
-
-
-class Watched(ERM):
-    """ERM that calls a function of the test with every batch."""
-
-    look: ClassVar[Callable[[Tensor, Any], None]]
-
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Loss:
-        type(self).look(images, draws)
-        return super().__call__(model, images, labels, draws)
 
 
 @pytest.mark.parametrize(
@@ -119,18 +108,21 @@ def test_every_epoch_meets_every_image_once_in_an_order_of_its_own(batches: list
     assert first != second
 
 
-def test_draws_belong_to_example_epoch_and_seed() -> None:
+def test_draws_belong_to_example_epoch_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = ERM.__call__
+
     def met(seed: int, size: int) -> dict[int, dict[int, float]]:
         """The draws of each example in each epoch."""
         found: dict[int, dict[int, float]] = {}
 
-        def look(images: Tensor, draws: Any) -> None:
+        def watched(self: ERM, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Loss:
             values = draws.uniform((1,))[:, 0].tolist()
             found.setdefault(draws.offset, {}).update(zip(draws.examples.tolist(), values, strict=True))
+            return call(self, model, images, labels, draws)
 
-        Watched.look = look
+        monkeypatch.setattr(ERM, "__call__", watched)
         how = dataclasses.replace(FAST, epochs=2, batch_size=size)
-        train(RECORD, Watched(), how, run_in(f"store {seed} {size}", seed=seed))
+        train(RECORD, METHODS.build("erm"), how, run_in(f"store {seed} {size}", seed=seed))
         return found
 
     first, other_batch, other_seed = met(0, 721), met(0, 1000), met(1, 721)

@@ -150,7 +150,6 @@ def trained_on(case, inner_result):
 
 
 def check_trained(case, net, loss):
-    """Loss and gradients are the case's."""
     loss.backward()
     assert loss.item() == pytest.approx(case["loss"], rel=1e-6)
     assert gradients(net) == pytest.approx(case["grad_l2"], rel=1e-5)

@@ -123,10 +123,7 @@ def test_a_training_is_found_by_the_content_of_its_file_and_the_way_of_fitting(
 def test_timms_own_weights_come_from_the_cache_of_the_hub_and_never_without_asking(
     state: dict[str, Tensor], hub_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("the network was used")
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("it downloads"))
     with pytest.raises(RbError, match=r"not in the cache of the Hub.*--download.*--init-file FILE"):
         trained(RECIPE)
     repository = f"timm/{NAME}.{timm.get_pretrained_cfg(NAME).tag}"
