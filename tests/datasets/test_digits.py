@@ -1,8 +1,9 @@
-"""digits: the constants known without loading it are those of the data."""
+"""digits, some of its classes, and class maps: the constants known without loading are those of the data."""
 
 from __future__ import annotations
 
 import inspect
+import json
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sklearn.datasets import load_digits
 from rbtools import datasets
 from rbtools.datasets import content_hash, digits
 from rbtools.errors import RbError
+from tests.runner import run
 
 
 def test_pixels_and_split_follow_the_written_rule():
@@ -79,6 +81,10 @@ def test_other_digits_than_ever_are_refused(monkeypatch):
         (lambda: datasets.load("digits", "tets"), "no split 'tets'. Did you mean 'test'\\? It has: train"),
         (lambda: datasets.fingerprint("digits", "val"), "no split 'val'"),
         (lambda: datasets.describe("digits:x"), "takes no argument, found 'digits:x'"),
+        (lambda: datasets.describe("digits:classes=3"), "names 1 classes"),
+        (lambda: datasets.describe("digits:classes=3/3"), "names 1 classes"),
+        (lambda: datasets.describe("digits:classes=3/x"), "has no class 'x'"),
+        (lambda: datasets.describe("digits:classes="), "no class ''"),
         (lambda: datasets.describe("digits", class_map="map.json"), "class map map.json does not exist"),
         (lambda: datasets.describe("digit"), "Unknown data set 'digit'. Did you mean 'digits'"),
         (lambda: datasets.describe("cifar1"), "Unknown data set 'cifar1'. .*Known: digits, .*cifar10"),
@@ -87,3 +93,51 @@ def test_other_digits_than_ever_are_refused(monkeypatch):
 def test_wrong_names_are_answered(call, message):
     with pytest.raises(RbError, match=message):
         call()
+
+
+TWO = "digits:classes=8/3"
+
+
+def test_labels_are_places_in_the_list() -> None:
+    whole, two = datasets.load("digits", "test"), datasets.load(TWO, "test")
+    wanted = (whole.labels == 3) | (whole.labels == 8)
+    assert torch.equal(two.images, whole.images[wanted])
+    assert torch.equal(two.labels, (whole.labels[wanted] == 3).long())
+    assert (two.name, two.classes, two.class_names) == (TWO, 2, ["8", "3"])
+    about, both = datasets.describe(TWO), datasets.describe("digits")
+    assert about.sizes == {split: len(datasets.load(TWO, split)) for split in both.sizes}
+    assert (about.classes, about.shape, about.mean) == (2, both.shape, both.mean)
+    names = (TWO, "digits:classes=3/8", "digits:classes=3/7", "digits")
+    assert len({datasets.fingerprint(name, split) for name in names for split in ("train", "test")}) == 8
+
+
+def test_a_bound_is_of_two_classes_on_the_sphere() -> None:
+    """A network of the theory gets its head of two logits, and attacked images keep their norm."""
+    made = run("arch", ["--space", "fcnn", "--depth", "2", "--sample", "1", "--width", "8", "--dataset", TWO])
+    assert json.loads(made.stdout)["dataset"] == TWO
+    sphere = ["--attack-norm", "sphere", "--attack-steps", "2", "--eps", "0.1", "--batch-size", "6"]
+    done = run("measure", ["bound", "--paper", "robbench", *sphere], made.stdout)
+    record = json.loads(done.stdout)
+    (entry,) = [one for one in record["evals"] if one["metric"].startswith("bound.robbench2.robust")]
+    assert entry["metric"] == "bound.robbench2.robust.pgd.sphere.0.1"
+    assert (entry["norm"], entry["eps"]) == ("sphere", 0.1)
+    assert 0.05 < entry["inputs"]["rho"] <= 0.1 + 1e-6
+    refused = run("measure", ["bound", "--attack", "fgsm", *sphere], made.stdout)
+    assert refused.exit_code == 2
+    other = run("measure", "ntk --attack fgsm,pgd --attack-norm sphere --eps 0.1", made.stdout)
+    assert other.exit_code == 2 and "for pgd alone" in other.stderr
+
+
+@pytest.mark.parametrize("least", ["0", "8G"])  # read as they are used; in memory
+def test_a_class_map_gives_the_labels_of_the_network(tmp_path, monkeypatch, least: str) -> None:
+    monkeypatch.setenv("RB_IMAGE_MEMORY", least)
+    images = torch.arange(6).reshape(6, 1, 1, 1).expand(6, 1, 2, 2).to(torch.uint8).numpy()
+    file = tmp_path / "x.npz"
+    np.savez(file, images=images, labels=[0, 1, 2, 0, 1, 2], class_names=["cat", "dog", "cow"])
+    order = json.dumps(["bird", "dog", "emu", "cat"])  # of a record, which leaves the cow out
+    about = datasets.describe(f"npz:{file}", class_map=order)
+    found = datasets.load(f"npz:{file}", "test", class_map=order)
+    assert (about.classes, about.present, about.sizes) == (4, (1, 3), {"test": 4})
+    assert found.labels.tolist() == [3, 1, 3, 1] and found.images[:][:, 0, 0, 0].tolist() == [0, 1, 3, 4]
+    prints = {datasets.fingerprint(f"npz:{file}", "test", class_map=one) for one in (order, None)}
+    assert len(prints) == 2

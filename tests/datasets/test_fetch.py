@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from rbtools import datasets
-from rbtools.datasets import fetch, photographs, published_files
+from rbtools.datasets import digits, fetch, photographs, published_files
 from rbtools.datasets.published_files import ListedFile
+from tests import runner
 from tests.datasets import archives
 from tests.datasets.archives import error_of
 from tests.datasets.test_published import small
@@ -183,3 +184,20 @@ def test_addresses_and_checksums_are_those_of_torchvision():
     mnist = [row for row in rows if row.dataset == "mnist"]
     assert sorted((row.path, row.md5) for row in mnist) == sorted(theirs.MNIST.resources)
     assert all(row.url.removesuffix(row.path) in theirs.MNIST.mirrors for row in mnist)
+
+
+def test_a_command_downloads_what_is_missing_and_only_when_asked(server, trained, tmp_path, monkeypatch):
+    archives.mnist(tmp_path / "made", count=12, packed=True)
+    made = {path.name: path.read_bytes() for path in (tmp_path / "made/MNIST/raw").iterdir()}
+    listed = [file for file in published_files.published() if file.dataset == "mnist"]
+    offered = [server.offer(file.path, made[file.path]) for file in listed]
+    files = [file._replace(md5=one.md5, url=one.url) for file, one in zip(listed, offered, strict=True)]
+    monkeypatch.setattr(published_files, "published", lambda: files)
+    monkeypatch.setattr(digits.Mnist, "sizes", {"train": 12, "test": 12})
+    attack = runner.command("attack", "--dataset mnist --data-dir sets")
+    result = attack("fgsm", trained["erm"])
+    assert result.exit_code == 2 and "The data set mnist was not found" in result.stderr
+    assert server.asked == [] and not (tmp_path / "sets").exists()
+    for _ in range(2):
+        entry = runner.one(attack("fgsm --download", trained["erm"]))["evals"][-1]
+        assert entry["dataset"] == "mnist" and entry["n"] == 12 and len(server.asked) == 2

@@ -12,7 +12,7 @@ from PIL import Image
 from rbtools import datasets
 from rbtools.datasets.imagenet import facts
 from rbtools.datasets.streaming import Streamed
-from rbtools.errors import RbError
+from tests.datasets.archives import error_of
 
 # The class indices of the first validation images.
 INDICES = (65, 970, 230, 809, 516)
@@ -51,8 +51,8 @@ def test_the_facts_are_those_of_ilsvrc2012() -> None:
 
 
 def test_a_folder_without_class_folders_is_explained(flat: Path) -> None:
-    with pytest.raises(RbError, match=r"imagenet/val has no class folders.*torchvision.datasets.ImageNet"):
-        datasets.load("imagenet", "test", "data")
+    message = error_of(datasets.load, "imagenet", "test", "data")
+    assert "imagenet/val has no class folders" in message and "torchvision.datasets.ImageNet" in message
 
 
 def test_a_folder_of_some_classes_has_the_indices_of_all(flat: Path) -> None:
@@ -63,8 +63,8 @@ def test_a_folder_of_some_classes_has_the_indices_of_all(flat: Path) -> None:
     assert about.sizes["test"] == 5 and about.shape == (3, 224, 224)
     assert "has 5 of the 1,000 classes" in about.notes[0]
     assert "robustbench" not in about.sizes
-    with pytest.raises(RbError, match="holds none of the images of the split robustbench"):
-        datasets.load("imagenet", "robustbench", "data")
+    message = error_of(datasets.load, "imagenet", "robustbench", "data")
+    assert "holds none of the images of the split robustbench" in message
     path = next(flat.glob("*/*_00000005.JPEG"))
     path.rename(path.with_name(f"ILSVRC2012_val_{facts().robustbench[0]:08}.JPEG"))
     subset = datasets.load("imagenet", "robustbench", "data")
@@ -96,12 +96,10 @@ def test_images_are_scaled_and_cropped_as_torchvision_does_it(flat: Path) -> Non
 
 
 def test_other_folders_and_preprocessings_are_refused(flat: Path) -> None:
-    with pytest.raises(RbError, match=r"no preprocessing 'lanczos'. Write imagenet, which is"):
-        datasets.load("imagenet:lanczos", "test", "data")
-    with pytest.raises(RbError, match=r"was not found. Expected imagenet/val/n01440764"):
-        datasets.load("imagenet", "train", "data")
+    assert "no preprocessing 'lanczos'" in error_of(datasets.load, "imagenet:lanczos", "test", "data")
+    assert "Expected imagenet/val/n01440764" in error_of(datasets.load, "imagenet", "train", "data")
     cats = in_folders(flat) / "cats"
     cats.mkdir()
     image(0, (9, 9)).save(cats / "a.png")
-    with pytest.raises(RbError, match=r"class folders cats, which are no wnids.*imagefolder:PATH"):
-        datasets.load("imagenet", "test", "data")
+    message = error_of(datasets.load, "imagenet", "test", "data")
+    assert "class folders cats, which are no wnids" in message and "imagefolder:PATH" in message

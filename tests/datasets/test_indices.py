@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rbtools import datasets
 from rbtools.datasets import indices
 from rbtools.errors import RbError
+from tests import runner
 
 PUBLISHED = json.dumps({"train": ["int", ["0", "3", "1"]], "valid": ["int", ["2", "4"]]})
 
@@ -114,3 +115,20 @@ def test_seeds_give_other_orders_and_the_order_is_frozen():
 def test_fewer_than_one_is_refused(n):
     with pytest.raises(RbError, match=f"number of examples is {n}. It must be 1 or more"):
         datasets.subset(torch.tensor([0, 1]), n, seed=0)
+
+
+def test_indices_choose_examples_and_nothing_else_changes(trained, tmp_path):
+    """An example's result in a subset equals its result in the whole split, random starts included."""
+    attack = runner.command("attack", "--eps 16 --steps 2 --device cpu")
+    parts = {"odd": range(1, 355, 2), "even": range(0, 355, 2)}
+    (tmp_path / "parts.json").write_text(json.dumps({name: list(part) for name, part in parts.items()}))
+    right = {}
+    for name, part in parts.items():
+        result = runner.one(attack(f"pgd --indices parts.json:{name}", trained["erm"]))
+        entry = runner.entry(result, "pgd2.16")
+        assert entry["n"] == len(part) and entry["indices"].startswith("sha256:")
+        assert runner.entry(result, "acc")["indices"] == entry["indices"]
+        right[name] = round(entry["value"] * entry["n"])
+    entry = runner.entry(runner.one(attack("pgd", trained["erm"])), "pgd2.16")
+    assert entry["n"] == 355 and "indices" not in entry
+    assert round(entry["value"] * 355) == sum(right.values()) and 0 < sum(right.values()) < 355

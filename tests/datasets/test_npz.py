@@ -115,10 +115,7 @@ def test_fingerprint_is_of_the_content(save, settled, overwrite):
         ({"images": IMAGES, "labels": LABELS, "classes": 2}, "gives image 2 the label 2, and has 2 classes"),
         ({"images": IMAGES, "labels": np.array([{}] * 6, object)}, "allow_pickle=False"),
         ({"images": np.array([[[{}]]], object), "labels": LABELS[:1]}, "`images` is object"),
-        (
-            {"images": IMAGES, "labels": LABELS, "train_images": IMAGES[:, :1], "train_labels": LABELS},
-            "different",
-        ),
+        ({"x": IMAGES, "y": LABELS, "x_train": IMAGES[:, :1], "y_train": LABELS}, "different"),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])

@@ -31,25 +31,17 @@ class Flat(ArrayDataset):
         grey = (10 * labels + int(self.argument or 0)).astype(np.uint8)
         return np.broadcast_to(grey[:, None, None, None], (len(labels), 1, 8, 8)), labels
 
-@dataclass(frozen=True, kw_only=True)
-class Stopping(ArrayDataset):
-    def arrays(self, split):
-        return 1 / 0
+ODD = {
+    "stopping": lambda split: 1 / 0,
+    "reals": lambda split: (np.zeros((2, 1, 8, 8)), np.zeros(2, int)),
+    "short": lambda split: (np.zeros((2, 1, 8, 8), np.uint8), np.zeros(3, int)),
+    "uneven": lambda split: (np.zeros((2, 1, 8, 8 if split == "test" else 4), np.uint8), np.zeros(2, int)),
+}
 
 @dataclass(frozen=True, kw_only=True)
-class Reals(ArrayDataset):
+class Odd(ArrayDataset):
     def arrays(self, split):
-        return np.zeros((2, 1, 8, 8)), np.zeros(2, int)
-
-@dataclass(frozen=True, kw_only=True)
-class Short(ArrayDataset):
-    def arrays(self, split):
-        return np.zeros((2, 1, 8, 8), np.uint8), np.zeros(3, int)
-
-@dataclass(frozen=True, kw_only=True)
-class Uneven(ArrayDataset):
-    def arrays(self, split):
-        return np.zeros((2, 1, 8, 8 if split == "test" else 4), np.uint8), np.zeros(2, int)
+        return ODD[self.argument](split)
 
 class Plain:
     pass
@@ -110,10 +102,10 @@ def test_rb_arch_sizes_networks_for_it() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Stopping", "stopped with ZeroDivisionError: division by zero"),
-        ("Reals", "its images are float64 (2, 1, 8, 8)"),
-        ("Short", "its labels are int64 (3,) for 2 images"),
-        ("Uneven", "its splits have images of different shapes"),
+        ("Odd:stopping", "stopped with ZeroDivisionError: division by zero"),
+        ("Odd:reals", "its images are float64 (2, 1, 8, 8)"),
+        ("Odd:short", "its labels are int64 (3,) for 2 images"),
+        ("Odd:uneven", "its splits have images of different shapes"),
         ("Plain", "keyword-only dataclass that inherits rbtools.datasets.base.DatasetSource"),
         ("Gone", "The module own_flat has no Gone"),
     ],

@@ -19,13 +19,13 @@ LABELS = [2, 0, 1, 1, 0, 2, 2]
 
 @pytest.fixture
 def pa():
-    return pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet")
+    return sys.modules["pyarrow"]
 
 
 @pytest.fixture
 def save(pa, tmp_path):
     """Write images and labels into a file below `hub`, as the Hub does."""
-    import pyarrow.parquet as pq
 
     def saved(file, images=IMAGES, labels=LABELS, *, names=None, encode=archives.png, **columns):
         rows = [{"bytes": encode(image), "path": None} for image in images]
@@ -37,7 +37,7 @@ def save(pa, tmp_path):
             table = table.replace_schema_metadata({"huggingface": about})
         path = tmp_path / "hub" / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, path, row_group_size=3)
+        pa.parquet.write_table(table, path, row_group_size=3)
         return f"parquet:{tmp_path / 'hub'}"
 
     return saved
@@ -95,8 +95,6 @@ def test_validation_serves_as_test_only_where_there_is_none(save):
 
 
 def test_greyscale_images_have_one_channel_and_binary_columns_are_images_too(pa, save, tmp_path):
-    import pyarrow.parquet as pq
-
     name = save("test.parquet", IMAGES[:, 0])
     assert datasets.describe(name).shape == (1, 6, 5) and datasets.describe(name).augment == ()
     check(name, "test", IMAGES[:, :1])
@@ -104,7 +102,7 @@ def test_greyscale_images_have_one_channel_and_binary_columns_are_images_too(pa,
     for kind in (pa.binary(), pa.large_binary()):
         column = pa.array([archives.png(image) for image in IMAGES], kind)
         table = pa.table({"photo": column, "class": pa.array(LABELS, pa.int8())})
-        pq.write_table(table, tmp_path / "a.parquet")
+        pa.parquet.write_table(table, tmp_path / "a.parquet")
         check(f"parquet:{tmp_path / 'a.parquet'}", "test")
 
 
@@ -120,8 +118,6 @@ def test_fingerprint_is_of_the_content(save, tmp_path):
 
 
 def test_what_is_no_data_set_is_explained(pa, tmp_path, monkeypatch):
-    import pyarrow.parquet as pq
-
     assert "does not exist" in error_of(datasets.describe, "parquet:nowhere")
     assert "has no .parquet file" in error_of(datasets.describe, f"parquet:{tmp_path}")
     for name in ("parquet", "parquet:"):
@@ -134,7 +130,7 @@ def test_what_is_no_data_set_is_explained(pa, tmp_path, monkeypatch):
         (none, "has no rows"),
         ({"image": [b"x", b"y"], "label": [1, None]}, "has rows without a value"),
     ):
-        pq.write_table(pa.table(columns), file)
+        pa.parquet.write_table(pa.table(columns), file)
         assert said in error_of(datasets.describe, f"parquet:{file}")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     message = error_of(datasets.describe, f"parquet:{file}")
@@ -175,10 +171,8 @@ def test_most_images_decide_on_the_channels(save, odd, grey):
 
 @pytest.mark.parametrize("empty", [None, {"bytes": None, "path": "b.png"}, {"bytes": b"", "path": None}])
 def test_an_empty_cell_is_named_by_its_row(pa, tmp_path, empty):
-    import pyarrow.parquet as pq
-
     one = {"bytes": archives.png(IMAGES[0]), "path": "a.png"}
-    pq.write_table(pa.table({"image": [one, one, empty], "label": [0, 1, 0]}), tmp_path / "x.parquet")
+    pa.parquet.write_table(pa.table({"image": [one, one, empty], "label": [0, 1, 0]}), tmp_path / "x.parquet")
     for call in (datasets.describe, lambda name: datasets.fingerprint(name, "test")):
         message = error_of(call, f"parquet:{tmp_path / 'x.parquet'}")
         assert f"in row 2 of {tmp_path / 'x.parquet'} cannot be read (it" in message

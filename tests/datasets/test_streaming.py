@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 
 import numpy as np
 import pytest
 import torch
 
+import rbtools
 from rbtools import datasets
 from rbtools.datasets import decode, streaming
 from rbtools.errors import RbError
+from rbtools.inputs.data import _loaded
+from tests import runner
+from tests.conftest import SMALL_ARCH
 from tests.datasets import archives
 
 ALL = archives.pixels(0, 7, 3, 4, 5)
@@ -93,16 +98,11 @@ def test_limit_may_be_set(monkeypatch, text, size):
             streaming.memory_limit()
 
 
-@pytest.fixture
-def folder(tmp_path):
+def test_a_folder_larger_than_memory_is_decoded_as_it_is_asked_for(tmp_path, monkeypatch):
     for number in range(70):
         path = tmp_path / f"many/test/{'ab'[number % 2]}/{number:02}.png"
         archives.put(path, archives.png(archives.pixels(number, 3, 6, 5)))
-    return tmp_path / "many"
-
-
-def test_a_folder_larger_than_memory_is_decoded_as_it_is_asked_for(folder, monkeypatch):
-    name = f"imagefolder:{folder}"
+    name = f"imagefolder:{tmp_path / 'many'}"
     whole = datasets.load(name, "test")
     monkeypatch.setenv("RB_IMAGE_MEMORY", "1K")
     decoded = []
@@ -115,3 +115,39 @@ def test_a_folder_larger_than_memory_is_decoded_as_it_is_asked_for(folder, monke
     ids = torch.tensor([69, 3, 3, 0, *range(40)])
     assert torch.equal(found.images[ids], whole.images[ids])
     assert sorted(decoded) == sorted(ids.tolist()) and torch.equal(found.labels, whole.labels)
+
+
+@pytest.fixture(scope="module")
+def colour(tmp_path_factory):
+    """A record of an untrained network for 32x32 colour images of ten classes, and its store."""
+    folder = tmp_path_factory.mktemp("colour")
+    np.savez(folder / "ten.npz", x_train=archives.pixels(0, 10, 3, 32, 32), y_train=np.arange(10))
+    record = {"schema": 1, "arch": SMALL_ARCH, "dataset": f"npz:{folder / 'ten.npz'}"}
+    store = folder / "store"
+    return rbtools.train(record, "erm", epochs=0, batch_size=10, store=store, device="cpu"), store
+
+
+def test_streamed_images_give_the_same_numbers(colour, photos, tmp_path, monkeypatch):
+    record = {**colour[0], "dataset": f"imagefolder:{photos}"}
+    results, seen, placed = [], [], streaming.placed
+    monkeypatch.setattr(
+        streaming, "placed", lambda found, device: seen.append(type(found)) or placed(found, device)
+    )
+    for name, memory in (("all", "1G"), ("streamed", "1")):
+        monkeypatch.setenv("RB_IMAGE_MEMORY", memory)
+        shutil.copytree(colour[1], tmp_path / name)
+        options = {"store": tmp_path / name, "device": "cpu", "threads": 1}
+        _loaded.cache_clear()
+        attacked = rbtools.attack(record, "pgd", eps=4, steps=2, **options)
+        learned = rbtools.train(record, "erm", epochs=1, batch_size=8, **options)
+        results.append((attacked["metrics"], learned["checkpoint"]))
+    assert results[0] == results[1]
+    assert seen == [torch.Tensor, streaming.Streamed]
+
+
+def test_a_folder_taken_for_the_test_split_is_said_once(colour, photos):
+    line = {**colour[0], "dataset": f"imagefolder:{photos / 'val'}"}
+    for more, count in (("", 1), ("--jobs 2", 1), ("-q", 0)):
+        result = runner.run("attack", f"fgsm --n 2 --store {colour[1]} {more}", [line, line])
+        assert result.exit_code == 0
+        assert result.stderr.count("its images are taken for the split test") == count

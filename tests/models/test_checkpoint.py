@@ -1,4 +1,4 @@
-"""Reading, recognising and writing checkpoints, as training scripts leave them behind."""
+"""Reading, recognising and writing checkpoints, of training scripts and of own networks in wrappers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from rbtools.errors import RbError
 from rbtools.models import build, checkpoint
@@ -30,9 +31,13 @@ def arch_of(text=EVERY_EDGE, **sizes):
     return {"space": "nasbench201", "str": text, "channels": 2, "cells": 2, **sizes}
 
 
+def built(text=EVERY_EDGE, classes=4, **sizes):
+    return build(arch_of(text, **sizes), classes=classes, shape=(3, 8, 8)).eval()
+
+
 @pytest.fixture
 def network():
-    network = build(arch_of(), classes=4, shape=(3, 8, 8))
+    network = built().train()
     network(torch.rand(8, 3, 8, 8))  # so that the running statistics are not the initial ones
     return network.eval()
 
@@ -76,8 +81,7 @@ def test_nesting_and_prefixes_are_taken_off(network, images, nesting, prefix):
     assert torch.equal(model(images), network(images))
     assert (arch["str"], arch["channels"], arch["cells"]) == (EVERY_EDGE, 2, 2)
     assert (facts["classes"], facts["shape"][0], facts["prefix"]) == (4, 3, prefix)
-    assert facts["arch_from"] == "weights"
-    assert not model.training
+    assert facts["arch_from"] == "weights" and not model.training
 
 
 def lightning(state, **options):
@@ -103,7 +107,7 @@ def lightning(state, **options):
 
 @pytest.mark.parametrize("cell", [EVERY_EDGE, WITH_SKIP])
 def test_a_file_of_lightning_is_a_cell_with_its_weights(cell):
-    network = build(arch_of(cell), classes=10, shape=(3, 8, 8))
+    network = built(cell, classes=10)
     waves, content = lightning(network.state_dict(), arch_str=cell)
     path = saved(content, "epoch=49-step=9750.ckpt")
     model, arch, facts = checkpoint.load(path)
@@ -178,7 +182,7 @@ class TestRecognition:
         assert model(torch.rand(1, 3, 32, 32)).shape == (1, 10)
 
     def test_an_edge_without_weights_is_named_with_the_architectures_that_fit(self):
-        path = saved(build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).state_dict())
+        path = saved(built(WITH_SKIP).state_dict())
         with pytest.raises(RbError) as error:
             checkpoint.load(path)
         for part in (
@@ -189,13 +193,13 @@ class TestRecognition:
 
     @pytest.mark.parametrize("arch", [{"index": 13714}, {"str": WITH_SKIP}, {"name": "nb201-13714"}])
     def test_a_named_architecture_takes_its_sizes_from_the_weights(self, arch):
-        path = saved(build(arch_of(WITH_SKIP, cells=1), classes=4, shape=(3, 8, 8)).state_dict())
+        path = saved(built(WITH_SKIP, cells=1).state_dict())
         model, found, facts = checkpoint.load(path, {"space": "nasbench201", **arch})
         assert (found["channels"], found["cells"], facts["arch_from"]) == (2, 1, "given")
         assert len(model.cells) == 5
 
     def test_a_string_in_the_metadata_settles_it_unless_it_contradicts_the_weights(self):
-        state = build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).state_dict()
+        state = built(WITH_SKIP).state_dict()
         for note in ({"arch_str": WITH_SKIP}, {"config": {"arch": [WITH_SKIP]}}):
             assert checkpoint.load(saved({**note, "state_dict": state}))[1]["index"] == 13714
         state = NASBench201Network((3, 3, 3, 1, 2, 2), channels=2, cells=1).state_dict()
@@ -217,10 +221,12 @@ class TestMisfits:
         state["lastact.0.weight"] = torch.ones(5)
         with pytest.raises(RbError) as error:
             checkpoint.load(saved(state), arch_of())
-        message = str(error.value)
-        assert "missing: stem.1.bias;" in message
-        assert "unexpected: extra.weight;" in message
-        assert "of another shape: lastact.0.weight 5, expected 8." in message
+        for part in (
+            "missing: stem.1.bias;",
+            "unexpected: extra.weight;",
+            "shape: lastact.0.weight 5, expected 8.",
+        ):
+            assert part in str(error.value)
 
     def test_nothing_is_loaded_unless_everything_fits(self, network):
         state = {key: value + 1 for key, value in network.state_dict().items()}
@@ -233,49 +239,39 @@ class TestMisfits:
     @pytest.mark.parametrize(
         ("change", "how", "said"),
         [
-            # Many keys are counted, and the message says what the file holds.
             ({}, {"arch": {"space": "zoo", "name": "resnet18"}}, rf"\.\.\. \(\d+ in all\).*{HOLDS}"),
-            (
-                {"cell": WITH_SKIP},
-                {"arch": arch_of(WITH_SKIP, cells=5)},
-                "holds a NAS-Bench-201 network with",
-            ),
+            ({"cell": WITH_SKIP}, {"arch": arch_of(WITH_SKIP, cells=5)}, "holds a NAS-Bench-201 network"),
             ({}, {"classes": 11}, "distinguishes 4 classes and the data set has 11"),
             ({}, {"shape": (1, 28, 28)}, "3 channels and the data set's have 1"),
             ({"bias": torch.full((4,), torch.nan)}, {}, r"NaN or infinite numbers in classifier\.bias"),
         ],
     )
     def test_a_file_of_another_network_is_refused(self, change, how, said):
-        state = build(arch_of(change.get("cell", EVERY_EDGE)), classes=4, shape=(3, 8, 8)).state_dict()
+        state = built(change.get("cell", EVERY_EDGE)).state_dict()
         with pytest.raises(RbError, match=said):
             checkpoint.load(saved({**state, "classifier.bias": change.get("bias", torch.zeros(4))}), **how)
 
 
 class TestWriting:
-    METADATA: ClassVar = {"arch": arch_of(WITH_SKIP), "classes": 4}
-
-    def network(self):
-        return build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).eval()
-
     def test_a_normalised_network_is_written_bare_and_loads_with_no_hint(self, images):
-        network = self.network()
+        network, metadata = built(WITH_SKIP), {"arch": arch_of(WITH_SKIP), "classes": 4}
         normalized = Normalized(network, MEAN, STD)
-        Path("w.safetensors").write_bytes(checkpoint.to_bytes(normalized, self.METADATA))
-        assert checkpoint.to_bytes(network, self.METADATA, MEAN, STD) == Path("w.safetensors").read_bytes()
+        Path("w.safetensors").write_bytes(checkpoint.to_bytes(normalized, metadata))
+        assert checkpoint.to_bytes(network, metadata, MEAN, STD) == Path("w.safetensors").read_bytes()
         model, arch, facts = checkpoint.load("w.safetensors")
         assert torch.equal(model(images), normalized(images))
         assert arch == arch_of(WITH_SKIP)
         assert (facts["arch_from"], facts["format"]) == ("metadata", "safetensors")
         json.dumps(facts, allow_nan=False)  # the record keeps them
         read = checkpoint.read("w.safetensors")
-        assert read.metadata == self.METADATA and read.state.keys() == network.state_dict().keys()
+        assert read.metadata == metadata and read.state.keys() == network.state_dict().keys()
         # Strict loading cannot see whether an edge skips or pools; the file says so.
         other = WITH_SKIP.replace("skip_connect", "avg_pool_3x3")
         with pytest.raises(RbError, match=r"holds the architecture .*skip_connect.*as .*avg_pool_3x3"):
             checkpoint.load("w.safetensors", {"space": "nasbench201", "str": other})
 
     def test_equal_weights_give_equal_bytes(self):
-        network = self.network()
+        network = built(WITH_SKIP)
         first = checkpoint.to_bytes(network, {"a": 1, "b": 2}, MEAN, STD)
         network.to(memory_format=torch.channels_last)
         assert checkpoint.to_bytes(network, {"b": 2, "a": 1}, torch.tensor(MEAN), torch.tensor(STD)) == first
@@ -346,8 +342,7 @@ def test_a_file_that_holds_no_weights_is_described(case):
     make(path)
     with pytest.raises(RbError, match=said) as error:
         checkpoint.load(path)
-    assert "bad.pth.tar" in str(error.value)
-    assert str(error.value).endswith(".")
+    assert "bad.pth.tar" in str(error.value) and str(error.value).endswith(".")
     assert not Path("it-ran").exists()
 
 
@@ -361,3 +356,72 @@ def test_the_content_decides_and_not_the_ending(network, images):
             Path("cut").write_bytes(Path(name).read_bytes()[:kept])
             with pytest.raises(RbError):
                 checkpoint.load("cut")
+
+
+class Net(nn.Module):
+    def __init__(self, layers: int = 1) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), *(nn.Linear(12, 12) for _ in range(layers)))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.net(x)
+
+
+class Holder(nn.Module):
+    """A wrapper without a forward of its own."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+class Ema(Holder):
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.module(x)
+
+
+MAKERS = {
+    "plain": Net,
+    "parallel": lambda: nn.DataParallel(Net()),
+    "compiled": lambda: torch.compile(Net()),
+    "averaged": lambda: AveragedModel(Net()),
+    "held": lambda: Holder(Net()),
+    "ema": lambda: Ema(Net()),
+    "large": lambda: Ema(Net(2)),
+    "lazy": lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(12)),
+}
+BESIDE = {"criterion.weight": torch.ones(12), "metric.total": torch.tensor(3), "val_acc.tp": torch.ones(2)}
+
+
+def load_own(content: Any, maker: str) -> tuple[nn.Module, dict[str, Any]]:
+    Path("makers.py").write_text("from tests.models.test_checkpoint import *\nglobals().update(MAKERS)\n")
+    torch.save(content, "m.pt")
+    arch = {"space": "python", "name": f"makers:{maker}", "normalize": "none"}
+    model, _, facts = checkpoint.load("m.pt", arch, classes=12, shape=(3, 2, 2), allow_code=True)
+    return model, facts
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
+@pytest.mark.parametrize("prefix", ["", "module.", "model.", "clf."])
+@pytest.mark.parametrize("maker", [name for name in MAKERS if name not in ("large", "lazy")])
+@pytest.mark.slow
+def test_weights_come_into_the_module_inside_and_what_is_beside_is_said(maker: str, prefix: str) -> None:
+    net, images = Net(), torch.rand(4, 3, 2, 2)
+    state = {prefix + key: value for key, value in net.state_dict().items()}
+    model, facts = load_own({"state_dict": {**state, **(BESIDE if prefix else {})}}, maker)
+    assert torch.equal(model(images), net(images))
+    said = ["criterion.weight, metric.total, val_acc.tp beside the network in the file: left out"]
+    assert facts.get("warnings", []) == (said if prefix else [])
+
+
+def test_a_misfit_names_tensors_as_the_file_does_and_two_networks_are_not_guessed_between() -> None:
+    state = {f"student.{key}": value for key, value in Net().state_dict().items()}
+    with pytest.raises(RbError, match=r"missing: student\.net\.2\.weight, student\.net\.2\.bias\. "):
+        load_own(state, "large")
+    with pytest.raises(RbError, match="does not fit Net"):
+        load_own({**state, **{f"other.{key}": value for key, value in Net().state_dict().items()}}, "plain")
+
+
+def test_lazy_layers_get_their_sizes_before_the_weights() -> None:
+    net, images = Net().net, torch.rand(4, 3, 2, 2)
+    assert torch.equal(load_own(net.state_dict(), "lazy")[0](images), net(images))

@@ -28,13 +28,9 @@ def images(count: int, seed: int = 1) -> Tensor:
     return images_for(count, (1, 8, 8), seed)
 
 
-def refuse(sentence: str) -> None:
-    raise AssertionError(sentence)
-
-
 def frozen(count: int = 4) -> tuple[nn.Module, GraphedNetwork]:
     model = convolutional(1, 5, width=4, norm=True).requires_grad_(False)
-    return model, GraphedNetwork(model, count, refuse)
+    return model, GraphedNetwork(model, count, pytest.fail)
 
 
 def gradient(model: nn.Module, points: Tensor) -> tuple[Tensor, Tensor]:

@@ -104,9 +104,7 @@ def test_on_a_gpu_in_bfloat16_attacks_use_them() -> None:
 
 
 @pytest.mark.slow
-def test_a_kernel_that_is_missing_or_wrong_is_not_used_and_the_record_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_kernel_that_is_missing_or_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*values: Any) -> Tensor:
         raise RuntimeError("no engine for this configuration")
 

@@ -24,7 +24,11 @@ CIFAR = {"cifar10": ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26)), "none": None}
 
 
 def refused(raw: Any, match: str, **how: Any) -> None:
-    torch.save(raw, "weights.pt")
+    """Of the bytes of a file, or of what torch.save writes."""
+    if isinstance(raw, bytes):
+        Path("weights.pt").write_bytes(raw)
+    else:
+        torch.save(raw, "weights.pt")
     with pytest.raises(RbError, match=match) as wrong:
         checkpoint.load("weights.pt", **how)
     assert "\n" not in str(wrong.value) and len(str(wrong.value)) < 1000
@@ -161,21 +165,15 @@ def test_published_runs_are_looked_for_where_they_are() -> None:
 def test_a_packed_file_that_unpacks_to_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rbtools.models.published.ROOM", 1000)
     torch.save({"w": torch.zeros(2**20)}, "large.pt")
-    with (
-        zipfile.ZipFile("large.pt") as there,
-        zipfile.ZipFile("w.pt", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as small,
-    ):
+    packed = {"compression": zipfile.ZIP_DEFLATED, "compresslevel": 1}
+    with zipfile.ZipFile("large.pt") as there, zipfile.ZipFile("w.pt", "w", **packed) as small:
         for name in there.namelist():
             small.writestr(name, there.read(name))
-    with pytest.raises(RbError, match=r"has \d+ bytes and unpacks to \d+. PyTorch packs no weights"):
-        checkpoint.load("w.pt")
-    Path("w.pt").write_bytes(bz2.compress(pickle.dumps({"full": bytes(2**24)})))
-    with pytest.raises(RbError, match="unpacks to more than 100 times its size"):
-        checkpoint.load("w.pt")
+    refused(Path("w.pt").read_bytes(), r"has \d+ bytes and unpacks to \d+. PyTorch packs no weights")
+    large = bz2.compress(pickle.dumps({"full": bytes(2**24)}))
+    refused(large, "unpacks to more than 100 times its size")
     # The opcode r stores an object at an index of the memo: index two billion would allocate all before it.
-    Path("w.pt").write_bytes(bz2.compress(b"\x80\x02}r\xff\xff\xff\x7f."))
-    with pytest.raises(RbError, match="has no weights where they are looked for"):
-        checkpoint.load("w.pt")
+    refused(bz2.compress(b"\x80\x02}r\xff\xff\xff\x7f."), "has no weights where they are looked for")
 
 
 def test_a_zip_archive_is_no_tensor() -> None:
@@ -184,21 +182,17 @@ def test_a_zip_archive_is_no_tensor() -> None:
             return torch.storage._load_from_bytes, (Path("inner.pt").read_bytes(),)
 
     torch.save(W, "inner.pt")
-    Path("w.pt").write_bytes(bz2.compress(pickle.dumps({"a": Tensor()})))
-    with pytest.raises(RbError, match="contains a zip archive in the place of a tensor"):
-        checkpoint.load("w.pt")
+    file = bz2.compress(pickle.dumps({"a": Tensor()}))
+    refused(file, "holds a zip archive in the place of a tensor")
 
 
 def test_names_from_a_file_stay_on_one_line() -> None:
-    Path("w.pt").write_bytes(bz2.compress(b"\x80\x04\x8c\x02os\x8c\x05sys\nx\x93."))
-    with pytest.raises(RbError, match=r"holds the Python object os.sys\\nx, whose class"):
-        checkpoint.load("w.pt")
+    file = bz2.compress(b"\x80\x04\x8c\x02os\x8c\x05sys\nx\x93.")
+    refused(file, r"holds the Python object os.sys\\nx, whose class")
     refused({"a\nb": 1, "x" * 10**5: 2}, r"it holds 'a\\nb', 'x{80}\.\.\.'")
     with pytest.raises(RbError, match=r"named a\\nb\."):
         recognise.infer({"a\nb.c": W})
-    Path("w.pt").write_text("<html><title>40\n4</title>")
-    with pytest.raises(RbError, match=r"a web page, titled '40\\n4'"):
-        checkpoint.load("w.pt")
+    refused(b"<html><title>40\n4</title>", r"a web page, titled '40\\n4'")
 
 
 def test_a_file_of_an_optimiser_or_of_a_diffusion_model_is_said_to_be_one() -> None:
@@ -206,13 +200,10 @@ def test_a_file_of_an_optimiser_or_of_a_diffusion_model_is_said_to_be_one() -> N
     optimiser = torch.optim.Adam(network.parameters())
     network(torch.ones(1, 3)).sum().backward()
     optimiser.step()
-    torch.save(optimiser.state_dict(), "w.pt")
-    with pytest.raises(RbError, match=r"holds the state of an optimiser and no network.*--checkpoint FILE"):
-        checkpoint.load("w.pt")
+    refused(optimiser.state_dict(), "holds the state of an optimiser and no network.*--checkpoint FILE")
     for name in ("model.diffusion_model.input_blocks.0.weight", "time_embedding.linear_1.weight"):
-        torch.save({"state_dict": {name: torch.ones(2, 2), "conv_in.weight": torch.ones(2, 3, 3, 3)}}, "w.pt")
-        with pytest.raises(RbError, match=r"is a diffusion model \(it has the tensor .*gives images"):
-            checkpoint.load("w.pt", classes=10)
+        state = {name: torch.ones(2, 2), "conv_in.weight": torch.ones(2, 3, 3, 3)}
+        refused({"state_dict": state}, r"is a diffusion model \(it has the tensor .*gives images", classes=10)
 
 
 def test_many_tensors_of_the_same_few_bytes_are_refused() -> None:

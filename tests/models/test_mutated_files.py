@@ -158,7 +158,6 @@ def state_of(name: str) -> State:
 
 @torch.no_grad()
 def logits_of(name: str, state: State, images: Tensor) -> Tensor:
-    """The logits of the network with other weights."""
     network = copy.deepcopy(network_of(name))
     if name.startswith(HUB):
         load_into(network, Checkpoint(Path("m.pt"), renamed(state)))

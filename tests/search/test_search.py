@@ -1,17 +1,26 @@
-"""rb-search: what it reports of runs over a table, and what it says of tables that are not whole."""
+"""rb-search: reports of runs over a table, and values found out by a pipe or a measure."""
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 
+from rbtools.execution.run import Run
+from rbtools.search.live import LivePipe, request_of
 from rbtools.search.run_draws import RunDraws
 from rbtools.spaces import nasbench201
+from rbtools.store import Store
 from tests import runner
-from tests.search.landscapes import record, slope
+from tests.search.landscapes import record, slope, table_file
 
 Record = dict[str, Any]
 
@@ -86,9 +95,7 @@ def test_results_of_several_kinds_are_not_mixed_and_all_that_differs_is_named() 
     ]
     result = run("random --objective acc", some)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert (
-        "dataset is a (120 records), b (120 records); train.method is y (160 records), x (80" in result.stderr
-    )
+    assert "a (120 records), b (120 records); train.method is y (160 records), x (80" in result.stderr
     assert "--where \"dataset == 'a' and train.method == 'y'\"." in result.stderr
     where = "dataset == 'a' and train.method == 'y'"
     assert found(["random", "--objective", "acc", "--where", where], some)[0]["dataset"] == "a"
@@ -156,3 +163,135 @@ def test_a_table_has_mean_spread_and_the_best_there_is(form: str) -> None:
     best = max(entry["metrics"]["acc"] for entry in FEW)
     (line,) = (line for line in text.splitlines() if "best there is" in line)
     assert (f",best there is,{best}," if form == "csv" else f"{best:.4f} ") in line
+
+
+WORK = """
+import json, os, sys
+for line in sys.stdin:
+    one = json.loads(line)
+    index = one["arch"]["index"]
+    with open("calls.txt", "a") as calls:
+        calls.write(f"{index}\\n")
+    one["metrics"] = {"acc": index / 15625, "cells": one["arch"]["cells"]}
+    one["store"] = os.environ.get("RB_STORE")
+    print(json.dumps(one))
+"""
+
+
+def pipe(script: str = WORK) -> str:
+    """A command that gives each architecture a value, and writes a log of its calls."""
+    Path("work.py").write_text(script)
+    return f"{shlex.quote(sys.executable)} -S work.py"
+
+
+def search(words: str, pipe: str | None = None) -> Result:
+    return runner.run("search", words if pipe is None else f"{words} --live {shlex.quote(pipe)}")
+
+
+def calls() -> list[int]:
+    return [int(line) for line in Path("calls.txt").read_text().split()]
+
+
+def test_each_new_architecture_goes_through_the_pipe_once() -> None:
+    result = search("local --objective acc --budget 30 --runs 2 --cells 2", pipe())
+    one = runner.one(result)
+    assert len(calls()) == len(set(calls())) and set(calls()) <= set(nasbench201.unique())
+    assert f"{len(calls())} of 6466 architectures were evaluated for acc" in result.stderr
+    assert one["search"]["queries"]["charged"]["mean"] == 30
+    assert one["metrics"] == {"acc": max(calls()) / 15625, "cells": 2}
+    assert one["search"]["values"]["acc"] == one["metrics"]["acc"] and "gap" not in one["search"]
+
+
+def test_what_the_pipe_cannot_do_is_charged_named_and_left_out() -> None:
+    script = WORK.replace('    one["store"]', "    if index % 2: sys.exit('no odd ones')\n    one[\"store\"]")
+    result = search("random --objective acc --budget 6 --jobs 6", pipe(script))
+    assert result.exit_code == 1
+    one = json.loads(result.stdout)
+    odd = [index for index in calls() if index % 2]
+    assert odd and one["arch"]["index"] % 2 == 0 and one["search"]["queries"]["failed"] == len(odd)
+    said = f"nb201-{odd[0]}: The command ended with status 1, without this record. It said: no odd ones"
+    assert said in result.stderr
+
+
+def test_an_objective_that_the_pipe_does_not_give_ends_the_search() -> None:
+    result = search("random --objective pgd20.8 --budget 500", pipe())
+    assert result.exit_code == 2 and "There is no metric or field 'pgd20.8'" in result.stderr
+    assert len(calls()) <= 32  # the first proposal
+
+
+def work(command: str, count: int = 3, seconds: float | None = None, jobs: int = 1) -> list[dict[str, Any]]:
+    records = [{"schema": 1, "arch": {"space": "zoo", "name": f"n{place}"}} for place in range(count)]
+    return LivePipe(command, Run.of(tool="rb-search", store=Store(None), jobs=jobs), seconds)(records)
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("false", "ended with status 1, without this record"),
+        ("cat >/dev/null; echo hello", "wrote a line that is not JSON"),
+        ("awk '{print; print}'", "gives several records for one"),
+        ("sed 's/\"n/\"m/'", "a record that does not belong to an input"),
+        ("echo oh dear >&2; exit 3", "ended with status 3, without this record. It said: oh dear"),
+    ],
+)
+def test_a_pipe_that_does_not_do_its_work_makes_error_records(command: str, reason: str) -> None:
+    found = work(command)
+    assert [one["arch"]["name"] for one in found] == ["n0", "n1", "n2"]
+    assert all(reason in one["error"]["message"] for one in found)
+
+
+def test_a_pipe_that_takes_too_long_is_ended_with_all_that_it_started() -> None:
+    start = time.monotonic()
+    found = work("sleep 613.75 | cat", count=2, seconds=0.2, jobs=2)
+    assert time.monotonic() - start < 300  # a busy machine takes its time
+    assert all("It took longer than 0.2 seconds" in one["error"]["message"] for one in found)
+    while os.system("ps -e -o args | grep -q '^sleep 613.75$'") == 0 and sys.platform == "linux":
+        assert time.monotonic() - start < 300, "what the pipe started runs on"
+        time.sleep(0.1)
+
+
+def test_runs_spread_over_processes_find_the_same() -> None:
+    table = table_file("table.jsonl", nasbench201.unique()[::9])
+    words = f"local --objective acc --runs 23 --budget 20 {table} --each --jobs"
+    one, two = search(f"{words} 1"), search(f"{words} 2")
+    assert one.stdout == two.stdout and len(one.stdout.splitlines()) == 23
+
+
+def measured(words: str) -> Result:
+    return runner.run("search", f"random {words} --channels 2 --cells 1 --device cpu")
+
+
+@pytest.mark.parametrize(
+    ("metric", "attack", "eps", "params"),
+    [
+        ("ntk.robust.fro.pgd.8", "pgd", 8 / 255, {"kernel": "robust"}),
+        ("ntk.twice.trace.fgsm.3", "fgsm", 3 / 255, {"kernel": "twice"}),
+        ("ntk.clean.lmin", "pgd", 8 / 255, {"kernel": "clean"}),
+        ("naswot", "pgd", 8 / 255, {}),
+        ("ntk.robust.fro.pgd.0.5", "pgd", 0.5 / 255, {"kernel": "robust"}),
+    ],
+)
+def test_a_metric_says_what_to_measure(metric: str, attack: str, eps: float, params: dict[str, Any]) -> None:
+    found = request_of(metric, lambda text: None)
+    assert found.measures[0].name == metric.split(".")[0]
+    assert all(getattr(found.measures[0], name) == value for name, value in params.items())
+    assert found.attacks[0].name == attack and found.attacks[0].eps == pytest.approx(eps)
+
+
+def test_what_is_searched_by_is_what_rb_measure_says() -> None:
+    result = measured(f"--measure naswot --budget 2 --table {table_file('table.jsonl')}")
+    one = runner.one(result)
+    section = one.pop("search")
+    index = one["arch"]["index"]
+    arch = {key: one["arch"][key] for key in ("space", "name", "index", "channels", "cells")}
+    again = runner.run("measure", "naswot --device cpu --store none", [{"schema": 1, "arch": arch}])
+    assert runner.one(again)["metrics"]["naswot"] == section["values"]["naswot"]
+    assert section["looked_up"]["table.jsonl"]["metrics"]["acc"]["mean"] == slope(index)
+    assert "2 of 6466 architectures were evaluated for naswot" in result.stderr
+
+
+def test_a_measure_that_needs_trained_weights_fails_record_by_record() -> None:
+    result = measured("--measure wci --budget 2")
+    assert result.exit_code == 1 and result.stdout == ""
+    assert result.stderr.count("needs trained weights") == 2
+    assert "nothing was found: every evaluation failed" in result.stderr

@@ -9,13 +9,12 @@ import torch
 from torch import nn
 
 from rbtools import models, spaces
-from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
-from rbtools.store import Store
 from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.step_networks import eval_copy
 from rbtools.trainer.train_model import train
 from rbtools.training import METHODS
+from tests.trainings import run_in
 
 SHAPE = (3, 16, 16)
 
@@ -75,7 +74,7 @@ def test_trainings_with_and_without_a_shadow_are_near_and_told_apart() -> None:
     how = Recipe(epochs=1, batch_size=256)
     found = []
     for prepare in (True, False):
-        run = Run.of(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1, prepare=prepare)
+        run = run_in(prepare=prepare)
         found.append(train({"arch": arch}, METHODS.build("pgd", attack_steps=2), how, run))
         assert run.store.computed == 1
     with_, without = (one["train"] for one in found)

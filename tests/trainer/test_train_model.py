@@ -6,9 +6,8 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 from rbtools import models
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
-from rbtools.execution.run import Run
 from rbtools.store import Store
 from rbtools.trainer import loop, validation
 from rbtools.trainer.recipe import Recipe
@@ -33,11 +31,6 @@ TRAIN_IMAGES = 1442
 TWICE = dataclasses.replace(FAST, epochs=2)
 
 
-@pytest.fixture
-def run() -> Run:
-    return run_in("rb-store")
-
-
 EVERYTHING: dict[str, Any] = {
     "regularize": ("cutout", "mixup", "awp", "l2"),
     "filter": "chen-lee",
@@ -50,16 +43,6 @@ EVERYTHING: dict[str, Any] = {
     "schedule": "piecewise",
     "milestones": (2,),
 }
-
-
-class Watched(ERM):
-    """ERM that calls a function of the test with every batch."""
-
-    look: ClassVar[Callable[[Tensor, Any], None]]
-
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Loss:
-        type(self).look(images, draws)
-        return super().__call__(model, images, labels, draws)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +71,10 @@ def test_a_training_interrupted_in_an_epoch_ends_with_the_same_weights(
             raise Pulled
 
     with pytest.raises(Pulled):
-        train(RECORD, method, how, run_in("rb-store", progress=pull))
+        train(RECORD, method, how, run_in(progress=pull))
     batches.clear()
     torch.manual_seed(7)  # what the process did before does not matter
-    again = train(RECORD, method, how, run_in("rb-store"))
+    again = train(RECORD, method, how, run_in())
     assert batches == undisturbed[4:]  # the stored state has two epochs of two batches
     assert again["checkpoint"] == whole["checkpoint"]
     assert again["train"].get("checkpoints") == whole["train"].get("checkpoints")
@@ -114,10 +97,8 @@ def test_seed_and_architecture_make_another_training_and_other_fields_none() -> 
     assert run.store.found == 1
 
 
-def test_every_epoch_meets_every_image_once_in_an_order_of_its_own(
-    run: Run, batches: list[list[int]]
-) -> None:
-    train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, epochs=2, batch_size=131), run)
+def test_every_epoch_meets_every_image_once_in_an_order_of_its_own(batches: list[list[int]]) -> None:
+    train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, epochs=2, batch_size=131), run_in())
     per_epoch = math.ceil(TRAIN_IMAGES / 131) - 1  # 1442 = 11 * 131 + 1: the last one joins the others
     assert [len(ids) for ids in batches[:per_epoch]] == [131] * 10 + [132]
     first, second = (
@@ -127,18 +108,21 @@ def test_every_epoch_meets_every_image_once_in_an_order_of_its_own(
     assert first != second
 
 
-def test_draws_belong_to_example_epoch_and_seed() -> None:
+def test_draws_belong_to_example_epoch_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = ERM.__call__
+
     def met(seed: int, size: int) -> dict[int, dict[int, float]]:
         """The draws of each example in each epoch."""
         found: dict[int, dict[int, float]] = {}
 
-        def look(images: Tensor, draws: Any) -> None:
+        def watched(self: ERM, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Loss:
             values = draws.uniform((1,))[:, 0].tolist()
             found.setdefault(draws.offset, {}).update(zip(draws.examples.tolist(), values, strict=True))
+            return call(self, model, images, labels, draws)
 
-        Watched.look = look
+        monkeypatch.setattr(ERM, "__call__", watched)
         how = dataclasses.replace(FAST, epochs=2, batch_size=size)
-        train(RECORD, Watched(), how, run_in(f"store {seed} {size}", seed=seed))
+        train(RECORD, METHODS.build("erm"), how, run_in(f"store {seed} {size}", seed=seed))
         return found
 
     first, other_batch, other_seed = met(0, 721), met(0, 1000), met(1, 721)
@@ -147,9 +131,9 @@ def test_draws_belong_to_example_epoch_and_seed() -> None:
 
 
 @pytest.mark.slow
-def test_schedules_follow_their_formulas(run: Run) -> None:
+def test_schedules_follow_their_formulas() -> None:
     def rates(how: Recipe) -> Any:
-        return train(RECORD, METHODS.build("erm"), how, run)["train"]["history"]["lr"]
+        return train(RECORD, METHODS.build("erm"), how, run_in())["train"]["history"]["lr"]
 
     how = Recipe(epochs=4, batch_size=TRAIN_IMAGES, lr=0.2)
     assert rates(dataclasses.replace(how, schedule="constant")) == [0.2] * 4
@@ -167,9 +151,9 @@ def test_schedules_follow_their_formulas(run: Run) -> None:
     assert rates(how) == pytest.approx([high / 25, *down], rel=1e-4)
 
 
-def test_the_record_says_how_the_training_went(run: Run) -> None:
+def test_the_record_says_how_the_training_went() -> None:
     method = METHODS.build("trades", attack_steps=1, lambda_=3.0)
-    record = train(RECORD, method, dataclasses.replace(FAST, epochs=3), run)
+    record = train(RECORD, method, dataclasses.replace(FAST, epochs=3), run_in())
     told, curves = record["train"], record["train"]["history"]
     assert told["config"]["normalize"] == [[0.3052], [0.376]] and told["config"]["augment"] == []
     assert (told["method"], told["seed"], told["epochs"], told["threads"]) == ("trades", 0, 3, 1)
@@ -180,10 +164,10 @@ def test_the_record_says_how_the_training_went(run: Run) -> None:
     assert record["mine"] == {"kept": True}
 
 
-def test_no_epochs_give_the_initial_network_of_the_seed(run: Run) -> None:
+def test_no_epochs_give_the_initial_network_of_the_seed() -> None:
     def initial(seed: int, method: str) -> Record:
         how = dataclasses.replace(FAST, epochs=0)
-        return train(RECORD, METHODS.build(method), how, run.changed(seed=seed))
+        return train(RECORD, METHODS.build(method), how, run_in(seed=seed))
 
     torch.manual_seed(1)
     first = initial(0, "erm")
@@ -196,7 +180,8 @@ def test_no_epochs_give_the_initial_network_of_the_seed(run: Run) -> None:
     assert "seconds_per_epoch" not in first["train"] and not first.get("metrics")
 
 
-def test_training_anew_drops_what_belongs_to_former_weights(run: Run) -> None:
+def test_training_anew_drops_what_belongs_to_former_weights() -> None:
+    run = run_in()
     first = train(RECORD, METHODS.build("erm"), FAST, run)
     known = run_task(first, accuracy.clean(), run.changed(n=20))
     known["metrics"] |= {"ntk": 3.0, "score": 0.5, "by.hand": 1.0}
@@ -213,23 +198,22 @@ def test_training_anew_drops_what_belongs_to_former_weights(run: Run) -> None:
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut off"])
-def test_a_lost_checkpoint_is_trained_again(harm: str, run: Run) -> None:
+def test_a_lost_checkpoint_is_trained_again(harm: str) -> None:
+    run = run_in()
     first = train(RECORD, METHODS.build("erm"), FAST, run)
     path = run.store.object(first["checkpoint"])
     if harm == "gone":
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:-100])
-    later = run_in("rb-store")
+    later = run_in()
     again = train(RECORD, METHODS.build("erm"), FAST, later)
     assert again["checkpoint"] == first["checkpoint"] and later.store.computed == 1
-    assert run_task(again, accuracy.clean(), run_in("rb-store"))["metrics"]["acc"] > 0
+    assert run_task(again, accuracy.clean(), run_in())["metrics"]["acc"] > 0
 
 
 @pytest.mark.parametrize("spoil", ["empty", "cut off", "places", "model", "all"])
-def test_a_state_that_is_damaged_or_does_not_fit_is_not_resumed_from(
-    spoil: str, batches: list[list[int]]
-) -> None:
+def test_a_state_that_is_damaged_or_does_not_fit_is_not_used(spoil: str, batches: list[list[int]]) -> None:
     pull_after_an_epoch(batches)
     store, said = Store("rb-store"), list[str]()
     (path,) = store.files("state")
@@ -245,7 +229,7 @@ def test_a_state_that_is_damaged_or_does_not_fit_is_not_resumed_from(
         buffer = io.BytesIO()
         torch.save(state, buffer)
         store.keep_state(path.name, buffer.getvalue())
-    run = run_in("rb-store", notify=said.append)
+    run = run_in(notify=said.append)
     again = train(RECORD, METHODS.build("erm"), TWICE, run)
     assert len(batches) == 4 and len(run.store.damaged) + sum("starts again" in line for line in said) == 1
     assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), TWICE, run_in("other"))["checkpoint"]
@@ -253,7 +237,7 @@ def test_a_state_that_is_damaged_or_does_not_fit_is_not_resumed_from(
 
 def test_a_training_that_went_on_elsewhere_says_where_it_was(batches: list[list[int]]) -> None:
     pull_after_an_epoch(batches)
-    two = run_in("rb-store").changed(threads=2)
+    two = run_in().changed(threads=2)
     found = train(RECORD, METHODS.build("erm"), TWICE, two)["train"]
     assert found["trained_on"] == ["cpu, 1 thread", "cpu, 2 threads"] and found["threads"] == 2
 
@@ -266,18 +250,16 @@ def pull_after_an_epoch(batches: list[list[int]]) -> None:
             raise Pulled
 
     with pytest.raises(Pulled):
-        train(RECORD, METHODS.build("erm"), TWICE, run_in("rb-store", progress=pull))
+        train(RECORD, METHODS.build("erm"), TWICE, run_in(progress=pull))
     batches.clear()
 
 
-def test_micro_batches_make_the_step_of_the_batch_without_batchnorm(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_micro_batches_make_the_step_of_the_batch_without_batchnorm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network without BatchNorm: pieces of 300, 300 and 121 images give the weights of 721 together."""
     monkeypatch.setattr(models, "build", lambda arch, **_: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     method = METHODS.build("pgd", attack_steps=2)
     said: list[str] = []
-    run = run.changed(notify=said.append)
+    run = run_in(notify=said.append)
     whole = weights(train(RECORD, method, TWICE, run))
     pieces = weights(train(RECORD, method, dataclasses.replace(TWICE, micro_batch=300), run))
     assert not said and whole.keys() == pieces.keys()
@@ -289,15 +271,13 @@ def test_micro_batches_make_the_step_of_the_batch_without_batchnorm(
     assert found["train"]["config"]["micro_batch"] == 300
 
 
-def test_memory_that_runs_out_fails_the_record_with_what_to_do(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_runs_out_fails_the_record_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(loop, "train_step", full)
     with pytest.raises(RbError, match=r"Memory ran out with 721 images at once\..* --micro-batch M"):
-        train(RECORD, METHODS.build("erm"), FAST, run)
+        train(RECORD, METHODS.build("erm"), FAST, run_in())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -319,12 +299,10 @@ class Added(ERM):
         (Added(cliff=True), {"batch_size": TRAIN_IMAGES}, r"weights are NaN or infinite in epoch 1\."),
     ],
 )
-def test_a_training_that_diverges_says_where(
-    method: Any, change: dict[str, Any], message: str, run: Run
-) -> None:
+def test_a_training_that_diverges_says_where(method: Any, change: dict[str, Any], message: str) -> None:
     how = dataclasses.replace(FAST, epochs=3, schedule="constant", **change)
     with pytest.raises(RbError, match=f"diverged: {message}"):
-        train(RECORD, method, how, run)
+        train(RECORD, method, how, run_in())
     assert not list(Path("rb-store").glob("results/*/*"))
 
 
@@ -339,9 +317,9 @@ def test_a_training_that_diverges_says_where(
         ({"schedule": "steps"}, r"schedule is 'steps'\. Choose from: onecycle"),
     ],
 )
-def test_a_recipe_that_cannot_work_is_refused(change: dict[str, Any], message: str, run: Run) -> None:
+def test_a_recipe_that_cannot_work_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(RbError, match=message):
-        train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, **change), run)
+        train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, **change), run_in())
 
 
 @pytest.mark.parametrize(
@@ -368,7 +346,7 @@ def test_catastrophic_overfitting_is_noticed_and_recorded(name: str, monkeypatch
     monkeypatch.setattr(loop.Totals, "means", lambda self: {"loss": 1.0, "robust_acc": 0.7})
     lines: list[str] = []
     method = METHODS.build(name, **({"attack_steps": 1} if name == "pgd" else {}))
-    run = run_in("rb-store", notify=lines.append)
+    run = run_in(notify=lines.append)
     record = train(RECORD, method, dataclasses.replace(FAST, epochs=3), run)
     assert record["train"]["history"]["pgd_acc"] == [0.6, 0.1, 0.05]
     assert record["train"]["catastrophic_overfitting"] == 2

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import pytest
 import torch
 from click.testing import Result
@@ -22,29 +21,25 @@ from rbtools.models.torchvision_import import torchvision
 from rbtools.zoo import transformers_config
 from rbtools.zoo.libraries import import_timm
 from tests.runner import one, run
+from tests.zoo.conftest import COMMIT, snapshot_in
 from tests.zoo.test_transformers_names import filled, resnet
 
 timm = import_timm()
 
-NAME, COMMIT = "mobilenetv3_small_050", "0123456789abcdef0123456789abcdef01234567"
+NAME = "mobilenetv3_small_050"
 MEAN, STD = [0.3], [0.7]
 IMAGES = {"mean": MEAN, "std": STD, "input_size": [1, 64, 64], "crop_pct": 0.875, "interpolation": "bicubic"}
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hub(hub_cache: Path) -> Path:
     """A cache of the Hub with the repository me/small, whose network timm made at random."""
-    folder = tmp_path / "hub" / "models--me--small"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs" / "main").write_text(COMMIT)
-    snapshot = folder / "snapshots" / COMMIT
-    snapshot.mkdir(parents=True)
+    snapshot = snapshot_in(hub_cache, "me/small")
     config = {"architecture": NAME, "num_classes": 10, "pretrained_cfg": IMAGES}
     (snapshot / "config.json").write_text(json.dumps(config))
     torch.manual_seed(0)
     network = timm.create_model(NAME, num_classes=10, in_chans=1)
     save_file(network.state_dict(), snapshot / "model.safetensors")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     return snapshot
 
 
@@ -136,9 +131,7 @@ def test_a_repository_of_the_hub_is_its_network_normalisation_and_preprocessing(
 
 
 @pytest.mark.slow
-def test_timm_s_own_weights_are_found_by_the_name_of_the_network(
-    hub: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timm_s_own_weights_are_found_by_name(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = timm.models.PretrainedCfg(hf_hub_id="me/small", tag="", **{**IMAGES, "input_size": (1, 64, 64)})
     monkeypatch.setattr(timm, "get_pretrained_cfg", lambda name: cfg)
     made = one(fgsm(f"timm:{NAME}"))
@@ -183,9 +176,7 @@ def test_a_name_that_is_nowhere_is_an_error_with_the_next_step(
     assert words in refusal(name)
 
 
-def test_weights_of_torchvision_bring_their_transforms_and_are_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchvisions_weights_bring_their_transforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     torch.manual_seed(0)
     network = torchvision.models.get_model("mobilenet_v3_small", num_classes=1000)

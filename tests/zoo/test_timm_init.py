@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rbtools.errors import RbError
-from rbtools.execution.run import Run
 from rbtools.models import checkpoint
 from rbtools.models.meta import meta_init
 from rbtools.store import Store
@@ -24,6 +23,8 @@ from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS
 from rbtools.zoo import libraries, timm_2020, timm_init
 from rbtools.zoo.libraries import import_timm
+from tests.trainings import run_in, weights
+from tests.zoo.conftest import snapshot_in
 
 timm = import_timm()
 NAME = "test_vit"  # width 64, depth 6; patches of 16 pixels in images of 160
@@ -35,10 +36,7 @@ RECIPE = Recipe(epochs=0, batch_size=721, init="timm")
 def state() -> dict[str, Tensor]:
     torch.manual_seed(1)
     network = timm.create_model(NAME)
-    values: dict[str, Tensor] = {
-        key: value + 0.02 * torch.randn_like(value) for key, value in network.state_dict().items()
-    }
-    return values
+    return {key: value + 0.02 * torch.randn_like(value) for key, value in network.state_dict().items()}
 
 
 @pytest.fixture
@@ -49,14 +47,8 @@ def file(state: dict[str, Tensor], tmp_path: Path) -> Path:
 
 
 def trained(recipe: Recipe, arch: dict[str, Any] = ARCH, **options: Any) -> dict[str, Any]:
-    run = Run.of(
-        tool="rb-train", store=Store("rb-store"), device="cpu", threads=1, dataset="digits", **options
-    )
-    return train_model.train({"schema": 1, "arch": arch}, METHODS.build("erm"), recipe, run)
-
-
-def weights(record: dict[str, Any]) -> dict[str, Tensor]:
-    return checkpoint.read(Store("rb-store").object(record["checkpoint"])).state
+    record, run = {"schema": 1, "arch": arch}, run_in(dataset="digits", **options)
+    return train_model.train(record, METHODS.build("erm"), recipe, run)
 
 
 def of_file(file: Path, **changes: Any) -> Recipe:
@@ -90,9 +82,7 @@ def test_weights_of_a_file_are_fitted_as_timm_fits_them(file: Path, state: dict[
     torch.testing.assert_close(model(images), own((images - mean[0]) / std[0]), rtol=1e-4, atol=1e-5)
 
 
-def test_prbench_sums_blocks_of_kernels_and_interpolates_positions_bilinearly(
-    file: Path, state: dict[str, Tensor]
-) -> None:
+def test_prbench_sums_kernels_and_interpolates_positions(file: Path, state: dict[str, Tensor]) -> None:
     found = weights(trained(of_file(file, resample="prbench")))
     positions = timm.layers.resample_abs_pos_embed(
         state["pos_embed"], [4, 4], interpolation="bilinear", antialias=False
@@ -131,23 +121,13 @@ def test_a_training_is_found_by_the_content_of_its_file_and_the_way_of_fitting(
 
 
 def test_timms_own_weights_come_from_the_cache_of_the_hub_and_never_without_asking(
-    state: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state: dict[str, Tensor], hub_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("the network was used")
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("it downloads"))
     with pytest.raises(RbError, match=r"not in the cache of the Hub.*--download.*--init-file FILE"):
         trained(RECIPE)
     repository = f"timm/{NAME}.{timm.get_pretrained_cfg(NAME).tag}"
-    folder = tmp_path / "hub" / f"models--{repository.replace('/', '--')}"
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    (folder / "snapshots" / commit).mkdir(parents=True)
-    (folder / "refs").mkdir()
-    (folder / "refs" / "main").write_text(commit)
-    save_file(state, folder / "snapshots" / commit / "model.safetensors")
+    save_file(state, snapshot_in(hub_cache, repository) / "model.safetensors")
     record = trained(RECIPE)
     assert record["train"]["init"] == {"timm": NAME}
     torch.testing.assert_close(weights(record)["norm.weight"], state["norm.weight"])
