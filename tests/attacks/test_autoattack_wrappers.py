@@ -62,25 +62,22 @@ def build(name, eps=0.05, **params):
     return ATTACKS.build(name, eps=eps, backend="pyautoattack", **{**SMALL.get(name, {}), **params})
 
 
-VARIANTS = [
-    ("apgd-ce", {}),
-    ("apgd-ce", {"norm": "l2"}),
-    ("apgd-ce", {"norm": "l1"}),
-    ("apgd-dlr", {}),
-    ("apgd-t", {}),
-    ("apgd-t", {"norm": "l1"}),
-    ("fab-t", {}),
-    ("fab-t", {"norm": "l1"}),
-    ("square", {}),
-    ("square", {"norm": "l2"}),
-    ("square", {"norm": "l1"}),
-    ("aa", {}),
-    ("aa", {"norm": "l2"}),
-    ("aa", {"norm": "l1"}),
-    ("aa", {"variant": "plus"}),
-    ("aa", {"variant": "rand"}),
-    ("aa", {"attacks": "apgd-dlr,square"}),
-]
+OPTIONS = {
+    "apgd-ce": [{}, {"norm": "l2"}, {"norm": "l1"}],
+    "apgd-dlr": [{}],
+    "apgd-t": [{}, {"norm": "l1"}],
+    "fab-t": [{}, {"norm": "l1"}],
+    "square": [{}, {"norm": "l2"}, {"norm": "l1"}],
+    "aa": [
+        {},
+        {"norm": "l2"},
+        {"norm": "l1"},
+        {"variant": "plus"},
+        {"variant": "rand"},
+        {"attacks": "apgd-dlr,square"},
+    ],
+}
+VARIANTS = [(name, params) for name, options in OPTIONS.items() for params in options]
 
 
 @pytest.mark.parametrize(("name", "params"), VARIANTS)

@@ -8,16 +8,20 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor, nn
 
+import rbtools
 from rbtools import datasets
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.base import Attack
+from rbtools.cli.image_answers import ImageAnswers
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
@@ -39,7 +43,7 @@ from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
-from tests.runner import Record, run_in, run_task
+from tests.runner import Record, entry, run_in, run_task
 
 TEST_IMAGES = 355
 
@@ -446,3 +450,22 @@ def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(
     unit = stored_results._Unit(resolve_inputs(record, run), (Clean(),))
     run.store.keep_result(unit.entries_key, unit.entries_fields, kept)
     assert unit.stored() is None
+
+
+@pytest.mark.parametrize("detail", [False, True])
+def test_bits_give_the_value_of_the_entry(known: dict[str, Record], detail: bool) -> None:
+    record = rbtools.attack(known["erm"], "fgsm", eps=[4], n=60, detail=detail, store="rb-store")
+    record = rbtools.pr(record, gamma=0.1, rho=[0.1], samples=3, n=60, store="rb-store")
+    screen: Any = SimpleNamespace(once=pytest.fail)  # nothing is damaged
+    for one in record["evals"]:
+        found = ImageAnswers(screen).shares(record, one)
+        if one["metric"] in ("seconds_per_epoch", "pr.uniform.0.1"):
+            assert found is None
+            continue
+        assert found is not None
+        gives, counts = found
+        assert gives.dtype == counts.dtype == np.float32 and gives.shape == counts.shape == (60,)
+        assert gives.sum() / counts.sum() == pytest.approx(one["value"])
+    # Which images count is known only by the clean accuracy.
+    uneven = entry(record, "probacc.uniform.0.1.0.1")
+    assert uneven["n"] < 60 and ImageAnswers(screen).shares({**record, "evals": [uneven]}, uneven) is None

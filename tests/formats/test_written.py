@@ -16,8 +16,8 @@ from rbtools.formats import FORMATS, Published
 from rbtools.formats.conversion_report import ConversionReport
 from tests import runner
 from tests.formats import reading
+from tests.runner import Record
 
-Record = dict[str, Any]
 ACC = {"metric": "acc", "value": 0.85, "n": 100, "ci95": [0.77, 0.91], "split": "test"}
 AA = {"metric": "aa.8", "value": 0.5, "n": 100, "ci95": [0.4, 0.6], "attack": "aa", "norm": "linf"}
 AA |= {"eps": 8 / 255, "version": "standard", "answers": {"right": "AA=="}}

@@ -10,8 +10,7 @@ import pytest
 
 from rbtools.probabilistic import intervals
 from rbtools.records import checksums, consistency, results
-
-Record = dict[str, Any]
+from tests.runner import Record
 
 
 def entry(metric: str, right: int, n: int = 1000, **more: Any) -> Record:
