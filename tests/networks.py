@@ -33,6 +33,18 @@ def convolutional(
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)).eval()
 
 
+class InFloat64(nn.Module):
+    """A network computed in float64, in which neither rounding nor the order of operations shows."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network.double().eval().requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.network(images.double())
+        return logits
+
+
 def class_means(every: int = 1, first: int = 0) -> Tensor:
     """The mean image (10, 64) of each class of digits, of every so many training images, in float64."""
     data = datasets.load("digits", "train")

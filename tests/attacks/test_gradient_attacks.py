@@ -8,14 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from rbtools.attacks import ATTACKS, steps
 from rbtools.attacks.mi_fgsm import MIFGSM, copies
 from rbtools.errors import RbError
 from rbtools.rng.draws import Draws
-from tests.networks import draws_for, images_for, linear
+from tests.networks import InFloat64, draws_for, images_for, linear
 
 SHAPE = (1, 4, 4)
 
@@ -168,10 +168,6 @@ def kolmogorov(sample):
     return max(above.max().item(), (1 / count - above).max().item())
 
 
-def labels_of(model: Any, images: Tensor) -> Tensor:
-    return model(images).argmax(1)
-
-
 @pytest.mark.parametrize(("side", "sizes"), [(8, {7}), (32, {28, 29, 30, 31}), (1, {1})])
 def test_copies_have_every_size_and_place_and_their_share(side: int, sizes: set[int]) -> None:
     count = 4000
@@ -195,7 +191,7 @@ def test_the_gradient_is_that_of_the_logits_of_the_copy() -> None:
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)).eval()
     images = images_for(6, (3, 8, 8))
-    labels = labels_of(layers, images)
+    labels = layers(images).argmax(1)
     attack = MIFGSM(eps=0.1, steps=1, diversity=1.0, norm="l2")
     rows, columns = copies(images, draws_for(6), 0, 1.0)
     inputs = images.clone().requires_grad_(True)
@@ -216,15 +212,8 @@ def test_it_takes_the_steps_of_torchattacks(kernel: int) -> None:
     torchattacks = pytest.importorskip("torchattacks")
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 5))
-    model = layers.double().eval()
-
-    class InFloat64(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            logits: Tensor = model(images.double())
-            return logits
-
-    network, images = InFloat64().eval(), images_for(12, (3, 8, 8), seed=1)
-    labels = labels_of(network, images)
+    network, images = InFloat64(layers).eval(), images_for(12, (3, 8, 8), seed=1)
+    labels = network(images).argmax(1)
     how: dict[str, Any] = {"eps": 0.05, "alpha": 0.02, "steps": 7, "decay": 1.0}
     if kernel:
         reference = torchattacks.TIFGSM(network, len_kernel=kernel, diversity_prob=0.0, **how)
@@ -233,7 +222,7 @@ def test_it_takes_the_steps_of_torchattacks(kernel: int) -> None:
     attack = MIFGSM(eps=0.05, step_size=0.02, steps=7, kernel=kernel)
     found = attack(network, images, labels, draws_for(12))
     assert torch.allclose(found, reference(images, labels), atol=2e-6)
-    assert (labels_of(network, found) != labels).sum() > 2
+    assert (network(found).argmax(1) != labels).sum() > 2
 
 
 def test_steps_and_names() -> None:

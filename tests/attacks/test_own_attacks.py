@@ -14,7 +14,7 @@ from rbtools.attacks.curve import CurveAttack
 from rbtools.errors import RbError
 from rbtools.evaluation import diagnostics
 from rbtools.evaluation.fast_model import CountingModel
-from tests.networks import draws_for, images_for
+from tests.networks import InFloat64, draws_for, images_for
 
 ORDER = {"linf": torch.inf, "l2": 2, "l1": 1}
 SHORT = {
@@ -91,8 +91,7 @@ def curved(seed=0, classes=4):
     net = nn.Sequential(
         nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, classes)
     )
-    net = net.double().eval().requires_grad_(False)
-    return lambda images: net(images.double())
+    return InFloat64(net).eval()
 
 
 def test_every_attack_is_among_them():

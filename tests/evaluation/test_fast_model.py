@@ -18,7 +18,7 @@ from rbtools.execution import precision
 from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import sized
-from tests.runner import entry, one, run
+from tests.runner import Record, entry, one, run
 
 SHAPE = (3, 32, 32)
 
@@ -123,7 +123,7 @@ class Uncopied(nn.Module):
 
 
 def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
-    trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("copy.deepcopy", Uncopied().__deepcopy__)
     monkeypatch.setattr("rbtools.evaluation.fast_model._folded", lambda network, shape: None)

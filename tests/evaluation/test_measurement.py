@@ -23,7 +23,7 @@ from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.train_model import TrainingTask
 from rbtools.training import METHODS
 from tests.conftest import SMALL_ARCH
-from tests.runner import in_a_process, measure, run_in, timeless
+from tests.runner import Record, in_a_process, measure, run_in, timeless
 
 FRESH = {"schema": 1, "arch": SMALL_ARCH, "dataset": "digits"}
 SMALL: dict[str, Any] = {"hessian": {"probes": 2, "iterations": 5}, "wci": {"probes": 2}, "nu": {"steps": 2}}
@@ -85,7 +85,7 @@ def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_t
 
 
 @pytest.mark.parametrize("name", [name for name in MEASURES if name not in ("params", "macs", "synflow")])
-def test_memory_decides_no_number(name: str, trained: dict[str, dict[str, Any]]) -> None:
+def test_memory_decides_no_number(name: str, trained: dict[str, Record]) -> None:
     """Images at a time (`--batch`) change rounding only."""
     what = asked(name, batches=1)
     one, other = (
@@ -125,7 +125,7 @@ def test_what_needs_a_checkpoint_says_so_where_there_is_none() -> None:
 
 
 def test_values_that_overflow_are_null_with_a_reason(
-    trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = resolve.load_model
 
@@ -158,7 +158,7 @@ def test_a_network_that_has_no_live_path_is_measured_like_any_other() -> None:
 
 @pytest.mark.parametrize("name", MEASURES)
 def test_what_is_measured_in_another_way_is_refused_before_the_work(
-    name: str, trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    name: str, trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = asked(name)
     (one,) = whole.measures
@@ -178,7 +178,7 @@ def test_what_is_measured_in_another_way_is_refused_before_the_work(
 @pytest.mark.parametrize("name", MEASURES)
 @pytest.mark.slow
 def test_a_divided_measure_is_as_of_one_process(
-    name: str, trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    name: str, trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two batches of six images; sums over images are cut after four, the `--batch`."""
     tiles: list[range] = []
@@ -208,7 +208,7 @@ def test_a_divided_measure_is_as_of_one_process(
     assert [*found[0]] == [*found[1]]
 
 
-def test_two_workers_share_the_measures_of_one_record(trained: dict[str, dict[str, Any]]) -> None:
+def test_two_workers_share_the_measures_of_one_record(trained: dict[str, Record]) -> None:
     words = "margin,ntk,wci --batches 2 --batch-size 8 --probes 2 --attack-steps 1 --device cpu --threads 1"
     records = []
     for jobs in ("1", "2"):

@@ -145,16 +145,17 @@ class Measured:
         assert not [*Store("rb-store").files("state"), *Store("rb-store").files("leases")]
 
 
+Make = Callable[..., Measured]
+
+
 @pytest.fixture
-def measured(trained: dict[str, Record], computed: list[int]) -> Callable[..., Measured]:
+def measured(trained: dict[str, Record], computed: list[int]) -> Make:
     return partial(Measured, trained, computed)
 
 
 @pytest.mark.parametrize("task", [*TASKS, "transfer"])
 @pytest.mark.slow
-def test_by_workers_it_is_as_of_one_process(
-    task: str, measured: Callable[..., Measured], computed: list[int]
-) -> None:
+def test_by_workers_it_is_as_of_one_process(task: str, measured: Make, computed: list[int]) -> None:
     one, run = measured(task), run_in()
     with Backwards(run) as engine:
         one.check(one.by(run.changed(pool=engine)))
@@ -164,7 +165,7 @@ def test_by_workers_it_is_as_of_one_process(
 @pytest.mark.parametrize(("task", "after"), [("pgd", 1), ("pgd", 5), ("transfer", 2)])
 @pytest.mark.slow
 def test_a_killed_run_loses_what_was_under_way(
-    task: str, after: int, measured: Callable[..., Measured], computed: list[int]
+    task: str, after: int, measured: Make, computed: list[int]
 ) -> None:
     """Its tiles came in the order 6, 5, 4, 3, 2, 1, and none could be appended to the outcomes."""
     one = measured(task)
@@ -173,9 +174,7 @@ def test_a_killed_run_loses_what_was_under_way(
     assert len(computed) == 6
 
 
-def test_saved_images_are_of_all_tiles_beside_parts_of_a_killed_run(
-    measured: Callable[..., Measured],
-) -> None:
+def test_saved_images_are_of_all_tiles_beside_parts_of_a_killed_run(measured: Make) -> None:
     one = measured()
     one.killed(3)
     assert list(Store("rb-store").files("state"))
@@ -188,7 +187,7 @@ def test_saved_images_are_of_all_tiles_beside_parts_of_a_killed_run(
 
 @pytest.mark.slow
 def test_a_worker_takes_the_parts_that_another_shard_has_stored_since(
-    measured: Callable[..., Measured], computed: list[int]
+    measured: Make, computed: list[int]
 ) -> None:
     """All tiles are handed to the workers at once; before they begin, the other shard stores its own."""
     one = measured()
@@ -206,9 +205,7 @@ def test_a_worker_takes_the_parts_that_another_shard_has_stored_since(
 
 
 @pytest.mark.slow
-def test_shards_share_the_tiles(
-    measured: Callable[..., Measured], computed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_share_the_tiles(measured: Make, computed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of two shards comes when the first has computed a tile, and ends before it."""
     one, measure, results = measured(), Evaluator.measure, []
 
@@ -226,7 +223,7 @@ def test_shards_share_the_tiles(
 
 
 @pytest.mark.slow
-def test_a_damaged_part_is_computed_again(measured: Callable[..., Measured], computed: list[int]) -> None:
+def test_a_damaged_part_is_computed_again(measured: Make, computed: list[int]) -> None:
     one = measured()
     one.killed(3)
     next(iter(Store("rb-store").files("state"))).write_bytes(b"cut off")

@@ -1,4 +1,4 @@
-"""Tables: which columns and numbers, and text that other programs read back unchanged."""
+"""Tables: which columns and numbers; text that other programs read back unchanged, and no formulas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 
 from rbtools.errors import UsageError
 from rbtools.probabilistic.intervals import mean_interval
-from rbtools.records import answers, expr
+from rbtools.records import answers, expr, sheet_cells
 from rbtools.records.sheet_cells import of_cell
 from rbtools.scoring import means, metric_words, render
 from rbtools.scoring.derived import derived
@@ -32,6 +32,7 @@ from rbtools.scoring.table import (
     styled,
     text,
 )
+from tests.runner import model, run
 
 
 def record(name: str, method: str | None = None, seed: int = 0, **metrics: float) -> dict[str, Any]:
@@ -211,3 +212,38 @@ def test_latex_reads_back(found: str) -> None:
     lines = render.to_latex(one_cell(found)).splitlines()[1:]
     assert len(lines) == 8  # a name cannot add a line
     assert all(line.endswith(r" & 0.5000 \\") for line in lines[4:6])
+
+
+LETTERS = "=+-@\t\r\n '\\u001b\x1b\x9b\u202e\u2066aF0.5\uff1d"
+
+
+def test_what_begins_a_formula_is_quoted_and_what_is_not_seen_is_spelled() -> None:
+    for found in ["=1+1", "+x", "-x", "@SUM(A1)", "\t=1", "\r", " =1", "-", "--5", "'=1", "\uff1d1", "'\t"]:
+        assert sheet_cells.cell(found) == f"'{found}"
+    for found in ["-0.5", "+1e-3", "0.5", "-inf", "x=1", "a-b", "", "'x'", "wrn-28-10", "\\x", "C:\\users"]:
+        assert sheet_cells.cell(found) == found
+    for found in ["\x1b[2J", "a\x9bb", "\u202eabc", "\u2066x", "\x00", "\x7f"]:
+        assert sheet_cells.cell(found).isprintable()
+
+
+@given(st.text(st.sampled_from(LETTERS), max_size=12) | st.text(max_size=12))
+def test_every_text_comes_back(found: str) -> None:
+    assert of_cell(sheet_cells.cell(found)) == found
+    assert not sheet_cells.cell(found).startswith(("=", "@", "\t", "\r"))
+    assert "\x1b" not in sheet_cells.cell(found)
+
+
+NAMES = ["=cmd|' /C calc'!A0", "-2+3", "\x1b[31mred", "\u202egnp", "'=x", "tab\there", "-0.5", "@x"]
+METRICS = {"acc": 0.5, "loss": -0.5, "=1+1": 0.25, "[click](http://x.example)": 0.75, "www.x.example": 0.5}
+MANY = [model(name, metrics=METRICS) for name in NAMES]
+
+
+def test_tables_in_csv_hold_no_formula() -> None:
+    result = run("rank", "--by acc --format csv", MANY)
+    cells = [one for row in csv.reader(io.StringIO(result.stdout)) for one in row]
+    assert len(cells) > 10 and "\x1b" not in result.stdout and "\u202e" not in result.stdout
+    for one in cells:
+        assert not one.startswith(("=", "+", "@")) and (not one.startswith("-") or float(one) < 0)
+    assert set(NAMES) <= {of_cell(one) for one in cells} and "-0.5" in cells
+    raw = io.StringIO(run("rank", "--by acc --format csv-raw", MANY).stdout, newline="")  # for programs
+    assert set(NAMES) <= {one for row in csv.reader(raw) for one in row}
