@@ -447,24 +447,16 @@ def test_standard_is_the_standard():
     assert len(ATTACKS.build("aa").stages(10)) == 1 + 9 + 9 + 1
     assert len(ATTACKS.build("aa").stages(4)) == 1 + 3 + 3 + 1
     plus = ATTACKS.build("aa", variant="plus").parts
-    assert [(part.name, part.restarts) for part in plus] == [
-        ("apgd-ce", 5),
-        ("apgd-dlr", 5),
-        ("fab", 5),
-        ("square", 1),
-        ("apgd-t", 1),
-        ("fab-t", 5),
-    ]
+    assert [part.name for part in plus] == ["apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"]
+    assert [part.restarts for part in plus] == [5, 5, 5, 1, 1, 5]
     in_l1 = ATTACKS.build("aa", norm="l1", eps=12.0).parts
     assert [(part.name, part.norm) for part in in_l1] == [(part.name, "l1") for part in parts]
     assert [part.restarts for part in in_l1] == [5, 1, 1, 1]
     assert [part.targets for part in in_l1[1:3]] == [5, 9]
     with pytest.raises(RbError, match="norm of attack 'pgd' is 'l1'"):
         ATTACKS.build("aa", norm="l1", attacks="apgd-ce,pgd")
-    assert [(part.name, part.eot) for part in ATTACKS.build("aa", variant="rand").parts] == [
-        ("apgd-ce", 20),
-        ("apgd-dlr", 20),
-    ]
+    rand = ATTACKS.build("aa", variant="rand").parts
+    assert [(part.name, part.eot) for part in rand] == [("apgd-ce", 20), ("apgd-dlr", 20)]
 
 
 @pytest.mark.parametrize(

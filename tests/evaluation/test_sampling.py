@@ -77,11 +77,7 @@ def test_pr_of_a_linear_model_in_the_l2_ball(noise: str) -> None:
         z = generator.normal(size=(100_000, d))
         z *= generator.random((len(z), 1)) ** (1 / d) / np.linalg.norm(z, axis=1, keepdims=True)
     else:
-        z = (
-            generator.normal(size=(100_000, d))
-            if noise == "gaussian"
-            else generator.laplace(size=(100_000, d))
-        )
+        z = {"gaussian": generator.normal, "laplace": generator.laplace}[noise](size=(100_000, d))
         z /= math.sqrt(d if noise == "gaussian" else 2 * d)
         z /= np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1)
     failing = float((z[:, 0] < -0.25).mean())

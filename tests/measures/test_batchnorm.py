@@ -45,17 +45,9 @@ def rows_of(model: nn.Module, images: Tensor, each: bool) -> Tensor:
     parameters = list(model.parameters())
     logits = model(images)
     outputs = logits if each else logits.sum(1, keepdim=True)
-    return torch.stack(
-        [
-            torch.stack(
-                [
-                    torch.cat([g.flatten() for g in torch.autograd.grad(one, parameters, retain_graph=True)])
-                    for one in row
-                ]
-            )
-            for row in outputs
-        ]
-    ).double()
+    found = [torch.autograd.grad(one, parameters, retain_graph=True) for one in outputs.flatten()]
+    rows = torch.stack([torch.cat([part.flatten() for part in one]) for one in found])
+    return rows.view(*outputs.shape, -1).double()
 
 
 def used(statistics: str) -> nn.Module:
