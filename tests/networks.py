@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -58,6 +60,18 @@ def nearest(means: Tensor, scale: float = 1.0) -> nn.Sequential:
     layer.weight.data = scale * 2 * means.float()
     layer.bias.data = -scale * means.square().sum(1).float()
     return nn.Sequential(nn.Flatten(), layer).eval().requires_grad_(False)
+
+
+def gradient_rows(model: nn.Module, images: Tensor, of: Callable[[Tensor], Tensor] = torch.sum) -> Tensor:
+    """The gradient of a number of each image's logits, by all weights in float64: (N, P)."""
+    parameters = [parameter.requires_grad_() for parameter in model.parameters()]
+    rows = []
+    for image in images:
+        number = of(model(image[None])[0])
+        found = torch.autograd.grad(number, parameters, materialize_grads=True, allow_unused=True)
+        rows.append(torch.cat([part.flatten() for part in found]).double())
+    model.requires_grad_(False)
+    return torch.stack(rows)
 
 
 def images_for(count: int, shape: tuple[int, ...] = (3, 6, 6), seed: int = 0) -> Tensor:

@@ -31,7 +31,6 @@ from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.rare_failures import rare_failures
 from rbtools.evaluation.robust_loss import robust_loss
 from rbtools.evaluation.spec import Evaluation
-from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import data_of
@@ -340,7 +339,8 @@ def test_another_protocol_is_refused_before_the_work(
 ) -> None:
     """The same protocol is accepted: all protocol fields of an entry are known before there is an outcome."""
     run = run_in(n=6)
-    first, second = (_from(question, record, run) for question in ASKED[name])
+    asked: Any = ASKED[name]  # a transfer is from the record's own model
+    first, second = (one(record, run) if callable(one) else one for one in asked)
 
     def work(record: Record, question: Evaluation, **own: Any) -> Record:
         if difference:
@@ -356,11 +356,6 @@ def test_another_protocol_is_refused_before_the_work(
     for question, own in others:
         with pytest.raises(RbError, match=r"measured differently|--as names one result"):
             work(done, question, **own)
-
-
-def _from(question: Any, record: Record, run: Run) -> Any:
-    """The evaluation; a transfer from the record's own model."""
-    return question(record, run) if callable(question) else question
 
 
 # --- what is wrong with a model ------------------------------------------------------------------

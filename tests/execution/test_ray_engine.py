@@ -155,8 +155,8 @@ def test_a_worker_that_ignores_ctrl_c_works_in_any_thread(ray: FakeRay) -> None:
     [
         (NodeDiedError("The node died.\nLong advice."), "NodeDiedError: The node died."),
         (
-            RayTaskError("Traceback:\n  lines\nModuleNotFoundError: No module"),
-            "RayTaskError: ModuleNotFoundError: No module.",
+            RayTaskError("Traceback:\n  lines\nImportError: No module"),
+            "RayTaskError: ImportError: No module.",
         ),
     ],
 )

@@ -17,6 +17,7 @@ from rbtools.measures.bound import BoundMeasure, estimates
 from rbtools.measures.bounds import Constants
 from rbtools.measures.wci import WCI
 from rbtools.rng.draws import Draws
+from tests.networks import gradient_rows
 
 
 @pytest.mark.parametrize(
@@ -224,6 +225,10 @@ def batch_of(n=4, classes=2, **images):
     return MeasureBatch(clean, ids % classes, draws, probes, **{"perturbed": moved, "twice": twice, **images})
 
 
+def named(bound, model, batch):
+    return {value.name: value for value in measured(bound, model, [batch])}
+
+
 @pytest.fixture
 def linear():
     torch.manual_seed(0)
@@ -328,19 +333,13 @@ def test_robbench_of_a_theorys_network():
     arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 8}
     torch.manual_seed(0)
     model, batch = models.build(arch, classes=2, shape=SHAPE).eval(), batch_of()
-    values = {
-        value.name: value for value in measured(BoundMeasure(beta=0.3, activation="tanh"), model, [batch])
-    }
+    values = named(BoundMeasure(beta=0.3, activation="tanh"), model, batch)
 
-    def gradients(images):
-        rows = []
-        for one in images:
-            logits = model(one[None])[0]
-            made = torch.autograd.grad(logits[1] - logits[0], list(model.parameters()))
-            rows.append(torch.cat([part.flatten() for part in made]).double())
-        return torch.stack(rows)
+    def difference(logits):
+        return logits[1] - logits[0]
 
-    clean, moved, twice = (gradients(one) for one in (batch.images, batch.attacked, batch.attacked_twice))
+    inputs = (batch.images, batch.attacked, batch.attacked_twice)
+    clean, moved, twice = (gradient_rows(model, one, difference) for one in inputs)
     y = 2.0 * batch.labels.double() - 1
     for name, a, b in (("clean", clean, moved), ("robust", moved, twice)):
         joint = 0.49 * a @ a.T + 0.21 * (a @ b.T + b @ a.T) + 0.09 * b @ b.T
@@ -362,10 +361,8 @@ def test_corollary_1_is_theorem_1_with_the_sizes_of_the_convolutions():
     arch = {"space": "rescnn", "str": "relu3/tanh5+skip", "width": 4, "inputs": "unit"}
     torch.manual_seed(0)
     model, batch = models.build(arch, classes=2, shape=SHAPE).eval(), batch_of()
-    found = {
-        value.name: value for value in measured(BoundMeasure().filled({"arch": arch}, 9), model, [batch])
-    }
-    plain = {value.name: value for value in measured(BoundMeasure(), model, [batch])}
+    found = named(BoundMeasure().filled({"arch": arch}, 9), model, batch)
+    plain = named(BoundMeasure(), model, batch)
     for name in ("robbench1.clean", "robbench1.robust"):
         assert found[name].value == plain[name].value
         assert (found[name].more["inputs"]["kappa"], found[name].more["inputs"]["p"]) == (5, 6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from typing import Any
 
 import pytest
@@ -18,19 +19,17 @@ from rbtools.measures import MEASURES, jacobian, kernel, naswot
 from rbtools.measures.base import MeasureBatch, Value, measured
 from rbtools.models.normalize import Normalized
 from rbtools.rng.draws import Draws
+from tests.networks import gradient_rows
 
 CELL = "|nor_conv_3x3~0|+|nor_conv_1x1~0|avg_pool_3x3~1|+|skip_connect~0|nor_conv_3x3~1|none~2|"
 DEAD = "|none~0|+|nor_conv_3x3~0|none~1|+|none~0|none~1|none~2|"
 
 
 def cells(string: str = CELL, seed: int = 0) -> nn.Module:
+    """A network of cells in eval mode, with running statistics as a training leaves them."""
     torch.manual_seed(seed)
     arch = {"space": "nasbench201", "str": string, "channels": 4, "cells": 1}
-    return with_statistics(models.build(arch, classes=5, shape=(3, 8, 8)))
-
-
-def with_statistics(model: nn.Module) -> nn.Module:
-    """In eval mode, with running statistics as a training leaves them."""
+    model = models.build(arch, classes=5, shape=(3, 8, 8))
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             assert module.running_mean is not None and module.running_var is not None
@@ -82,16 +81,6 @@ class Tokens(nn.Module):
         return logits
 
 
-def tokens() -> nn.Module:
-    torch.manual_seed(0)
-    return Tokens().eval().requires_grad_(False)
-
-
-def odd() -> nn.Module:
-    torch.manual_seed(0)
-    return Odd().eval().requires_grad_(False)
-
-
 def images_of(count: int = 6, size: int = 8) -> Tensor:
     return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(0))
 
@@ -117,29 +106,17 @@ def value(name: str, model: nn.Module, batch: MeasureBatch, which: str = "", **p
     return found
 
 
-def gradients(model: nn.Module, images: Tensor, each: bool = False) -> Tensor:
-    """One backward pass for each image and output: (N, outputs, P), float64."""
-    parameters = [p.requires_grad_() for p in model.parameters()]
-    rows = []
-    for image in images:
-        logits = model(image[None])[0]
-        for output in logits if each else [logits.sum()]:
-            found = torch.autograd.grad(
-                output, parameters, retain_graph=True, materialize_grads=True, allow_unused=True
-            )
-            rows.append(torch.cat([g.flatten() for g in found]).double())
-    model.requires_grad_(False)
-    return torch.stack(rows).view(len(images), -1, len(rows[0]))
-
-
 @pytest.mark.parametrize(
-    "make", [cells, odd, tokens, lambda: cells(DEAD)], ids=["cells", "odd", "tokens", "dead"]
+    "make", [cells, Odd, Tokens, lambda: cells(DEAD)], ids=["cells", "odd", "tokens", "dead"]
 )
 @pytest.mark.parametrize("each", [False, True])
 def test_the_kernel_is_that_of_one_backward_pass_per_image(make: Any, each: bool) -> None:
-    model, images = make(), images_of()
+    torch.manual_seed(0)
+    model, images = make().eval().requires_grad_(False), images_of()
     before = [p.requires_grad for p in model.parameters()]
-    exact = torch.einsum("iop,jop->ij", *[gradients(model, images, each)] * 2)
+    numbers: list[Any] = [operator.itemgetter(place) for place in range(5)] if each else [torch.sum]
+    rows = torch.stack([gradient_rows(model, images, number) for number in numbers])
+    exact = torch.einsum("oip,ojp->ij", rows, rows)
     found = kernel.gram(model, images, each_logit=each)
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-4 * float(exact.abs().max()))
     assert [p.requires_grad for p in model.parameters()] == before
@@ -149,7 +126,7 @@ def test_ntk_scores_are_those_of_the_blocks_of_one_kernel() -> None:
     model, batch = cells(), batch_of()
     perturbed, twice = (batch.images + 0.03).clamp(0, 1), (batch.images + 0.06).clamp(0, 1)
     batch = batch_of(perturbed=perturbed, twice=twice)
-    whole = gradients(model, torch.cat([batch.images, perturbed, twice]))[:, 0]
+    whole = gradient_rows(model, torch.cat([batch.images, perturbed, twice]))
     clean, robust, again = whole.split(6)
     found = {key: one.value for key, one in named("ntk", model, batch, kernel="joint", beta=0.25).items()}
     cross = clean @ robust.T
@@ -179,12 +156,8 @@ def test_the_kernel_of_two_classes_can_be_that_of_the_logits_difference() -> Non
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4), nn.Tanh(), nn.Linear(4, 2)).eval()
     batch = batch_of()
-    rows = []
-    for image in batch.images:
-        logits = model(image[None])[0]
-        made = torch.autograd.grad(logits[1] - logits[0], list(model.parameters()))
-        rows.append(torch.cat([part.flatten() for part in made]).double())
-    exact = torch.stack(rows) @ torch.stack(rows).T
+    rows = gradient_rows(model, batch.images, lambda logits: logits[1] - logits[0])
+    exact = rows @ rows.T
     found = value("ntk", model, batch, "clean.fro", kernel="clean", logits="difference")
     assert found == pytest.approx(float(exact.norm()), rel=1e-4)
     with pytest.raises(RbError, match="the network has 5"):

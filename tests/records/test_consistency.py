@@ -61,9 +61,8 @@ def rules(record: Record) -> set[tuple[str, str]]:
 
 
 def test_an_honest_record_has_no_finding() -> None:
-    assert (
-        rules(changed("pgd20.16", 700, grid="8bit")) == set()
-    )  # all images at 8 are more than the 8-bit ones
+    # All images at 8 are more than the 8-bit ones.
+    assert rules(changed("pgd20.16", 700, grid="8bit")) == set()
     assert consistency.findings(HONEST) == []
     assert consistency.without_checksum(HONEST) == []
 

@@ -16,14 +16,8 @@ from rbtools.pages import page_content
 from rbtools.records import answers, checksums, results, schema
 from rbtools.scoring import corruptions, merge
 
-ENTRY: dict[str, Any] = {
-    "tool": "rb-attack",
-    "metric": "pgd20.8",
-    "attack": "pgd",
-    "eps": 8 / 255,
-    "steps": 20,
-}
-ENTRY |= {"split": "test", "n": 100, "value": 0.5, "ci95": [0.4, 0.6], "seconds": 1.0, "device": "cpu"}
+ENTRY: dict[str, Any] = {"tool": "rb-attack", "metric": "pgd20.8", "eps": 8 / 255, "steps": 20, "n": 100}
+ENTRY |= {"attack": "pgd", "split": "test", "value": 0.5, "ci95": [0.4, 0.6], "seconds": 1.0, "device": "cpu"}
 RECORD: dict[str, Any] = {"arch": {"name": "x"}, "mine": [1]}
 
 

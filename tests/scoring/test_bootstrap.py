@@ -120,10 +120,7 @@ def test_members_of_a_group_give_student_s_interval() -> None:
 
 
 def test_a_score_is_made_anew_of_metrics_that_are_drawn() -> None:
-    terms = [
-        {"metric": "acc", "weight": 1.0, "higher": True},
-        {"metric": "cost", "weight": 1.0, "higher": False},
-    ]
+    terms = [{"metric": name, "weight": 1.0, "higher": name == "acc"} for name in ("acc", "cost")]
     some = []
     for name, acc, cost in (("a", 0.9, 3.0), ("b", 0.5, 2.0), ("c", 0.1, 1.0)):
         one = record(name, acc, n=50)
