@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -33,6 +35,18 @@ def convolutional(
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)).eval()
 
 
+class InFloat64(nn.Module):
+    """A network computed in float64, in which neither rounding nor the order of operations shows."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network.double().eval().requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.network(images.double())
+        return logits
+
+
 def class_means(every: int = 1, first: int = 0) -> Tensor:
     """The mean image (10, 64) of each class of digits, of every so many training images, in float64."""
     data = datasets.load("digits", "train")
@@ -46,6 +60,18 @@ def nearest(means: Tensor, scale: float = 1.0) -> nn.Sequential:
     layer.weight.data = scale * 2 * means.float()
     layer.bias.data = -scale * means.square().sum(1).float()
     return nn.Sequential(nn.Flatten(), layer).eval().requires_grad_(False)
+
+
+def gradient_rows(model: nn.Module, images: Tensor, of: Callable[[Tensor], Tensor] = torch.sum) -> Tensor:
+    """The gradient of a number of each image's logits, by all weights in float64: (N, P)."""
+    parameters = [parameter.requires_grad_() for parameter in model.parameters()]
+    rows = []
+    for image in images:
+        number = of(model(image[None])[0])
+        found = torch.autograd.grad(number, parameters, materialize_grads=True, allow_unused=True)
+        rows.append(torch.cat([part.flatten() for part in found]).double())
+    model.requires_grad_(False)
+    return torch.stack(rows)
 
 
 def images_for(count: int, shape: tuple[int, ...] = (3, 6, 6), seed: int = 0) -> Tensor:

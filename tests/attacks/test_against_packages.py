@@ -10,6 +10,7 @@ from torch import nn
 
 from rbtools.attacks import ATTACKS, steps
 from rbtools.rng.draws import Draws
+from tests.networks import InFloat64
 
 pytestmark = pytest.mark.trains
 COUNT, EPS = 100, {"linf": 0.12, "l2": 0.75}
@@ -132,24 +133,12 @@ def test_distances_of_cw_l2(setting):
     assert told["distance"][both].mean() < 1.05 * distance[both].mean()
 
 
-class InFloat64(nn.Module):
-    """Computed in float64, so that rounding turns no sign and no library's order of operations shows."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5)
-        ).double()
-
-    def forward(self, images):
-        return self.layers(images.double())
-
-
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("library", ["torchattacks", "foolbox"])
 def test_pgd_takes_the_steps_of_other_libraries(library, norm):
-    model, eps = InFloat64().eval(), {"linf": 0.05, "l2": 0.6}[norm]
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5)]
+    model, eps = InFloat64(nn.Sequential(*layers)).eval(), {"linf": 0.05, "l2": 0.6}[norm]
     images = torch.rand(12, 3, 6, 6, generator=torch.Generator().manual_seed(1))
     images[0] = 0.0  # on the border of the box
     labels = model(images).argmax(1)

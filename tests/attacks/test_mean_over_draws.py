@@ -1,4 +1,4 @@
-"""Attacks on randomised models: Gaussian noise before a linear network, whose failure rates are known."""
+"""What attacks ask: randomised models, whose failure rates are known, and a user's own target."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.attacks import ATTACKS, lattice
-from rbtools.attacks.target import Network
+from rbtools.attacks.losses import AttackObjective
+from rbtools.attacks.pgd import PGD
+from rbtools.attacks.target import Evaluated, Network, Target
 from rbtools.evaluation.randomised import RandomisedModel
 from rbtools.rng.draws import Draws
+from tests.networks import images_for, linear
 
 EPS, SIGMA, N = 0.02, 0.3, 48
 
@@ -85,3 +88,40 @@ def test_no_point_depends_on_the_batch_or_the_chunk(name: str) -> None:
     whole = points(slice(0, 12), None)
     assert torch.allclose(points(slice(0, 12), 24), whole, atol=1e-6)
     assert torch.allclose(points(slice(5, 10), 3), whole[5:10], atol=1e-6)
+
+
+class Quantised(nn.Module):
+    """A defence whose gradient is zero: pixels in 32 levels."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network((images * 31).round() / 31)  # type: ignore[no-any-return]
+
+
+class Through(Network):
+    """The defence, whose gradient is that of the network behind it (BPDA)."""
+
+    def __init__(self, defence: Quantised) -> None:
+        super().__init__(defence)
+        self.behind = Network(defence.network)
+
+    def loss_and_gradient(
+        self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
+    ) -> Evaluated:
+        correct = self.still_correct(points, objective.labels)
+        kept = slice(None) if everyone else correct
+        of_network = self.behind.loss_and_gradient(points, objective, everyone=True)
+        return Evaluated(correct, of_network.loss[kept], of_network.gradient[kept])
+
+
+def test_a_target_of_ones_own_breaks_a_defence_that_hides_its_gradient() -> None:
+    images, defence = images_for(60, (1, 8, 8)), Quantised(linear((1, 8, 8)))
+    labels = defence(images).argmax(1)
+    hidden, through = (
+        (defence(PGD(eps=24 / 255, steps=5)(target, images, labels)).argmax(1) != labels).sum()
+        for target in (defence.eval(), Through(defence))
+    )
+    assert isinstance(Through(defence), Target) and through > hidden + 10

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from rbtools.attacks import ATTACKS
+from rbtools.attacks import ATTACKS, square
 from rbtools.attacks.aa import AutoAttack
 from rbtools.attacks.curve import CurveAttack
 from rbtools.errors import RbError
+from rbtools.evaluation import diagnostics
 from rbtools.evaluation.fast_model import CountingModel
-from tests.networks import draws_for, images_for
+from tests.networks import InFloat64, draws_for, images_for
 
 ORDER = {"linf": torch.inf, "l2": 2, "l1": 1}
 SHORT = {
@@ -32,46 +33,30 @@ SHORT = {
     "noise": {"samples": 10},
     "aa": {"attacks": "fgsm,pgd,noise"},
 }
-ALL = [
-    ("fgsm", {}),
-    ("pgd", {}),
-    ("pgd", {"norm": "l2", "restarts": 3}),
-    ("pgd", {"iterate": "last", "start": "zero"}),
-    ("pgd", {"target": "least-likely", "restarts": 2, "iterate": "last"}),
-    ("pgd", {"target": "1", "norm": "l2", "decay": "cosine"}),
-    ("cw", {}),
-    ("cw", {"norm": "l2", "iterate": "last"}),
-    ("cw", {"target": "2", "relative_step": 0.2, "decay": "linear"}),
-    ("mi-fgsm", {}),
-    ("mi-fgsm", {"norm": "l2", "diversity": 0.7, "kernel": 3}),
-    ("cw-l2", {}),
-    ("fmn", {}),
-    ("fmn", {"norm": "l2"}),
-    ("fmn", {"norm": "l1"}),
-    ("ddn", {}),
-    ("apgd-ce", {}),
-    ("apgd-ce", {"norm": "l2", "restarts": 2, "eot": 2}),
-    ("apgd-ce", {"norm": "l1", "restarts": 2, "eot": 2}),
-    ("apgd-dlr", {}),
-    ("apgd-dlr", {"norm": "l1"}),
-    ("apgd-t", {}),
-    ("apgd-t", {"norm": "l2", "restarts": 2}),
-    ("apgd-t", {"norm": "l1"}),
-    ("fab", {"restarts": 2}),
-    ("fab", {"norm": "l2"}),
-    ("fab", {"norm": "l1", "restarts": 2}),
-    ("fab-t", {}),
-    ("fab-t", {"norm": "l2", "restarts": 2}),
-    ("fab-t", {"norm": "l1"}),
-    ("square", {}),
-    ("square", {"norm": "l2", "restarts": 2}),
-    ("square", {"norm": "l1", "restarts": 2}),
-    ("noise", {}),
-    ("noise", {"norm": "l2"}),
-    ("aa", {}),
-    ("aa", {"norm": "l2", "attacks": "pgd,noise"}),
-    ("aa", {"norm": "l1", "attacks": "apgd-ce,square"}),
-]
+OPTIONS = {
+    "fgsm": [{}],
+    "pgd": [
+        {},
+        {"norm": "l2", "restarts": 3},
+        {"iterate": "last", "start": "zero"},
+        {"target": "least-likely", "restarts": 2, "iterate": "last"},
+        {"target": "1", "norm": "l2", "decay": "cosine"},
+    ],
+    "cw": [{}, {"norm": "l2", "iterate": "last"}, {"target": "2", "relative_step": 0.2, "decay": "linear"}],
+    "mi-fgsm": [{}, {"norm": "l2", "diversity": 0.7, "kernel": 3}],
+    "cw-l2": [{}],
+    "fmn": [{}, {"norm": "l2"}, {"norm": "l1"}],
+    "ddn": [{}],
+    "apgd-ce": [{}, {"norm": "l2", "restarts": 2, "eot": 2}, {"norm": "l1", "restarts": 2, "eot": 2}],
+    "apgd-dlr": [{}, {"norm": "l1"}],
+    "apgd-t": [{}, {"norm": "l2", "restarts": 2}, {"norm": "l1"}],
+    "fab": [{"restarts": 2}, {"norm": "l2"}, {"norm": "l1", "restarts": 2}],
+    "fab-t": [{}, {"norm": "l2", "restarts": 2}, {"norm": "l1"}],
+    "square": [{}, {"norm": "l2", "restarts": 2}, {"norm": "l1", "restarts": 2}],
+    "noise": [{}, {"norm": "l2"}],
+    "aa": [{}, {"norm": "l2", "attacks": "pgd,noise"}, {"norm": "l1", "attacks": "apgd-ce,square"}],
+}
+ALL = [(name, params) for name, options in OPTIONS.items() for params in options]
 BY_GRADIENT = [pair for pair in ALL if pair[0] not in ("square", "noise", "aa")]
 
 
@@ -106,8 +91,7 @@ def curved(seed=0, classes=4):
     net = nn.Sequential(
         nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, classes)
     )
-    net = net.double().eval().requires_grad_(False)
-    return lambda images: net(images.double())
+    return InFloat64(net).eval()
 
 
 def test_every_attack_is_among_them():
@@ -189,15 +173,14 @@ def test_few_classes_are_no_obstacle(name, classes):
     assert (model(perturbed).argmax(1) != labels).float().mean() > 0.7
 
 
-def not_by_gradient(images):
-    return Linear(4)(images.detach())
-
-
-def by_numpy(images):
-    return torch.from_numpy(images.numpy()).flatten(1)[:, :5]
-
-
-@pytest.mark.parametrize("model", [not_by_gradient, by_numpy])
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda images: Linear(4)(images.detach()),
+        lambda images: torch.from_numpy(images.numpy()).flatten(1)[:, :5],
+    ],
+    ids=["detached", "numpy"],
+)
 @pytest.mark.parametrize(("name", "params"), BY_GRADIENT)
 def test_model_without_gradient_is_told_from_a_constant_one(name, params, model):
     images = images_for(3)
@@ -206,9 +189,8 @@ def test_model_without_gradient_is_told_from_a_constant_one(name, params, model)
         build(name, 0.1, **params)(model, images, labels, draws_for(3))
 
 
-@pytest.mark.parametrize(
-    ("name", "params"),
-    [
+BY_NORM = {
+    norm: [
         ("apgd-ce", {"steps": 100, "restarts": 2}),
         ("apgd-t", {"steps": 50, "targets": 3}),
         ("apgd-dlr", {"steps": 100, "restarts": 3}),
@@ -217,24 +199,35 @@ def test_model_without_gradient_is_told_from_a_constant_one(name, params, model)
         ("pgd", {"steps": 60, "restarts": 2}),
         ("cw", {"steps": 60, "restarts": 2}),
         ("aa", {"attacks": "apgd-ce,apgd-t,fab-t"}),
-    ],
+    ]
+    for norm in ("linf", "l2")
+}
+BY_NORM["l1"] = [
+    ("apgd-ce", {"restarts": 2}),
+    ("apgd-t", {"steps": 50}),
+    *((name, {"steps": 60}) for name in ("fab", "fab-t")),
+    ("aa", {"attacks": "apgd-ce,apgd-t,fab-t"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "norm"), [(*one, norm) for norm, some in BY_NORM.items() for one in some]
 )
-@pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_verdicts_are_those_of_a_linear_model_in_closed_form(name, params, norm):
-    model, images, eps = Linear(4), images_for(60), 0.1
+    model, images, eps = Linear(4), images_for(60), {"linf": 0.1, "l2": 0.05, "l1": 2.0}[norm]
     if norm == "l2":  # where the box does not interfere
-        images, eps = 0.4 + 0.2 * images, 0.05
+        images = 0.4 + 0.2 * images
         model.weight -= model.weight.mean(1, keepdim=True)  # so that the images' mean decides nothing
     labels = model(images).argmax(1)
-    slope = (model.weight[labels][:, None] - model.weight[None]).double()  # (N, K, d)
-    flat = images.flatten(1).double()[:, None]
-    if norm == "linf":
+    if norm == "linf":  # in the box
+        slope = (model.weight[labels][:, None] - model.weight[None]).double()  # (N, K, d)
+        flat = images.flatten(1).double()[:, None]
         worst = (slope * (flat - eps * slope.sign()).clamp(0, 1)).sum(2)
-    else:
-        worst = (slope * flat).sum(2) - eps * slope.norm(dim=2)
-    worst = worst.scatter(1, labels[:, None], torch.inf).amin(1)
-    reach = eps * (slope.abs().sum(2) if norm == "linf" else slope.norm(dim=2)).amax(1)
-    clear = worst.abs() > 0.02 * reach
+        worst = worst.scatter(1, labels[:, None], torch.inf).amin(1)
+        clear = worst.abs() > 0.02 * eps * slope.abs().sum(2).amax(1)
+    else:  # uniform pixels: in L1 the steepest of them reach their walls long before the boundary
+        worst = nearest_of_linear(model, images, labels, norm) - eps
+        clear = worst.abs() > 0.02 * eps
     robust = worst > 0
     assert 10 < robust.sum() < 50 and clear.float().mean() > 0.8
     perturbed = build(name, eps, norm=norm, **params)(model, images, labels, draws_for(60))
@@ -243,30 +236,6 @@ def test_verdicts_are_those_of_a_linear_model_in_closed_form(name, params, norm)
     missed = (still != robust)[clear]
     # CE and DLR without a target are blind to the best class at times; the others miss nothing.
     assert missed.sum() <= (4 if name in ("apgd-ce", "apgd-dlr", "pgd", "cw") else 0)
-
-
-@pytest.mark.parametrize(
-    ("name", "params"),
-    [
-        ("apgd-ce", {"restarts": 2}),
-        ("apgd-t", {"steps": 50}),
-        ("fab", {"steps": 60}),
-        ("fab-t", {"steps": 60}),
-        ("aa", {"attacks": "apgd-ce,apgd-t,fab-t"}),
-    ],
-)
-def test_verdicts_in_l1_are_those_of_the_exact_distances_with_the_box(name, params):
-    # Uniform pixels: the steepest of them reach their walls long before the boundary.
-    model, images, eps = Linear(4), images_for(60), 2.0
-    labels = model(images).argmax(1)
-    exact = nearest_of_linear(model, images, labels, "l1")
-    robust = exact > eps
-    assert 10 < robust.sum() < 50
-    perturbed = build(name, eps, norm="l1", **params)(model, images, labels, draws_for(60))
-    still = model(perturbed).argmax(1) == labels
-    assert still[robust].all()
-    missed = (still != robust)[(exact - eps).abs() > 0.02 * eps]
-    assert missed.sum() <= (4 if name == "apgd-ce" else 0)
 
 
 def tilted(logits):
@@ -404,3 +373,106 @@ def test_the_curve_finds_the_nearest_example_of_a_linear_model_within_its_querie
     torch.testing.assert_close(lengths, results["distance"], rtol=1e-4, atol=1e-5)
     assert (lengths >= exact - 1e-5).all() and (lengths <= 1.05 * exact + 1e-3).all()
     assert model.forwards - before + model.backwards <= 400 * 20
+
+
+def test_share_of_the_square_follows_the_paper():
+    fixed = ATTACKS.build("square", queries=5000)
+    wanted = {0: 1, 10: 1, 11: 2, 50: 2, 51: 4, 201: 8, 501: 16, 1001: 32, 2001: 64, 4001: 128, 4999: 128}
+    assert {query: 0.8 / fixed.share(query) for query in wanted} == pytest.approx(wanted)
+
+
+def test_side_of_the_square():
+    # sqrt(.8 * 1024) = 28.6, sqrt(.4 * 1024) = 20.2, ... sqrt(.8 / 128 * 1024) = 2.5
+    sides = {0: 29, 11: 20, 51: 14, 201: 10, 501: 7, 1001: 5, 2001: 4, 4001: 3}
+    assert {query: ATTACKS.build("square").side(query, 32, 32) for query in sides} == sides
+    assert ATTACKS.build("square", norm="l2").side(2001, 32, 32) == 5  # odd, so that it has a centre
+    assert ATTACKS.build("square", p=1.0).side(0, 28, 5) == 5
+    assert ATTACKS.build("square", p=0.0).side(0, 28, 28) == 1
+
+
+@pytest.mark.parametrize(("norm", "order"), [("linf", torch.inf), ("l2", 2), ("l1", 1)])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 14), (3, 4, 4), (1, 28, 12)])
+def test_square_takes_any_size_of_image(norm, order, shape):
+    images = images_for(3, shape)
+    model = Linear(4, images[0].numel())
+    found = ATTACKS.build("square", eps=0.2, norm=norm, queries=70)(
+        model, images, model(images).argmax(1), draws_for(3)
+    )
+    size = (found - images).flatten(1)
+    assert size.norm(dim=1, p=order).max() <= 0.2 + 1e-6
+
+
+def test_a_square_in_l1_moves_what_two_windows_had_into_one():
+    images = torch.full((1, 1, 5, 5), 0.5)
+    best = images.clone()
+    best[0, 0, 0, 0], best[0, 0, 4, 4] = 0.6, 0.2  # lengths .1 and .3 of eps .5: .1 is unused
+    words = torch.tensor([[0, 0, 2**32 - 1, 2**32 - 1, 1]])  # from the last corner into the first
+    margin, labels = torch.zeros(1), torch.zeros(1, dtype=torch.long)
+    state = square._SquareState(labels, best, margin, images, draws_for(1), 0.5, "l1")
+    _, values = square._patch_lp(state, words, 3)
+    change = (values.view(5, 5) - 0.5).abs()
+    assert float(change.sum()) == pytest.approx(0.5, abs=1e-6)
+    assert float(change[:3, :3].sum()) == pytest.approx(0.5, abs=1e-6)
+
+
+def run(attack, count=40, model=None, eps=0.06, **params):
+    model, images = model or Linear(4), images_for(count)
+    labels = model(images).argmax(1)
+    labels[:3] = (labels[:3] + 1) % 4
+    made = ATTACKS.build(attack, eps=eps, **params)
+    return (made, labels, *made.run(model, images, labels, draws_for(count)))
+
+
+def test_standard_is_the_standard():
+    parts = ATTACKS.build("aa").parts
+    assert [part.name for part in parts] == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    assert [part.steps for part in parts[:3]] == [100] * 3 and parts[3].queries == 5000
+    assert [part.restarts for part in parts] == [1] * 4
+    assert [part.targets for part in parts[1:3]] == [9, 9]
+    assert len(ATTACKS.build("aa").stages(10)) == 1 + 9 + 9 + 1
+    assert len(ATTACKS.build("aa").stages(4)) == 1 + 3 + 3 + 1
+    plus = ATTACKS.build("aa", variant="plus").parts
+    assert [part.name for part in plus] == ["apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"]
+    assert [part.restarts for part in plus] == [5, 5, 5, 1, 1, 5]
+    in_l1 = ATTACKS.build("aa", norm="l1", eps=12.0).parts
+    assert [(part.name, part.norm) for part in in_l1] == [(part.name, "l1") for part in parts]
+    assert [part.restarts for part in in_l1] == [5, 1, 1, 1]
+    assert [part.targets for part in in_l1[1:3]] == [5, 9]
+    with pytest.raises(RbError, match="norm of attack 'pgd' is 'l1'"):
+        ATTACKS.build("aa", norm="l1", attacks="apgd-ce,pgd")
+    rand = ATTACKS.build("aa", variant="rand").parts
+    assert [(part.name, part.eot) for part in rand] == [("apgd-ce", 20), ("apgd-dlr", 20)]
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"attacks": "apgd"}, r"names 'apgd'\. Did you mean .*'apgd-t'.* rbtools there are: fgsm"),
+        ({"attacks": "pgd", "backend": "pyautoattack"}, "With backend pyautoattack there are: apgd-ce"),
+        ({"attacks": "aa"}, "names 'aa'"),
+        ({"attacks": "fgsm", "norm": "l2"}, "has no parameter 'norm'"),
+    ],
+)
+def test_attacks_that_cannot_run_in_turn_are_refused(params, words):
+    with pytest.raises(RbError, match=words):
+        ATTACKS.build("aa", **params)
+
+
+def test_one_attack_in_a_sequence_is_that_attack_alone():
+    model, images = Linear(4), images_for(20)
+    labels = model(images).argmax(1)
+    alone = ATTACKS.build("apgd-ce", eps=0.06)(model, images, labels, draws_for(20).child("apgd-ce"))
+    assert torch.equal(
+        ATTACKS.build("aa", eps=0.06, attacks="apgd-ce")(model, images, labels, draws_for(20)), alone
+    )
+
+
+@pytest.mark.parametrize(
+    ("attacks", "warns"), [("square", False), ("fgsm,square", True), ("apgd-ce,square", True)]
+)
+def test_square_says_something_of_gradients_only_beside_an_attack_by_gradients(attacks, warns):
+    attack = ATTACKS.build("aa", attacks=attacks)
+    square = attacks.split(",").index("square")
+    fields = diagnostics.of_attack(attack, {f"broken_by.{square}": 50.0}, 100)
+    assert fields["broken_by"]["square"] == 50
+    assert any("no attack by gradients broke" in text for text in fields.get("warnings", [])) is warns

@@ -8,16 +8,20 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor, nn
 
+import rbtools
 from rbtools import datasets
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.base import Attack
+from rbtools.cli.image_answers import ImageAnswers
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
@@ -27,7 +31,6 @@ from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.rare_failures import rare_failures
 from rbtools.evaluation.robust_loss import robust_loss
 from rbtools.evaluation.spec import Evaluation
-from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import data_of
@@ -39,20 +42,19 @@ from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
-from tests.runner import Record, run_in, run_task
+from tests.runner import Record, entry, run_in, run_task
 
 TEST_IMAGES = 355
 
 
 @pytest.fixture
-def run(trained: dict[str, Record]) -> Run:
-    """A run on the test's own store, which has the trained networks' checkpoints."""
-    return run_in()
-
-
-@pytest.fixture
 def record(trained: dict[str, Record]) -> Record:
+    """A trained network, whose checkpoint is in the test's own store."""
     return trained["erm"]
+
+
+def network_of(record: Record) -> nn.Module:
+    return resolve.load_model(record, data_of(record, run_in()), run_in(), torch.device("cpu"))
 
 
 @pytest.fixture
@@ -110,10 +112,10 @@ class Cramped(nn.Module):
 
 
 def test_memory_that_runs_out_halves_the_batch_and_goes_on(
-    record: Record, run: Run, model_is: Callable[[nn.Module], None]
+    record: Record, model_is: Callable[[nn.Module], None]
 ) -> None:
     wanted = run_task(record, pgd(8), run_in(force=True, n=60))
-    model = resolve.load_model(record, data_of(record, run), run, torch.device("cpu"))
+    model = network_of(record)
     model_is(Cramped(model, room=9))
     assert found(run_task(record, pgd(8), run_in(force=True, n=60))) == found(wanted)
     model_is(Cramped(model, room=0))
@@ -122,27 +124,25 @@ def test_memory_that_runs_out_halves_the_batch_and_goes_on(
 
 
 def test_more_examples_go_on_from_fewer_and_fewer_are_the_first_of_more(
-    record: Record, run: Run, seen: list[int]
+    record: Record, seen: list[int]
 ) -> None:
     some = {}
     for n, images in ((10, 10), (30, 30), (20, 30)):
-        some[n] = run_task(record, accuracy.clean(), run.changed(n=n))
+        some[n] = run_task(record, accuracy.clean(), run_in(n=n))
         assert sum(seen) == images
     for n, result in some.items():
         assert found(result) == found(run_task(record, accuracy.clean(), run_in(force=True, n=n)))
 
 
-def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_before(
-    record: Record, run: Run
-) -> None:
+def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_before(record: Record) -> None:
     question = accuracy.attacked(ATTACKS.build("square", backend="pyautoattack", queries=20), (16 / 255,))
-    run_task(record, question, run.changed(n=10))
-    after = run_task(record, question, run.changed(n=60))
+    run_task(record, question, run_in(n=10))
+    after = run_task(record, question, run_in(n=60))
     assert found(after) == found(run_task(record, question, run_in(force=True, n=60)))
 
 
 def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
-    record: Record, run: Run, seen: list[int], monkeypatch: pytest.MonkeyPatch
+    record: Record, seen: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(BATCH, "cpu", 32)
     tile = batch_size(torch.device("cpu"), (1, 8, 8))
@@ -152,7 +152,7 @@ def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_task(record, accuracy.clean(), run.changed(check_cancelled=interrupt))
+        run_task(record, accuracy.clean(), run_in(check_cancelled=interrupt))
     assert sum(seen) == 2 * tile == 256
     resumed = run_task(record, accuracy.clean(), run_in())
     assert sum(seen) == TEST_IMAGES
@@ -179,12 +179,12 @@ class Liar(Attack):
 
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 4 / 255), ("linf", 0.2), ("l2", 0.5)])
 def test_an_attack_that_leaves_its_budget_is_brought_back(
-    norm: str, eps: float, known: dict[str, Record], run: Run
+    norm: str, eps: float, known: dict[str, Record]
 ) -> None:
     record = known["erm"]
-    result = run_task(record, accuracy.attacked(Liar(norm=norm), (eps,)), run)
+    result = run_task(record, accuracy.attacked(Liar(norm=norm), (eps,)), run_in())
     images, labels = images_and_labels()
-    model = resolve.load_model(record, data_of(record, run), run, torch.device("cpu"))
+    model = network_of(record)
     outside = 3 * (1 - images) - 1
     if norm == "linf":
         inside = torch.maximum(torch.minimum(outside, images + eps), images - eps).clamp(0, 1)
@@ -221,14 +221,12 @@ class Blind(Liar):
         return images
 
 
-def test_an_attack_that_returns_no_numbers_or_another_shape_is_no_success(
-    known: dict[str, Record], run: Run
-) -> None:
+def test_an_attack_that_returns_no_numbers_or_another_shape_is_no_success(known: dict[str, Record]) -> None:
     record = known["erm"]
     with pytest.raises(RbError, match=r"The attack blind gave NaN or infinite pixels for image 123\."):
-        run_task(record, accuracy.attacked(Blind(), (0.1,)), run)
+        run_task(record, accuracy.attacked(Blind(), (0.1,)), run_in())
     with pytest.raises(RbError, match=r"liar returned images of shape .*7, 8\); expected"):
-        run_task(record, accuracy.attacked(Cutter(), (0.1,)), run)
+        run_task(record, accuracy.attacked(Cutter(), (0.1,)), run_in())
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
@@ -237,8 +235,8 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     return ends.low, ends.high
 
 
-def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record, run: Run) -> None:
-    entry = run_task(record, accuracy.clean(), run.changed(n=100))["evals"][-1]
+def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record) -> None:
+    entry = run_task(record, accuracy.clean(), run_in(n=100))["evals"][-1]
     assert entry["n"] == 100
     assert entry["ci95"] == pytest.approx(wilson(entry["value"], 100), abs=1e-12)
 
@@ -246,13 +244,13 @@ def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record, run: Run) 
 # --- probabilistic robustness --------------------------------------------------------------------
 
 
-def test_pr_is_what_a_loop_over_images_and_samples_gives(known: dict[str, Record], run: Run) -> None:
+def test_pr_is_what_a_loop_over_images_and_samples_gives(known: dict[str, Record]) -> None:
     record = known["erm"]
     samples, gammas, n = 7, (0.1, 0.4), 25
     question = noisy(NOISES.build("uniform"), gammas, Estimator(rho=(0.15,)), samples)
-    result = run_task(record, question, run.changed(n=n, seed=3))
+    result = run_task(record, question, run_in(n=n, seed=3))
     images, labels = images_and_labels()
-    model = resolve.load_model(record, data_of(record, run), run, torch.device("cpu"))
+    model = network_of(record)
     chosen = datasets.subset(labels, n, seed=0)
     for gamma in gammas:
         shares = []
@@ -277,8 +275,8 @@ def test_pr_is_what_a_loop_over_images_and_samples_gives(known: dict[str, Record
 # --- the generalisation error --------------------------------------------------------------------
 
 
-def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: Run) -> None:
-    result = GapJob((accuracy.clean(),), 200)(record, run.changed(n=80))
+def test_ge_is_train_minus_test_with_newcombes_interval(record: Record) -> None:
+    result = GapJob((accuracy.clean(),), 200)(record, run_in(n=80))
     metrics = result["metrics"]
     assert metrics["ge.acc"] == pytest.approx(metrics["train.acc"] - metrics["acc"], abs=1e-15)
     entry = result["evals"][-1]
@@ -291,14 +289,14 @@ def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: Run
 
 
 def test_where_no_image_is_right_pr_and_its_ge_have_a_reason_and_no_value(
-    record: Record, run: Run, model_is: Callable[[nn.Module], None]
+    record: Record, model_is: Callable[[nn.Module], None]
 ) -> None:
     wrong = nn.Sequential(nn.Flatten(), nn.Linear(64, 11))
     wrong[1].weight.data.zero_()
     wrong[1].bias.data = torch.eye(11)[10]  # a class that no image has
     model_is(wrong)
     question = noisy(NOISES.build("uniform"), (1e-3,), Estimator(rho=()), 2)
-    result = GapJob((question,), 10)(record, run.changed(n=10))
+    result = GapJob((question,), 10)(record, run_in(n=10))
     assert not {"pr.uniform.0.001", "ge.pr.uniform.0.001"} & result["metrics"].keys()
     gap, pr = ({e["metric"]: e for e in result["evals"]}[f"{side}pr.uniform.0.001"] for side in ("ge.", ""))
     assert pr["value"] is None and "no image is classified correctly" in pr["reason"] and "ci95" not in pr
@@ -337,11 +335,12 @@ ASKED = {
 @pytest.mark.parametrize("name", ASKED)
 @pytest.mark.parametrize("difference", [False, True], ids=["plain", "ge"])
 def test_another_protocol_is_refused_before_the_work(
-    name: str, difference: bool, record: Record, run: Run, monkeypatch: pytest.MonkeyPatch
+    name: str, difference: bool, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same protocol is accepted: all protocol fields of an entry are known before there is an outcome."""
-    run = run.changed(n=6)
-    first, second = (_from(question, record, run) for question in ASKED[name])
+    run = run_in(n=6)
+    asked: Any = ASKED[name]  # a transfer is from the record's own model
+    first, second = (one(record, run) if callable(one) else one for one in asked)
 
     def work(record: Record, question: Evaluation, **own: Any) -> Record:
         if difference:
@@ -359,16 +358,11 @@ def test_another_protocol_is_refused_before_the_work(
             work(done, question, **own)
 
 
-def _from(question: Any, record: Record, run: Run) -> Any:
-    """The evaluation; a transfer from the record's own model."""
-    return question(record, run) if callable(question) else question
-
-
 # --- what is wrong with a model ------------------------------------------------------------------
 
 
 def test_logits_that_are_not_finite_name_the_image(
-    record: Record, run: Run, model_is: Callable[[nn.Module], None]
+    record: Record, model_is: Callable[[nn.Module], None]
 ) -> None:
     images, _ = images_and_labels()
 
@@ -380,7 +374,7 @@ def test_logits_that_are_not_finite_name_the_image(
 
     model_is(Breaks())
     with pytest.raises(RbError, match="output for image 123 is not finite"):
-        run_task(record, accuracy.clean(), run)
+        run_task(record, accuracy.clean(), run_in())
 
 
 def checkpoint_file(record: Record) -> Path:
@@ -392,24 +386,24 @@ def checkpoint_file(record: Record) -> Path:
     return Path("model.safetensors")
 
 
-def test_a_missing_checkpoint_is_said(record: Record, run: Run) -> None:
+def test_a_missing_checkpoint_is_said(record: Record) -> None:
     with pytest.raises(RbError, match=r"sha256:0{12}\.\.\. is not in the store .*rb-store.* with --store"):
-        run_task({**record, "checkpoint": "sha256:" + 64 * "0"}, accuracy.clean(), run)
+        run_task({**record, "checkpoint": "sha256:" + 64 * "0"}, accuracy.clean(), run_in())
     gone = {**record, "checkpoint_file": "/gone.pt"}
-    assert run_task(gone, accuracy.clean(), run)["metrics"]  # the store has the file of that hash
-    with pytest.raises(RbError, match=r"The checkpoint /gone.pt does not exist, and the store has no file"):
-        run_task({**gone, "checkpoint": "sha256:" + 64 * "0"}, accuracy.clean(), run)
+    assert run_task(gone, accuracy.clean(), run_in())["metrics"]  # the store has the file of that hash
+    with pytest.raises(RbError, match=r"The checkpoint /gone.pt does not exist, and the store has none"):
+        run_task({**gone, "checkpoint": "sha256:" + 64 * "0"}, accuracy.clean(), run_in())
     for name in ("sha256:../../etc/passwd", "md5:1", 7):
         with pytest.raises(RbError, match="Expected 'sha256:' and 64 hexadecimal digits"):
-            run_task({**record, "checkpoint": name}, accuracy.clean(), run)
+            run_task({**record, "checkpoint": name}, accuracy.clean(), run_in())
 
 
-def test_a_checkpoint_that_changed_since_is_not_evaluated(record: Record, run: Run) -> None:
+def test_a_checkpoint_that_changed_since_is_not_evaluated(record: Record) -> None:
     file = checkpoint_file(record)
-    run_task(record, accuracy.clean(), run.changed(n=5))
+    run_task(record, accuracy.clean(), run_in(n=5))
     file.write_bytes(file.read_bytes() + b" ")
     with pytest.raises(RbError, match=r"content has changed \(sha256:.*expected\)"):
-        run_task(record, accuracy.clean(), run.changed(n=5))
+        run_task(record, accuracy.clean(), run_in(n=5))
 
 
 # --- a store that cannot be written, or is damaged -----------------------------------------------
@@ -418,9 +412,9 @@ def test_a_checkpoint_that_changed_since_is_not_evaluated(record: Record, run: R
 @pytest.mark.parametrize("kind", ["results", "outcomes"])
 @pytest.mark.parametrize("damage", [b"", b"{}", b"\x93NUMPY", None])
 def test_damaged_results_are_computed_again(
-    kind: str, damage: bytes | None, record: Record, run: Run, seen: list[int]
+    kind: str, damage: bytes | None, record: Record, seen: list[int]
 ) -> None:
-    good = run_task(record, accuracy.clean(), run.changed(n=20))
+    good = run_task(record, accuracy.clean(), run_in(n=20))
     for path in Path("rb-store/results").glob("*/*"):
         if kind == "outcomes" and json.loads(path.read_bytes().split(b"\n")[0])["what"].get("n"):
             path.unlink()  # so that the outcomes are asked for
@@ -440,9 +434,27 @@ def test_damaged_results_are_computed_again(
 @pytest.mark.parametrize(
     "kept", [None, 1, "x", {}, [1], [{}], [{"metric": 1, "value": 1}], [{"metric": "acc"}]]
 )
-def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(
-    kept: object, record: dict[str, Any], run: Run
-) -> None:
+def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(kept: object, record: Record) -> None:
+    run = run_in()
     unit = stored_results._Unit(resolve_inputs(record, run), (Clean(),))
     run.store.keep_result(unit.entries_key, unit.entries_fields, kept)
     assert unit.stored() is None
+
+
+@pytest.mark.parametrize("detail", [False, True])
+def test_bits_give_the_value_of_the_entry(known: dict[str, Record], detail: bool) -> None:
+    record = rbtools.attack(known["erm"], "fgsm", eps=[4], n=60, detail=detail, store="rb-store")
+    record = rbtools.pr(record, gamma=0.1, rho=[0.1], samples=3, n=60, store="rb-store")
+    screen: Any = SimpleNamespace(once=pytest.fail)  # nothing is damaged
+    for one in record["evals"]:
+        found = ImageAnswers(screen).shares(record, one)
+        if one["metric"] in ("seconds_per_epoch", "pr.uniform.0.1"):
+            assert found is None
+            continue
+        assert found is not None
+        gives, counts = found
+        assert gives.dtype == counts.dtype == np.float32 and gives.shape == counts.shape == (60,)
+        assert gives.sum() / counts.sum() == pytest.approx(one["value"])
+    # Which images count is known only by the clean accuracy.
+    uneven = entry(record, "probacc.uniform.0.1.0.1")
+    assert uneven["n"] < 60 and ImageAnswers(screen).shares({**record, "evals": [uneven]}, uneven) is None

@@ -18,7 +18,7 @@ from rbtools.execution import precision
 from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import sized
-from tests.runner import entry, one, run
+from tests.runner import Record, entry, one, run
 
 SHAPE = (3, 32, 32)
 
@@ -112,20 +112,13 @@ def test_auto_takes_bf16_where_the_processor_has_it(
         precision._cpu_has_bf16.cache_clear()
 
 
-class Uncopied(nn.Module):
-    """A network with code of its own in the way of a copy."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images.flatten(1)[:, :10]
-
-    def __deepcopy__(self, memo: Any) -> Any:
+def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
         raise TypeError("no copies of me")
 
-
-def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
-    trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("copy.deepcopy", Uncopied().__deepcopy__)
+    monkeypatch.setattr("copy.deepcopy", refuse)
     monkeypatch.setattr("rbtools.evaluation.fast_model._folded", lambda network, shape: None)
     result = run("attack", "fgsm --n 4 --eps 4,8", [trained["erm"]])
     record = one(result)

@@ -49,16 +49,17 @@ class Network(nn.Module):
         return self.net(images.double())
 """
 N = 60
+Data = tuple[Tensor, Tensor]
 
 
 @pytest.fixture(scope="module")
-def digits() -> tuple[Tensor, Tensor]:
+def digits() -> Data:
     test = rbtools.datasets.load("digits", "test")
     return test.images.float().div(255), test.labels
 
 
 @pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch, digits: tuple[Tensor, Tensor]) -> nn.Module:
+def network(monkeypatch: pytest.MonkeyPatch, digits: Data) -> nn.Module:
     """A network of a module of the user's, with its weights in net.pt."""
     Path("twin_network.py").write_text(MODULE)
     monkeypatch.syspath_prepend(os.getcwd())
@@ -141,7 +142,7 @@ def by_call(task: Any, model: nn.Module, images: Tensor, labels: Tensor) -> Tens
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.slow
 def test_command_function_and_call_have_the_same_outcomes(
-    name: str, network: nn.Module, digits: tuple[Tensor, Tensor]
+    name: str, network: nn.Module, digits: Data
 ) -> None:
     line, task = TASKS[name]
     result = rbtools.evaluate(network, digits, task, precision="fp32")
@@ -164,7 +165,7 @@ class Pairs(torch.utils.data.Dataset):  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("form", ["tensors", "arrays", "bytes", "list", "Dataset", "DataLoader"])
-def test_data_come_in_every_form(form: str, network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+def test_data_come_in_every_form(form: str, network: nn.Module, digits: Data) -> None:
     images, labels = digits[0][:N], digits[1][:N]
     data: Any = {
         "tensors": (images, labels),
@@ -181,7 +182,7 @@ def test_data_come_in_every_form(form: str, network: nn.Module, digits: tuple[Te
     assert result.value == pytest.approx(float(result.correct.float().mean()))
 
 
-def test_a_list_of_tasks_gives_a_list_of_results(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+def test_a_list_of_tasks_gives_a_list_of_results(network: nn.Module, digits: Data) -> None:
     clean, smooth = rbtools.evaluate(network, digits, ["acc", (Smooth(samples=200), 0.1)], n=N)
     assert (clean.metric, clean.n, len(clean.correct)) == ("acc", N, N)
     assert smooth.metric == "cert.smooth.0.25.0.1" and smooth.entry["sigma"] == 0.25
@@ -189,7 +190,7 @@ def test_a_list_of_tasks_gives_a_list_of_results(network: nn.Module, digits: tup
     assert "acc" in repr(clean) and f"{clean.value:.4f}" in repr(clean) and "<table>" in clean._repr_html_()
 
 
-def test_the_model_stays_as_it_was(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+def test_the_model_stays_as_it_was(network: nn.Module, digits: Data) -> None:
     before = {name: value.clone() for name, value in network.state_dict().items()}
     first = next(network.parameters())
     first.requires_grad_(False)
@@ -201,7 +202,7 @@ def test_the_model_stays_as_it_was(network: nn.Module, digits: tuple[Tensor, Ten
 
 
 def test_without_a_store_nothing_is_written_and_with_one_nothing_is_computed_again(
-    network: nn.Module, digits: tuple[Tensor, Tensor]
+    network: nn.Module, digits: Data
 ) -> None:
     def files() -> list[Path]:
         return [path for path in sorted(Path().rglob("*")) if "__pycache__" not in str(path)]
@@ -222,7 +223,7 @@ def test_without_a_store_nothing_is_written_and_with_one_nothing_is_computed_aga
     assert sum(sizes) > len(digits[1])  # other weights
 
 
-def test_other_layers_with_the_same_weights_are_another_model(digits: tuple[Tensor, Tensor]) -> None:
+def test_other_layers_with_the_same_weights_are_another_model(digits: Data) -> None:
     flatten, layer = linear((1, 8, 8))
     one, other = (
         rbtools.evaluate(nn.Sequential(flatten, first, layer).eval(), digits, "acc", store="kept")
@@ -231,7 +232,7 @@ def test_other_layers_with_the_same_weights_are_another_model(digits: tuple[Tens
     assert not torch.equal(one.correct, other.correct)
 
 
-def test_functions_without_weights_are_models_too(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+def test_functions_without_weights_are_models_too(network: nn.Module, digits: Data) -> None:
     function = lambda images: network(images)  # noqa: E731
     found, expected = (
         rbtools.evaluate(model, digits, PGD(eps=40 / 255, steps=2), n=N, precision="fp32")
@@ -251,17 +252,14 @@ WRONG: dict[str, tuple[Any, str]] = {
     "too few labels": (lambda m, x, y: (m, (x, y[1:])), r"shape \(354,\)\. Expected \(355,\)"),
     "softmax": (lambda m, x, y: (nn.Sequential(m, nn.Softmax(1)).eval(), (x, y)), "leave out the softmax"),
     "predictions": (lambda m, x, y: (lambda z: m(z).argmax(1), (x, y)), r"Expected logits \(4, classes\)"),
-    "train mode": (
-        lambda m, x, y: (nn.Sequential(m, nn.Dropout()), (x, y)),
-        r"training mode.*model\.eval\(\)",
-    ),
+    "train mode": (lambda m, x, y: (nn.Sequential(m, nn.Dropout()), (x, y)), r"training mode.*\.eval\(\)"),
     "no data": (lambda m, x, y: (m, 3), r"of the type int\. Expected a pair \(images, labels\)"),
     "no model": (lambda m, x, y: (None, (x, y)), "of type NoneType. Expected a module"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_input_gets_one_sentence(name: str, network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+def test_wrong_input_gets_one_sentence(name: str, network: nn.Module, digits: Data) -> None:
     make, message = WRONG[name]
     model, data = make(network, *digits)
     if name not in ("softmax", "train mode"):
@@ -275,7 +273,7 @@ def test_wrong_input_gets_one_sentence(name: str, network: nn.Module, digits: tu
             rbtools.attack(model, "fgsm", data=data)
 
 
-def test_looks_of_the_command_are_warnings(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+def test_looks_of_the_command_are_warnings(network: nn.Module, digits: Data) -> None:
     class Shifted(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             logits: Tensor = network(images - 1)
@@ -347,7 +345,7 @@ def test_advice_on_shapes(shape: tuple[int, ...], advice: str) -> None:
         check_images(torch.zeros(shape))
 
 
-def test_what_else_is_refused(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+def test_what_else_is_refused(network: nn.Module, digits: Data) -> None:
     loader = torch.utils.data.DataLoader(Pairs(*digits), batch_size=50, shuffle=True)
     with pytest.raises(RbError, match=r"shuffles its images.*shuffle=False"):
         rbtools.evaluate(network, loader, "acc", store="kept")
@@ -368,9 +366,7 @@ def test_what_else_is_refused(network: nn.Module, digits: tuple[Tensor, Tensor])
         rbtools.measure(network, digits, "bound")
 
 
-def test_an_attack_called_by_itself_draws_by_the_position_of_the_images(
-    digits: tuple[Tensor, Tensor],
-) -> None:
+def test_an_attack_called_by_itself_draws_by_the_position_of_the_images(digits: Data) -> None:
     model, attack = linear((1, 8, 8)), PGD(eps=0.2, steps=2)
     images, labels = digits[0][:6], digits[1][:6]
     points = attack(model, images, labels)

@@ -23,7 +23,7 @@ from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.train_model import TrainingTask
 from rbtools.training import METHODS
 from tests.conftest import SMALL_ARCH
-from tests.runner import in_a_process, measure, run_in, timeless
+from tests.runner import Record, entry, in_a_process, measure, run_in, timeless
 
 FRESH = {"schema": 1, "arch": SMALL_ARCH, "dataset": "digits"}
 SMALL: dict[str, Any] = {"hessian": {"probes": 2, "iterations": 5}, "wci": {"probes": 2}, "nu": {"steps": 2}}
@@ -33,10 +33,6 @@ def asked(*names: str, **own: Any) -> MeasureJob:
     made = tuple(MEASURES.build(name, **SMALL.get(name, {})) for name in names)
     attacks = perturbing(("pgd",), (8 / 255,), 2, None)
     return MeasureJob(made, attacks, **{"batches": 2, "batch_size": 6, **own})
-
-
-def entries(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {entry["metric"]: entry for entry in record["evals"]}
 
 
 def test_fresh_weights_are_those_that_a_training_starts_from() -> None:
@@ -56,13 +52,13 @@ def test_a_record_without_a_checkpoint_is_measured_at_initialisation_and_says_so
     record = measure(FRESH, asked("ntk", "jacobian", "hessian", "params"), run_in())
     names = "ntk.clean.fro jacobian.init.train hessian.init.train.weight.trace params".split()
     assert {*names} <= record["metrics"].keys()
-    entry = entries(record)["ntk.robust.fro.pgd.8"]
-    assert (entry["on"], entry["init_seed"], entry["split"], entry["n"]) == ("init", 0, "train", 12)
-    assert (entry["attack"], entry["steps"], entry["iterate"]) == ("pgd", 2, "last")
-    assert entry["se"] > 0 and entry["se_over"] == "batches"
-    assert entry["ci95"][0] < entry["value"] < entry["ci95"][1]
-    assert "attack" not in entries(record)["ntk.clean.fro"]
-    assert "split" not in entries(record)["params"]
+    told = entry(record, "ntk.robust.fro.pgd.8")
+    assert (told["on"], told["init_seed"], told["split"], told["n"]) == ("init", 0, "train", 12)
+    assert (told["attack"], told["steps"], told["iterate"]) == ("pgd", 2, "last")
+    assert told["se"] > 0 and told["se_over"] == "batches"
+    assert told["ci95"][0] < told["value"] < told["ci95"][1]
+    assert "attack" not in entry(record, "ntk.clean.fro")
+    assert "split" not in entry(record, "params")
     other = measure(FRESH, asked("ntk", init_seed=1), run_in())
     assert other["metrics"]["ntk.clean.fro"] != record["metrics"]["ntk.clean.fro"]
 
@@ -85,7 +81,7 @@ def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_t
 
 
 @pytest.mark.parametrize("name", [name for name in MEASURES if name not in ("params", "macs", "synflow")])
-def test_memory_decides_no_number(name: str, trained: dict[str, dict[str, Any]]) -> None:
+def test_memory_decides_no_number(name: str, trained: dict[str, Record]) -> None:
     """Images at a time (`--batch`) change rounding only."""
     what = asked(name, batches=1)
     one, other = (
@@ -113,7 +109,7 @@ def test_the_seed_matters_to_what_is_drawn_alone() -> None:
     )
     assert one["metrics"]["naswot"] == other["metrics"]["naswot"]
     assert one["metrics"]["jacobian.init.train"] != other["metrics"]["jacobian.init.train"]
-    assert "seed" not in entries(one)["naswot"] and entries(other)["jacobian.init.train"]["seed"] == 1
+    assert "seed" not in entry(one, "naswot") and entry(other, "jacobian.init.train")["seed"] == 1
 
 
 def test_what_needs_a_checkpoint_says_so_where_there_is_none() -> None:
@@ -125,7 +121,7 @@ def test_what_needs_a_checkpoint_says_so_where_there_is_none() -> None:
 
 
 def test_values_that_overflow_are_null_with_a_reason(
-    trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = resolve.load_model
 
@@ -137,8 +133,8 @@ def test_values_that_overflow_are_null_with_a_reason(
 
     monkeypatch.setattr(resolve, "load_model", huge)
     record = measure(trained["erm"], asked("hessian"), run_in(force=True))
-    entry = entries(record)["hessian.weight.lmax"]
-    assert entry["value"] is None and "not finite" in entry["reason"]
+    told = entry(record, "hessian.weight.lmax")
+    assert told["value"] is None and "not finite" in told["reason"]
     assert "hessian.weight.lmax" not in record["metrics"]
     json.dumps(record, allow_nan=False)
 
@@ -158,7 +154,7 @@ def test_a_network_that_has_no_live_path_is_measured_like_any_other() -> None:
 
 @pytest.mark.parametrize("name", MEASURES)
 def test_what_is_measured_in_another_way_is_refused_before_the_work(
-    name: str, trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    name: str, trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = asked(name)
     (one,) = whole.measures
@@ -178,7 +174,7 @@ def test_what_is_measured_in_another_way_is_refused_before_the_work(
 @pytest.mark.parametrize("name", MEASURES)
 @pytest.mark.slow
 def test_a_divided_measure_is_as_of_one_process(
-    name: str, trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    name: str, trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two batches of six images; sums over images are cut after four, the `--batch`."""
     tiles: list[range] = []
@@ -208,7 +204,7 @@ def test_a_divided_measure_is_as_of_one_process(
     assert [*found[0]] == [*found[1]]
 
 
-def test_two_workers_share_the_measures_of_one_record(trained: dict[str, dict[str, Any]]) -> None:
+def test_two_workers_share_the_measures_of_one_record(trained: dict[str, Record]) -> None:
     words = "margin,ntk,wci --batches 2 --batch-size 8 --probes 2 --attack-steps 1 --device cpu --threads 1"
     records = []
     for jobs in ("1", "2"):

@@ -1,10 +1,11 @@
-"""Tiles of one evaluation, measured by several workers, beside other shards, after an interruption: outcomes
-and entries are those of one process."""
+"""Tiles of one evaluation, by several workers, beside other shards, after a kill: as of one process."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -29,7 +30,7 @@ from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.store import Store
-from tests.runner import Record, run_in, run_task, timeless
+from tests.runner import Record, lines, run_in, run_task, timeless
 
 TASKS: dict[str, Callable[[], Evaluation]] = {
     "pgd": lambda: accuracy.attacked(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255)),
@@ -144,16 +145,17 @@ class Measured:
         assert not [*Store("rb-store").files("state"), *Store("rb-store").files("leases")]
 
 
+Make = Callable[..., Measured]
+
+
 @pytest.fixture
-def measured(trained: dict[str, Record], computed: list[int]) -> Callable[..., Measured]:
+def measured(trained: dict[str, Record], computed: list[int]) -> Make:
     return partial(Measured, trained, computed)
 
 
 @pytest.mark.parametrize("task", [*TASKS, "transfer"])
 @pytest.mark.slow
-def test_by_workers_it_is_as_of_one_process(
-    task: str, measured: Callable[..., Measured], computed: list[int]
-) -> None:
+def test_by_workers_it_is_as_of_one_process(task: str, measured: Make, computed: list[int]) -> None:
     one, run = measured(task), run_in()
     with Backwards(run) as engine:
         one.check(one.by(run.changed(pool=engine)))
@@ -163,7 +165,7 @@ def test_by_workers_it_is_as_of_one_process(
 @pytest.mark.parametrize(("task", "after"), [("pgd", 1), ("pgd", 5), ("transfer", 2)])
 @pytest.mark.slow
 def test_a_killed_run_loses_what_was_under_way(
-    task: str, after: int, measured: Callable[..., Measured], computed: list[int]
+    task: str, after: int, measured: Make, computed: list[int]
 ) -> None:
     """Its tiles came in the order 6, 5, 4, 3, 2, 1, and none could be appended to the outcomes."""
     one = measured(task)
@@ -172,9 +174,7 @@ def test_a_killed_run_loses_what_was_under_way(
     assert len(computed) == 6
 
 
-def test_saved_images_are_of_all_tiles_beside_parts_of_a_killed_run(
-    measured: Callable[..., Measured],
-) -> None:
+def test_saved_images_are_of_all_tiles_beside_parts_of_a_killed_run(measured: Make) -> None:
     one = measured()
     one.killed(3)
     assert list(Store("rb-store").files("state"))
@@ -187,7 +187,7 @@ def test_saved_images_are_of_all_tiles_beside_parts_of_a_killed_run(
 
 @pytest.mark.slow
 def test_a_worker_takes_the_parts_that_another_shard_has_stored_since(
-    measured: Callable[..., Measured], computed: list[int]
+    measured: Make, computed: list[int]
 ) -> None:
     """All tiles are handed to the workers at once; before they begin, the other shard stores its own."""
     one = measured()
@@ -205,9 +205,7 @@ def test_a_worker_takes_the_parts_that_another_shard_has_stored_since(
 
 
 @pytest.mark.slow
-def test_shards_share_the_tiles(
-    measured: Callable[..., Measured], computed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_share_the_tiles(measured: Make, computed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of two shards comes when the first has computed a tile, and ends before it."""
     one, measure, results = measured(), Evaluator.measure, []
 
@@ -225,7 +223,7 @@ def test_shards_share_the_tiles(
 
 
 @pytest.mark.slow
-def test_a_damaged_part_is_computed_again(measured: Callable[..., Measured], computed: list[int]) -> None:
+def test_a_damaged_part_is_computed_again(measured: Make, computed: list[int]) -> None:
     one = measured()
     one.killed(3)
     next(iter(Store("rb-store").files("state"))).write_bytes(b"cut off")
@@ -251,3 +249,44 @@ def test_a_part_is_read_as_it_was_written(values: np.ndarray) -> None:
     assert part.totals == {"seconds": 0.5, "forward": 7}
     np.testing.assert_array_equal(part.values, values)
     assert OutcomeRows.decoded(b"{}\n") is None
+
+
+ASKED = "pgd --steps 5 --eps 2 --n 120 --two-phase 40 --screen-steps 1 --device cpu --jobs 1"
+# Batches of 16 images, written at once; the process kills itself instead of one more call of an attack.
+RUN = """
+import os, signal, sys
+from rbtools.commands import attack
+from rbtools.evaluation import attacking, base
+
+run_attack, left = attacking.run_attack, [None] * int(sys.argv[1])
+
+def counted(*positional, **named):
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left.pop()
+    print("call", file=sys.stderr, flush=True)
+    return run_attack(*positional, **named)
+
+attacking.run_attack, base.BATCH, base._SECONDS_BETWEEN_WRITES = counted, {"cpu": 4}, 0.0
+attack.main(sys.argv[2:])
+"""
+
+
+def two_phase(record: Record, store: str, most: int = 99) -> tuple[Any, int]:
+    """The entry of the attack, None if the process was killed, and how many calls there were."""
+    words = [sys.executable, "-c", RUN, str(most), *ASKED.split(), "--store", store]
+    done = subprocess.run(words, input=lines(record), capture_output=True, text=True)
+    assert done.returncode == (0 if done.stdout else -9), done.stderr
+    return json.loads(done.stdout)["evals"][-1] if done.stdout else None, done.stderr.count("call\n")
+
+
+@pytest.mark.parametrize(("last", "finished"), [(5, 4), (17, 17)])
+def test_a_killed_run_goes_on(trained: dict[str, Record], last: int, finished: int) -> None:
+    shutil.copytree("rb-store", "other-store")
+    whole, calls = two_phase(trained["erm"], "other-store")
+    assert calls == 8 * 2 + 3  # screen: 8 batches; sample: 3
+    assert two_phase(trained["erm"], "rb-store", last) == (None, last)
+    resumed, left = two_phase(trained["erm"], "rb-store")
+    assert left == calls - finished
+    cost = {"seconds": 0, "passes": 0}
+    assert {**resumed, **cost} == {**whole, **cost}

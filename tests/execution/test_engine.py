@@ -53,10 +53,7 @@ def problem_of(network: nn.Module) -> tuple[str, str | None]:
         (Theirs(refuses), "The network raises ValueError (FILE, line LINE): images of side 8. It is given"),
         (Theirs(lambda self, images: self.body(images)), "The network raises RuntimeError (FILE, line "),
         (nn.Sequential(nn.Linear(4, 2)), "The network raises RuntimeError: mat1 and mat2"),
-        (
-            Normalized(Theirs(refuses), [0.5], [0.5]),
-            "The network raises ValueError (FILE, line LINE): images",
-        ),
+        (Normalized(Theirs(refuses), [0.5], [0.5]), "The network raises ValueError (FILE, line LINE): "),
         (Program(nn.Linear(4, 2)), "The network raises RuntimeError: "),
     ],
     ids=["its own error", "torch's in it", "of torch alone", "normalised", "a program"],

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rbtools.formats import FORMATS, ConversionReport, Published, Unit
-
-Record = dict[str, Any]
+from tests.runner import Record
 
 
 def put(path: str, content: Any) -> str:

@@ -16,13 +16,7 @@ from rbtools.records import dumps
 from tests import runner
 from tests.formats import reading
 
-ROW: dict[str, Any] = {
-    "dataset": "MNIST",
-    "model": "SimpleCNN",
-    "method": "PGD",
-    "acc": 90.5,
-    "time_s_per_ep": 3,
-}
+ROW: dict[str, Any] = {"dataset": "MNIST", "model": "SimpleCNN", "method": "PGD", "acc": 90.5}
 ROW |= {"ar": {"PGD20": 50.0, "AA": 40.5}, "pr": {"0.03": 99.0}, "probacc": {"0.05": 90.0}}
 ROW |= {"ge_ar": {"PGD20": 1.0}, "ge_pr": {"0.08": 1.0}, "time_s_per_ep": 3}
 INFO = {"dataset": "cifar10", "architecture": "ResNet-18", "eps": "8/255", "clean_acc": "90.1"}

@@ -10,14 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.errors import RbError, UsageError
-from rbtools.execution.run import Run
 from rbtools.jobs.measurement import MeasureJob, perturbing
 from rbtools.measures import MEASURES, batchnorm, kernel
 from rbtools.measures.base import MeasureBatch, measured
 from rbtools.rng.draws import Draws
-from rbtools.store import Store
 from tests.conftest import SMALL_ARCH
-from tests.runner import measure
+from tests.runner import measure, run_in
 
 FRESH = {"schema": 1, "arch": SMALL_ARCH, "dataset": "digits"}
 OF_BATCHES = ("ntk", "naswot", "nasi", "snip", "grad_norm")
@@ -47,17 +45,9 @@ def rows_of(model: nn.Module, images: Tensor, each: bool) -> Tensor:
     parameters = list(model.parameters())
     logits = model(images)
     outputs = logits if each else logits.sum(1, keepdim=True)
-    return torch.stack(
-        [
-            torch.stack(
-                [
-                    torch.cat([g.flatten() for g in torch.autograd.grad(one, parameters, retain_graph=True)])
-                    for one in row
-                ]
-            )
-            for row in outputs
-        ]
-    ).double()
+    found = [torch.autograd.grad(one, parameters, retain_graph=True) for one in outputs.flatten()]
+    rows = torch.stack([torch.cat([part.flatten() for part in one]) for one in found])
+    return rows.view(*outputs.shape, -1).double()
 
 
 def used(statistics: str) -> nn.Module:
@@ -134,10 +124,6 @@ def asked(*names: str, **own: Any) -> MeasureJob:
     )
 
 
-def run_in(**own: Any) -> Run:
-    return Run.of(tool="rb-measure", store=Store("rb-store"), device="cpu", threads=1, **own)
-
-
 def numbers(record: dict[str, Any], names: tuple[str, ...]) -> dict[str, float]:
     return {k: v for k, v in record["metrics"].items() if k.split(".")[0] in names}
 
@@ -162,7 +148,7 @@ def test_the_batch_goes_through_as_a_whole_however_many_images_fit() -> None:
     pieces = measure(
         FRESH,
         asked(*OF_BATCHES, "jacobian", batchnorm="batch"),
-        Run.of(tool="rb-measure", store=Store("other"), device="cpu", threads=1, batch=3),
+        run_in("other", batch=3),
     )
     found = numbers(whole, (*OF_BATCHES, "jacobian"))
     assert {name.split(".")[0] for name in found} == {*OF_BATCHES, "jacobian"}

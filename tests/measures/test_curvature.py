@@ -111,20 +111,19 @@ def test_several_batches_have_their_error_over_batches() -> None:
     assert found.se == pytest.approx(float(torch.tensor(single).std()) / math.sqrt(3), rel=1e-4)
 
 
+def of_traces(*traces: list[float]) -> Any:
+    """The index and the trace that these traces of layers make, a row for each probe."""
+    found = {"layers": ["a", "b"], "norms": [4.0, 9.0], "traces": [*traces]}
+    return MEASURES.build("wci", probes=len(traces)).values([found], [10])
+
+
 def test_a_negative_trace_counts_as_zero_and_is_said() -> None:
-    wci = MEASURES.build("wci", probes=2)
-    found = {"layers": ["a", "b"], "norms": [4.0, 9.0], "traces": [[-1.0, 3.0], [-3.0, 5.0]]}
-    index, trace = wci.values([found], [10])
+    index, trace = of_traces([-1.0, 3.0], [-3.0, 5.0])
     assert index.value == pytest.approx(6.0) and index.more["negative"] == 1
     assert index.more["layers"]["a"]["trace"] == -2.0
     assert trace.value == pytest.approx(2.0)
-
-
-def test_the_error_of_the_index_has_what_a_layer_at_zero_may_hide() -> None:
-    """The first layer's trace is -2 +- 1, so that every estimate without a probe is 0, too."""
-    wci = MEASURES.build("wci", probes=2)
-    found = {"layers": ["a", "b"], "norms": [4.0, 9.0], "traces": [[-1.0, 4.0], [-3.0, 4.0]]}
-    index, _ = wci.values([found], [10])
+    # The first layer's trace is -2 +- 1, so that every estimate without a probe is 0, too.
+    index, _ = of_traces([-1.0, 4.0], [-3.0, 4.0])
     assert index.value == pytest.approx(6.0) and index.se == pytest.approx(math.sqrt(4 * 1.0))
 
 

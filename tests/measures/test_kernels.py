@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import operator
 from typing import Any
 
 import pytest
@@ -15,20 +17,19 @@ from rbtools import models
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES, jacobian, kernel, naswot
 from rbtools.measures.base import MeasureBatch, Value, measured
+from rbtools.models.normalize import Normalized
 from rbtools.rng.draws import Draws
+from tests.networks import gradient_rows
 
 CELL = "|nor_conv_3x3~0|+|nor_conv_1x1~0|avg_pool_3x3~1|+|skip_connect~0|nor_conv_3x3~1|none~2|"
 DEAD = "|none~0|+|nor_conv_3x3~0|none~1|+|none~0|none~1|none~2|"
 
 
 def cells(string: str = CELL, seed: int = 0) -> nn.Module:
+    """A network of cells in eval mode, with running statistics as a training leaves them."""
     torch.manual_seed(seed)
     arch = {"space": "nasbench201", "str": string, "channels": 4, "cells": 1}
-    return with_statistics(models.build(arch, classes=5, shape=(3, 8, 8)))
-
-
-def with_statistics(model: nn.Module) -> nn.Module:
-    """In eval mode, with running statistics as a training leaves them."""
+    model = models.build(arch, classes=5, shape=(3, 8, 8))
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             assert module.running_mean is not None and module.running_var is not None
@@ -80,24 +81,19 @@ class Tokens(nn.Module):
         return logits
 
 
-def tokens() -> nn.Module:
-    torch.manual_seed(0)
-    return Tokens().eval().requires_grad_(False)
-
-
-def odd() -> nn.Module:
-    torch.manual_seed(0)
-    return Odd().eval().requires_grad_(False)
-
-
 def images_of(count: int = 6, size: int = 8) -> Tensor:
     return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
-def batch_of(count: int = 6, chunk: int = 64, **own: Any) -> MeasureBatch:
-    ids = torch.arange(count)
+def batch_of(count: int = 6, images: Tensor | None = None, **own: Any) -> MeasureBatch:
+    images = images_of(count) if images is None else images
+    ids = torch.arange(len(images))
     probes = Draws(0, "measure.batch", torch.tensor([0]))
-    return MeasureBatch(images_of(count), ids % 5, Draws(0, "measure", ids), probes, chunk=chunk, **own)
+    return MeasureBatch(images, ids % 5, Draws(0, "measure", ids), probes, **own)
+
+
+def twice_the_same() -> MeasureBatch:
+    return batch_of(images=images_of(1).repeat(2, 1, 1, 1))
 
 
 def named(name: str, model: nn.Module, batch: MeasureBatch, **params: Any) -> dict[str, Value]:
@@ -110,29 +106,17 @@ def value(name: str, model: nn.Module, batch: MeasureBatch, which: str = "", **p
     return found
 
 
-def gradients(model: nn.Module, images: Tensor, each: bool = False) -> Tensor:
-    """One backward pass for each image and output: (N, outputs, P), float64."""
-    parameters = [p.requires_grad_() for p in model.parameters()]
-    rows = []
-    for image in images:
-        logits = model(image[None])[0]
-        for output in logits if each else [logits.sum()]:
-            found = torch.autograd.grad(
-                output, parameters, retain_graph=True, materialize_grads=True, allow_unused=True
-            )
-            rows.append(torch.cat([g.flatten() for g in found]).double())
-    model.requires_grad_(False)
-    return torch.stack(rows).view(len(images), -1, len(rows[0]))
-
-
 @pytest.mark.parametrize(
-    "make", [cells, odd, tokens, lambda: cells(DEAD)], ids=["cells", "odd", "tokens", "dead"]
+    "make", [cells, Odd, Tokens, lambda: cells(DEAD)], ids=["cells", "odd", "tokens", "dead"]
 )
 @pytest.mark.parametrize("each", [False, True])
 def test_the_kernel_is_that_of_one_backward_pass_per_image(make: Any, each: bool) -> None:
-    model, images = make(), images_of()
+    torch.manual_seed(0)
+    model, images = make().eval().requires_grad_(False), images_of()
     before = [p.requires_grad for p in model.parameters()]
-    exact = torch.einsum("iop,jop->ij", *[gradients(model, images, each)] * 2)
+    numbers: list[Any] = [operator.itemgetter(place) for place in range(5)] if each else [torch.sum]
+    rows = torch.stack([gradient_rows(model, images, number) for number in numbers])
+    exact = torch.einsum("oip,ojp->ij", rows, rows)
     found = kernel.gram(model, images, each_logit=each)
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-4 * float(exact.abs().max()))
     assert [p.requires_grad for p in model.parameters()] == before
@@ -142,7 +126,7 @@ def test_ntk_scores_are_those_of_the_blocks_of_one_kernel() -> None:
     model, batch = cells(), batch_of()
     perturbed, twice = (batch.images + 0.03).clamp(0, 1), (batch.images + 0.06).clamp(0, 1)
     batch = batch_of(perturbed=perturbed, twice=twice)
-    whole = gradients(model, torch.cat([batch.images, perturbed, twice]))[:, 0]
+    whole = gradient_rows(model, torch.cat([batch.images, perturbed, twice]))
     clean, robust, again = whole.split(6)
     found = {key: one.value for key, one in named("ntk", model, batch, kernel="joint", beta=0.25).items()}
     cross = clean @ robust.T
@@ -172,12 +156,8 @@ def test_the_kernel_of_two_classes_can_be_that_of_the_logits_difference() -> Non
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4), nn.Tanh(), nn.Linear(4, 2)).eval()
     batch = batch_of()
-    rows = []
-    for image in batch.images:
-        logits = model(image[None])[0]
-        made = torch.autograd.grad(logits[1] - logits[0], list(model.parameters()))
-        rows.append(torch.cat([part.flatten() for part in made]).double())
-    exact = torch.stack(rows) @ torch.stack(rows).T
+    rows = gradient_rows(model, batch.images, lambda logits: logits[1] - logits[0])
+    exact = rows @ rows.T
     found = value("ntk", model, batch, "clean.fro", kernel="clean", logits="difference")
     assert found == pytest.approx(float(exact.norm()), rel=1e-4)
     with pytest.raises(RbError, match="the network has 5"):
@@ -185,9 +165,7 @@ def test_the_kernel_of_two_classes_can_be_that_of_the_logits_difference() -> Non
 
 
 def test_a_singular_kernel_has_no_condition_and_says_why() -> None:
-    batch = batch_of(2)
-    same = MeasureBatch(batch.images[:1].repeat(2, 1, 1, 1), batch.labels, batch.draws, batch.probes)
-    found = named("ntk", cells(), same, kernel="clean")["clean.cond"]
+    found = named("ntk", cells(), twice_the_same(), kernel="clean")["clean.cond"]
     assert found.value is None and "singular" in found.more["reason"]
 
 
@@ -247,23 +225,16 @@ def test_synflow_of_a_chain_counts_its_paths_once_for_each_layer() -> None:
     model = nn.Sequential(nn.Flatten(), first, nn.BatchNorm1d(4), nn.ReLU(), second).eval()
     assert isinstance(model[2], nn.BatchNorm1d) and model[2].running_var is not None
     model[2].running_var.fill_(9)
-    ids = torch.zeros(1, dtype=torch.int64)
-    batch = MeasureBatch(images_of(1, size=2), ids, None, None)
+    batch = batch_of(images=images_of(1, size=2))
     flow = float((second.weight.abs() @ first.weight.abs()).sum().detach())
     assert value("synflow", model, batch) == pytest.approx(2 * flow, rel=1e-6)
     assert float(model[2].running_var[0]) == 9 and model[1].weight.dtype == torch.float32
 
 
 def test_synflow_sees_ones_after_the_normalisation() -> None:
-    from rbtools.models.normalize import Normalized
-
-    network = cells()
-    ids = torch.zeros(1, dtype=torch.int64)
-    batch = MeasureBatch(images_of(1), ids, None, None)
-    bare = value("synflow", network, batch)
-    assert value("synflow", Normalized(network, [0.5, 0.4, 0.3], [0.2, 0.3, 0.1]), batch) == pytest.approx(
-        bare
-    )
+    normalised = Normalized(cells(), [0.5, 0.4, 0.3], [0.2, 0.3, 0.1])
+    bare = value("synflow", cells(), batch_of(1))
+    assert value("synflow", normalised, batch_of(1)) == pytest.approx(bare)
 
 
 def test_naswot_counts_units_that_are_alike() -> None:
@@ -298,9 +269,7 @@ def test_naswot_takes_relus_of_any_kind_that_reach_the_logits() -> None:
 def test_naswot_without_relu_is_refused_and_of_equal_codes_is_none() -> None:
     with pytest.raises(RbError, match="no ReLU"):
         value("naswot", nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), batch_of())
-    batch = batch_of(2)
-    same = MeasureBatch(batch.images[:1].repeat(2, 1, 1, 1), batch.labels, batch.draws, batch.probes)
-    found = named("naswot", cells(), same)[""]
+    found = named("naswot", cells(), twice_the_same())[""]
     assert found.value is None and "same code" in found.more["reason"]
 
 
@@ -314,14 +283,8 @@ def test_margin_is_the_labels_lead() -> None:
     found = named("margin", model, batch)
     assert found["clean"].value == pytest.approx(sum(leads) / 6, rel=1e-5) and found["clean"].clean
     assert found["clean"].se == pytest.approx(float(torch.tensor(leads).std()) / math.sqrt(6), rel=1e-4)
-    assert found["robust"].value == pytest.approx(
-        value(
-            "margin",
-            model,
-            MeasureBatch(batch.attacked, batch.labels, batch.draws, batch.probes, batch.attacked),
-            "clean",
-        )
-    )
+    attacked = batch_of(images=batch.attacked, perturbed=batch.attacked)
+    assert found["robust"].value == pytest.approx(value("margin", model, attacked, "clean"))
 
 
 def test_sharpness_is_one_step_against_the_weights() -> None:
@@ -344,8 +307,7 @@ def test_nu_of_a_linear_model_of_two_classes_is_known(norm: str, eps: float) -> 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2)).eval().requires_grad_(False)
     images = images_of() * 0.6 + 0.2
-    ids = torch.arange(6)
-    batch = MeasureBatch(images, ids % 2, Draws(0, "measure", ids), None)
+    batch = dataclasses.replace(batch_of(images=images), labels=torch.arange(6) % 2)
     across = (model[1].weight[0] - model[1].weight[1]).view(1, 3, 8, 8)  # type: ignore[index, union-attr]
     best = across / across.norm() if norm == "l2" else across.sign()
     there = model(images).softmax(1)

@@ -10,8 +10,7 @@ import pytest
 
 from rbtools.probabilistic import intervals
 from rbtools.records import checksums, consistency, results
-
-Record = dict[str, Any]
+from tests.runner import Record
 
 
 def entry(metric: str, right: int, n: int = 1000, **more: Any) -> Record:
@@ -62,9 +61,8 @@ def rules(record: Record) -> set[tuple[str, str]]:
 
 
 def test_an_honest_record_has_no_finding() -> None:
-    assert (
-        rules(changed("pgd20.16", 700, grid="8bit")) == set()
-    )  # all images at 8 are more than the 8-bit ones
+    # All images at 8 are more than the 8-bit ones.
+    assert rules(changed("pgd20.16", 700, grid="8bit")) == set()
     assert consistency.findings(HONEST) == []
     assert consistency.without_checksum(HONEST) == []
 

@@ -110,12 +110,8 @@ def test_lines_are_counted_and_blank_ones_left_out() -> None:
         mark + b'{"arch":{}}\r\n\r\n  \nhello\n{"arch":{"name":"x"}}\n' + mark + b'{"arch":{}}'
     )
     found = list(lines(stream, "file"))
-    assert [(line.number, line.problem is None) for line in found] == [
-        (1, True),
-        (4, False),
-        (5, True),
-        (6, False),
-    ]
+    assert [line.number for line in found] == [1, 4, 5, 6]
+    assert [line.number for line in found if line.problem is None] == [1, 5]
     assert {line.source for line in found} == {"file"} and "is not JSON" in str(found[-1].problem)
     assert found[0].text == b'{"arch":{}}'
     assert found[1].text == b"hello" and found[1].record is None

@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.records import metric_name
+from rbtools.records import metric_name as names
 
 
 @given(st.text())
 def test_any_text_is_parsed_and_built_again(text: str) -> None:
-    assert metric_name.parse(text).build() == text
+    assert names.parse(text).build() == text
 
 
 def test_every_eps_in_steps_of_a_tenth_has_its_own_short_name() -> None:
-    assert [metric_name.eps_name(tenths / 10 / 255) for tenths in range(1, 2551)] == [
+    assert [names.eps_name(tenths / 10 / 255) for tenths in range(1, 2551)] == [
         f"{tenths / 10:g}" for tenths in range(1, 2551)
     ]
-    assert metric_name.eps_name(0.0) == "0"
-    assert [metric_name.eps_name(eps, "l2") for eps in (0.5, 128 / 255)] == ["0.5", "0.501961"]
+    assert names.eps_name(0.0) == "0"
+    assert [names.eps_name(eps, "l2") for eps in (0.5, 128 / 255)] == ["0.5", "0.501961"]
 
 
 def test_the_direction_of_a_metric_follows_from_its_name() -> None:
@@ -35,7 +35,7 @@ def test_the_direction_of_a_metric_follows_from_its_name() -> None:
         "acc pgd20.8 train.pgd20.8 corrupt.fog.3 corrupt.mean pr.uniform.0.08 score ntk.robust.fro.pgd.8"
         " gelu.acc mean(fgsm.*,pgd20.*) mean(acc,ge.acc) closs.x geometry anything bound.robbench2.clean"
     )
-    found = {name: metric_name.higher_is_better(name) for name in f"{lower} {higher}".split()}
+    found = {name: names.higher_is_better(name) for name in f"{lower} {higher}".split()}
     assert found == dict.fromkeys(lower.split(), False) | dict.fromkeys(higher.split(), True)
 
 
@@ -48,34 +48,29 @@ def record(*evaluated: str, without_value: str | None = None, **values: float) -
 
 def test_default_rank_key() -> None:
     many = [record("acc", "pgd20.8"), record("acc"), record("acc", "pgd20.8"), {"arch": {}}]
-    assert metric_name.default_rank_key(many) == "pgd20.8"
-    assert metric_name.default_rank_key([record("acc"), record("fgsm.8")]) == "acc"
-    assert metric_name.default_rank_key([*many, record("acc", score=0.5)]) == "score"
+    assert names.default_rank_key(many) == "pgd20.8"
+    assert names.default_rank_key([record("acc"), record("fgsm.8")]) == "acc"
+    assert names.default_rank_key([*many, record("acc", score=0.5)]) == "score"
     with pytest.raises(RbError, match="No record has a metric to rank by"):
-        metric_name.default_rank_key([{"arch": {}}, {"arch": {}, "metrics": {}, "evals": []}])
+        names.default_rank_key([{"arch": {}}, {"arch": {}, "metrics": {}, "evals": []}])
 
 
 @pytest.mark.parametrize(
     ("name", "wanted", "over", "family"),
     [
-        (metric_name.attack_name("pgd20.l2", 0.5, "l2"), "pgd20.l2.0.5", "eps", "pgd20.l2"),
-        (metric_name.split_name("fgsm.8", "train"), "train.fgsm.8", "eps", "train.fgsm"),
-        (metric_name.corrupt_name("fog", 3), "corrupt.fog.3", "severity", "corrupt.fog"),
-        (metric_name.corrupt_name("fog", "mean"), "corrupt.fog.mean", "", "corrupt.fog"),
-        (metric_name.ge_name("pr-all.uniform.0.08"), "ge.pr-all.uniform.0.08", "gamma", "ge.pr-all.uniform"),
-        (metric_name.pr_name("uniform", 0.08, "all"), "pr-all.uniform.0.08", "gamma", "pr-all.uniform"),
-        (metric_name.prob_acc_name("u", 8 / 255, 0.05), "probacc.u.0.0313725.0.05", "gamma", "probacc.u"),
-        (metric_name.pfail_name("gaussian", 1e-5), "pfail.gaussian.1e-05", "gamma", "pfail.gaussian"),
-        (metric_name.smoothing_name(0.25, 0.5), "cert.smooth.0.25.0.5", "eps", "cert.smooth.0.25"),
-        (
-            metric_name.gap_name("loss.pgd2.8"),
-            "test_minus_train.loss.pgd2.8",
-            "eps",
-            "test_minus_train.loss.pgd2",
-        ),
+        (names.attack_name("pgd20.l2", 0.5, "l2"), "pgd20.l2.0.5", "eps", "pgd20.l2"),
+        (names.split_name("fgsm.8", "train"), "train.fgsm.8", "eps", "train.fgsm"),
+        (names.corrupt_name("fog", 3), "corrupt.fog.3", "severity", "corrupt.fog"),
+        (names.corrupt_name("fog", "mean"), "corrupt.fog.mean", "", "corrupt.fog"),
+        (names.ge_name("pr-all.uniform.0.08"), "ge.pr-all.uniform.0.08", "gamma", "ge.pr-all.uniform"),
+        (names.pr_name("uniform", 0.08, "all"), "pr-all.uniform.0.08", "gamma", "pr-all.uniform"),
+        (names.prob_acc_name("u", 8 / 255, 0.05), "probacc.u.0.0313725.0.05", "gamma", "probacc.u"),
+        (names.pfail_name("gaussian", 1e-5), "pfail.gaussian.1e-05", "gamma", "pfail.gaussian"),
+        (names.smoothing_name(0.25, 0.5), "cert.smooth.0.25.0.5", "eps", "cert.smooth.0.25"),
+        (names.gap_name("loss.cw2.8"), "test_minus_train.loss.cw2.8", "eps", "test_minus_train.loss.cw2"),
         ("ntk.robust.fro", "ntk.robust.fro", "", "ntk.robust.fro"),
     ],
 )
 def test_built_names_say_what_their_number_is(name: str, wanted: str, over: str, family: str) -> None:
-    found = metric_name.parse(name)
+    found = names.parse(name)
     assert (name, found.over, found.family) == (wanted, over, family) and found.build() == name

@@ -1,23 +1,23 @@
-"""Results in a record: one entry a metric, and no silent change of protocol."""
+"""Results in a record: one entry a metric, no silent change of protocol, a bit an image, their fields."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
+from rbtools.cli.docs import pages
 from rbtools.errors import RbError
-from rbtools.records import checksums, results
+from rbtools.jobs import train_test_gap
+from rbtools.pages import page_content
+from rbtools.records import answers, checksums, results, schema
+from rbtools.scoring import corruptions, merge
 
-ENTRY: dict[str, Any] = {
-    "tool": "rb-attack",
-    "metric": "pgd20.8",
-    "attack": "pgd",
-    "eps": 8 / 255,
-    "steps": 20,
-}
-ENTRY |= {"split": "test", "n": 100, "value": 0.5, "ci95": [0.4, 0.6], "seconds": 1.0, "device": "cpu"}
+ENTRY: dict[str, Any] = {"tool": "rb-attack", "metric": "pgd20.8", "eps": 8 / 255, "steps": 20, "n": 100}
+ENTRY |= {"attack": "pgd", "split": "test", "value": 0.5, "ci95": [0.4, 0.6], "seconds": 1.0, "device": "cpu"}
 RECORD: dict[str, Any] = {"arch": {"name": "x"}, "mine": [1]}
 
 
@@ -74,3 +74,96 @@ def test_new_weights_forget_what_was_measured_on_the_old_ones() -> None:
     assert kept["metrics"] == {"ntk": 3.0}
     assert kept["evals"] == [entries[1], entries[-1]]
     assert results.forget_evaluations(RECORD) is RECORD
+
+
+BASE = {"tool": "rb-x", "metric": "corrupt.fog.1", "corruption": "fog", "value": 0.5, "ci95": [0.4, 0.6]}
+
+
+@pytest.fixture(params=["protocol", "result"])
+def toy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[schema.Field]:
+    """A new field, which stands in the schema and nowhere else."""
+    field = schema.Field(
+        "toy", request.param, "measure", "own" if request.param == "result" else "shared", "a toy"
+    )
+    monkeypatch.setattr(schema, "EVALS", (*schema.EVALS, field))
+    caches: list[Any] = [schema.role, schema.on_page]
+    for cached in caches:
+        cached.cache_clear()
+    yield field
+    for cached in caches:
+        cached.cache_clear()
+
+
+def test_a_new_field_needs_the_schema_and_its_writer_alone(toy: schema.Field) -> None:
+    asked = toy.role == "protocol"
+    old, new = ({**BASE, "n": 4, "seconds": 1.0, "toy": number} for number in (1, 2))
+    record = {"arch": {}, "metrics": {BASE["metric"]: 0.5}, "evals": [old]}
+    # the same question
+    if asked:
+        with pytest.raises(RbError, match="toy 1 there and 2 here"):
+            results.add(record, new)
+    else:
+        assert results.add(record, new)["evals"] == [new]
+    # means of records, and of severities
+    assert ("toy" in merge.merged([record, record], {})["evals"][0]) == asked
+    five = [{**old, "severity": severity} for severity in range(1, 6)]
+    assert ("toy" in corruptions.summary(five, None, ["fog"])[0]) == asked
+    # a generalisation error
+    assert ("toy" in train_test_gap._gap(old, old)) == asked
+    # the leaderboard page
+    protocols = page_content.TextPool()
+    _, own = page_content._entry(old, protocols)
+    assert ("toy" in protocols.texts()[0], "toy" in own) == (asked, not asked)
+    # rb-entry(5)
+    page = next(page for page in pages.pages({}) if page.name == "rb-entry")
+    terms = [part for part in page.body["FIELDS"] if isinstance(part, dict)]
+    assert any(part.get("toy") == "A toy." for part in terms)
+
+
+def entry(right: np.ndarray, **more: Any) -> dict[str, Any]:
+    value = {"n": len(right), "value": float(right.mean())}
+    return {"metric": "pgd20.8", **value, answers.FIELD: answers.packed(right, "abc"), **more}
+
+
+@pytest.mark.parametrize("images", [1, 7, 8, 9, 1000])
+def test_what_is_written_is_read(images: int) -> None:
+    right = np.random.default_rng(images).random(images) < 0.7
+    read = answers.of(entry(right))
+    assert read is not None and read.examples == "abc" and np.array_equal(read.right, right)
+    assert answers.of({"metric": "acc", "value": 1.0}) is None
+    assert len(str(answers.packed(np.ones(10_000, bool), "0" * 16))) < 1800
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *({"bits": bits} for bits in ("!!", "AAAA", None, "/w==")),  # the last: eight images, and not six
+        *({"images": images} for images in (9, 0, 1 << 40, True)),
+        {"examples": None},
+    ],
+)
+def test_damaged_answers_name_their_metric(damage: dict[str, Any]) -> None:
+    whole = entry(np.arange(8) < 6)
+    with pytest.raises(RbError, match=r"The answers of pgd20\.8 are damaged: .+ Evaluate again"):
+        answers.of({**whole, answers.FIELD: {**whole[answers.FIELD], **damage}})
+    with pytest.raises(RbError, match="damaged"):
+        answers.of({**whole, "value": 0.5})
+    with pytest.raises(RbError, match="damaged"):
+        answers.of({**whole, answers.FIELD: "bits"})
+
+
+def test_classes_of_images_are_read_for_the_first_of_a_list() -> None:
+    labels = np.arange(600) % 300
+    packed = answers.packed_labels(labels)
+    record = answers.with_labels({"arch": {}}, "abc", packed)
+    few = answers.of(entry(np.ones(5, bool)))
+    assert few is not None and answers.labels_of(record, few).tolist() == [0, 1, 2, 3, 4]
+    shorter = answers.with_labels(record, "abc", answers.packed_labels(labels[:10]))
+    assert shorter == record  # the longer list stays
+    for lacking in ({}, {answers.LABELS: "text"}):
+        with pytest.raises(RbError, match="lacks the classes"):
+            answers.labels_of(lacking, few)
+        assert answers.with_labels(lacking, "abc", packed) == {answers.LABELS: record[answers.LABELS]}
+    for field in ({}, {"labels": "AAAA"}, {"labels": 3}, "text", answers.packed_labels(labels[:3])):
+        with pytest.raises(RbError, match="damaged: expected 5 labels"):
+            answers.labels_of({answers.LABELS: {"abc": field}}, few)

@@ -1,4 +1,4 @@
-"""Tables: which columns and numbers, and text that other programs read back unchanged."""
+"""Tables: which columns and numbers; text that other programs read back unchanged, and no formulas."""
 
 from __future__ import annotations
 
@@ -15,23 +15,12 @@ from markdown_it import MarkdownIt
 
 from rbtools.errors import UsageError
 from rbtools.probabilistic.intervals import mean_interval
-from rbtools.records import answers, expr
+from rbtools.records import answers, expr, sheet_cells
 from rbtools.records.sheet_cells import of_cell
-from rbtools.scoring import means, metric_words, render
+from rbtools.scoring import means, metric_words, render, table
 from rbtools.scoring.derived import derived
 from rbtools.scoring.rank_order import rank
-from rbtools.scoring.table import (
-    Heading,
-    Style,
-    Table,
-    TableCell,
-    build,
-    check_labels,
-    figure,
-    plain,
-    styled,
-    text,
-)
+from tests.runner import model, run
 
 
 def record(name: str, method: str | None = None, seed: int = 0, **metrics: float) -> dict[str, Any]:
@@ -43,8 +32,8 @@ def record(name: str, method: str | None = None, seed: int = 0, **metrics: float
     return made | ({"train": {"method": method, "seed": seed}} if method else {})
 
 
-def table_of(*records: dict[str, Any], key: str = "pgd20.8", **options: Any) -> Table:
-    return build(rank(records, lambda one: one.get("metrics", {}).get(key)), key, **options)
+def table_of(*records: dict[str, Any], key: str = "pgd20.8", **options: Any) -> table.Table:
+    return table.build(rank(records, lambda one: one.get("metrics", {}).get(key)), key, **options)
 
 
 TWO = (
@@ -56,7 +45,7 @@ TWO = (
 def test_figure() -> None:
     values = (0.53150001, 1.0, -0.0, -0.0132, 25.123, 160.0, 3, 1073466, 2.3e-5, -2e-5, 1.2345e7)
     wanted = "0.5315 1.0000 0.0000 -0.0132 25.12 160 3 1073466 2.3e-05 -2e-05 1.234e+07"
-    assert [figure(value) for value in values] == wanted.split()
+    assert [table.figure(value) for value in values] == wanted.split()
 
 
 def test_csv_has_full_precision_and_interval_columns() -> None:
@@ -96,16 +85,16 @@ def test_a_table_for_people() -> None:
     ]
     plain_table = table_of(*some, key="acc", metrics=["cost"])
     labels = {"a/model": "Ours", "acc": "Accuracy"}
-    shown = styled(plain_table, Style(percent=True, digits=1, plus_minus=True, labels=labels))
-    check_labels([plain_table], labels)
+    shown = table.styled(plain_table, table.Style(percent=True, digits=1, plus_minus=True, labels=labels))
+    table.check_labels([plain_table], labels)
     assert render.to_markdown(shown).splitlines()[::2] == [
         r"| rank | name | dataset | checkpoint | Accuracy \[%\] | cost |",
         "| 1 | net | digits | Ours | 98.5 ± 1.0 | 25.1 |",
     ]
     assert "/some/b/model.pt" in render.to_csv(plain_table) and "| b/model |" in render.to_markdown(shown)
     assert render.caption(shown, "latex") == "% ± is half of the 95 % interval."
-    with pytest.raises(UsageError, match=r"no column or cell is 'pgd'"):
-        check_labels([plain_table], ["pgd"])
+    with pytest.raises(UsageError, match=r"no column and no cell is 'pgd'"):
+        table.check_labels([plain_table], ["pgd"])
 
 
 def with_answers(**right: list[bool]) -> dict[str, Any]:
@@ -119,7 +108,7 @@ def test_a_mean_of_metrics_has_an_interval() -> None:
     mean = expr.compile("mean(fgsm.*)")
     apart = record("a", **{"fgsm.8": 0.5, "fgsm.4": 0.7})
     assert means.interval(apart, mean) == pytest.approx((0.59, 0.61))  # the mean of both: never too narrow
-    assert text(build(rank([apart], mean), mean.text).rows[0][3]) == "0.6000 [0.5900, 0.6100]"
+    assert table.text(table.build(rank([apart], mean), mean.text).rows[0][3]) == "0.6000 [0.5900, 0.6100]"
     added = derived("m=mean(fgsm.*)").added(apart)
     assert added["evals"][-1]["ci95"] == pytest.approx([0.59, 0.61])
     bits = [True] * 30 + [False] * 10
@@ -146,8 +135,11 @@ def test_markdown() -> None:
     assert "\x1b" not in linked and "\u202e" not in linked
 
 
-def one_cell(words: str) -> Table:
-    return Table([Heading(words, False), Heading("n", True)], [[TableCell(words), TableCell(0.5)]] * 2)
+def one_cell(words: str) -> table.Table:
+    return table.Table(
+        [table.Heading(words, False), table.Heading("n", True)],
+        [[table.TableCell(words), table.TableCell(0.5)]] * 2,
+    )
 
 
 # Everything printable, with the marks that mean something somewhere more often than the rest.
@@ -179,7 +171,7 @@ def markdown_cells(document: str) -> list[str]:
 
 @given(words)
 def test_markdown_reads_back(found: str) -> None:
-    shown = plain(found).strip() or "–"
+    shown = table.plain(found).strip() or "–"
     cells = markdown_cells(render.to_markdown(one_cell(found)))
     assert cells[1:] == ["n", *[shown, "0.5000"] * 2]
 
@@ -206,8 +198,43 @@ def set_by_latex(source: str) -> str:
 @given(words)
 def test_latex_reads_back(found: str) -> None:
     escaped = render.latex(found)
-    assert set_by_latex(escaped) == plain(found)
+    assert set_by_latex(escaped) == table.plain(found)
     assert "--" not in escaped and not escaped.startswith(("[", "*"))
     lines = render.to_latex(one_cell(found)).splitlines()[1:]
     assert len(lines) == 8  # a name cannot add a line
     assert all(line.endswith(r" & 0.5000 \\") for line in lines[4:6])
+
+
+LETTERS = "=+-@\t\r\n '\\u001b\x1b\x9b\u202e\u2066aF0.5\uff1d"
+
+
+def test_what_begins_a_formula_is_quoted_and_what_is_not_seen_is_spelled() -> None:
+    for found in ["=1+1", "+x", "-x", "@SUM(A1)", "\t=1", "\r", " =1", "-", "--5", "'=1", "\uff1d1", "'\t"]:
+        assert sheet_cells.cell(found) == f"'{found}"
+    for found in ["-0.5", "+1e-3", "0.5", "-inf", "x=1", "a-b", "", "'x'", "wrn-28-10", "\\x", "C:\\users"]:
+        assert sheet_cells.cell(found) == found
+    for found in ["\x1b[2J", "a\x9bb", "\u202eabc", "\u2066x", "\x00", "\x7f"]:
+        assert sheet_cells.cell(found).isprintable()
+
+
+@given(st.text(st.sampled_from(LETTERS), max_size=12) | st.text(max_size=12))
+def test_every_text_comes_back(found: str) -> None:
+    assert of_cell(sheet_cells.cell(found)) == found
+    assert not sheet_cells.cell(found).startswith(("=", "@", "\t", "\r"))
+    assert "\x1b" not in sheet_cells.cell(found)
+
+
+NAMES = ["=cmd|' /C calc'!A0", "-2+3", "\x1b[31mred", "\u202egnp", "'=x", "tab\there", "-0.5", "@x"]
+METRICS = {"acc": 0.5, "loss": -0.5, "=1+1": 0.25, "[click](http://x.example)": 0.75, "www.x.example": 0.5}
+MANY = [model(name, metrics=METRICS) for name in NAMES]
+
+
+def test_tables_in_csv_hold_no_formula() -> None:
+    result = run("rank", "--by acc --format csv", MANY)
+    cells = [one for row in csv.reader(io.StringIO(result.stdout)) for one in row]
+    assert len(cells) > 10 and "\x1b" not in result.stdout and "\u202e" not in result.stdout
+    for one in cells:
+        assert not one.startswith(("=", "+", "@")) and (not one.startswith("-") or float(one) < 0)
+    assert set(NAMES) <= {of_cell(one) for one in cells} and "-0.5" in cells
+    raw = io.StringIO(run("rank", "--by acc --format csv-raw", MANY).stdout, newline="")  # for programs
+    assert set(NAMES) <= {one for row in csv.reader(raw) for one in row}

@@ -1,23 +1,50 @@
-"""Verifying and clearing up: what is damaged is found, what is needed stays."""
+"""What a store holds, as records; verifying and clearing up: damage is found, what is needed stays."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
+from rbtools.evaluation import accuracy
 from rbtools.store import Store, digest, lease, listing, upkeep
 from rbtools.store.checksum import sealed
 from rbtools.store.upkeep import verify
+from tests.runner import Record, run_in, run_task
 
 KEY = digest({"unit": "of work"})
 CHECKED = ("results", "outcomes", "objects", "state", "cache")
+
+
+class Filled:
+    """The store under test, and what it holds: `trained` records, and what evaluating them gave."""
+
+    def __init__(self, trained: list[Record]) -> None:
+        self.store, self.trained = Store(Path("rb-store").absolute()), trained
+        self.evaluated = [self.attack(record) for record in trained]
+
+    def attack(self, record: Record, split: str = "test", n: int | None = None) -> Record:
+        """Keep clean accuracy and that under FGSM, and give the record with both."""
+        question = accuracy.attacked(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
+        return run_task(record, question, run_in(tool="rb-attack", split=split, n=n))
+
+    def files(self, kind: str) -> list[Path]:
+        """The files of one kind."""
+        return list(self.store.files(kind))
+
+
+@pytest.fixture
+def filled(trained: dict[str, Record]) -> Filled:
+    """Two trainings and four evaluations of them: clean accuracy, and FGSM's."""
+    return Filled([*trained.values()])
 
 
 def damaged(store: Store) -> dict[str, str]:
@@ -35,7 +62,7 @@ def flip(path: Path, place: int = -1) -> None:
 
 
 @pytest.fixture
-def busy(filled: Any, settled: None) -> Any:
+def busy(filled: Filled, settled: None) -> Filled:
     """The filled store with an unfinished training, and cached hashes of two files of the user's."""
     filled.store.keep_state(KEY, b"state of a training")
     for name in ("one.pt", "two.pt"):
@@ -46,7 +73,7 @@ def busy(filled: Any, settled: None) -> Any:
 
 @pytest.mark.parametrize("kind", CHECKED)
 @pytest.mark.parametrize("place", [0, 20, -1])
-def test_one_bit_is_found_though_size_and_time_say_nothing(kind: str, place: int, busy: Any) -> None:
+def test_one_bit_is_found_though_size_and_time_say_nothing(kind: str, place: int, busy: Filled) -> None:
     for record in busy.trained:
         busy.store.object(record["checkpoint"])  # its hash is known now, and must not be believed
     path = busy.files(kind)[0]
@@ -57,7 +84,7 @@ def test_one_bit_is_found_though_size_and_time_say_nothing(kind: str, place: int
 
 
 @pytest.mark.parametrize("kind", ["results", "outcomes", "cache"])
-def test_a_whole_file_under_another_name_is_damaged(kind: str, busy: Any) -> None:
+def test_a_whole_file_under_another_name_is_damaged(kind: str, busy: Filled) -> None:
     first, second = busy.files(kind)[:2]
     first.write_bytes(second.read_bytes())
     wrong = "what it describes does not match its name"
@@ -66,7 +93,7 @@ def test_a_whole_file_under_another_name_is_damaged(kind: str, busy: Any) -> Non
     assert damaged(busy.store) == {str(first): wrong}
 
 
-def test_a_result_must_be_that_of_its_outcomes(filled: Any) -> None:
+def test_a_result_must_be_that_of_its_outcomes(filled: Filled) -> None:
     for path in filled.files("results"):
         kept = orjson.loads(path.read_bytes()[:-66])
         if "of" in kept["about"]:
@@ -75,7 +102,7 @@ def test_a_result_must_be_that_of_its_outcomes(filled: Any) -> None:
     assert len(damaged(filled.store)) == 4
 
 
-def test_a_foreign_file_is_named(filled: Any) -> None:
+def test_a_foreign_file_is_named(filled: Filled) -> None:
     folder = filled.files("results")[0].parent
     (folder / "notes.txt").write_text("mine")
     (folder / ".hidden").write_text("mine")
@@ -86,7 +113,7 @@ def test_a_foreign_file_is_named(filled: Any) -> None:
     assert len(damaged(filled.store)) == 2
 
 
-def test_links_to_folders_of_the_user_lead_nowhere(filled: Any) -> None:
+def test_links_to_folders_of_the_user_lead_nowhere(filled: Filled) -> None:
     base = filled.store.folder
     Path("mine").mkdir()
     Path("mine", "notes.txt").write_text("mine")
@@ -107,7 +134,7 @@ def test_links_to_folders_of_the_user_lead_nowhere(filled: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["results", "objects", "state", "leases", "cache"])
-def test_what_is_no_plain_file_is_not_waited_for(kind: str, filled: Any) -> None:
+def test_what_is_no_plain_file_is_not_waited_for(kind: str, filled: Filled) -> None:
     folder = filled.store.folder / kind / "aa"
     folder.mkdir(parents=True, exist_ok=True)
     os.mkfifo(folder / ("aa" * 32))  # to open a pipe without a writer takes for ever
@@ -135,7 +162,7 @@ def aged(path: Path, seconds: float) -> Path:
     return path
 
 
-def test_keeping_metrics_leaves_results_and_outcomes_alone(busy: Any) -> None:
+def test_keeping_metrics_leaves_results_and_outcomes_alone(busy: Filled) -> None:
     held = [busy.files(kind) for kind in ("results", "outcomes")]
     busy.store.put("imagefolder:abc", "a fingerprint")
     Path("two.pt").write_bytes(b"changed since")
@@ -149,7 +176,7 @@ def test_keeping_metrics_leaves_results_and_outcomes_alone(busy: Any) -> None:
 
 
 @pytest.mark.parametrize("keep_metrics", [False, True])
-def test_work_in_progress_is_not_touched(keep_metrics: bool, busy: Any) -> None:
+def test_work_in_progress_is_not_touched(keep_metrics: bool, busy: Filled) -> None:
     with busy.store.claimed(KEY, lambda: False, lambda: None):
         found = upkeep.clear(busy.store, keep_metrics=keep_metrics)
     assert [path.name for path in found.live] == [KEY]
@@ -157,7 +184,7 @@ def test_work_in_progress_is_not_touched(keep_metrics: bool, busy: Any) -> None:
     assert busy.store.state(KEY) and len(busy.files("objects")) == 2
 
 
-def test_leases_that_nobody_holds_go(filled: Any) -> None:
+def test_leases_that_nobody_holds_go(filled: Filled) -> None:
     held, left = (filled.store.path("leases", digest({"unit": number})) for number in range(2))
     mine = lease.claim(held)
     assert mine is not None
@@ -168,7 +195,7 @@ def test_leases_that_nobody_holds_go(filled: Any) -> None:
     mine.release()
 
 
-def test_half_written_files_go_when_nobody_writes_them_any_more(filled: Any) -> None:
+def test_half_written_files_go_when_nobody_writes_them_any_more(filled: Filled) -> None:
     folder = filled.files("results")[0].parent
     for name, seconds in ((".aside-new", 3000), (".aside-old", 4000), (".notes", 4000)):
         (folder / name).write_bytes(b"half")
@@ -176,12 +203,12 @@ def test_half_written_files_go_when_nobody_writes_them_any_more(filled: Any) -> 
     assert cleared(filled.store)["aside"] == [".aside-old"]
 
 
-def finished(filled: Any) -> str:
+def finished(filled: Filled) -> str:
     results = ((path.name, path.read_bytes()) for path in filled.files("results"))
     return next(name for name, data in results if b'"kind":"training"' in data)
 
 
-def kept(filled: Any, name: str = KEY) -> Path:
+def kept(filled: Filled, name: str = KEY) -> Path:
     filled.store.keep_state(name, b"state")
     path: Path = filled.store.path("state", name)
     return path
@@ -199,7 +226,7 @@ def kept(filled: Any, name: str = KEY) -> Path:
     ids=["finished", "unfinished", "of this month", "old", "damaged"],
 )
 def test_states_of_finished_trainings_and_old_or_damaged_ones_are_removed(
-    make: Callable[[Any], Any], goes: bool, filled: Any
+    make: Callable[[Any], Any], goes: bool, filled: Filled
 ) -> None:
     make(filled)
     assert ("state" in cleared(filled.store)) is goes
@@ -209,10 +236,102 @@ def test_states_of_finished_trainings_and_old_or_damaged_ones_are_removed(
     assert "state" not in cleared(filled.store)
 
 
-def test_what_cannot_be_removed_is_said(busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_removed_is_said(busy: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(RbError, match=r"Cannot remove .*: Operation not permitted\. Check the store's perm"):
         upkeep.clear(busy.store, keep_metrics=True)
+
+
+FIELDS = ("arch", "dataset", "train", "checkpoint", "metrics", "evals")
+
+
+def listed(store: Store) -> list[dict[str, Any]]:
+    found = list(listing.records(store))
+    assert all(one.record is not None for one in found)
+    return [one.record for one in found if one.record is not None]
+
+
+def of_kind(store: Store, kind: str) -> list[dict[str, Any]]:
+    return [record for record in listed(store) if record["stored"]["kind"] == kind]
+
+
+def test_a_training_is_listed_as_rb_train_wrote_it(filled: Filled) -> None:
+    by_checkpoint = {record["checkpoint"]: record for record in filled.trained}
+    found = of_kind(filled.store, "training")
+    assert len(found) == 2
+    for record in found:
+        wrote = by_checkpoint[record["checkpoint"]]
+        identity = ("space", "name", "index", "str", "channels", "cells")  # what is not derived from them
+        assert record["arch"] == {key: wrote["arch"][key] for key in identity}
+        assert {key: record[key] for key in FIELDS[1:]} == {key: wrote[key] for key in FIELDS[1:]}
+        assert list(record["train"]) == list(wrote["train"])
+
+
+def test_an_evaluation_has_the_entry_that_the_tool_wrote(filled: Filled) -> None:
+    found = of_kind(filled.store, "evaluation")
+    assert sorted(next(iter(record["metrics"])) for record in found) == ["acc", "acc", "fgsm.8", "fgsm.8"]
+    for record in found:
+        (wrote,) = [one for one in filled.evaluated if one["checkpoint"] == record["checkpoint"]]
+        (entry,) = record["evals"]
+        (same,) = [one for one in wrote["evals"] if one["metric"] == entry["metric"]]
+        assert {"tool": "rb-attack", **entry} == same
+        assert record["metrics"] == {entry["metric"]: entry["value"]}
+        assert record["dataset"] == "digits" and record["arch"]["name"] == wrote["arch"]["name"]
+        assert record["train"] == {key: wrote["train"][key] for key in ("method", "seed", "epochs")}
+
+
+def test_stored_says_what_and_where_it_is(filled: Filled) -> None:
+    filled.attack(filled.trained[0], split="train", n=100)
+    names = {name for record in listed(filled.store) for name in record["metrics"]}
+    assert names == {"acc", "fgsm.8", "train.acc", "train.fgsm.8", "seconds_per_epoch"}
+    for path, record in zip(filled.files("results"), listed(filled.store), strict=True):
+        stored = record["stored"]
+        assert stored["key"] == path.name and stored["bytes"] == path.stat().st_size
+        when = datetime.strptime(stored["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+        assert when.timestamp() == int(path.stat().st_mtime)
+        if stored["kind"] == "training":
+            assert stored["checkpoint_bytes"] == filled.store.object(record["checkpoint"]).stat().st_size
+        else:
+            assert filled.store.path("outcomes", stored["outcomes"]).is_file()
+    gone, kept = (record["checkpoint"] for record in filled.trained)
+    filled.store.object(gone).unlink()
+    trainings = of_kind(filled.store, "training")
+    sizes = {one["checkpoint"]: one["stored"]["checkpoint_bytes"] for one in trainings}
+    assert sizes[gone] == 0 < sizes[kept]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"[]", b"{}", b"x"),
+        b'{"what":{},"value":1,"about":{"kind":"training"}}',
+        b'{"what":1.5,"value":1}',
+        b'{"what":{"outcomes":[1]},"value":1}',
+        b'{"what":{"outcomes":"../../x"},"value":1}',
+    ],
+)
+def test_a_whole_file_that_is_no_result_counts_as_damaged(body: bytes, filled: Filled) -> None:
+    path = filled.files("results")[0]
+    path.write_bytes(sealed(body))
+    assert next(listing.records(filled.store)).record is None
+
+
+def test_the_beginning_of_a_key_finds_its_result(filled: Filled) -> None:
+    for path in filled.files("results"):
+        (found,) = listing.records(filled.store, [path.name[:12].upper()])
+        assert found.path == path
+    keys = [path.name for path in filled.files("results")]
+    assert len(list(listing.records(filled.store, [*keys, *keys]))) == len(keys)
+
+
+def test_what_is_no_store_is_said_and_not_made() -> None:
+    with pytest.raises(RbError, match=r"There is no store .*nowhere\. The tools make it .* --store"):
+        list(listing.records(Store("nowhere")))
+    assert not Path("nowhere").exists()
+    Path("photos/cat").mkdir(parents=True)
+    with pytest.raises(RbError, match=r"photos is no store: it has no format\.json"):
+        list(listing.records(Store("photos")))
+    assert list(listing.records(Store("photos/cat"))) == []  # an empty folder may become one
