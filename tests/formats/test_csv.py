@@ -180,10 +180,10 @@ def test_nothing_is_no_number(raw: Any) -> None:
     [
         (NotFinite("NaN"), "a number is NaN, which JSON does not have"),
         ("nan", "a number is nan, which is not finite"),
-        (True, "true stands where a number was expected"),
-        ([1], "a list stands where a number was expected"),
-        ("high", "the text 'high' stands where a number was expected"),
-        ("1/0", "the text '1/0' stands where a number was expected"),
+        (True, "found true where a number was expected"),
+        ([1], "found a list where a number was expected"),
+        ("high", "found the text 'high' where a number was expected"),
+        ("1/0", "found the text '1/0' where a number was expected"),
         ("1e999", "the number 1e999 is too large"),
     ],
 )

@@ -183,7 +183,7 @@ def test_a_zip_archive_is_no_tensor() -> None:
 
     torch.save(W, "inner.pt")
     file = bz2.compress(pickle.dumps({"a": Tensor()}))
-    refused(file, "holds a zip archive in the place of a tensor")
+    refused(file, "contains a zip archive in the place of a tensor")
 
 
 def test_names_from_a_file_stay_on_one_line() -> None:

@@ -182,7 +182,7 @@ def test_the_fields_of_variants_are_counted_and_checked() -> None:
         "torchvision:resnet18:stem=cifar": "torchvision's resnet18 has no stem 'cifar' here",
         "resnet18:side=32": "resnet18 takes no side=",
         "nb201-13714:patch=2": "takes no patch=",
-        "nb201-126:channels=4": "no architecture takes by name. Expected one of stem, pool",
+        "nb201-126:channels=4": "not an option of architectures. Expected one of stem, pool",
         f"timm:{vit['name']}:side=x": "is 'x'. Expected pixels, as in side=32",
         f"timm:{vit['name']}:patch=0": "is '0'. Expected pixels",
     }.items():

@@ -58,7 +58,7 @@ BAD = {
     '{"arch":{},"evals":[{"metric":"acc","ci95":[1]}]}': 'has the entry "acc" in "evals" with',
     '{"arch":{},"evals":[{"metric":"acc","ci95":[0,"1"]}]}': 'or with a "ci95" that is not two numbers, the',
     '{"arch":{},"evals":[{"metric":"acc","value":"1"}]}': '"value" or "std" that is not a number',
-    '{"arch":{},"evals":[{"metric":"acc","value":1e200}]}': 'that is not a number or too large',
+    '{"arch":{},"evals":[{"metric":"acc","value":1e200}]}': "that is not a number or too large",
     '{"arch":{},"metrics":{"acc":9223372036854775808}}': 'has the metric "acc" that is too large.',
     '{"a\\nb":1,"' + "x" * 3000 + '":2}': "it has: a\\nb, xxxxxxxxxxxxxxxxxxxx...)",
     '{"arch":{},"metrics":{"' + "x" * 3000 + '":""}}': 'has the metric "xxxx',

@@ -93,7 +93,7 @@ def test_a_table_for_people() -> None:
     ]
     assert "/some/b/model.pt" in render.to_csv(plain_table) and "| b/model |" in render.to_markdown(shown)
     assert render.caption(shown, "latex") == "% ± is half of the 95 % interval."
-    with pytest.raises(UsageError, match=r"no column and no cell is 'pgd'"):
+    with pytest.raises(UsageError, match=r"no column or cell is 'pgd'"):
         table.check_labels([plain_table], ["pgd"])
 
 

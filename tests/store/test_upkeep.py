@@ -328,10 +328,10 @@ def test_the_beginning_of_a_key_finds_its_result(filled: Filled) -> None:
 
 
 def test_what_is_no_store_is_said_and_not_made() -> None:
-    with pytest.raises(RbError, match=r"There is no store .*nowhere\. The tools make it .* --store"):
+    with pytest.raises(RbError, match=r"There is no store .*nowhere\. The tools create it .* --store"):
         list(listing.records(Store("nowhere")))
     assert not Path("nowhere").exists()
     Path("photos/cat").mkdir(parents=True)
-    with pytest.raises(RbError, match=r"photos is no store: it has no format\.json"):
+    with pytest.raises(RbError, match=r"photos is not a store: it has no format\.json"):
         list(listing.records(Store("photos")))
     assert list(listing.records(Store("photos/cat"))) == []  # an empty folder may become one
