@@ -1,9 +1,10 @@
-"""Reads the pickles of others (checkpoints, published results, training states) without running their code.
+"""Read pickles from unknown sources (checkpoints, published results, training states) without running their
+code.
 
-A pickle may call any function with any arguments. Here the names in it are answered from a short list of
-functions of this module, which make containers, numbers, arrays and tensors from data; every other name is an
-inert `Stub`. Only those functions and stubs are ever called, and states are set on stubs, arrays and mappings
-alone.
+A pickle may call any function with any arguments. Here, names in a pickle refer only to a short list of
+functions of this module, which make containers, numbers, arrays and tensors from data; every other name
+becomes an inert `Stub`. Only these functions and stubs are called, and states are set only on stubs, arrays
+and mappings.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from rbtools.lazy import np
 
 __all__ = ["Damaged", "NotTorch", "Refused", "Stub", "UnusualTensor", "published", "torch_file"]
 
-DEEPEST_KEY = 8  # levels of tuples in a key: Python's hash of tuples recurses without a limit
+DEEPEST_KEY = 8  # levels of nested tuples in a key: Python's hash of tuples has no recursion limit
 MOST_BYTES = 2**62  # most bytes of an expanded tensor, so that its size never overflows
 
 
 class Refused(Exception):
-    """The pickle contains an object that is not allowed, of that `name`."""
+    """The pickle contains an object that is not allowed; `name` is its name."""
 
     def __init__(self, name: str, message: str | None = None) -> None:
         self.name = shown(name)
@@ -36,7 +37,7 @@ class Refused(Exception):
 
 
 class Damaged(ValueError):
-    """The bytes are no pickle, are incomplete, or do not fit together."""
+    """The bytes are not a pickle, are incomplete, or contradict each other."""
 
 
 class NotTorch(Damaged):
@@ -44,7 +45,7 @@ class NotTorch(Damaged):
 
 
 class Stub:
-    """An object of a class that is not known here: it keeps what the file says of it, and does nothing."""
+    """An object of an unknown class. It stores the arguments and the state in the file, and does nothing."""
 
     name = ""
 
@@ -63,7 +64,7 @@ class UnusualTensor:
 
 
 class _Maker:
-    """A name that a pickle may call, and the function that answers."""
+    """A name that a pickle may call, and the function that is called instead."""
 
     def __init__(self, name: str, make: Callable[..., Any] | None = None) -> None:
         self.name, self.make = name, make
@@ -95,7 +96,7 @@ def _dtype(kind: Any) -> np.dtype[Any]:
 
 
 def _sizes(values: Any) -> tuple[int, ...]:
-    """A shape or strides. Raises Damaged for other things than whole numbers from 0 on."""
+    """A shape or strides. Raises Damaged if the values are not whole numbers of at least 0."""
     if not isinstance(values, tuple) or not all(type(size) is int and 0 <= size < 2**63 for size in values):
         raise Damaged("it has a shape that is none")
     return values
@@ -103,7 +104,7 @@ def _sizes(values: Any) -> tuple[int, ...]:
 
 def _array(data: Any, kind: Any, shape: Any, order: Any = "C") -> np.ndarray:
     dtype = _dtype(kind)
-    data = data.encode() if isinstance(data, str) else data  # of Python 2
+    data = data.encode() if isinstance(data, str) else data  # written by Python 2
     if dtype.kind in "SU":
         raise Refused("numpy.ndarray of text", "it has an array of text, expected numbers")
     if len(data) != math.prod(_sizes(shape)) * dtype.itemsize:
@@ -118,7 +119,7 @@ def _reconstruct(kind: Any, *_: object) -> np.ndarray:
 
 
 def _encoded(value: str = "", encoding: object = "latin1") -> bytes:
-    """Python 3 writes bytes into old protocols as a text and its encoding."""
+    """The bytes of a text: in old protocols, Python 3 writes bytes as a text and its encoding."""
     if encoding not in ("latin1", "latin-1"):
         raise Damaged("it has bytes in an unusual encoding")
     return value.encode("latin-1")
@@ -156,7 +157,7 @@ def _is_type(value: Any) -> bool:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, needs_grad: Any = False, *more: Any) -> Any:
-    """A tensor on its storage, for each of torch's forms; hooks are left out, for they would be functions."""
+    """A tensor on its storage, from any of torch's formats. Hooks are left out, because they are functions."""
     import torch
 
     if not isinstance(storage, torch.storage.TypedStorage):
@@ -176,7 +177,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, needs_grad: Any
 
 
 def _parameter(data: Any, needs_grad: Any = True, *_: object) -> Any:
-    """A parameter; attributes that were set on it are left out."""
+    """A parameter. Additional attributes are left out."""
     import torch
 
     if isinstance(data, UnusualTensor):
@@ -187,7 +188,7 @@ def _parameter(data: Any, needs_grad: Any = True, *_: object) -> Any:
 
 
 def _of_type(maker: Any, kind: object, arguments: Any, *_: object) -> Any:
-    """A tensor with attributes, which are left out."""
+    """A tensor that was saved with attributes. They are left out."""
     if getattr(maker, "make", None) not in (_tensor, _parameter):
         raise Damaged("it has a tensor with attributes that is none")
     return maker.make(*arguments)
@@ -228,7 +229,7 @@ _MAKERS: dict[str, Callable[..., Any] | None] = {
     "builtins.float": None,
     "collections.OrderedDict": lambda *pairs: _mapping(OrderedDict, *pairs),
     "collections.Counter": lambda *counts: _mapping(Counter, *counts),
-    "collections.defaultdict": lambda *_: {},  # without the function that makes what is lacking
+    "collections.defaultdict": lambda *_: {},  # without the function that makes missing values
     "argparse.Namespace": argparse.Namespace,
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
@@ -244,7 +245,7 @@ _MAKERS: dict[str, Callable[..., Any] | None] = {
 }
 
 
-_PYTHONS: Any = pickle._Unpickler  # and not the one in C, whose opcodes cannot be replaced
+_PYTHONS: Any = pickle._Unpickler  # not the C version, whose opcodes cannot be replaced
 
 
 class _Unpickler(_PYTHONS):
@@ -297,7 +298,7 @@ class _Unpickler(_PYTHONS):
             made.__setstate__(value_state)
         elif isinstance(made, _Type):
             made.dtype = made.dtype.newbyteorder(_text(state[1]))  # type: ignore[arg-type]
-        elif type(made) is OrderedDict:  # torch notes the versions of modules in their state
+        elif type(made) is OrderedDict:  # torch stores the versions of modules in the state
             vars(made).update({key: state[key] for key in state if key == "_metadata"})
         elif isinstance(made, argparse.Namespace):
             vars(made).update({str(key): value for key, value in state.items()})
@@ -350,7 +351,7 @@ class _Unpickler(_PYTHONS):
         key = self.stack.pop()
         kind = type(key[1]).__name__ if type(key) is tuple and len(key) > 4 else ""
         if type(key) is tuple and key and key[0] == "module":
-            self.append(key[1])  # a class; torch would compare its source, which follows
+            self.append(key[1])  # a class; the source that follows is ignored (torch would compare it)
             return
         if (
             kind not in ("StorageType", "type")
@@ -389,20 +390,20 @@ class _Unpickler(_PYTHONS):
 
 
 def _part(file: IO[bytes], **how: Any) -> Any:
-    """A part of torch's older format: a number, a machine's sizes, or the list of storages."""
+    """A part of torch's older format: a number, the sizes of types on the machine, or the list of storages."""
     value = _Unpickler(file, **how).load()
     keys = value if isinstance(value, list) else []
     if not isinstance(value, (int, dict, list)) or not all(isinstance(key, (str, int)) for key in keys):
         raise NotTorch("it is a pickle that torch.save did not write")
-    return 0 if isinstance(value, dict) else value  # which torch does not look at
+    return 0 if isinstance(value, dict) else value  # torch ignores the dict
 
 
-# What torch.load takes in the place of Python's module.
+# The module that torch.load uses instead of Python's `pickle`.
 _MODULE: Any = types.SimpleNamespace(__name__="rbtools.unpickle", Unpickler=_Unpickler, load=_part)
 
 
 class _Stream(io.RawIOBase):
-    """A file without a number: torch would look into one with a number for a tar archive, and unpack it."""
+    """A file without a file descriptor. Given a descriptor, torch would look for a tar archive and unpack it."""
 
     def __init__(self, file: Any) -> None:
         self.read, self.readline = file.read, file.readline  # type: ignore[method-assign]
@@ -436,11 +437,12 @@ def _legacy(file: IO[bytes]) -> Any:
 
 
 def torch_file(file: IO[bytes]) -> Any:
-    """The value in a seekable file of torch.save (zip, or the format before torch 1.6), tensors on the CPU.
+    """The value in a seekable file of torch.save (zip, or the format before torch 1.6). Tensors are on the
+    CPU.
 
-    Equal to `torch.load(file, "cpu", weights_only=True)` for state dicts, optimiser states and notes of
-    training scripts; also reads arrays, numbers and text of NumPy, and argparse's Namespace. Other objects
-    are Stubs. Raises Refused, Damaged, NotTorch, OSError.
+    Equal to `torch.load(file, "cpu", weights_only=True)` for state dicts, optimiser states and values that
+    training scripts add. It also reads NumPy's arrays, numbers and text, and argparse's Namespace. Other
+    objects become Stubs. Raises Refused, Damaged, NotTorch or OSError.
     """
     import torch
 
@@ -450,7 +452,7 @@ def torch_file(file: IO[bytes]) -> Any:
         file.seek(0)
         if not zipped:
             return _legacy(file)
-        # torch would run a TorchScript program, which has this member.
+        # A TorchScript program has this member, and torch would run it.
         reader: Any = torch._C.PyTorchFileReader(_stream(file))
         if reader.has_record("constants.pkl"):
             raise Refused("a TorchScript program")
@@ -461,5 +463,6 @@ def torch_file(file: IO[bytes]) -> Any:
 
 
 def published(data: bytes) -> Any:
-    """The value of a plain pickle with tensors, as NATS-Bench publishes them. Raises as `torch_file`."""
+    """The value of a plain pickle with tensors, as NATS-Bench publishes them. Raises the errors of
+    `torch_file`."""
     return _one_error(_Unpickler(io.BytesIO(data)).load)
