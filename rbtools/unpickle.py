@@ -157,7 +157,8 @@ def _is_type(value: Any) -> bool:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, needs_grad: Any = False, *more: Any) -> Any:
-    """A tensor on its storage, from any of torch's formats. Hooks are left out, because they are functions."""
+    """A tensor on its storage, from any of torch's formats. Hooks are left out, because they are
+    functions."""
     import torch
 
     if not isinstance(storage, torch.storage.TypedStorage):
@@ -390,7 +391,8 @@ class _Unpickler(_PYTHONS):
 
 
 def _part(file: IO[bytes], **how: Any) -> Any:
-    """A part of torch's older format: a number, the sizes of types on the machine, or the list of storages."""
+    """A part of torch's older format: a number, the sizes of types on the machine, or the list of
+    storages."""
     value = _Unpickler(file, **how).load()
     keys = value if isinstance(value, list) else []
     if not isinstance(value, (int, dict, list)) or not all(isinstance(key, (str, int)) for key in keys):
@@ -403,7 +405,8 @@ _MODULE: Any = types.SimpleNamespace(__name__="rbtools.unpickle", Unpickler=_Unp
 
 
 class _Stream(io.RawIOBase):
-    """A file without a file descriptor. Given a descriptor, torch would look for a tar archive and unpack it."""
+    """A file without a file descriptor. Given a descriptor, torch would look for a tar archive and unpack
+    it."""
 
     def __init__(self, file: Any) -> None:
         self.read, self.readline = file.read, file.readline  # type: ignore[method-assign]

@@ -242,7 +242,8 @@ def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def pooled_windows(state: State) -> int:
-    """The number of 4x4 pooling windows along a side, before a ResNet's linear layer; 1 if it pools globally."""
+    """The number of 4x4 pooling windows along a side, before a ResNet's linear layer; 1 if it pools
+    globally."""
     head = head_of(state)
     channels = 2048 if "layer1.0.conv3.weight" in state else 512
     side = 1 if head is None else math.isqrt(head.shape[1] // channels)

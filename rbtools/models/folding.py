@@ -72,7 +72,8 @@ def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -
 
 
 def check_same(expected: Tensor, logits: Tensor) -> None:
-    """Raise ValueError if the logits of a folded copy differ from those of the network by more than rounding."""
+    """Raise ValueError if the logits of a folded copy differ from those of the network by more than
+    rounding."""
     largest, difference = float(expected.abs().max()), float((expected - logits).abs().max())
     if not difference <= TOLERANCE * largest:  # NaN fails this comparison, too
         raise ValueError(f"the folded copy's logits differ by {difference:.3g}, the largest is {largest:.3g}")

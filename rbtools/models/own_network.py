@@ -62,7 +62,8 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
 
 
 def _bare(network: nn.Module) -> nn.Module:
-    """The module inside a wrapper of torch, or inside one that only contains it, such as timm's ModelEmaV2."""
+    """The module inside a wrapper of torch, or inside one that only contains it, such as timm's
+    ModelEmaV2."""
     while True:
         compiled, inner = (getattr(network, name, None) for name in ("_orig_mod", "module"))
         wraps = isinstance(network, _WRAPPERS) or type(network).forward is nn.Module.forward

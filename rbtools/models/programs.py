@@ -61,7 +61,8 @@ def refusal(path: Path, kind: str) -> RbError:
 
 
 def load(path: Path, kind: str) -> Program:
-    """Load a program. This may run code, so the user has to allow it first. Raises RbError if loading fails."""
+    """Load a program. This may run code, so the user has to allow it first. Raises RbError if loading
+    fails."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but its files are still in use

@@ -87,7 +87,8 @@ def _shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential
 def stage(
     block: Callable[..., nn.Module], count: int, channels_in: int, channels: int, stride: int, *options: Any
 ) -> nn.Sequential:
-    """`count` blocks `block(channels_in, channels, stride, *options)`; only the first has the given stride."""
+    """`count` blocks `block(channels_in, channels, stride, *options)`; only the first has the given
+    stride."""
     blocks = [block(channels_in, channels, stride, *options)]
     inputs = channels * getattr(block, "expansion", 1)
     blocks += [block(inputs, channels, 1, *options) for _ in range(count - 1)]

@@ -38,7 +38,8 @@ def unbeaten(right: Mapping[str, Tensor]) -> list[str]:
 
 @torch.no_grad()
 def tried(models: Mapping[str, nn.Module], batches: Batches) -> dict[str, Tensor]:
-    """Maps each model to booleans (N,), whether each image is correct. A beaten model gets no further images."""
+    """Maps each model to booleans (N,), whether each image is correct. A beaten model gets no further
+    images."""
     right = {name: torch.zeros(0, dtype=torch.bool) for name in models}
     for images, labels in batches():
         alive = unbeaten(right)
