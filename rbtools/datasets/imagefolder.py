@@ -137,7 +137,8 @@ def read_class_map(file: str, folders: list[str]) -> list[str]:
     """The classes in the model's order, from a file that gives the index of each. A class in the file, or an
     index that it leaves out, need not have a folder: it is a class of the model without images.
 
-    `file` may also be the text of a JSON list of the names in the model's order. Folders that are not in this list are left out.
+    `file` may also be the text of a JSON list of the names in the model's order. Folders that are not in this
+    list are left out.
 
     Raises RbError if the file is unreadable, leaves out a folder, or contains an index twice.
     """

@@ -26,8 +26,8 @@ NORMALIZATIONS: dict[str, Normalization] = {
     # kuangliu/pytorch-cifar. These are not the standard deviations of the pixels, but many
     # checkpoints were trained with them.
     "kuangliu": Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-    # Mean and standard deviation of the pixels of the train split, as most users of these data sets print them;
-    # for CINIC-10, as its authors print them.
+    # Mean and standard deviation of the pixels of the train split, in the usual rounding (CINIC-10's authors'
+    # own for CINIC-10).
     "mnist": Normalization((0.1307,), (0.3081,)),
     "svhn": Normalization((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
     "cinic10": Normalization((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835)),
