@@ -182,7 +182,7 @@ class ImageTable:
             schema = pq.read_schema(plain(files[0]))
             image, label = _columns(schema, files[0])
             for file in files:
-                # Equal labels compress to almost nothing: a small file may claim more rows than fit in memory.
+                # Equal labels compress well: a small file may claim more rows than fit in memory.
                 if (rows := pq.read_metadata(plain(file)).num_rows) > (size := file.stat().st_size):
                     raise ValueError(f"it claims {rows} rows in {size} bytes")
             table = pa.concat_tables([pq.ParquetFile(plain(file)).read([image, label]) for file in files])

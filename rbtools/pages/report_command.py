@@ -1,4 +1,4 @@
-"""rb-plot report: one page on one model."""
+"""rb-plot report: a page on one model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Record = dict[str, Any]
 
 
 def _latex(record: Mapping[str, Any]) -> str:
-    """The row of a table: clean accuracy first; of corruptions whose mean is there, only the means."""
+    """The row of a LaTeX table. Clean accuracy is first; if the mean over corruptions exists, single
+    corruptions are left out."""
     parts = {name: metric_name.parse(name) for name in record.get("metrics") or ()}
     means = "corrupt.mean" in parts
     single = {name for name, one in parts.items() if one.stem == "corrupt" and one.suffix != "mean"}
@@ -34,10 +35,10 @@ def _latex(record: Mapping[str, Any]) -> str:
 def report(typed: PlotOptions, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Write a report on one model, for a paper's appendix or a review: HTML in one file.
 
-    It has all results with their intervals and settings, curves over eps, radius and severity, a checklist
-    (whether attacks were adaptive, which gradients were replaced, whether means over draws sufficed, the five
-    tests of rb-attack check, AutoAttack's flags), the row of a LaTeX table, the command lines that remake the
-    results, and BibTeX of the methods.
+    The report contains all results with their intervals and settings, curves over eps, radius and severity, a
+    checklist (whether attacks were adaptive, which gradients were replaced, whether enough random draws were
+    averaged, the five tests of rb-attack check, AutoAttack's flags), the row of a LaTeX table, the command
+    lines that reproduce the results, and BibTeX of the methods.
 
     Needs one record with any metric.
 

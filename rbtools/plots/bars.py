@@ -24,13 +24,13 @@ _NAMED = 4  # the most metrics that the axis lists
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(weightings.Composed):
-    """Values of --metric for the best records by the first one, with their 95 % intervals. With --weightings,
-    --preset, --within or a weight in --metric, and without --metric: composite scores (see rb-score), one bar
-    for each weighting of the metrics.
+    """The values of the metrics in --metric, with 95 % intervals, for the records that are best by the first
+    of these metrics. With --weightings, --preset, --within or a weight in --metric, and without --metric:
+    composite scores (see rb-score), with one bar for each weighting of the metrics.
 
-    With --group the means of the groups, and lines for the standard deviations of their records.
+    With --group, bars are the means of groups, and lines are the standard deviations of their records.
 
-    Needs the metrics of --metric, or those of a score: of rb-score or of --preset.
+    Needs the metrics in --metric, or those of a score (from rb-score or --preset).
     """
 
     name: ClassVar[str] = "bars"
@@ -79,9 +79,11 @@ class Bars(weightings.Composed):
 
 
 def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str, share: bool) -> FigureSpec:
-    """The bars of each row, a colour for each title; of a single one with numbers, if without error bars.
+    """The bars of each row, with a colour for each title. With one title and without error bars, numbers are
+    written beside the bars.
 
-    ends: (2, rows, titles), how far intervals reach below and above; NaN for none.
+    ends: (2, rows, titles), the distances from a value to the lower and the upper end of its interval; NaN
+    without an interval.
     """
     count = len(rows.names)
     thick = 0.8 / len(titles)

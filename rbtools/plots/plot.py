@@ -30,9 +30,9 @@ def main(
     source: shared.RecordSource,
     screen: shared.Terminal,
 ) -> int:
-    """Draw records: a figure as PNG, SVG or PDF, by the file's ending.
+    """Draw records as a figure. The file extension decides the format: PNG, SVG or PDF.
 
-    Reads all records before it draws. The same records make the same file, to the byte.
+    All records are read before anything is drawn. The same records give exactly the same file.
 
     \b
     Examples:
@@ -68,7 +68,8 @@ def main(
 
 
 def _ending(output: str, endings: tuple[str, ...]) -> str | None:
-    """The ending of the file, one of these; None where a program takes the figure and needs no file."""
+    """The extension of the file, which must be in `endings`; None if a program takes the figure and needs no
+    file."""
     needs_no_file = isinstance(streams.of_command(), streams.MemoryStreams) and not output
     return None if needs_no_file else ending_of(output, endings)
 
@@ -77,11 +78,11 @@ def _ending(output: str, endings: tuple[str, ...]) -> str | None:
 @shared.takes("typed", ContactSheet)
 @options.image_options
 def corruptions(typed: ContactSheet, work: shared.CommandContext) -> int:
-    """Draw one image of a data set under corruptions, one, several with commas, or all.
+    """Draw one image of a data set under one corruption, several (with commas), or all.
 
-    The image is the first that rb-corrupt evaluates, and is corrupted in the same way. No records are read.
+    The image is the first one that rb-corrupt evaluates, with the same corruptions. No records are read.
 
-    Needs no record and no metric: only a data set.
+    Needs a data set; records and metrics are not needed.
 
     \b
     Examples:

@@ -106,7 +106,7 @@ def cells() -> tuple[Ops, ...]:
     listed = list(itertools.product(range(len(OPS)), repeat=len(EDGES)))
     words = top_bits()
     for last in range(len(listed) - 1, 0, -1):
-        # Fisher-Yates as in `random.shuffle`: the top bits of a word, drawn again until they are in the range.
+        # Fisher-Yates as in `random.shuffle`: the top bits of a word, drawn again until in range.
         shift = 27 - (last + 1).bit_length()
         while (chosen := next(words) >> shift) > last:
             pass
