@@ -122,7 +122,7 @@ class Scatter(Drawing):
         axes.plot(
             [points.x[place] for place in ordered],
             [points.y[place] for place in ordered],
-            # Between two points of the front, the value of the second is reached, or of the first if less x is better.
+            # Between two points, the second value is reached, or the first if less x is better.
             drawstyle="steps-pre" if higher[0] else "steps-post",
             color=style.BLACK,
             linewidth=1.2,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 # Okabe and Ito, "Color universal design" (2008), without yellow, which is too light for lines on white. Wine,
-# olive, indigo and brown from Tol's "muted" and Brewer's BrBG follow, so that twelve methods can be distinguished.
+# olive, indigo and brown from Tol's "muted" and Brewer's BrBG are added to distinguish twelve methods.
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY, ORANGE, BLACK, GREY, PALE = "#56B4E9", "#E69F00", "#000000", "#767676", "#C4C4C4"
 WINE, OLIVE, INDIGO, BROWN = "#882255", "#999933", "#332288", "#8C510A"
