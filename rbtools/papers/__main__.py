@@ -23,8 +23,8 @@ from rbtools.papers import item_listing, items, needed_files, pipes, recipes, si
 from rbtools.papers.packaged import SCALES
 from rbtools.papers.recipes import Setting
 
-# Maps the name of a paper's figures to the reproductions whose records they show. At full scale the robustness
-# dataset needs its own weights, and its items name the command that makes their records.
+# Maps the name of a paper's figures to the reproductions whose records they show. At full scale, the
+# robustness dataset needs its own weights, and its items name the command that makes their records.
 FIGURES = {
     "nas-robbench-201": ("nas-robbench-201", "nas-bench-201-robustness"),
     "robustness-dataset": ("nas-bench-201-robustness",),

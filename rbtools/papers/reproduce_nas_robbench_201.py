@@ -31,8 +31,8 @@ COLUMNS = (
 ROBUST = ("FGSM 3", "PGD 3", "FGSM 8", "PGD 8", "AA 8")  # from section 3.1; section 3.2 uses their mean
 COLUMNS_6 = ("PGD 3", "FGSM 3", "PGD 8", "FGSM 8")
 COLUMNS_7 = ("clean", "FGSM 3", "PGD 3", "FGSM 8", "PGD 8")
-# The searches of table 7 that derive a cell from a supernet, by their names in `rb-search`. The paper does not
-# print these cells.
+# The searches of table 7 that derive a cell from a supernet, with their names in `rb-search`. The paper does
+# not print these cells.
 DERIVED = {"nasi": "NASI", "advrush": "AdvRush", "darts": "DARTS"}
 # The cell that DARTS-V1 derived on CIFAR-10 in NAS-Bench-201's own three runs (D-X-Y/AutoDL-Projects,
 # exps/algos-v2/README.md): only skip connections.
@@ -95,8 +95,9 @@ def robust(one: Mapping[str, Any]) -> float:
 
 
 def best_ten(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Figure 4: the operations of the ten networks with the best mean robust accuracy, and on how many edges
-    none is more frequent than 3x3 convolutions; empty where there are not more than ten."""
+    """Figure 4: the operations of the ten networks with the best mean robust accuracy, and the number of
+    edges on which no operation is more frequent than 3x3 convolutions. Empty if there are not more than ten
+    networks."""
     if len(rows) <= 10:
         return {}
     cells = nasbench201.cells()

@@ -37,7 +37,7 @@ PRESETS: dict[str, TrainingPreset] = {
         },
         {**_PGD, "attack_steps": 7},
     ),
-    # As in the paper's text, which does not give the batch size (here MART's) and the inner mode (advbench's).
+    # As in its text, which does not give the batch size (here MART's) and the inner mode (here advbench's).
     "prbench": TrainingPreset(
         "erm",
         {
@@ -58,9 +58,9 @@ PRESETS: dict[str, TrainingPreset] = {
         },
         weights={"alp": 0.01, "clp": 0.3},
     ),
-    # As in the paper's code (wellzline/PRBenchmark: run.sh, main.py, attack_algorithms.py, utils.py). The code
-    # has no values for steps on SVHN, radius and steps on MNIST, and epochs on ImageNet-50: these are from the
-    # text. It cannot load CINIC-10 and ImageNet-50: they are augmented in the same way as CIFAR.
+    # As in its code (wellzline/PRBenchmark: run.sh, main.py, attack_algorithms.py, utils.py). Steps on SVHN,
+    # radius and steps on MNIST, and epochs on ImageNet-50 are from the text, because the code leaves them to
+    # the user. It cannot load CINIC-10 and ImageNet-50: they are augmented in the same way as CIFAR.
     "prbench-code": TrainingPreset(
         "erm",
         {
@@ -120,7 +120,7 @@ PRESETS: dict[str, TrainingPreset] = {
             },
         },
     ),
-    # The paper's algorithm 1, from its theory: plain gradient descent on (1 - beta) clean + beta adversarial logistic
+    # Its algorithm 1, for the theory: plain gradient descent on (1 - beta) clean + beta adversarial logistic
     # loss, one sample per step, each drawn once, with the step size of theorem 1; the output is a uniformly
     # drawn iterate. The theory leaves beta, radius and attack open, and the constant nu / (sqrt(C) e^C) of
     # the step size unknown: the values here are our choice. --norm linf is the attack of the benchmark.

@@ -64,7 +64,7 @@ EPS = 8 / 255
 RADII = {"0.03": EPS, "0.08": 0.08, "0.10": 0.1, "0.12": 0.12}
 MNIST_EPS = 0.3
 MNIST_RADII = {"0.03": MNIST_EPS, "0.08": 0.35, "0.10": 0.4, "0.12": 0.45}
-# The criterion of the published ProbAcc, from wellzline/PRBenchmark, evaluate.py. It is stricter than the text.
+# The criterion of the published ProbAcc (wellzline/PRBenchmark, evaluate.py). It is stricter than the text.
 CRITERION = "PR > 1 - rho"
 SAMPLES = 100  # draws per image in that code
 ATTACKS = {"PGD": ("pgd", "pgd{}"), "CW": ("cw", "cw{}"), "AA": ("aa", "aa"), "FGSM": ("fgsm", "fgsm")}
