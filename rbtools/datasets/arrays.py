@@ -20,8 +20,7 @@ Stamped = tuple[Sequence[str], list[tuple[str, Path]]]
 
 class Content(NamedTuple):
     """The content of a split. pieces: uint8 arrays (n, C, H, W), in memory or memory-mapped, that together
-    are the images in order. labels: int64 (N,). names: the names of the classes.
-    """
+    are the images in order. labels: int64 (N,). names: the names of the classes."""
 
     pieces: list[np.ndarray]
     labels: np.ndarray

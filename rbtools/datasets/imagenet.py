@@ -29,8 +29,7 @@ SUBSET = "robustbench"  # the split of the 5,000 images that RobustBench evaluat
 
 class Facts(NamedTuple):
     """The wnids in the order of the class indices, and the numbers of the validation images on which
-    RobustBench evaluates.
-    """
+    RobustBench evaluates."""
 
     wnids: list[str]
     robustbench: list[int]

@@ -1,6 +1,5 @@
 """NAME:classes=A/B: the images of some classes of another data set, for example the two classes of a theorem.
-Also a data set with a class map, whose labels are the class indices of the model.
-"""
+Also a data set with a class map, whose labels are the class indices of the model."""
 
 from __future__ import annotations
 

@@ -261,8 +261,7 @@ class TreeDataset(DatasetSource):
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         """The hash of the class names in the order of the labels, and of each file's path in the split and
-        its bytes. Raises RbError if a file cannot be read; the message names it.
-        """
+        its bytes. Raises RbError if a file cannot be read; the message names it."""
         tree, kind = self.tree(split), self.kind
         names = self.names(tree)
         key = [kind, os.path.realpath(tree.root), str(len(names)), *names]

@@ -59,8 +59,7 @@ def edges_to_compute(ops: Sequence[int]) -> tuple[bool, ...]:
     """Whether the cell's output depends on each of the 6 edges. Edges that add zeros to other terms, and
     edges without a path to the output, are excluded. A node that is all zeros but is the input of a
     convolution keeps one `none` edge: BatchNorm turns zeros into a constant, so such an edge counts although
-    it is not on a live path from the input.
-    """
+    it is not on a live path from the input."""
     incoming: dict[int, list[int]] = {1: [], 2: [], 3: []}
     for k, ((source, target), op) in enumerate(zip(EDGES, ops, strict=True)):
         of_zeros = source > 0 and not incoming[source]

@@ -166,8 +166,7 @@ def _architectures(
     checkpoint: Checkpoint, arch: Mapping[str, Any] | None, hints: NormalizationHints
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The whole architecture records (given, from metadata, or inferred from the weights), and facts. There
-    are several records if names and shapes do not determine the architecture; the usual one is the first.
-    """
+    are several records if names and shapes do not determine the architecture; the usual one is the first."""
     facts: dict[str, Any] = dict(checkpoint.origin)
     metadata_arch = checkpoint.metadata.get("arch")
     of_file = {key: arch[key] for key in NOT_OF_THE_NETWORK if arch and key in arch}

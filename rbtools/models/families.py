@@ -110,8 +110,7 @@ def in_channels_of(state: State) -> int | None:
 
 def noted_names(metadata: Mapping[str, Any]) -> list[str]:
     """The names of networks in the options that training scripts save with the weights, such as `args.model`
-    of timm's script. A tag of timm's weights is removed from the name.
-    """
+    of timm's script. A tag of timm's weights is removed from the name."""
     options = [metadata, *(metadata.get(place) for place in ("args", "hyper_parameters", "config"))]
     names = [place.get(key) for place in options if isinstance(place, Mapping) for key in NAME_KEYS]
     return [name.partition(".")[0] for name in names if isinstance(name, str)]

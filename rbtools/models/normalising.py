@@ -38,8 +38,7 @@ class NormalizationHints:
 class Choices(NamedTuple):
     """`fields` maps the value of --normalize for each possible normalisation to the fields of an architecture
     record. `source`: where they come from. `preferred`: the values that are preferred if several are equally
-    accurate.
-    """
+    accurate."""
 
     fields: dict[str, dict[str, Any]]
     source: str
@@ -157,8 +156,7 @@ def preprocessing(cfg: object) -> str | None:
 
 def normaliser(network: nn.Module) -> str | None:
     """The name of the module in a network that contains a mean and a standard deviation for each channel, as
-    buffers or plain attributes. None if there is no such module, "" if it is the network itself.
-    """
+    buffers or plain attributes. None if there is no such module, "" if it is the network itself."""
     for name, module in network.named_modules():
         own = {**vars(module), **module._buffers}
         if all(any(_a_number_a_channel(own.get(word)) for word in words) for words in (MEANS, STDS)):

@@ -81,8 +81,7 @@ def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, st
 
 def translated(key: str, wanted: Mapping[str, Any], head: str | None = None) -> str:
     """The name in `wanted` that means the same as `key`, or `key` itself if there is none. `head` is the
-    prefix of the last layer's names, if there is only one.
-    """
+    prefix of the last layer's names, if there is only one."""
     if key in wanted:
         return key
     words = key.split(".")

@@ -21,15 +21,13 @@ SHOWN = 12  # the most candidates that an error message names
 def beats(one: Tensor, other: Tensor, deviations: float = BEYOND) -> bool:
     """Whether `one` has more correct images than `other` by more than `deviations` standard deviations of
     this difference, if it were chance which of the two is right where they differ. Both are boolean (N,), for
-    the same images.
-    """
+    the same images."""
     return int(one.sum()) - int(other.sum()) > deviations * math.sqrt(int(one.ne(other).sum()))
 
 
 def unbeaten(right: Mapping[str, Tensor]) -> list[str]:
     """The candidates that the best one does not beat, the best first. A candidate with fewer images than
-    others was beaten before.
-    """
+    others was beaten before."""
     most = max(map(len, right.values()))
     order = sorted(right, key=lambda name: -int(right[name].sum()))
     order = [name for name in order if len(right[name]) == most]
@@ -58,8 +56,7 @@ def decided(
 ) -> tuple[str, dict[str, Any]]:
     """The options of the model that beats all others, and a dict with the number of `images` and the
     accuracies (`acc`) for the record. If several models are unbeaten, the only `preferred` one among them is
-    taken. Raises RbError with all accuracies if this does not leave exactly one.
-    """
+    taken. Raises RbError with all accuracies if this does not leave exactly one."""
     right = tried(models, batches)
     best = unbeaten(right)
     preferable = [name for name in best if name in preferred]

@@ -1,7 +1,6 @@
 """The content of the leaderboard page: columns of numbers, and records in a short form. The page contains
 every number once. Values that many records share (protocols, command lines) are written once and referred to
-by numbers, so a browser opens a page of 6,466 records immediately.
-"""
+by numbers, so a browser opens a page of 6,466 records immediately."""
 
 from __future__ import annotations
 
@@ -162,8 +161,7 @@ def _row(record: Record, steps: TextPool, protocols: TextPool) -> dict[str, Any]
 
 def _entry(entry: Mapping[str, Any], protocols: TextPool) -> Any:
     """An entry as the number of its protocol, with the entry's own fields if there are any. Value and
-    interval are in the columns.
-    """
+    interval are in the columns."""
     omitted = schema.on_page("omitted")
     shared = {key: value for key, value in entry.items() if key not in omitted and key != "value"}
     if results.interval(shared) is not None:

@@ -20,8 +20,7 @@ Pair = tuple[float, float]
 @dataclass
 class PageTerm:
     """One term of the score. `names` contains its name in each record if these names differ, because a preset
-    uses other metrics on some data sets. A name may also be an expression.
-    """
+    uses other metrics on some data sets. A name may also be an expression."""
 
     metric: str
     weight: float

@@ -231,8 +231,7 @@ class PaperRun:
 
     def read(self, of: str = "") -> list[dict[str, Any]]:
         """The parts of a reproduction's records that figures and tables show. Details of evaluations may be a
-        thousand times as large, so they are written to a separate file for each figure that shows them.
-        """
+        thousand times as large, so they are written to a separate file for each figure that shows them."""
         if not self.whole(of).exists():
             return []
         found: list[dict[str, Any]] = []

@@ -81,8 +81,7 @@ class Workers:
     """How the stages of a pipe run. jobs: "auto" or "ray[:ADDRESS]" gives every stage such workers. A number
     has no effect here: it is the number of training runs, which the recipe contains, and all stages run at
     the same time anyway. part: the shard I/N. dry: a log to which every stage writes what it would do; a
-    search does nothing.
-    """
+    search does nothing."""
 
     jobs: str = "1"
     part: str | None = None
@@ -134,8 +133,7 @@ def run(
 ) -> str | None:
     """Run all stages of a pipe at the same time; each stage reads the output of the previous one. Returns a
     description of the command that failed, unless it only lost its reader. The pipes of a group run one after
-    another until one fails.
-    """
+    another until one fails."""
     running = [] if running is None else running  # including the processes of enclosing groups
     between = [os.pipe() for _ in pipe[1:]]
     reads = [stdin, *(read for read, _ in between)]

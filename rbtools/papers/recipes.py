@@ -40,8 +40,7 @@ class Setting:
     NAS-Bench-201's published weights. jobs: the number of simultaneous training runs, or auto or ray. shard:
     I/N, a part of the records. dataset: another data set for the curves of wci. pairs: further SET/NETWORK
     pairs of PRBench. vits: networks of timm for PRBench's tables 8 and 9, with commas. vit_s: the file of
-    ViT-S's weights. None stands for the values of the scale; "" leaves these networks out.
-    """
+    ViT-S's weights. None stands for the values of the scale; "" leaves these networks out."""
 
     scale: str
     data: str = "data"

@@ -168,8 +168,7 @@ def rows_of(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, fl
 def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The records that figures show, without those trained with the filter. Training noise that is not
     uniform becomes part of the method's name. For figure 2a, the metrics at each data set's own distance have
-    common names, `aa` and `pr.08`.
-    """
+    common names, `aa` and `pr.08`."""
     found = [record for record in records if row(record) in {*PAPER.values(), *WITH_NOISES}]
     for at_place, record in enumerate(found):
         names = [metrics(scale, record.get("dataset")) for scale in ("full", "mini", "tiny")]
@@ -202,8 +201,7 @@ def composite(rows: side.Rows) -> dict[str, dict[str, float | None]]:
 
 def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
     """The paper's claims on tables 4, 5 and 12, tested on the first pair of these records, and on figure 6,
-    whose scores are medians over all pairs.
-    """
+    whose scores are medians over all pairs."""
     rows = rows_of(records, scale)
     pairs = dict.fromkeys(map(pair, records))
     return claims_of(of_group(rows, first_pair(records)), [of_group(rows, one) for one in pairs])
@@ -211,8 +209,7 @@ def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list
 
 def claims_of(rows: side.Rows, pairs: Sequence[side.Rows] = ()) -> list[side.Claim]:
     """The claims, tested on the values of methods (rows) in columns, either printed values or ours. pairs:
-    the rows of each pair of data set and network, by default of one pair.
-    """
+    the rows of each pair of data set and network, by default of one pair."""
     scores = medians(pairs or [rows])
     # The time is measured in one run only, so the number of passes is used if it is known.
     by = "passes" if any(at(rows, name, "passes") is not None for name in rows) else "s/epoch"

@@ -81,8 +81,7 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
     """Whether errors are below the bounds of theorem 1, and eigenvalues above the bounds of theorem 2, if the
-    bounds are not vacuous.
-    """
+    bounds are not vacuous."""
     rows = {f"{number} {name}": row for number, one in made.items() for name, row in one.ours.items()}
     told = {
         name: {column: _told(name, column, value) for column, value in row.items()}

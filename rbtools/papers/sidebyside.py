@@ -62,8 +62,7 @@ def each(stream: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
 def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str, Any]:
     """The parts of a record that a figure or a table shows, about a tenth of a record with 90 entries. The
     history of a training is kept if something was measured during it. confidences: also keep the confidences
-    on clean images.
-    """
+    on clean images."""
     kept = {name: record[name] for name in _SHOWN if name in record}
     train = record.get("train")
     if isinstance(train, dict) and {"wci", "test_robust_error"}.isdisjoint(train.get("history", ())):
@@ -135,8 +134,7 @@ def plain(value: float) -> str:
 
 class PaperTable(NamedTuple):
     """The values that a paper prints, those on its web page (`site`), and ours. show: returns the text of a
-    column's value.
-    """
+    column's value."""
 
     title: str
     printed: Rows
@@ -181,8 +179,7 @@ class PaperTable(NamedTuple):
 
     def beside(self) -> Table:
         """The table for Markdown and LaTeX files. Each column of the paper becomes one column for each side,
-        ours last. A side is left out if it only repeats the values of previous sides in this column.
-        """
+        ours last. A side is left out if it only repeats the values of previous sides in this column."""
         named = ["" if side == "ours" else f" ({side})" for side in self.sides()]
         cells = {(row, column): self.cell(row, column) for row in self.rows() for column in self.columns}
         shown = [

@@ -75,8 +75,7 @@ def apart(names: Sequence[str], width: float, size: float) -> list[str]:
 def name_places(axes: Axes, which: str, names: Sequence[str], room: float, most: float = _LONGEST) -> None:
     """Write names at the places 0, 1, ... of an axis ("x" or "y") that is `room` inches long; each name has
     at most `most` inches. Names below an axis are horizontal if they fit, else vertical. Empty names, and
-    names that would overlap previous ones, are left out.
-    """
+    names that would overlap previous ones, are left out."""
     slot = room / max(len(names), 1)
     level = which == "x" and widest(names, style.SMALL) + 0.06 <= slot
     size = style.SMALL if level else max(SMALLEST, min(style.SMALL, slot / line_height(1)))

@@ -104,8 +104,7 @@ def named(text: str, known: Collection[str], lacking: str, there: str) -> list[s
 def keys(records: Sequence[Record], text: str, option: str) -> list[str]:
     """For every record, the values of the expressions in a list, as text on one line; `without` replaces a
     missing value. Raises RbError, with the option in the message, if an expression cannot be parsed, if no
-    record has a value for it, or if the list is empty.
-    """
+    record has a value for it, or if the list is empty."""
     items = expr.items(text)
     if not items:
         raise RbError(f"{option} is empty. Expected fields with commas, such as dataset,arch.name")
@@ -124,8 +123,7 @@ def _text(compiled: expr.Expression, record: Record) -> str:
 def groups(records: Sequence[Record], text: str, option: str) -> dict[str, list[int]]:
     """Maps each value of an expression, or of a list of expressions, to the places of the records that have
     it; see `keys`. Training methods are in the order of all figures, other values in order of first
-    occurrence.
-    """
+    occurrence."""
     at: dict[str, list[int]] = {}
     for place, key in enumerate(keys(records, text, option)):
         at.setdefault(key, []).append(place)

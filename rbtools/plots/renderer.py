@@ -144,8 +144,7 @@ def _add_legend(
 def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None, list[Figure]]:
     """One legend for the parts of a figure that explain a colour in the same way as another part, and these
     parts. Their own legends are removed, and their content then begins at 0 of their box. To be called only
-    inside `style.applied`.
-    """
+    inside `style.applied`."""
     explained = [(part, _explained(part.legends[0])) for part in parts if part.legends]
     met = Counter(key for _, entries in explained for key in entries)
     sharing = [(part, entries) for part, entries in explained if any(met[key] > 1 for key in entries)]

@@ -126,8 +126,7 @@ def look(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
     """Colour, dashes and marker of lines that differ in these parts. The training method, or else the last
     part, decides the colour. The other parts, and the number of the line among equal ones, decide the dashes.
-    If there are not enough colours or dashes, the position of the line decides.
-    """
+    If there are not enough colours or dashes, the position of the line decides."""
     places = range(min(map(len, parts), default=0))
     at = next((place for place in places if any(part[place] in METHODS for part in parts)), -1)
     tails = [str(*part[at:][:1]) for part in parts]

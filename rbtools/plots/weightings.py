@@ -198,8 +198,7 @@ def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]]
 
 def best(rows: Rows, top: int, *, higher: bool = True) -> Rows:
     """The `top` rows that are highest (or lowest) in their first column. Rows that lack a number are last,
-    because a score over one of four metrics is not comparable to a score over all four.
-    """
+    because a score over one of four metrics is not comparable to a score over all four."""
     first = -rows.means[:, 0] if higher else rows.means[:, 0]
     order = np.lexsort((first, np.isnan(rows.means).sum(1)))[:top]
     return Rows([rows.names[row] for row in order], rows.means[order], rows.deviations[order])

@@ -68,8 +68,7 @@ def own(labels: str) -> Iterator[None]:
 def label(name: object) -> str:
     """The words for a metric, a training method, a data set, or several of these with commas, such as
     `Corr_U` for `corruption` and `PGD-20, ε = 8/255` for `pgd20.8`. Other names and expressions are
-    unchanged, on one line.
-    """
+    unchanged, on one line."""
     text = tidy(name)
     return _OWN.get().get(text) or _words(text)
 

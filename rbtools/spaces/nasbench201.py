@@ -244,8 +244,7 @@ def live_kernel_params(ops: Ops) -> int:
 
 def live_edges(ops: Ops) -> tuple[bool, ...]:
     """For each edge, whether it is on a path from node 0 to node 3 without `none`. If there is no such path,
-    the logits are constant and the accuracy is chance.
-    """
+    the logits are constant and the accuracy is chance."""
     a, b, c, d, e, f = map(bool, ops)  # NONE is 0
     return (a and (e or (c and f)), b and f, a and c and f, d, a and e, f and (b or (a and c)))
 

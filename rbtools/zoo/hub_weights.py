@@ -124,8 +124,7 @@ def _config(source: str, path: str) -> Mapping[str, Any]:
 
 def _of_timm_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     """The timm architecture that a repository's configuration describes. Raises RbError if it changes
-    arguments.
-    """
+    arguments."""
     if config.get("model_args"):
         changed = shown(", ".join(map(str, config["model_args"])), 100)
         raise RbError(

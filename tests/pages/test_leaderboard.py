@@ -377,7 +377,7 @@ def test_words_conditions_and_choices_filter(opened: Any) -> None:
 
 def test_several_data_sets_in_one_ranking_are_named(opened: Any) -> None:
     page = opened(benchmark())
-    assert "Ranked together are 2 data sets: cifar10, svhn." in page.inner_text("#mixed")
+    assert "2 data sets are ranked together: cifar10, svhn." in page.inner_text("#mixed")
     page.select_option("#scope", label="records of one data set")
     assert not page.locator("#mixed").is_visible()
     heading(page, "clean").click()

@@ -33,8 +33,7 @@ TRAIN = {"method": "pgd", "preset": "nasrobbench201"}
 
 class RobBenchResult(NamedTuple):
     """One architecture with one seed ("threeseed" is their mean): metrics, and their means over the seeds.
-    `lone` contains values that are published once for all seeds; they are added to the first seed.
-    """
+    `lone` contains values that are published once for all seeds; they are added to the first seed."""
 
     dataset: str
     arch: str

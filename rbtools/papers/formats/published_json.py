@@ -24,8 +24,7 @@ def parsed(text: bytes, *, exact: bool = True) -> Any:
     """The value of a JSON text. Numbers with a decimal point become Decimals, which keep the printed digits,
     or floats if not `exact`, which need a quarter of the memory. Whole numbers of 19 digits or more become
     Decimals, because they may have more than 64 bits. NaN and Infinity, which are not JSON but occur, become
-    `NotFinite`. Raises Broken.
-    """
+    `NotFinite`. Raises Broken."""
     try:
         return json.loads(
             text.decode("utf-8-sig"),
