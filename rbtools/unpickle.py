@@ -1,5 +1,4 @@
-"""Read pickles from unknown sources (checkpoints, published results, training states) without running their
-code.
+"""Read untrusted pickles (checkpoints, published results, training states) without running their code.
 
 A pickle may call any function with any arguments. Here, names in a pickle refer only to a short list of
 functions of this module, which make containers, numbers, arrays and tensors from data; every other name
@@ -157,8 +156,7 @@ def _is_type(value: Any) -> bool:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, needs_grad: Any = False, *more: Any) -> Any:
-    """A tensor on its storage, from any of torch's formats. Hooks are left out, because they are
-    functions."""
+    """A tensor on its storage, from any of torch's formats. Hooks are left out: they are functions."""
     import torch
 
     if not isinstance(storage, torch.storage.TypedStorage):
@@ -391,8 +389,7 @@ class _Unpickler(_PYTHONS):
 
 
 def _part(file: IO[bytes], **how: Any) -> Any:
-    """A part of torch's older format: a number, the sizes of types on the machine, or the list of
-    storages."""
+    """A part of torch's older format: a number, sizes of types on the machine, or a list of storages."""
     value = _Unpickler(file, **how).load()
     keys = value if isinstance(value, list) else []
     if not isinstance(value, (int, dict, list)) or not all(isinstance(key, (str, int)) for key in keys):
@@ -405,8 +402,7 @@ _MODULE: Any = types.SimpleNamespace(__name__="rbtools.unpickle", Unpickler=_Unp
 
 
 class _Stream(io.RawIOBase):
-    """A file without a file descriptor. Given a descriptor, torch would look for a tar archive and unpack
-    it."""
+    """A file without a file descriptor, with which torch would look for a tar archive and unpack it."""
 
     def __init__(self, file: Any) -> None:
         self.read, self.readline = file.read, file.readline  # type: ignore[method-assign]
@@ -440,8 +436,7 @@ def _legacy(file: IO[bytes]) -> Any:
 
 
 def torch_file(file: IO[bytes]) -> Any:
-    """The value in a seekable file of torch.save (zip, or the format before torch 1.6). Tensors are on the
-    CPU.
+    """The value in a seekable file of torch.save (zip, or the format before torch 1.6), tensors on the CPU.
 
     Equal to `torch.load(file, "cpu", weights_only=True)` for state dicts, optimiser states and values that
     training scripts add. It also reads NumPy's arrays, numbers and text, and argparse's Namespace. Other
@@ -466,6 +461,5 @@ def torch_file(file: IO[bytes]) -> Any:
 
 
 def published(data: bytes) -> Any:
-    """The value of a plain pickle with tensors, as NATS-Bench publishes them. Raises the errors of
-    `torch_file`."""
+    """The value of a plain pickle with tensors, as in NATS-Bench. Raises the errors of `torch_file`."""
     return _one_error(_Unpickler(io.BytesIO(data)).load)

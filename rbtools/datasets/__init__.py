@@ -69,8 +69,7 @@ def source(
     *,
     allow_code: bool = False,
 ) -> DatasetSource:
-    """The data set called `name`, not yet opened. Raises RbError if the name is unknown or its argument
-    invalid.
+    """The data set called `name`, not yet opened. Raises RbError if name or argument are invalid.
 
     `data_dir` is the folder of published data sets (by default RB_DATA, or else the folder `data`).
     `class_map` is a file that maps class names to indices, for models with another order of the classes. With
@@ -100,8 +99,8 @@ def source(
 
 
 def _parted(name: str) -> tuple[str, str, str]:
-    """The name in the registry, a colon if an argument follows, and the argument. python:MODULE:CLASS is one
-    name."""
+    """The name in the registry (also python:MODULE:CLASS), a colon if an argument follows, and the
+    argument."""
     if not name.startswith(OWN):
         return name.partition(":")
     module, colon, after_module = name.removeprefix(OWN).partition(":")
@@ -155,8 +154,7 @@ def load(
 ) -> Dataset:
     """One split in memory: `.images` uint8 (N, C, H, W), `.labels` int64 (N,).
 
-    Raises RbError if the name or the split is unknown, or if a file is unreadable (the message names the
-    file).
+    Raises RbError if the name or the split is unknown, or if a file (named in the message) is unreadable.
     """
     return source(name, data_dir, class_map, allow_code=allow_code).load(split)
 
@@ -172,7 +170,7 @@ def fingerprint(
 ) -> str:
     """SHA-256 (hex) of a split's images, labels and their order, independent of where the files are.
 
-    Imports no torch. With a `cache`, files whose size, time and inode are those of an earlier call are not
-    read again.
+    Imports no torch. With a `cache`, files with the size, time and inode of an earlier call are not read
+    again.
     """
     return source(name, data_dir, class_map, allow_code=allow_code).fingerprint(split, cache)

@@ -37,8 +37,7 @@ TEST_EVERY = 5  # in each class, every 5th example in scikit-learn's order is a 
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(ImageArrays):
-    """scikit-learn's digits. A pixel value v in 0..16 becomes round(255 v / 16); 127.5 (v = 8) is rounded
-    up."""
+    """scikit-learn's digits. A pixel v in 0..16 becomes round(255 v / 16); 127.5 (v = 8) is rounded up."""
 
     def __post_init__(self) -> None:
         if self.argument is not None:
@@ -100,8 +99,8 @@ def _split(pixels: np.ndarray, labels: np.ndarray, split: str) -> tuple[np.ndarr
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(Arrays):
-    """MNIST. There is no augmentation in training: a flipped digit may look like another, a shifted one may
-    be cut off."""
+    """MNIST. No augmentation in training: a flipped digit may look like another, a shifted one may be cut
+    off."""
 
     shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
     sizes: ClassVar[dict[str, int]] = {"train": 60_000, "test": 10_000}
@@ -112,8 +111,7 @@ class Mnist(Arrays):
     form: ClassVar[str] = "an idx file"
 
     def parts(self, split: str) -> dict[Path, str | None]:
-        """The unpacked files if they exist, else the published ones. Only the published files have a known
-        MD5."""
+        """The unpacked files if they exist, else the published ones. Only the latter have a known MD5."""
         try:
             unpacked = [file.path.removesuffix(".gz") for file in self.files(split)]
             return dict.fromkeys(self.all_of(split, unpacked))
@@ -134,8 +132,8 @@ class Mnist(Arrays):
 
 @dataclass(frozen=True, kw_only=True)
 class Svhn(Arrays):
-    """SVHN. The files label the digit 0 as 10; here it is class 0. There are no flips, because a mirrored
-    digit is not a digit."""
+    """SVHN. The files label the digit 0 as 10; here it is class 0. No flips: a mirrored digit is not a
+    digit."""
 
     shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"train": 73_257, "test": 26_032, "extra": 531_131}

@@ -1,5 +1,4 @@
-"""parquet:PATH, data sets in the layout of the Hugging Face Hub: a column of encoded images and one of
-labels.
+"""parquet:PATH, data sets in the layout of the Hugging Face Hub: columns of encoded images and of labels.
 
 PATH is a .parquet file, or a folder with data/train-00000-of-00001.parquet ... or train/0000.parquet ...
 """
@@ -68,8 +67,7 @@ class Parquet(DatasetSource):
         )
 
     def load(self, split: str) -> Dataset:
-        """One split. Raises RbError if an image is unreadable or of another size; the message names its
-        row."""
+        """One split. Raises RbError with the row of an image that is unreadable or of another size."""
         self._known(split)
         table = self._tables[split]
         shape = (len(table), self._channels, *decode.size_of(table, 0))
@@ -79,8 +77,7 @@ class Parquet(DatasetSource):
         return self.loaded(split, images, table.labels, self._class_names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """The hash of the labels and the encoded images in order, independent of their division into
-        files."""
+        """The hash of labels and encoded images in order, independent of their division into files."""
         self._known(split)
         files, channels = self._files[split], channels_of(self.argument)[1]
 
@@ -144,7 +141,7 @@ class Parquet(DatasetSource):
 
 
 def _files_by_split(path: Path) -> dict[str, list[Path]]:
-    """Maps each split to its files in order. Raises RbError if there is no file, or if the split of a file is
+    """Maps each split to its files in order. Raises RbError if there is none, or if a file's split is
     unclear."""
     if not path.exists():
         raise RbError(f"The path {path} does not exist. Expected {EXPECTED}.")

@@ -35,7 +35,7 @@ class Photographs(PublishedDataset, TreeDataset):
         return self.shape
 
     def tree(self, split: str) -> Tree:
-        """The files of a split. Raises RbError if the classes are not those of the data set, or if files are
+        """The files of a split. Raises RbError if the classes are not those of the data set or files are
         missing."""
         self.known(split)
         tree = self.find(split)
@@ -110,8 +110,8 @@ class ImageNet50(Photographs):
         return scan(folders[split])
 
     def _split_folders(self) -> dict[str, Path]:
-        """Maps each split to its folder; `val` is used if there is no `test`. Empty if the user's folder does
-        not exist."""
+        """Maps each split to its folder; `val` is used if there is no `test`. Empty without the user's
+        folder."""
         roots = [self.home / name for name in self.folders if (self.home / name).is_dir()]
         return split_folders(str(roots[0])) if roots else {}
 
@@ -146,8 +146,7 @@ class TinyImageNet(Photographs):
 
 @dataclass(frozen=True)
 class RenamedTree(Tree):
-    """Images that are called <class>/<file> in every layout of the files, so all layouts have the same
-    fingerprint.
+    """Images that are called <class>/<file> in every layout, so all layouts have the same fingerprint.
 
     paths: the path of each image in `root`.
     """

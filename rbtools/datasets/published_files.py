@@ -45,8 +45,7 @@ class ListedFile(NamedTuple):
 
 @cache
 def published() -> list[ListedFile]:
-    """The rows of files.tsv: the published files of all data sets, with the publishers' MD5 sums and
-    addresses."""
+    """The rows of files.tsv: the published files of all data sets, with published MD5 sums and addresses."""
     lines = Path(__file__).with_name("files.tsv").read_text("ascii").splitlines()[1:]
     return [ListedFile(*line.split("\t")) for line in lines]
 
@@ -136,8 +135,7 @@ class PublishedDataset(DatasetSource):
         raise self.not_here(split, Path(self.folders[0], names[0]).as_posix())
 
     def not_here(self, split: str, layout: str) -> NotHere:
-        """The error for files that were not found. It names the expected layout, the searched folders, and
-        what to do."""
+        """The error for missing files. It names the expected layout, the searched folders, and what to do."""
         folders = ", ".join(str(self.home / folder) for folder in self.folders)
         remotes = self.remotes(split)
         offers = " and ".join(f"{remote.url} ({remote.size})" for remote in remotes)
@@ -159,8 +157,7 @@ class Arrays(PublishedDataset, ImageArrays):
         """The content of one file, from its bytes. `read` adds the name of the file to any exception."""
 
     def joined(self, parts: list[Any]) -> tuple[list[np.ndarray], np.ndarray]:
-        """The images uint8 (n, C, H, W) of each file, and all labels int64 (N,), from the contents of the
-        files."""
+        """The images uint8 (n, C, H, W) of each file, and all labels int64 (N,), from the files' contents."""
         images, labels = zip(*parts, strict=True)
         return list(images), np.concatenate(labels)
 

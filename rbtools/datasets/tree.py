@@ -1,5 +1,4 @@
-"""Lists, loads and hashes images in class folders. The order of the files gives the examples their
-numbers."""
+"""Lists, loads and hashes images in class folders. The order of the files numbers the examples."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class Tree:
         return os.path.join(self.root, self.files[index][1])
 
     def open(self, index: int) -> IO[bytes]:
-        """The encoded image. Raises OSError, also for a pipe or a device, because reading it may never
-        end."""
+        """The encoded image. Raises OSError, also for a pipe or a device, which may have no end."""
         return opened(self.path(index))
 
     def of_classes(self, names: Sequence[str]) -> Tree:
@@ -244,8 +242,7 @@ class TreeDataset(DatasetSource):
         return tree.classes
 
     def load(self, split: str) -> Dataset:
-        """One split. Raises RbError if an image is unreadable or of another size; the message names its
-        file."""
+        """One split. Raises RbError with the file of an image that is unreadable or of another size."""
         tree, resize = self.tree(split), self.resize
         names, shape = self.names(tree), (len(tree), *self.image_shape(tree))
 

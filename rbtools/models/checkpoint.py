@@ -62,8 +62,7 @@ def load(
     hints: NormalizationHints | None = None,
     allow_code: bool = False,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
-    """Read a file, infer its architecture if `arch` does not give it, build the network, and load the
-    weights.
+    """Read a file, infer its architecture if `arch` does not give it, build the network, load the weights.
 
     Returns (model, arch, facts). The model is in eval mode on the CPU; a normalisation is its first layer.
     `arch` is the whole architecture record. `facts` are plain values for the record, such as where the
@@ -251,8 +250,7 @@ def _network(
 
 
 def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
-    """The checkpoint with the names in the file, if the network (or the module inside its wrapper) has these
-    names.
+    """The checkpoint with the names in the file, if the network (or the module in its wrapper) has them.
 
     A user's own network may itself contain names that look like a wrapper's prefix or a normaliser's buffers,
     and the file may have losses, metrics or another, smaller network beside it. If nothing fits, the names
@@ -281,8 +279,8 @@ def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
 
 
 def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Tensor]) -> Checkpoint:
-    """The checkpoint with only the file's tensors that have `prefix`, which `inside` replaces; `rest` are the
-    other tensors."""
+    """The checkpoint with only the tensors that have `prefix`, which `inside` replaces; `rest`: all
+    others."""
     state = {k.removeprefix(prefix): v for k, v in checkpoint.saved.items() if k.startswith(prefix)}
     origin, mean, std = {**checkpoint.origin, "prefix": prefix}, checkpoint.mean, checkpoint.std
     if mean is not None and (not rest or unpack.take_normalisation(dict(state), "", {})[0] is not None):
@@ -425,7 +423,7 @@ def to_bytes(
     mean: Sequence[float] | Tensor | None = None,
     std: Sequence[float] | Tensor | None = None,
 ) -> bytes:
-    """A safetensors file with the tensors of the bare network, `normalize.mean` and `.std`, and `metadata` as
+    """A safetensors file with the bare network's tensors, `normalize.mean` and `.std`, and `metadata` as
     JSON.
 
     Mean and std of a `Normalized` network are its own. Equal weights and metadata give equal bytes, whatever

@@ -48,8 +48,7 @@ State = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Inferred:
-    """A network inferred from weights: its architecture record, and the numbers of classes and image
-    channels."""
+    """A network inferred from weights: its architecture record, its numbers of classes and image channels."""
 
     arch: dict[str, Any]
     classes: int
@@ -128,8 +127,7 @@ MOST_CELLS = 100  # cells of a stage; published networks have 5. Cells without w
 
 
 def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The network of the weights. An architecture string in the metadata decides between cells with equal
-    weights."""
+    """The network. An architecture string in the metadata decides between cells with equal weights."""
     sizes = skeleton(state)
     if not sizes:
         return None
@@ -211,8 +209,7 @@ def zoo(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 
 
 def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> bool:
-    """Whether the network of an architecture has exactly these tensors. Raises RbError if there is no such
-    network."""
+    """Whether an architecture's network has exactly these tensors. Raises RbError if there is no network."""
     wanted = shapes_of(tuple(arch.items()), classes, shape)
     if Counter(wanted.values()) - Counter(value.shape for value in state.values()):
         return False
@@ -241,8 +238,7 @@ def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def pooled_windows(state: State) -> int:
-    """The number of 4x4 pooling windows along a side, before a ResNet's linear layer; 1 if it pools
-    globally."""
+    """The number of 4x4 pooling windows per side before a ResNet's linear layer; 1 if it pools globally."""
     head = head_of(state)
     channels = 2048 if "layer1.0.conv3.weight" in state else 512
     side = 1 if head is None else math.isqrt(head.shape[1] // channels)
@@ -253,8 +249,7 @@ def _patches(state: State) -> dict[str, int] | None:
     """A transformer's `patch` and `side` if they are not 16 and 224, from torchvision's or timm's tensor
     names. None for other networks.
 
-    The weights do not show the number of heads: each has 64 channels, as in all published networks of these
-    widths.
+    The weights do not show the number of heads: each has 64 channels, as in all published networks.
     """
     for patches, positions in (
         ("conv_proj.weight", "encoder.pos_embedding"),

@@ -72,15 +72,13 @@ def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -
 
 
 def check_same(expected: Tensor, logits: Tensor) -> None:
-    """Raise ValueError if the logits of a folded copy differ from those of the network by more than
-    rounding."""
+    """Raise ValueError if the logits of a folded copy and of the network differ by more than rounding."""
     largest, difference = float(expected.abs().max()), float((expected - logits).abs().max())
     if not difference <= TOLERANCE * largest:  # NaN fails this comparison, too
         raise ValueError(f"the folded copy's logits differ by {difference:.3g}, the largest is {largest:.3g}")
 
 
 def reason(wrong: Exception) -> str:
-    """The first sentence of an exception from tracing or checking a network, without torch's advice and
-    links."""
+    """The first sentence of an exception from tracing or checking, without torch's advice and links."""
     first = re.split(r"\.\s|\n|https?://", str(wrong).strip(), maxsplit=1)[0]
     return f"{type(wrong).__name__}: {shown(first.rstrip(), 200)}"

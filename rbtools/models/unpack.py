@@ -166,8 +166,7 @@ def _are_numbers(values: object) -> bool:
 
 
 def is_beside(key: str) -> bool:
-    """Whether a tensor belongs to a copy of the network, a loss or a metric instead of the network, by its
-    name."""
+    """Whether a tensor's name shows that it belongs to a copy of the network, a loss or a metric."""
     word, leaf = key.partition(".")[0].lower(), key.rpartition(".")[2]
     trained_with = any(part in TRAINED_WITH or part.rstrip("0123456789") == "acc" for part in word.split("_"))
     return key.startswith(COPIES) or leaf in COUNTED or trained_with or bool(WEIGHTS_OF_LOSSES.search(word))
@@ -220,13 +219,12 @@ class PickleScan:
         return self._holds[key]
 
     def is_plain(self, value: object) -> bool:
-        """Whether a value can be written as JSON, as options of a training script can, and an optimiser state
+        """Whether a value can be written as JSON: options of a training script can, an optimiser state
         cannot."""
         return self._size(value, DEPTH) <= MOST
 
     def _size(self, value: object, depth: int) -> float:
-        """The number of characters and numbers in the value as JSON; infinite for types that JSON does not
-        have."""
+        """The number of characters and numbers in a value; infinite for types that JSON does not have."""
         if isinstance(value, str):
             return 1 + len(value)
         if value is None:

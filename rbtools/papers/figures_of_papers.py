@@ -1,5 +1,5 @@
-"""Every numbered figure and table of a paper, made from the records of its reproduction, and a page with all
-of them.
+"""Every numbered figure and table of a paper, from the records of its reproduction, and a page with all of
+them.
 
 The folder reproduced/PAPER/ then contains figN.pdf and figN.png with all panels of the paper's figure,
 tableN.md and tableN.tex with the printed values and ours, and index.html with captions and claims. For each
@@ -73,8 +73,7 @@ MAKERS = {
 
 
 def reason(error: RbError) -> str:
-    """The reason why a panel was not drawn. The command for the missing metrics replaces the list of existing
-    metrics."""
+    """Why a panel was not drawn. The command for missing metrics replaces the list of existing metrics."""
     head, *rest = re.split(r" Metrics: | They have: ", str(error), maxsplit=1)
     head = re.sub(r" Did you mean .*\?", "", head)
     if rest and " Measure it" in rest[0]:
@@ -206,8 +205,7 @@ def with_details(record: Mapping[str, Any], item: Item) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that replaces the file at `path` when it is complete, but only if it differs, because
-    figures compare dates."""
+    """A file that replaces `path` when it is complete, if it differs: figures compare dates."""
     new = path.with_suffix(".new")
     with new.open("wb") as stream:
         yield stream

@@ -1,5 +1,5 @@
-"""The items of the papers: every numbered figure, table, theorem and algorithm, with a file for each paper in
-items/.
+"""The items of the papers: every numbered figure, table, theorem and algorithm. items/ has a file for each
+paper.
 
 A file has the paper's `title`, the reproduction (reproduce_NAME.py) whose `records` are drawn, and the
 `items`. An item has a caption in our words. A figure has a `panel` or `panels`, and an item that is not made
@@ -29,8 +29,7 @@ NAMES = ("nas-robbench-201", "robustness-dataset", "prbench", "wci", "theory")
 
 
 def records_file(of: str) -> str:
-    """The file with the records that figures draw, from the paper's own reproduction or from another
-    paper's."""
+    """The file with the records that figures draw, from the paper's reproduction or another paper's."""
     return f"records-{of}.jsonl" if of else "records.jsonl"
 
 
@@ -174,7 +173,6 @@ def _filled(value: Any, words: Mapping[str, str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word, quoted for a shell. Expressions that contain texts, which are frequent, are in double
-    quotes."""
+    """A word, quoted for a shell. Expressions that contain texts are in double quotes."""
     plain = "'" in word and not re.search(r'["$`\\]|!(?!=)', word)
     return f'"{word}"' if plain else shlex.quote(word)

@@ -2,8 +2,7 @@
 
 At full scale the published weights of all 6,466 architectures are evaluated on CIFAR-10, CIFAR-100 and
 ImageNet16-120, under corruptions on CIFAR-10-C and CIFAR-100-C. mini and tiny train a few small networks
-without attacks on the built-in digits. Because these are easy, a distance of 16/255 replaces the paper's
-1/255.
+without attacks on the built-in digits. These are easy, so a distance of 16/255 replaces the paper's 1/255.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ def metrics(scale: str) -> Mapping[str, str]:
 
 
 def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
-    """Maps each architecture to its columns. If severities are missing, the mean over corruptions uses the
-    existing ones."""
+    """Maps each architecture to its columns. The mean over corruptions leaves out missing severities."""
     for record in side.of_first_set(records):
         names = [name for name in record["metrics"] if metric_name.parse(name).over == "severity"]
         some = [record["metrics"][name] for name in names]
@@ -100,8 +98,8 @@ def best_twenty(records: list[dict[str, Any]]) -> dict[str, dict[str, float | No
 
 
 def changes(records: list[dict[str, Any]], scale: str) -> float | None:
-    """Figure 26: the number of operations in which the best networks on clean images and under corruptions
-    differ."""
+    """Figure 26: the number of different operations of the best networks on clean images and under
+    corruptions."""
     names = [metrics(scale)[column] for column in ("clean", "CIFAR-10-C")]
     known = [one for one in side.of_first_set(records) if set(names) <= one["metrics"].keys()]
     if not known:
@@ -111,8 +109,7 @@ def changes(records: list[dict[str, Any]], scale: str) -> float | None:
 
 
 def kendall(records: list[dict[str, Any]], first: str, second: str) -> float | None:
-    """Kendall's rank correlation of two metrics; None if there are fewer than three records or a metric is
-    constant."""
+    """Kendall's rank correlation of two metrics; None for fewer than three records or a constant metric."""
     from scipy import stats
 
     pairs = [
@@ -276,8 +273,7 @@ def _json(value: Any) -> str:
 
 
 def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
-    """Table 1: the mean result over the runs of each search on these networks, and the best value of each
-    column."""
+    """Table 1: the mean result of each search's runs on these networks, and the best value of each column."""
     networks(records, scale)  # this adds the mean over corruptions
     names = metrics(scale)
     columns = {column: names[column.replace("Clean", "clean")] for column in reproduce_search.JUNG.columns}

@@ -96,8 +96,7 @@ def robust(one: Mapping[str, Any]) -> float:
 
 def best_ten(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
     """Figure 4: the operations of the ten networks with the best mean robust accuracy, and the number of
-    edges on which no operation is more frequent than 3x3 convolutions. Empty if there are not more than ten
-    networks."""
+    edges on which no operation is more frequent than 3x3 convolutions. Empty for up to ten networks."""
     if len(rows) <= 10:
         return {}
     cells = nasbench201.cells()
@@ -217,8 +216,7 @@ def tables(
 
 
 def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
-    """NAS-RobBench-201's table 2 for the records of its reproduction. The optimum has the best mean robust
-    accuracy."""
+    """Table 2 for the records of the reproduction. The optimum has the best mean robust accuracy."""
     names = metrics(scale)
     columns = {
         column: names[name] for column, name in zip(reproduce_search.ROBBENCH.columns, COLUMNS_7, strict=True)
@@ -240,8 +238,8 @@ def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
 def criteria(
     rows: Sequence[dict[str, Any]], best: dict[str, dict[str, float | None]]
 ) -> dict[str, dict[str, float | None]]:
-    """Table 4: the signs of the best networks for each number of none edges, and the share of all networks
-    with each sign."""
+    """Table 4: the signs of the best network for each number of none edges, and their shares of all
+    networks."""
     found: dict[str, dict[str, float | None]] = {}
     for words, columns in SIGNS.items():
         known = [sign for one in rows if (sign := has_sign(one, columns)) is not None]

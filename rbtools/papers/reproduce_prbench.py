@@ -61,8 +61,7 @@ COMPOSITE = {
 
 
 def fractions(name: str) -> dict[str, dict[str, float | None]]:
-    """The values of a file in `printed/` in the units of our metrics: fractions instead of percentages, and
-    seconds."""
+    """The values of a file in `printed/` in the units of our metrics: fractions and seconds."""
     return {
         row: {
             column: value if value is None or column == "s/epoch" else value / 100
@@ -243,8 +242,8 @@ def show(column: str, value: float) -> str:
 
 
 def by_noise(rows: side.Rows) -> dict[str, dict[str, float | None]]:
-    """Table 5: for each method, a row for each noise with PR at four radii and the generalisation error at
-    the first."""
+    """Table 5: for each method and noise, a row with PR at four radii and the generalisation error at the
+    first."""
     columns = ("Acc", *RADII, NOISE_GE)
     return {
         f"{name}, {noise}": {
@@ -278,8 +277,7 @@ def in_table_12(method: str) -> bool:
 
 
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
-    """Tables 4, 5 and 8 to 12, and the composite score. For table 10, only the values of the site are
-    available."""
+    """Tables 4, 5 and 8 to 12, and the composite score. Table 10 has only the site's values."""
     ours = rows_of(records, scale)
     first = first_pair(records)
     here = of_group(ours, first)
@@ -347,8 +345,7 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 
 def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The tables, the claims tested on our records, and how many of the claims hold for the printed
-    tables."""
+    """The tables, the claims tested on our records, and how many claims hold for the printed tables."""
     made = tables(records, scale)
     texts = [table.text() for table in made.values() if table.ours]
     further = [f"table {number}" for number in (8, 9, 10, 11)]

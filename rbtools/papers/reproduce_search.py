@@ -1,5 +1,5 @@
-"""Searches on a published table, compared with those in the papers (NAS-RobBench-201's table 2, Jung et al.'s
-table 1).
+"""Searches on a published table, compared with the papers (NAS-RobBench-201's table 2, Jung et al.'s table
+1).
 
 The table comes from rb-convert, and its metrics show to which paper it belongs. Any other table of
 NAS-Bench-201 is searched by its own metrics, without published values. Repeated queries count, as in NASLib,
@@ -83,8 +83,7 @@ def paper_of(names: Sequence[str]) -> SearchTable:
 def rows(
     paper: SearchTable, records: list[dict[str, Any]], algorithms: Sequence[str], **options: object
 ) -> dict[str, Any]:
-    """For each row and column, the mean of the metric over the results of searches in the records, and the
-    optimum.
+    """For each row and column, the mean of the metric over the results of searches, and the optimum.
 
     options: further options of rb-search. Raises RbError if a search fails.
     """
@@ -143,8 +142,7 @@ def on_records(
 
 
 def report(table: str, runs: str = "100", where: str | None = None) -> str:
-    """The searches on the records of a file or of standard input ("-"), compared with the paper's
-    searches."""
+    """The searches on the records of a file or of standard input ("-"), compared with the paper's."""
     with sys.stdin.buffer if table == "-" else streamed(table) as stream:
         records = list(side.each(stream))
     paper = paper_of(list(dict.fromkeys(name for record in records for name in record.get("metrics", {}))))

@@ -25,8 +25,7 @@ Rows = Mapping[str, Mapping[str, float | None]]
 
 
 class Claim(NamedTuple):
-    """A paper's claim in words, whether it holds (None: these records do not show it), and the found
-    values."""
+    """A paper's claim, whether it holds (None: these records do not show it), and the found values."""
 
     words: str
     holds: bool | None
@@ -112,8 +111,7 @@ def means(
 
 
 def correlation(rows: Sequence[dict[str, Any]], first: str, second: str) -> float | None:
-    """Spearman's rank correlation of two columns; None if there are fewer than three rows or a column is
-    constant."""
+    """Spearman's rank correlation of two columns; None for fewer than three rows or a constant column."""
     from scipy import stats
 
     pairs = [(one[first], one[second]) for one in rows if first in one and second in one]
@@ -144,7 +142,7 @@ class PaperTable(NamedTuple):
     site: Mapping[str, Mapping[str, float | None]] = {}
 
     def sides(self) -> dict[str, Rows]:
-        """Maps the names of the sides to their values, ours last. A side of the paper without values is left
+        """Maps the names of the sides to their values, ours last. A paper's side without values is left
         out."""
         paper = {"printed": self.printed, "site": self.site}
         return {**{name: rows for name, rows in paper.items() if rows}, "ours": self.ours}
@@ -159,8 +157,7 @@ class PaperTable(NamedTuple):
         return list(dict.fromkeys(row for side in self.sides().values() for row in side))
 
     def cell(self, row: str, column: str) -> tuple[str, ...]:
-        """The value of each side, and the difference between ours and the first other side. A missing value
-        is a dash."""
+        """The value of each side, and ours minus that of the first other side. A missing value is a dash."""
         *paper, here = (side.get(row, {}).get(column) for side in self.sides().values())
         texts = ["-" if value is None else self.show(column, value) for value in (*paper, here)]
         first = next((value for value in paper if value is not None), None)
@@ -277,8 +274,7 @@ def _named(text: str, rows: Rows) -> list[str]:
 
 
 def _value(name: str, place: str, rows: Rows) -> float | None:
-    """The number that `name` is, or the value of a row in a column; either of the two names may be the
-    row."""
+    """The number that `name` is, or the value of a row in a column; either name may be the row."""
     if _NUMBER.fullmatch(name):
         return float(name)
     row, column = (name, place) if name in rows else (place, name)

@@ -1,5 +1,5 @@
-"""cells: the operations on the edges of the best NAS-Bench-201 cells, cells as graphs, or the network around
-a cell."""
+"""cells: operations on the edges of the best NAS-Bench-201 cells, cells as graphs, or the network around a
+cell."""
 
 from __future__ import annotations
 

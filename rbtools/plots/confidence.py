@@ -161,8 +161,7 @@ def _labels(axes: Axes, steps: Steps, label: int) -> None:
 def _quantiles(
     axes: Axes, steps: Sequence[tuple[float, list[Any]]], look: dict[str, Any], label: str
 ) -> None:
-    """Median and middle 80 % over the records. A record without correct (or wrong) images has no
-    confidence."""
+    """Median and middle 80 % over the records that have correct (or wrong) images."""
     found = [
         (x, np.quantile(known, (0.1, 0.5, 0.9))) for x, values in steps if (known := [v for v in values if v])
     ]
@@ -192,8 +191,7 @@ def _against(axes: Axes, steps: Steps) -> None:
 
 
 def _classes(scheme: str, rows: Sequence[dict[str, Any]]) -> list[np.ndarray]:
-    """The mean probability of each class over its images (label), or over the images predicted as this class
-    (argmax)."""
+    """The mean probability of each class over its images (label), or images predicted as it (argmax)."""
     diagonal = np.diagonal(_matrices(rows, scheme), axis1=1, axis2=2)
     counts = np.array([row.get("images", {}).get(scheme, [1] * diagonal.shape[1]) for row in rows])
     return list(np.where(counts > 0, diagonal, np.nan).T)

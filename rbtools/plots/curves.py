@@ -1,5 +1,4 @@
-"""curves: metrics over the noise radius, the tolerated failure rate, the distance, the severity, or the
-epoch."""
+"""curves: metrics over the noise radius, the tolerated failure rate, the distance, the severity or epoch."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ Lines = dict[int, list[Point]]  # maps the place of a record to its points, sort
 
 
 class LineGroup(NamedTuple):
-    """The lines of a panel: one family of metrics over a quantity (a key of words.AXES), for one facet of the
-    records."""
+    """The lines of a panel: one family of metrics over a quantity (a key of words.AXES), for one facet."""
 
     title: str
     over: str
@@ -143,7 +141,7 @@ class CurvesPlot(Drawing):
             layout.whole_numbers(axes.xaxis)
 
     def _beside(self, axes: Axes, groups: Sequence[LineGroup], names: Names) -> None:
-        """Draw the metrics of --right with dashed lines on a second axis; the legend names them if there are
+        """Draw the metrics of --right in dashes on a second axis; the legend names them if there are
         several."""
         right = axes if self.same_scale else axes.twinx()
         several = len(groups) > 1
@@ -170,8 +168,7 @@ class CurvesPlot(Drawing):
         return _history_words(metric + beside)
 
     def _curves(self, records: Sequence[Record], metric: str | None) -> dict[tuple[str, str], Lines]:
-        """Maps (family, quantity along the axis) to lines. ProbAcc has a family for each gamma, or for each
-        rho."""
+        """Maps (family, quantity along the axis) to lines. ProbAcc has a family for each gamma or rho."""
         known = [record.get("metrics") or {} for record in records]
         intervals = [record_values.intervals(record) for record in records]
         deviations = [record_values.deviations(record) for record in records]

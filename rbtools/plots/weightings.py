@@ -57,8 +57,7 @@ class Own:
 
     @staticmethod
     def of(records: Sequence[Record]) -> Own | None:
-        """The scores of records that rb-score scored with the same metrics and weights; None for other
-        records."""
+        """The scores, if rb-score scored all records with the same metrics and weights; else None."""
         entries = [results.last_entry(record, "score") for record in records]
         found = [terms.of_entry(entry) if entry.get("tool") == "rb-score" else [] for entry in entries]
         if not found[0] or any(own != found[0] for own in found):
@@ -107,8 +106,7 @@ class Composed(Drawing):
     def scored(self, records: Sequence[Record]) -> Composite | Own:
         """The composite score of the records.
 
-        Without further options, these are the scores from rb-score, if all records have one with the same
-        terms.
+        Without options, these are the scores from rb-score, if all records have one with the same terms.
         """
         options = (self.metric, self.preset, self.within, self.missing)
         if options == (None, None, None, "refuse") and (own := Own.of(records)) is not None:
@@ -173,8 +171,7 @@ def _weight(text: str, item: str) -> float:
 
 
 def together(records: Sequence[Record], within: str | None, score: Composite | Own) -> str:
-    """A remark for the label of the axis if several data sets, or too few records, were scaled together; else
-    empty."""
+    """A remark for the axis if several data sets, or too few records, were scaled together; else empty."""
     if within is not None:
         return ""
     sets = {str(record.get("dataset")) for record in records}
@@ -183,8 +180,7 @@ def together(records: Sequence[Record], within: str | None, score: Composite | O
 
 
 def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]], group: str | None) -> Rows:
-    """The columns averaged over records that agree in `group`, or the values of the records without a
-    `group`."""
+    """The columns averaged over records that agree in `group`, or of single records without a `group`."""
     import pandas
 
     names = words.tags(records)

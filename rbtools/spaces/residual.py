@@ -107,7 +107,7 @@ class ResidualSpace:
         return self._index(layers)
 
     def neighbours(self, index: int) -> list[int]:
-        """The architectures that differ in one layer's activation, filter size or skip connection, layer by
+        """Architectures that differ in one layer's activation, filter size or skip connection, layer by
         layer."""
         digits, bases = self._digits(self._checked(index)), self._bases()
         neighbours = []
@@ -122,8 +122,7 @@ class ResidualSpace:
         return {**arch, **described, "name": arch.get("name", described["name"])}
 
     def of(self, arch: Mapping[str, Any]) -> tuple[ResidualSpace, Layers]:
-        """The space of a record's `arch`, with its sizes, and its layers, from `str`, or else `index` or
-        `name`.
+        """The space (with its sizes) and the layers of a record's `arch`, from `str`, else `index` or `name`.
 
         Raises RbError if all of them are missing, or if they contradict each other.
         """

@@ -39,14 +39,12 @@ def table() -> dict[str, dict[str, Any]]:
 
 @cache
 def timm_table() -> dict[str, dict[str, Any]]:
-    """Maps digests of names and shapes to timm's networks: `head`, `stem`, `names` (one for each
-    function)."""
+    """Maps digests of names and shapes to timm's networks: `head`, `stem`, `names` (one per function)."""
     return json.loads(Path(__file__).with_name("timm.json").read_text("utf-8"))
 
 
 def torchvision(name: str) -> dict[str, Any]:
-    """The entry of a network, with its name. Raises RbError for an unknown name; the message gives similar
-    names."""
+    """The entry of a network, with its name. Raises RbError, with similar names, for an unknown name."""
     if name not in table():
         raise unknown("torchvision model", name, table())
     return {"name": name, **table()[name]}

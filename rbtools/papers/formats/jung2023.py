@@ -44,8 +44,8 @@ TRAIN = {"method": "erm", "preset": "nasbench201"}
 
 
 class JungResult(NamedTuple):
-    """One architecture on one data set: the value or list for each key and measure, and the distances of
-    attacks."""
+    """One architecture on one data set: a value or list for each key and measure, and the attacks'
+    distances."""
 
     data: str
     arch: str
@@ -165,8 +165,7 @@ def _files(folder: Path) -> list[tuple[Path, str, str]]:
 
 
 def _epsilons(folder: Path, report: ConversionReport) -> dict[str, list[float]]:
-    """The values of eps in meta.json. The numbering of architectures in it is compared with
-    NAS-Bench-201's."""
+    """The values of eps in meta.json. Its numbering of architectures is compared with NAS-Bench-201's."""
     path = folder / META
     try:
         text = read_plain(path, LARGEST_LIST)
@@ -210,8 +209,7 @@ def _merged(
     epsilons: dict[str, list[float]],
     report: ConversionReport,
 ) -> Iterator[Unit | Bad]:
-    """The units of one data set, one for each architecture, from all files. A file with an error is left
-    out."""
+    """The units of one data set, one for each architecture, from all files without an error."""
     results: dict[str, dict[str, dict[str, Any]]] = {}
     counts: Counter[str] = Counter()
     for path, key, measure in files:
@@ -262,8 +260,7 @@ def _attacked(key: str, level: float) -> Record:
 
 
 def _taken_apart(key: str, values: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """The measures of a key, one object for each eps or severity. Raises RbError if a list has another
-    length."""
+    """A key's measures, one object for each eps or severity. Raises RbError if a list has another length."""
     if key == CLEAN:
         return [values]
     measures: list[dict[str, Any]] = [{} for _ in range(count)]
