@@ -84,20 +84,20 @@ class _Type:
 
 def _text(value: object) -> str:
     if not isinstance(value, (str, bytes)):
-        raise Damaged("it has a name that is no text")
+        raise Damaged("it has a name that is not a text")
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
 def _dtype(kind: Any) -> np.dtype[Any]:
     if not isinstance(kind, _Type):
-        raise Damaged("it has an array whose type is none")
+        raise Damaged("it has an array whose type is not a type")
     return kind.dtype
 
 
 def _sizes(values: Any) -> tuple[int, ...]:
     """A shape or strides. Raises Damaged if the values are not whole numbers of at least 0."""
     if not isinstance(values, tuple) or not all(type(size) is int and 0 <= size < 2**63 for size in values):
-        raise Damaged("it has a shape that is none")
+        raise Damaged("it has a shape that is not a shape")
     return values
 
 
@@ -189,7 +189,7 @@ def _parameter(data: Any, needs_grad: Any = True, *_: object) -> Any:
 def _of_type(maker: Any, kind: object, arguments: Any, *_: object) -> Any:
     """A tensor that was saved with attributes. They are left out."""
     if getattr(maker, "make", None) not in (_tensor, _parameter):
-        raise Damaged("it has a tensor with attributes that is none")
+        raise Damaged("it has something else instead of a tensor with attributes")
     return maker.make(*arguments)
 
 
@@ -263,7 +263,7 @@ class _Unpickler(_PYTHONS):
 
     def called(self, function: Any, given: Any) -> Any:
         if not isinstance(given, tuple):
-            raise Damaged("it has arguments that are no tuple")
+            raise Damaged("it has arguments that are not a tuple")
         if isinstance(function, type) and issubclass(function, Stub):
             return function(*given)
         if not isinstance(function, _Maker) or function.make is None:
@@ -315,7 +315,7 @@ class _Unpickler(_PYTHONS):
             elif isinstance(into, dict):
                 into[key] = value
             else:
-                raise Damaged("it has an item of what is no dict")
+                raise Damaged("it has an item of something that is not a dict")
 
     def put_one(self) -> None:
         value, key = self.stack.pop(), self.stack.pop()
@@ -332,14 +332,14 @@ class _Unpickler(_PYTHONS):
 
     def extend(self, items: list[Any]) -> None:
         if not isinstance(self.stack[-1], (list, Stub)):
-            raise Damaged("it has an item of what is no list")
+            raise Damaged("it has an item of something that is not a list")
         for item in items:
             self.stack[-1].append(item)
 
     def add(self) -> None:
         items, into = self.pop_mark(), self.stack[-1]
         if not isinstance(into, set):
-            raise Damaged("it has a member of what is no set")
+            raise Damaged("it has a member of something that is not a set")
         into.update(_set(list)(items))
 
     def frozen(self) -> None:
@@ -357,7 +357,7 @@ class _Unpickler(_PYTHONS):
             or _text(key[0]) != "storage"
             or type(key[2]) not in (str, int)
         ):
-            raise Damaged("it has a persistent id that is no storage's")
+            raise Damaged("it has a persistent id that is not that of a storage")
         _sizes((key[4],))
         self.append(self.persistent_load(key))
 

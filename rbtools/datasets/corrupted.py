@@ -45,9 +45,9 @@ class CifarC(PublishedDataset, ImageArrays):
         wrong = self.argument is not None and word not in names
         if wrong or (dot and severity not in map(str, SEVERITIES)):
             base = self.name.partition(":")[0]
-            problem = f"'{word}' is no corruption.{near(word, names)} It has: {', '.join(names)}"
+            problem = f"'{word}' is not a corruption.{near(word, names)} It has: {', '.join(names)}"
             if not wrong:
-                problem = f"'{severity}' is no severity. Severities are 1 to 5"
+                problem = f"'{severity}' is not a severity. Severities are 1 to 5"
             raise RbError(f"The data set is '{self.name}': {problem}. Write for example {base}:fog.3.")
 
     def describe(self) -> Description:

@@ -53,7 +53,7 @@ class ImageFolder(TreeDataset):
     def __post_init__(self) -> None:
         if not self.argument:
             raise RbError(
-                f"The data set '{self.name}' names no folder. Write imagefolder:PATH, where PATH holds train"
+                f"The data set '{self.name}' does not name a folder. Write imagefolder:PATH, where PATH holds train"
                 " and test, each with a folder for each class."
             )
 
@@ -194,7 +194,7 @@ def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> lis
     for name, index in pairs:
         if name not in folders and missing and not of_record:
             raise RbError(
-                f"The class map {file} names '{name}', which is no class folder.{near(name, folders)}"
+                f"The class map {file} names '{name}', which is not a class folder.{near(name, folders)}"
                 f" The class folders are: {', '.join(folders[:40])}{', ...' if len(folders) > 40 else ''}."
             )
         if name in seen:

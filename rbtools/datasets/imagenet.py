@@ -134,7 +134,7 @@ class ImageNet(Photographs):
         strange = [name for name in tree.classes if name not in facts().wnids]
         if strange:
             raise RbError(
-                f"The folder {folder} has the class folders {some(strange)}, which are no wnids of"
+                f"The folder {folder} has the class folders {some(strange)}, which are not wnids of"
                 " ImageNet's 1,000 classes (such as n01440764). For images of your own use imagefolder:PATH."
             )
         if split == SUBSET:

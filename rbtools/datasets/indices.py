@@ -85,7 +85,7 @@ def _listed(text: str) -> tuple[str, list[int]]:
     try:
         content = read_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or "it is no text"
+        reason = (error.strerror if isinstance(error, OSError) else None) or "it is not a text"
         raise RbError(f"The file of indices {path} cannot be read ({reason}). Expected {EXPECTED}.") from None
     numbers = sorted(_numbers(path, _chosen(path, content, key)))
     if not numbers:
@@ -114,7 +114,7 @@ def _chosen(path: Path, content: str, key: str | None) -> list[Any]:
     if content.lstrip()[:1] not in ("{", "["):
         if key is not None:
             raise RbError(
-                f"The file of indices {path} is no JSON object, so it has no '{key}'. Leave it out."
+                f"The file of indices {path} is not a JSON object, so it has no '{key}'. Leave it out."
             )
         return content.replace(",", " ").split()
     try:

@@ -38,7 +38,9 @@ class Npz(ImageArrays):
 
     def __post_init__(self) -> None:
         if not self.argument:
-            raise RbError(f"The data set '{self.name}' names no file. Write npz:PATH; expected {EXPECTED}.")
+            raise RbError(
+                f"The data set '{self.name}' does not name a file. Write npz:PATH; expected {EXPECTED}."
+            )
 
     def describe(self) -> Description:
         """The description. This reads only the headers and the labels."""
@@ -92,7 +94,7 @@ class _Archive:
 
     def wrong(self, problem: str) -> RbError:
         """The error for a file that is not a data set."""
-        return RbError(f"The file {self.path} is no data set: {problem}. Expected {EXPECTED}.")
+        return RbError(f"The file {self.path} is not a data set: {problem}. Expected {EXPECTED}.")
 
     def _read(self, work: Callable[[Any], Any], expected: str) -> Any:
         """The result of `work` for NumPy's NpzFile."""
@@ -127,7 +129,7 @@ class _Archive:
         array = self.array(name)
         if array.dtype.kind not in "iu" or array.ndim == 0 or array.size != len(array):
             problem = f"`{name}` is {array.dtype} {array.shape}"
-            raise self.wrong(f"{problem}, which is no whole number for each image")
+            raise self.wrong(f"{problem}, which is not a whole number for each image")
         return array.reshape(-1).astype(np.int64)
 
     def class_names(self) -> list[str]:
@@ -137,7 +139,7 @@ class _Archive:
         if "classes" in self._names:
             count = self.array("classes").reshape(-1)
             if count.dtype.kind not in "iu" or not len(count):
-                raise self.wrong("`classes` is no whole number")
+                raise self.wrong("`classes` is not a whole number")
             return numbered(str(self.path), [count[:1].astype(np.int64) - 1])
         return numbered(str(self.path), (self.labels(labels) for _, labels in self.splits.values()))
 

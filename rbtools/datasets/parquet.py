@@ -54,7 +54,7 @@ class Parquet(DatasetSource):
     def __post_init__(self) -> None:
         if not self.argument:
             raise RbError(
-                f"The data set '{self.name}' names no file. Write parquet:PATH; expected {EXPECTED}."
+                f"The data set '{self.name}' does not name a file. Write parquet:PATH; expected {EXPECTED}."
             )
 
     def describe(self) -> Description:

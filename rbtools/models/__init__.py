@@ -79,8 +79,8 @@ def build(
         )
     if space in RUNS_CODE and not allow_code:
         raise RbError(
-            f"The architecture {space}:{arch.get('name')} runs Python code of yours, which a record"
-            " alone cannot do. If you trust it, add --allow-code."
+            f"The architecture {space}:{arch.get('name')} runs your own Python code, which a record"
+            " alone may not do. If you trust it, add --allow-code."
         )
     return SPACES.load(space)(arch, classes=classes, shape=tuple(shape))
 

@@ -164,7 +164,7 @@ class NASBench201Network(Skeleton):
     ) -> None:
         if len(ops) != len(EDGES) or any(op not in range(len(OPS)) for op in ops):
             raise RbError(
-                f"The operations {list(ops)} describe no NAS-Bench-201 cell."
+                f"The operations {list(ops)} do not describe a NAS-Bench-201 cell."
                 f" Expected {len(EDGES)} numbers from 0 to {len(OPS) - 1}, one for each edge."
             )
         for name, value in (("channels", channels), ("cells", cells), ("classes", classes)):
@@ -188,7 +188,7 @@ def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> NASBenc
     in_channels, height, width = shape
     if height % 4 or width % 4 or not (height and width):
         raise RbError(
-            f"NAS-Bench-201 networks halve the image twice, and images of {height}x{width} pixels cannot be."
+            f"NAS-Bench-201 networks halve the image twice, but {height}x{width} pixels cannot be."
             " Height and width must be multiples of 4: resize or crop the images, to 32x32 for example."
         )
     sizes = {name: arch[name] for name in ("channels", "cells") if name in arch}

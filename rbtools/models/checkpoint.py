@@ -116,7 +116,7 @@ def load(
     facts |= {**more, "classes": classes, "shape": list(shape), "normalize": normalize}
     warnings = normalising.warnings_of(network, arch)
     if "left_out" in checkpoint.origin:
-        warnings.append(f"{checkpoint.origin['left_out']} beside the network in the file: left out")
+        warnings.append(f"{checkpoint.origin['left_out']} are in the file beside the network: left out")
     facts |= {"warnings": warnings} if warnings else {}
     return model.eval(), arch, facts
 

@@ -99,7 +99,9 @@ def _factory(text: str) -> Callable[..., Any]:
     module_name, colon, attribute = text.partition(":")
     attribute = attribute.partition(":")[0]
     if not (colon and module_name and attribute):
-        raise RbError(f"The architecture python:{text} names no function. Expected python:MODULE:FUNCTION.")
+        raise RbError(
+            f"The architecture python:{text} does not name a function. Expected python:MODULE:FUNCTION."
+        )
     here = str(Path.cwd())
     added = here not in sys.path
     if added:

@@ -74,7 +74,7 @@ def _read_shards(shards: list[Path]) -> tuple[Any, dict[str, Any], str]:
     for shard in shards:
         part, _, kind = read(shard)
         if not isinstance(part, dict):
-            raise RbError(f"The checkpoint {shard} is no part of a state dict: names and tensors.")
+            raise RbError(f"The checkpoint {shard} is not part of a state dict: names and tensors.")
         tensors |= part
     return tensors, {}, kind
 

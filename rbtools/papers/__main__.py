@@ -113,7 +113,7 @@ def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
     """The workers of every stage. Raises click.BadParameter for an invalid text."""
     if not re.fullmatch(r"[1-9]\d*|auto|ray(:.+)?", text):
         raise click.BadParameter(
-            f"'{text}' is no number of workers. Expected 1 or more, auto, ray, ray:HOST:PORT."
+            f"'{text}' is not a number of workers. Expected 1 or more, auto, ray, ray:HOST:PORT."
         )
     return text
 

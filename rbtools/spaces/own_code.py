@@ -68,7 +68,9 @@ def code_digest(name: str) -> str:
     """
     module, colon, function = name.partition(":")
     if not (colon and module and function):
-        raise RbError(f"The architecture python:{name} names no function. Expected python:MODULE:FUNCTION.")
+        raise RbError(
+            f"The architecture python:{name} does not name a function. Expected python:MODULE:FUNCTION."
+        )
     file = _source_file(module)
     if file is None:
         raise no_module(module)

@@ -41,7 +41,7 @@ def of_hub(name: str, run: Run) -> NamedWeights:
         here = os.path.exists(name) or name[:1] in "./~"
         folder = " For a file here write --checkpoint FILE." if here else ""
         raise RbError(
-            f"hf:{shown(name)} names no repository of the Hub. Expected hf:ORG/NAME or hf:ORG/NAME@REVISION."
+            f"hf:{shown(name)} does not name a repository of the Hub. Expected hf:ORG/NAME or hf:ORG/NAME@REVISION."
             f"{folder}"
         )
     assert match is not None
@@ -118,7 +118,7 @@ def _config(source: str, path: str) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise RbError(f"The file {file} of {source} is damaged: {error}. Fetch it again.") from None
     if not isinstance(config, dict):
-        raise RbError(f"The file {file} of {source} is no JSON object. Fetch it again.")
+        raise RbError(f"The file {file} of {source} is not a JSON object. Fetch it again.")
     return config
 
 

@@ -77,7 +77,7 @@ def summed(kernel: Tensor, side: int) -> Tensor:
         raise RbError(
             f"--resample prbench sums blocks of the patch kernel, whose shape is"
             f" {tuple(kernel.shape)}, and"
-            f" {old} is no multiple of {side}. Choose another patch, or resample=timm."
+            f" {old} is not a multiple of {side}. Choose another patch, or resample=timm."
         )
     factor = old // side
     return kernel.reshape(*kernel.shape[:2], side, factor, side, factor).sum(dim=(3, 5))
@@ -89,7 +89,7 @@ def interpolated(positions: Tensor, grid: tuple[int, int], prefix: int = 1) -> T
     old = math.isqrt(rest.shape[1])
     if old * old != rest.shape[1]:
         raise RbError(
-            f"The weights have {rest.shape[1]} positions of patches, which are no square. Use resample= timm."
+            f"The weights have {rest.shape[1]} positions of patches, which do not form a square. Use resample= timm."
         )
     if grid == (old, old):
         return positions

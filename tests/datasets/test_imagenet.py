@@ -103,5 +103,5 @@ def test_other_folders_and_preprocessings_are_refused(flat: Path) -> None:
     cats = in_folders(flat) / "cats"
     cats.mkdir()
     image(0, (9, 9)).save(cats / "a.png")
-    with pytest.raises(RbError, match=r"class folders cats, which are no wnids.*imagefolder:PATH"):
+    with pytest.raises(RbError, match=r"class folders cats, which are not wnids.*imagefolder:PATH"):
         datasets.load("imagenet", "test", "data")

@@ -151,7 +151,7 @@ def test_a_file_that_is_cut_off_leaves_the_others() -> None:
     path.write_text(path.read_text()[:-4])
     told = ConversionReport()
     assert [record["metrics"] for record in read(told)] == [{"acc": 0.5}, {"acc": 0.25}]
-    assert "it is no complete JSON" in next(told.errors())
+    assert "it is not complete JSON" in next(told.errors())
 
 
 def test_an_isomorphic_id_is_written_under_its_class() -> None:
@@ -205,7 +205,7 @@ def test_an_attack_without_distances_is_left_out() -> None:
     told = ConversionReport()
     (record,) = read(told)
     assert record["metrics"] == {"acc": 0.5}
-    assert "new@Linf: meta.json names no distances for it" in next(told.errors())
+    assert "new@Linf: meta.json gives no distances for it" in next(told.errors())
 
 
 def test_a_file_of_another_key_is_said() -> None:

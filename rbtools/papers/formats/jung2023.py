@@ -240,7 +240,7 @@ def _places(key: str, epsilons: dict[str, list[float]]) -> list[Record]:
     if key in epsilons:
         return [_attacked(key, level) for level in epsilons[key]]
     if key.endswith(LINF):
-        raise RbError(f"{META} names no distances for it")
+        raise RbError(f"{META} gives no distances for it")
     return [
         {"metric": metric_name.corrupt_name(key, n), "corruption": key, "severity": n, "split": "test"}
         for n in SEVERITIES

@@ -35,7 +35,7 @@ def parsed(text: bytes, *, exact: bool = True) -> Any:
     except UnicodeDecodeError:
         raise Broken("is not UTF-8") from None
     except (ValueError, ArithmeticError, RecursionError) as wrong:
-        raise Broken(f"is no complete JSON: {' '.join(str(wrong).split())}") from None
+        raise Broken(f"is not complete JSON: {' '.join(str(wrong).split())}") from None
 
 
 def dumps(value: object, *, indent: bool = False) -> bytes:
