@@ -102,8 +102,8 @@ class ArrayDataset(ImageArrays):
 
     def _wrong(self, problem: str) -> RbError:
         return RbError(
-            f"The data set {self.name} is not a data set: {problem}. Expected from `arrays` for a split: images"
-            " uint8 (N, C, H, W), and a label from 0 on for each."
+            f"The data set {self.name} is not a data set: {problem}. Expected from `arrays` for a split:"
+            " images uint8 (N, C, H, W), and a label from 0 on for each."
         )
 
 

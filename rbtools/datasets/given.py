@@ -58,6 +58,7 @@ def _tensor(values: Any) -> Tensor:
         return values if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError) as wrong:
         raise RbError(
-            f"The data hold {type(values).__name__}, which is not an array of numbers ({shown(str(wrong), 100)})."
-            " Expected tensors: of a torchvision data set, give it transform=transforms.ToTensor()."
+            f"The data hold {type(values).__name__}, which is not an array of numbers"
+            f" ({shown(str(wrong), 100)}). Expected tensors: give a torchvision data set"
+            " transform=transforms.ToTensor()."
         ) from wrong

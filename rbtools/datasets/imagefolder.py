@@ -53,8 +53,8 @@ class ImageFolder(TreeDataset):
     def __post_init__(self) -> None:
         if not self.argument:
             raise RbError(
-                f"The data set '{self.name}' does not name a folder. Write imagefolder:PATH, where PATH holds train"
-                " and test, each with a folder for each class."
+                f"The data set '{self.name}' does not name a folder. Write imagefolder:PATH, where PATH"
+                " contains train and test, each with a folder for each class."
             )
 
     def describe(self) -> Description:

@@ -146,8 +146,8 @@ def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[floa
             matching = expr.expand(name.strip(), names)
             if not equals or not matching:
                 raise RbError(
-                    f"--weightings: '{item}' is not METRIC=WEIGHT.{near(name.strip(), names)} The metrics are:"
-                    f" {', '.join(names)}."
+                    f"--weightings: '{item}' is not METRIC=WEIGHT.{near(name.strip(), names)} The metrics"
+                    f" are: {', '.join(names)}."
                 )
             weights.update(dict.fromkeys(matching, _weight(number, item)))
         if not any(weights.values()):

@@ -41,8 +41,8 @@ def of_hub(name: str, run: Run) -> NamedWeights:
         here = os.path.exists(name) or name[:1] in "./~"
         folder = " For a file here write --checkpoint FILE." if here else ""
         raise RbError(
-            f"hf:{shown(name)} does not name a repository of the Hub. Expected hf:ORG/NAME or hf:ORG/NAME@REVISION."
-            f"{folder}"
+            f"hf:{shown(name)} does not name a repository of the Hub. Expected hf:ORG/NAME or"
+            f" hf:ORG/NAME@REVISION.{folder}"
         )
     assert match is not None
     repository, revision = match.groups()

@@ -89,7 +89,8 @@ def interpolated(positions: Tensor, grid: tuple[int, int], prefix: int = 1) -> T
     old = math.isqrt(rest.shape[1])
     if old * old != rest.shape[1]:
         raise RbError(
-            f"The weights have {rest.shape[1]} positions of patches, which do not form a square. Use resample= timm."
+            f"The weights have {rest.shape[1]} positions of patches, which do not form a square."
+            " Use resample=timm."
         )
     if grid == (old, old):
         return positions
