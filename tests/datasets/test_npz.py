@@ -113,7 +113,7 @@ def test_fingerprint_is_of_the_content(save, settled, overwrite):
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, "the shape (0, 3, 8, 5)"),
         ({"images": IMAGES, "labels": LABELS[:5]}, "it has 6 images and 5 labels in the split test"),
         ({"images": IMAGES, "labels": LABELS / 2}, "`labels` is float64 (6,), which is not a whole number"),
-        ({"images": IMAGES, "labels": np.eye(6, dtype=int)}, "`labels` is int64 (6, 6), which is not a whole"),
+        ({"images": IMAGES, "labels": np.eye(6, dtype=int)}, "`labels` is int64 (6, 6), which is not a"),
         ({"images": IMAGES, "labels": np.array(3)}, "`labels` is int64 (), which is not a whole number"),
         ({"images": IMAGES, "labels": LABELS - 1}, "gives image 0 the label -1, and has 2 classes"),
         ({"images": IMAGES, "labels": LABELS, "classes": 2}, "gives image 2 the label 2, and has 2 classes"),
