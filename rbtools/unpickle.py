@@ -349,7 +349,7 @@ class _Unpickler(_PYTHONS):
         key = self.stack.pop()
         kind = type(key[1]).__name__ if type(key) is tuple and len(key) > 4 else ""
         if type(key) is tuple and key and key[0] == "module":
-            self.append(key[1])  # a class; torch would compare its source, which follows
+            self.append(key[1])  # a class; the source that follows is ignored (torch would compare it)
             return
         if (
             kind not in ("StorageType", "type")

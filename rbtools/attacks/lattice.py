@@ -37,7 +37,7 @@ def grid_param() -> Any:
     """The field `grid`, the lattice on which an attack searches."""
     return param(
         "none",
-        "8bit: all pixels of an attacked image are k/255, as in an image file of 8 bits.",
+        "With 8bit, all pixels of an attacked image are k/255, as in an image file of 8 bits.",
         choices=("none", "8bit"),
         optional=True,
     )

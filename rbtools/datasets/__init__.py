@@ -1,9 +1,9 @@
 """Data sets: uint8 images with labels, described and fingerprinted without loading torch.
 
-A name may carry an argument: `digits`, `imagefolder:PATH`, `digits:classes=3/8` (some classes of a data set
-in memory). One file and one line below add a data set;
-python:MODULE:CLASS is one of the user's, which runs only with `allow_code`.
-Published ones are described without their files, which are in a folder of data sets (--data-dir).
+A name may have an argument: `digits`, `imagefolder:PATH`, `digits:classes=3/8` (only some classes of a data
+set). To add a data set, write one file and add one line to the registry here. python:MODULE:CLASS is a data
+set in the user's own code, which runs only with `allow_code`. Published data sets are described without their
+files, which are in the data folder (--data-dir).
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def source(
     *,
     allow_code: bool = False,
 ) -> DatasetSource:
-    """The data set of that name, not yet opened. Raises RbError on an unknown name or a bad argument.
+    """The data set called `name`, not yet opened. Raises RbError if name or argument are invalid.
 
-    `data_dir` is the folder of published data sets (else RB_DATA, else the folder data); `class_map`
-    is a file giving class name -> index, for classes whose order is not the model's.
-    `allow_code` lets python:MODULE:CLASS run, a program that a record may name.
+    `data_dir` is the folder of published data sets (by default RB_DATA, or else the folder `data`).
+    `class_map` is a file that maps class names to indices, for models with another order of the classes. With
+    `allow_code`, the program in python:MODULE:CLASS may run; a record may name such a program.
     """
     word, colon, argument = _parted(name)
     if word.startswith(OWN) and not allow_code:
@@ -82,7 +82,9 @@ def source(
         raise RbError(f"There is no data set '{name}', but a file or folder of that name: write {meant}.")
     mapped = None if class_map is None else os.fspath(class_map)
     chosen = argument.startswith(of_classes.PREFIX) and word not in WITH_PATH and not word.startswith(OWN)
-    if chosen or (mapped is not None and word != "imagefolder"):  # a folder maps its own
+    if chosen or (
+        mapped is not None and word != "imagefolder"
+    ):  # an imagefolder applies its class map itself
         whole = source(word if chosen else name, data_dir, allow_code=allow_code)
         return of_classes.OfClasses(
             name=name, argument=argument if chosen else None, class_map=mapped, whole=whole
@@ -97,7 +99,8 @@ def source(
 
 
 def _parted(name: str) -> tuple[str, str, str]:
-    """The name in the registry, a colon if an argument follows, and that: python:MODULE:CLASS is one name."""
+    """The name in the registry (also python:MODULE:CLASS), a colon if an argument follows, and the
+    argument."""
     if not name.startswith(OWN):
         return name.partition(":")
     module, colon, after_module = name.removeprefix(OWN).partition(":")
@@ -106,7 +109,7 @@ def _parted(name: str) -> tuple[str, str, str]:
 
 
 def _kind_of(path: str) -> str | None:
-    """The name with its kind (`npz:PATH`) for a bare path; None if the path is no data set."""
+    """The name with its kind (`npz:PATH`) for a bare path; None if the path is not a data set."""
     kinds = {".npz": "npz", ".parquet": "parquet"}
     kind = "imagefolder" if os.path.isdir(path) else kinds.get(os.path.splitext(path)[1])
     return f"{kind}:{path}" if kind and os.path.exists(path) else None
@@ -124,8 +127,8 @@ def download(
     """Download missing files of a published data set into `data_dir`.
 
     `say` is called with progress messages; `check_cancelled` is called often and raises when the work should
-    stop. Does nothing for data sets that are not published. Raises RbError if the download fails, or its
-    content is not the published one.
+    stop. Nothing happens for data sets that are not published. Raises RbError if the download fails or its
+    content is not the published content.
     """
     source(name, data_dir, allow_code=allow_code).download(split, say, check_cancelled)
 
@@ -151,7 +154,7 @@ def load(
 ) -> Dataset:
     """One split in memory: `.images` uint8 (N, C, H, W), `.labels` int64 (N,).
 
-    Raises RbError on an unknown name or split, and on anything unreadable, naming the file.
+    Raises RbError if the name or the split is unknown, or if a file (named in the message) is unreadable.
     """
     return source(name, data_dir, class_map, allow_code=allow_code).load(split)
 
@@ -167,7 +170,7 @@ def fingerprint(
 ) -> str:
     """SHA-256 (hex) of a split's images, labels and their order, independent of where the files are.
 
-    Imports no torch. With a `cache`, files with the size, time and inode of an earlier call are not
-    read again.
+    Imports no torch. With a `cache`, files with the size, time and inode of an earlier call are not read
+    again.
     """
     return source(name, data_dir, class_map, allow_code=allow_code).fingerprint(split, cache)

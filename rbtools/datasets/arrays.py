@@ -1,4 +1,4 @@
-"""Data sets whose images are arrays, and the base of those that a user writes."""
+"""Data sets whose images are arrays, and the base class of data sets that users write."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache
 from rbtools.errors import RbError, shown
 from rbtools.lazy import np
 
-# Values, and files as (name, path).
+# Values, and files as (name, path), that identify the content of a split.
 Stamped = tuple[Sequence[str], list[tuple[str, Path]]]
 
 
 class Content(NamedTuple):
-    """A split. pieces: arrays uint8 (n, C, H, W), in memory or mapped, that make up the images one after the
-    other. labels: int64 (N,). names: of the classes.
-    """
+    """The content of a split. pieces: uint8 arrays (n, C, H, W), in memory or memory-mapped, that together
+    are the images in order. labels: int64 (N,). names: the names of the classes."""
 
     pieces: list[np.ndarray]
     labels: np.ndarray
@@ -30,16 +29,16 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageArrays(DatasetSource):
-    """The base of data sets whose images are arrays."""
+    """The base class of data sets whose images are arrays."""
 
     @abstractmethod
     def content(self, split: str) -> Content:
-        """Raises RbError for an unknown split, and where a file is missing, damaged, or holds something
-        else."""
+        """The content of a split. Raises RbError if the split is unknown, or if a file is missing, damaged or
+        of another kind."""
 
     def stamped(self, split: str) -> Stamped | None:
-        """By what a fingerprint is remembered; None if no file tells whether the content is that of
-        before."""
+        """The values and files that identify a cached fingerprint; None if there is no file that shows
+        whether the content has changed."""
         return None
 
     def load(self, split: str) -> Dataset:
@@ -56,14 +55,14 @@ class ImageArrays(DatasetSource):
         return self.loaded(split, images, content.labels, content.names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers pixels and labels, independent of the layout of the files."""
+        """The hash of pixels and labels, independent of the layout of the files."""
         stamped = self.stamped(split)
         if stamped is None:
             return self.hashed(split)
         return content_hash.remembered(cache, *stamped, lambda: self.hashed(split))
 
     def hashed(self, split: str) -> str:
-        """The fingerprint, made anew."""
+        """The fingerprint, computed from the content and not from a cache."""
         pieces, labels, names = self.content(split)
         check_labels(self.name, labels, names)
         return content_hash.pixels_hash(pieces, labels)
@@ -71,11 +70,12 @@ class ImageArrays(DatasetSource):
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayDataset(ImageArrays):
-    """A data set in memory, whose splits `arrays` makes; all else has a default.
+    """A data set in memory. A subclass defines `arrays`, which makes the splits; everything else has a
+    default.
 
-    `argument` is what follows the class in python:MODULE:CLASS:ARGUMENT, or None. `classes` are their names;
-    without them the highest label of all splits gives their number. Stored results are keyed by the content:
-    they are found again while `arrays` returns the same.
+    `argument` is what follows the class in python:MODULE:CLASS:ARGUMENT, or None. `classes` are the names of
+    the classes; without them, the highest label of all splits determines their number. Stored results have
+    keys from the content, so they are found again as long as `arrays` returns the same arrays.
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
@@ -86,7 +86,7 @@ class ArrayDataset(ImageArrays):
         """Images uint8 (N, C, H, W) and their labels, whole numbers (N,) from 0 on."""
 
     def describe(self) -> Description:
-        """Makes all splits."""
+        """The description. This makes all splits."""
         made = {split: _arrays_of(self, split) for split in self.splits}
         shapes = {images.shape[1:] for images, _ in made.values()}
         if len(shapes) > 1:
@@ -102,8 +102,8 @@ class ArrayDataset(ImageArrays):
 
     def _wrong(self, problem: str) -> RbError:
         return RbError(
-            f"The data set {self.name} is no data set: {problem}. Expected from `arrays` for a split: images"
-            " uint8 (N, C, H, W), and a label from 0 on for each."
+            f"The data set {self.name} is not a data set: {problem}. Expected from `arrays` for a split:"
+            " images uint8 (N, C, H, W), and a label from 0 on for each."
         )
 
 

@@ -1,4 +1,4 @@
-"""The interface of data sets, and the forms of their description and of a loaded split."""
+"""The interface of data sets, and the classes of their descriptions and loaded splits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rbtools.datasets.streaming import Streamed
 
-MOST_CLASSES = 100_000  # the most classes without names; ImageNet-21k has a fifth of them
+MOST_CLASSES = 100_000  # the most classes without names; ImageNet-21k has a fifth of this number
 _HTML = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script")
 
 
@@ -30,11 +30,11 @@ class NotHere(RbError):
 class Description:
     """The description of a data set, known without loading it.
 
-    shape: (C, H, W). sizes: split -> number of images, for existing splits only. mean, std: the usual
+    shape: (C, H, W). sizes: maps each existing split to its number of images. mean, std: the usual
     normalisation, a value per channel on the [0, 1] scale, or None if there is none. present: the classes
-    that have images, if not all have some. skipped: the number of files in its folders that are not images.
-    augment: its usual augmentations in training, of "crop" and "flip". notes: sentences for the user on how
-    the data set was interpreted.
+    that have images, if some have none. skipped: the number of files in the folders that are not images.
+    augment: the usual augmentations in training, among "crop" and "flip". notes: sentences for the user on
+    how the data set was interpreted.
     """
 
     name: str
@@ -54,8 +54,8 @@ class Description:
 class Dataset:
     """One split, on the CPU.
 
-    Shape: images uint8 (N, C, H, W); labels int64 (N,), in [0, classes). An example's number, which
-        its random draws depend on, is its index here. Images are a tensor, or a `Streamed` if they do not fit
+    Shape: images uint8 (N, C, H, W); labels int64 (N,), in [0, classes). The index of an example is its
+        number, which determines its random draws. Images are a tensor, or a `Streamed` if they do not fit
         in memory.
     """
 
@@ -71,20 +71,20 @@ class Dataset:
 
 
 class HashCache(Protocol):
-    """A cache of fingerprints: a store, or any object with these two methods."""
+    """A cache of fingerprints: a store, or any other object with these two methods."""
 
     def get(self, key: str) -> str | None:
-        """The value of that key, or None."""
+        """The value of the key, or None."""
 
     def put(self, key: str, value: str) -> None:
-        """Set the value of a key."""
+        """Set the value of the key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource(Registered, ABC):
     """A data set that can be opened.
 
-    name: as the user wrote it, argument included. argument: the text after the colon, or None.
+    name: the name as the user wrote it, with its argument. argument: the text after the colon, or None.
     """
 
     name: str
@@ -132,7 +132,7 @@ class DatasetSource(Registered, ABC):
     ) -> Dataset:
         """A split of these images and labels, whose classes have these names.
 
-        Raises RbError for a label that is no class.
+        Raises RbError if a label is not a class.
         """
         check_labels(self.name, labels, names)
         return Dataset(
@@ -159,14 +159,15 @@ def are_numbers(names: Iterable[str]) -> bool:
 
 
 def present_in(class_names: Sequence[str], there: Iterable[str]) -> tuple[int, ...]:
-    """`Description.present`: the places of the names that are there; () if all are."""
+    """The value of `Description.present`: the indices of the names in `there`; () if it contains all of
+    them."""
     present = tuple(place for place, name in enumerate(class_names) if name in set(there))
     return present if len(present) < len(class_names) else ()
 
 
 def channels_of(argument: str | None) -> tuple[str, int | None]:
-    """The path in the argument of a data set of encoded images, and the channels that it asks for: PATH:grey
-    (1), PATH:rgb (3), or PATH alone (None)."""
+    """The path in the argument of a data set of encoded images, and the number of channels in the argument:
+    PATH:grey (1), PATH:rgb (3), or only PATH (None)."""
     path, colon, word = (argument or "").rpartition(":")
     return (
         (path, {"grey": 1, "rgb": 3}[word]) if colon and word in ("grey", "rgb") else (argument or "", None)
@@ -174,8 +175,8 @@ def channels_of(argument: str | None) -> tuple[str, int | None]:
 
 
 def numbered(where: str, labels: Iterable[np.ndarray]) -> list[str]:
-    """Names of the classes of all splits' labels: the numbers up to the highest. Raises RbError for an
-    implausible one (a damaged label)."""
+    """The names of classes that have only numbers: those up to the highest label of all splits. Raises
+    RbError if that label is too high, which is a sign of damage."""
     count = max(int(of_split.max(initial=-1)) for of_split in labels) + 1
     if count > MOST_CLASSES:
         raise RbError(
@@ -186,7 +187,7 @@ def numbered(where: str, labels: Iterable[np.ndarray]) -> list[str]:
 
 
 def check_labels(name: str, labels: np.ndarray, classes: int | Sequence[str]) -> None:
-    """Raise RbError for a label that is not in [0, classes), naming the first."""
+    """Raise RbError if a label is not in [0, classes); the message names the first such label."""
     count = classes if isinstance(classes, int) else len(classes)
     wrong = ((labels < 0) | (labels >= count)).nonzero()[0]
     if len(wrong):
@@ -204,7 +205,7 @@ def is_html(start: bytes) -> bool:
 def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str, advice: str = "") -> RbError:
     """The error for a file that cannot be read as `expected`.
 
-    The message says if the file is empty or a web page saved as data, else it gives the reader's reason.
+    The message says if the file is empty or a web page; otherwise it contains the message of `error`.
     """
     advice = advice or "Get the file again."
     try:

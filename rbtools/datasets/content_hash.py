@@ -22,20 +22,20 @@ AT_ONCE = 1000  # images
 def pixels_hash(pieces: Sequence[np.ndarray], labels: np.ndarray) -> str:
     """SHA-256 (hex) of the shape (N, C, H, W), the pixels in order, and the labels.
 
-    `pieces` are arrays uint8 (n, C, H, W) that make up the images, one after the other. Labels are single
-    bytes where they all fit, else four.
+    `pieces` are uint8 arrays (n, C, H, W) that together are the images in order. Each label is one byte if
+    all labels fit into one, else four bytes.
     """
     shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
     total = hashlib.sha256(f"rbtools images 1 {shape}".encode())
     for piece in pieces:
-        for start in range(0, len(piece), AT_ONCE):  # a view where the pixels are contiguous, else a copy
+        for start in range(0, len(piece), AT_ONCE):  # a view if the pixels are contiguous, else a copy
             total.update(piece[start : start + AT_ONCE].reshape(-1).data)
     total.update(labels.astype("u1" if labels.max(initial=0) < 256 else "<u4").tobytes())
     return total.hexdigest()
 
 
 def lines(*fields: str) -> bytes:
-    """Fields separated unambiguously: a file's name contains no zero byte."""
+    """The fields, each with a zero byte at its end, which a file name cannot contain."""
     return b"".join(os.fsencode(field) + b"\0" for field in fields)
 
 
@@ -47,8 +47,8 @@ def remembered(
 ) -> str:
     """The hash that `make` returns, or the cached one of the same files.
 
-    what: further values that the hash depends on. files: (name, path) of each. Files whose stamp is not
-    settled (`checksum.stamp`) are hashed anew. Raises OSError for a missing file.
+    what: other values on which the hash depends. files: (name, path) of each file. If the stamp of a file is
+    not settled (`checksum.stamp`), the hash is computed again. Raises OSError for a missing file.
     """
     if cache is None:
         return make()

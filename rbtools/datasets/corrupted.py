@@ -1,7 +1,7 @@
-"""cifar10-c and cifar100-c: the test images under common corruptions, in numpy's files.
+"""cifar10-c and cifar100-c: the test images under common corruptions, as NumPy files.
 
 Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and perturbations",
-ICLR 2019; Zenodo records 2535967 and 3555552, whose MD5 sums these are.
+ICLR 2019; MD5 sums are from Zenodo records 2535967 and 3555552.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ EXTRA = ("gaussian_blur", "saturate", "spatter", "speckle_noise")
 
 @dataclass(frozen=True, kw_only=True)
 class CifarC(PublishedDataset, ImageArrays):
-    """cifar10-c:fog.3 is one corruption at one severity, cifar10-c:fog all five, cifar10-c everything.
+    """cifar10-c:fog.3 is one corruption at one severity, cifar10-c:fog all five severities, cifar10-c all
+    corruptions.
 
-    Everything is the 15 corruptions of the benchmark, in alphabetical order, each from severity 1 to 5;
-    the four further ones of the archive are selected by name. The accuracy on everything is one minus the
+    All corruptions are the 15 of the benchmark, in alphabetical order, each from severity 1 to 5. The
+    archive's other four can only be selected by name. The accuracy on all corruptions is one minus the
     unnormalised mean corruption error.
     """
 
@@ -44,9 +45,9 @@ class CifarC(PublishedDataset, ImageArrays):
         wrong = self.argument is not None and word not in names
         if wrong or (dot and severity not in map(str, SEVERITIES)):
             base = self.name.partition(":")[0]
-            problem = f"'{word}' is no corruption.{near(word, names)} It has: {', '.join(names)}"
+            problem = f"'{word}' is not a corruption.{near(word, names)} It has: {', '.join(names)}"
             if not wrong:
-                problem = f"'{severity}' is no severity. Severities are 1 to 5"
+                problem = f"'{severity}' is not a severity. Severities are 1 to 5"
             raise RbError(f"The data set is '{self.name}': {problem}. Write for example {base}:fog.3.")
 
     def describe(self) -> Description:
@@ -65,7 +66,7 @@ class CifarC(PublishedDataset, ImageArrays):
         return Content(pieces, np.concatenate([labels[place] for _, place in places]), self.class_names)
 
     def hashed(self, split: str) -> str:
-        """Raises RbError for a file whose MD5 is not the published one."""
+        """The fingerprint. Raises RbError if the MD5 of a file is not the published one."""
         for path, published in self.parts(split).items():
             if (md5 := content_hash.md5_of(path)) != published:
                 expected = f"the file of the data set {self.name} whose MD5 is {published}"
@@ -73,7 +74,7 @@ class CifarC(PublishedDataset, ImageArrays):
         return super().hashed(split)
 
     def _blocks(self) -> list[tuple[str, int]]:
-        """(corruption, severity) of each ten thousand images."""
+        """The (corruption, severity) of each block of ten thousand images."""
         word, _, severity = (self.argument or "").partition(".")
         names = (word,) if word else CORRUPTIONS
         return [(name, number) for name in names for number in SEVERITIES if severity in ("", str(number))]

@@ -16,25 +16,25 @@ from rbtools.lazy import np
 if TYPE_CHECKING:
     from PIL import Image
 
-# Images a thread takes at a time: enough to make scheduling cheap, few enough that an unreadable image is
-# reported soon.
+# Images that a thread takes at a time: enough for cheap scheduling, and so few that an unreadable image is
+# reported early.
 CHUNK = 64
-MOST_LOOKED_AT = 99  # images whose headers stand for those of a split
+MOST_LOOKED_AT = 99  # the most images of a split whose headers are read as a sample
 
-# More than 8 bits a channel; Pillow's own conversion would turn most of it white.
+# Modes with more than 8 bits per channel: Pillow's own conversion would make most pixels white.
 DEEP_MODES = ("I", "F")
 GREY_MODES = ("L", "1")
 
-# The content decides the format, not the file's ending. Pillow's other formats are excluded, because for EPS
-# it runs Ghostscript on a program in the image.
+# The content decides the format, not the file extension. Pillow's other formats are excluded because, for
+# example, it runs Ghostscript on the program in an EPS image.
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class Scaling(NamedTuple):
-    """How to scale an image before its centre is cropped, as by torchvision's Resize (antialiased).
+    """How an image is scaled before its centre is cropped, as with torchvision's Resize (antialiased).
 
-    side: length of the shorter side in pixels, with `squash` of both; None: not scaled. only_others: an image
-    that has the wanted size already stays as it is.
+    side: the new length of the shorter side in pixels, or of both sides with `squash`; None: the image is not
+    scaled. only_others: an image that already has the wanted size is not changed.
     """
 
     side: int | None
@@ -44,15 +44,15 @@ class Scaling(NamedTuple):
 
 
 class Encoded(Protocol):
-    """Encoded images by number: files of a folder, rows of a table."""
+    """Encoded images with numbers, such as the files of a folder or the rows of a table."""
 
     def __len__(self) -> int: ...
 
     def path(self, index: int) -> str:
-        """The name of an image in messages."""
+        """The name of an image, for messages."""
 
     def open(self, index: int) -> IO[bytes]:
-        """A stream of its bytes, closed by the caller."""
+        """A stream of the image's bytes, which the caller closes."""
 
 
 def decode(
@@ -60,22 +60,22 @@ def decode(
 ) -> None:
     """Read images into `out`, uint8 (N, 3, H, W) or (N, 1, H, W), in the order of `ids`, by a few threads.
 
-    Greyscale, palette and CMYK images become RGB as by Pillow's convert("RGB"), which torchvision's
-    ImageFolder uses; transparency is dropped. One channel is Pillow's convert("L"). With `resize` images are
-    scaled, and cropped to their centre as by torchvision's CenterCrop. Raises RbError naming the first image
-    that is unreadable or, without `resize`, of another size.
+    Greyscale, palette and CMYK images become RGB with Pillow's convert("RGB"), as in torchvision's
+    ImageFolder; transparency is dropped. For one channel, Pillow's convert("L") is used. With `resize`,
+    images are scaled and their centres are cropped as with torchvision's CenterCrop. Raises RbError if an
+    image is unreadable or, without `resize`, of another size; the message names the first such image.
     """
     _in_threads(len(ids), lambda place: _decode_one(images, int(ids[place]), out[place], resize))
 
 
 def size_of(images: Encoded, index: int) -> tuple[int, int]:
-    """(height, width) of an image, from its header alone. Raises RbError naming an unreadable one."""
+    """(height, width) of an image, read from its header. Raises RbError if the image is unreadable."""
     with _quiet():
         return _header(images, index).size[::-1]  # Pillow has (width, height)
 
 
 def is_grey(images: Encoded, index: int) -> bool:
-    """Whether an image has one channel, from its header alone. Raises RbError naming an unreadable one."""
+    """Whether an image has one channel, read from its header. Raises RbError if the image is unreadable."""
     with _quiet():
         return _header(images, index).mode in GREY_MODES
 
@@ -90,7 +90,7 @@ def one_size(splits: Iterable[Encoded]) -> tuple[int, int]:
 
 
 def check_sizes(images: Encoded) -> None:
-    """Raise RbError if the images are not all of one size, by their headers alone."""
+    """Raise RbError if the images do not all have the same size. Only headers are read."""
     first = size_of(images, 0)
 
     def check(index: int) -> None:
@@ -102,14 +102,14 @@ def check_sizes(images: Encoded) -> None:
 
 
 def evenly_spread(count: int) -> list[int]:
-    """At most `MOST_LOOKED_AT` of the numbers 0 ... count - 1, in order."""
+    """At most `MOST_LOOKED_AT` evenly spread numbers from 0 to count - 1, in ascending order."""
     looked_at = min(MOST_LOOKED_AT, count)
     return [place * count // looked_at for place in range(looked_at)]
 
 
 def unreadable(path: str, error: Exception) -> RbError:
-    """The error for an image that cannot be read, with the reader's reason."""
-    # Pillow's message ends with a file object where the image came from memory.
+    """The error for an image that cannot be read, with the reason in `error`."""
+    # Pillow's message ends with a file object if the image came from memory.
     reason = one_line(str(error).split(" <_io")[0]) or type(error).__name__
     return RbError(
         f"The image {one_line(path)} cannot be read ({reason}). Repair it, or remove it from the folder."
@@ -117,9 +117,9 @@ def unreadable(path: str, error: Exception) -> RbError:
 
 
 def _in_threads(count: int, work: Callable[[int], None]) -> None:
-    """Do work for 0 ... count - 1; of several errors the first one is raised."""
-    # Pillow releases the interpreter lock while it decodes, so large images scale with the cores. Small ones
-    # are bound by the interpreter: 32x32 JPEGs take 0.1 ms each, however many threads there are.
+    """Call `work` for 0 to count - 1 in threads. If there are several errors, the first is raised."""
+    # Pillow releases the interpreter lock while it decodes, so more cores decode large images faster. Small
+    # images are limited by the interpreter: a 32x32 JPEG takes 0.1 ms with any number of threads.
     threads = min(8, os.cpu_count() or 1)
     at_a_time = max(1, min(CHUNK, count // (2 * threads)))
 
@@ -128,7 +128,7 @@ def _in_threads(count: int, work: Callable[[int], None]) -> None:
             work(number)
 
     with _quiet(), ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(chunk, range(0, count, at_a_time)):  # after an error it cancels what has not begun
+        for _ in pool.map(chunk, range(0, count, at_a_time)):  # after an error, waiting calls are cancelled
             pass
 
 
@@ -138,7 +138,7 @@ def _decode_one(images: Encoded, index: int, target: np.ndarray, resize: Scaling
         with images.open(index) as file:
             image = _open(io.BytesIO(file.read()))
         fits = image.size == (width, height)
-        # The size is compared before the pixels are decoded: a stray huge image costs nothing.
+        # The size is compared before the pixels are decoded: an unexpected huge image costs nothing.
         if resize is None and not fits:
             raise _odd_size(images, (height, width), index, image.size[::-1])
         image = image.convert("RGB" if channels == 3 else "L")
@@ -163,7 +163,8 @@ def _scaled(image: Image.Image, scaling: Scaling) -> Image.Image:
 
 
 def _centre(image: Image.Image, height: int, width: int) -> Image.Image:
-    """The centre of an image, as torchvision's CenterCrop rounds it; pixels outside the image are black."""
+    """The centre of an image, with the rounding of torchvision's CenterCrop. Pixels outside the image are
+    black."""
     left, top = (
         round((length - wanted) / 2) if length >= wanted else -((wanted - length) // 2)
         for length, wanted in zip(image.size, (width, height), strict=True)
@@ -172,7 +173,7 @@ def _centre(image: Image.Image, height: int, width: int) -> Image.Image:
 
 
 def _header(images: Encoded, index: int) -> Image.Image:
-    """An image of which only the header is read: its size and mode are known, its file is closed."""
+    """An image whose header alone was read: its size and mode are known, and its file is closed."""
     try:
         with images.open(index) as file:
             return _open(file)
@@ -183,7 +184,7 @@ def _header(images: Encoded, index: int) -> Image.Image:
 def _open(file: IO[bytes]) -> Image.Image:
     from PIL import Image
 
-    Image.preinit()  # otherwise Pillow loads all plug-ins at the first format that is not loaded yet
+    Image.preinit()  # otherwise Pillow loads all plug-ins when a format is not loaded yet
     image = Image.open(file, formats=FORMATS)
     if image.mode.split(";")[0] in DEEP_MODES:
         raise ValueError(f"it has more than 8 bits a channel, Pillow's mode {image.mode}; save it with 8")
@@ -192,7 +193,7 @@ def _open(file: IO[bytes]) -> Image.Image:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress Pillow's warnings on unusual but readable files (transparent palettes, EXIF)."""
+    """Suppress Pillow's warnings about unusual but readable files (transparent palettes, EXIF)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -208,7 +209,8 @@ def _different_sizes(first: str, size: tuple[int, int], other: str, other_size: 
 
 
 def _odd_size(images: Encoded, first: tuple[int, int], index: int, size: tuple[int, int]) -> RbError:
-    """The error for an image of another size than the first one, which says which of the two most have."""
+    """The error for an image whose size differs from that of the first. It says which of the two sizes most
+    images have."""
     sizes = [size_of(images, number) for number in evenly_spread(len(images))]
     error = _different_sizes(images.path(0), first, images.path(index), size)
     usual = max((first, size), key=sizes.count)

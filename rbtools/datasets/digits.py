@@ -3,8 +3,8 @@
 digits are the 1,797 handwritten digits that come with scikit-learn (Alpaydin and Kaynak, "Optical recognition
 of handwritten digits", UCI Machine Learning Repository 1998). mnist (LeCun, Cortes and Burges, "The MNIST
 database of handwritten digits") is in its authors' idx files, gzipped or not; svhn (Netzer et al., "Reading
-digits in natural images with unsupervised feature learning", 2011) in MATLAB's files. Their MD5 sums and
-addresses, in files.tsv, are those that torchvision lists.
+digits in natural images with unsupervised feature learning", 2011) in MATLAB's files. MD5 sums and addresses,
+in files.tsv, are from torchvision.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from rbtools.lazy import np
 
 CLASS_NAMES = tuple(str(digit) for digit in range(10))
 
-# Of digits, known without loading it; a test compares all of them with the data.
+# Constants of digits, known without loading it. A test compares all of them with the data.
 SIZES = {"train": 1442, "test": 355}
 MEAN, STD = (0.3052,), (0.3760,)  # images of the train split
 FINGERPRINTS = {
     "train": "17fbab78aab50668d3474dd1404ce2feb3332f97a8cb1fce44afe1eb44ae4c67",
     "test": "570e84577587ebb2208a6d2d658eda5c6e333fc399c64a64d417972e449ab6b0",
 }
-TEST_EVERY = 5  # in each class the 5th, 10th, ... example in scikit-learn's order is a test example
+TEST_EVERY = 5  # in each class, every 5th example in scikit-learn's order is a test example
 
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(ImageArrays):
-    """scikit-learn's digits. A pixel v of 0..16 becomes round(255 v / 16), with 127.5 (v = 8) rounded up."""
+    """scikit-learn's digits. A pixel v in 0..16 becomes round(255 v / 16); 127.5 (v = 8) is rounded up."""
 
     def __post_init__(self) -> None:
         if self.argument is not None:
@@ -52,7 +52,7 @@ class Digits(ImageArrays):
         return FINGERPRINTS[split]
 
     def content(self, split: str) -> Content:
-        """Raises RbError if scikit-learn is missing or has different digits."""
+        """The content of a split. Raises RbError if scikit-learn is missing or has different digits."""
         expected = self.fingerprint(split)
         images, labels = _split(*raw(), split)
         if content_hash.pixels_hash([images], labels) != expected:
@@ -66,9 +66,9 @@ class Digits(ImageArrays):
 def raw() -> tuple[np.ndarray, np.ndarray]:
     """scikit-learn's pixels, int64 (1797, 64) in 0..16, and its labels, int64 (1797,).
 
-    Its file is read directly, in 0.07 s: importing scikit-learn, and scipy with it, costs over a second in
-    every process of a pipe. Where a release has the file elsewhere, scikit-learn's own function reads it.
-    Raises RbError if scikit-learn is not installed.
+    The file in scikit-learn is read directly, in 0.07 s, because importing scikit-learn and scipy takes over
+    a second in every process of a pipe. If a release has the file elsewhere, scikit-learn's own function
+    reads it. Raises RbError if scikit-learn is not installed.
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
@@ -99,7 +99,8 @@ def _split(pixels: np.ndarray, labels: np.ndarray, split: str) -> tuple[np.ndarr
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(Arrays):
-    """MNIST. No augmentation in training: a flipped digit may become another, a shifted one be cut off."""
+    """MNIST. No augmentation in training: a flipped digit may look like another, a shifted one may be cut
+    off."""
 
     shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
     sizes: ClassVar[dict[str, int]] = {"train": 60_000, "test": 10_000}
@@ -110,7 +111,7 @@ class Mnist(Arrays):
     form: ClassVar[str] = "an idx file"
 
     def parts(self, split: str) -> dict[Path, str | None]:
-        """The unpacked files, else the published ones; only of the latter an MD5 is known."""
+        """The unpacked files if they exist, else the published ones. Only the latter have a known MD5."""
         try:
             unpacked = [file.path.removesuffix(".gz") for file in self.files(split)]
             return dict.fromkeys(self.all_of(split, unpacked))
@@ -118,7 +119,7 @@ class Mnist(Arrays):
             return super().parts(split)
 
     def unpacked(self, data: bytes) -> Any:
-        """The array of an idx file: byte 3 is its number of dimensions, whose sizes follow as uint32."""
+        """The array of an idx file: byte 3 is the number of dimensions, and their sizes follow as uint32."""
         if data.startswith(b"\x1f\x8b"):
             data = gzip.decompress(data)
         sizes = np.frombuffer(data, ">u4", count=data[3], offset=4)
@@ -131,7 +132,8 @@ class Mnist(Arrays):
 
 @dataclass(frozen=True, kw_only=True)
 class Svhn(Arrays):
-    """SVHN. The files label the digit 0 as 10; here it is class 0. No flips: mirrored digits are none."""
+    """SVHN. The files label the digit 0 as 10; here it is class 0. No flips: a mirrored digit is not a
+    digit."""
 
     shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"train": 73_257, "test": 26_032, "extra": 531_131}

@@ -1,4 +1,5 @@
-"""Downloads, on request only: written to a temporary file, checked, and then renamed."""
+"""Downloads, which users have to request. A file is written under a temporary name, checked, and then
+renamed."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def bring(
 ) -> None:
     """Download a file into the folder of data sets, check it, and unpack it if necessary.
 
-    Of several processes one downloads and the others wait. Raises RbError for other content, which is not
-    kept. An archive that is there already is only unpacked.
+    If several processes call this, one downloads and the others wait. Raises RbError if the content is not
+    the published one; the file is then deleted. An archive that already exists is only unpacked.
     """
     target, result, held = home / remote.name, home / remote.path, None
     try:
@@ -55,7 +56,7 @@ def bring(
 def _fetch(
     remote: ListedFile, out: IO[bytes], say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
-    """Copy the content of an address. Raises RbError if it is not the published one."""
+    """Copy the content of an address. Raises RbError if it is not the published content."""
     total, received = hashlib.md5(usedforsecurity=False), 0
     request = urllib.request.Request(remote.url, headers={"User-Agent": "rbtools"})
     try:
@@ -87,5 +88,5 @@ def _unpack(archive: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpacking-") as aside:
         content = Path(aside, "content")
         shutil.unpack_archive(archive, content, filter="data" if ".tar" in archive.name else None)
-        inner = content / target.name  # else its files are not in a folder of that name
+        inner = content / target.name  # if it does not exist, the archive's files are at its top level
         os.rename(inner if inner.is_dir() else content, target)

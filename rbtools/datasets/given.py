@@ -1,4 +1,4 @@
-"""Images and labels in the forms that users of torch have them: arrays, a Dataset, a DataLoader."""
+"""Images and labels as users of torch have them: arrays, a Dataset or a DataLoader."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def pair(data: Any, *, in_order: bool = False) -> tuple[Tensor, Tensor]:
     """Images (N, C, H, W), uint8 or floats in [0, 1], and labels int64 (N,) of `data`. data: (images, labels)
-    as tensors or arrays, or a torch Dataset or DataLoader of such pairs, which is read
-    once. in_order: results are kept by the order of the images. Raises RbError for anything else.
+    as tensors or arrays, or a torch Dataset or DataLoader of such pairs, which is read once. in_order: stored
+    results depend on the order of the images, so it must not change. Raises RbError for anything else.
     """
     images, labels = (value.clone() if value.is_inference() else value for value in _tensors(data, in_order))
     check_input.check_images(images)
@@ -53,11 +53,12 @@ def _tensors(data: Any, in_order: bool) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(values: Any) -> Tensor:
-    """Values as a tensor. Raises RbError if they are no numbers."""
+    """Values as a tensor. Raises RbError if they are not numbers."""
     try:
         return values if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError) as wrong:
         raise RbError(
-            f"The data hold {type(values).__name__}, which is no array of numbers ({shown(str(wrong), 100)})."
-            " Expected tensors: of a torchvision data set, give it transform=transforms.ToTensor()."
+            f"The data hold {type(values).__name__}, which is not an array of numbers"
+            f" ({shown(str(wrong), 100)}). Expected tensors: give a torchvision data set"
+            " transform=transforms.ToTensor()."
         ) from wrong

@@ -40,25 +40,25 @@ _PAIR = re.compile(r"(.*[^ \t,:=])[ \t,:=]+([0-9]{1,9})")
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFolder(TreeDataset):
-    """A folder of images, with the pixels, order and labels of torchvision's ImageFolder.
+    """A folder of images, with the same pixels, order and labels as torchvision's ImageFolder.
 
-    Class folders in alphabetical order, or by number if all are whole numbers, are the labels 0, 1, ...
-    unless a class map says otherwise; an empty one is a class without images. `val` is used if there is no
-    `test`; a PATH that holds the class folders itself is `test`. All images are converted to RGB, also
-    greyscale ones, or with PATH:grey to one channel, and must have one size. Unlike torchvision it skips
-    hidden files and folders, and refuses images of more than 8 bits a channel. PATH is relative to the
-    working directory.
+    The labels 0, 1, ... are the class folders in alphabetical order, or in numerical order if all names are
+    whole numbers, unless a class map gives another order. An empty folder is a class without images. `val` is
+    used if there is no `test`; if PATH itself contains the class folders, it is `test`. All images, including
+    greyscale ones, are converted to RGB, or with PATH:grey to one channel, and must have the same size.
+    Unlike in torchvision, hidden files and folders are skipped, and images with more than 8 bits per channel
+    are refused. PATH is relative to the working directory.
     """
 
     def __post_init__(self) -> None:
         if not self.argument:
             raise RbError(
-                f"The data set '{self.name}' names no folder. Write imagefolder:PATH, where PATH holds train"
-                " and test, each with a folder for each class."
+                f"The data set '{self.name}' does not name a folder. Write imagefolder:PATH, where PATH"
+                " contains train and test, each with a folder for each class."
             )
 
     def describe(self) -> Description:
-        """Counts the files and opens the first image of each split only."""
+        """The description. This counts the files and opens only the first image of each split."""
         folders = split_folders(self._path)
         trees = {split: self._scan(folder) for split, folder in folders.items()}
         size = decode.one_size(trees.values())
@@ -109,7 +109,7 @@ class ImageFolder(TreeDataset):
         return self._scan(folders[split])
 
     def _scan(self, folder: Path) -> Tree:
-        """The images of the classes that the class map names."""
+        """The images of the classes in the class map."""
         tree = scan(folder, may_be_empty=True)
         return tree if self.class_map is None else tree.of_classes(self.names(tree))
 
@@ -118,7 +118,7 @@ class ImageFolder(TreeDataset):
 
 
 def _left_out(path: str, skipped: Counter[str]) -> list[str]:
-    """A sentence on the visible files that are no images by their ending."""
+    """A sentence about the visible files whose extension is not that of an image."""
     count = skipped.total() - skipped[HIDDEN]
     if not count:
         return []
@@ -130,17 +130,17 @@ def _left_out(path: str, skipped: Counter[str]) -> list[str]:
     ]
 
 
-# --- a class map: the model's index of each class folder, where the order is not alphabetical ---------
+# --- a class map: the model's index of each class folder, if the order is not alphabetical ------------
 
 
 def read_class_map(file: str, folders: list[str]) -> list[str]:
-    """The classes in the model's order, from a file that gives each its index. A class that the file names,
-    or an index that it leaves out, may be without a folder: the model has it, and the data no images of it.
+    """The classes in the model's order, from a file that gives the index of each. A class in the file, or an
+    index that it leaves out, need not have a folder: it is a class of the model without images.
 
-    `file` may also be the text of a JSON list: the names in the model's order. Folders that it leaves out are
-    left out of the data.
+    `file` may also be the text of a JSON list of the names in the model's order. Folders that are not in this
+    list are left out.
 
-    Raises RbError if the file is unreadable, leaves a folder out, or gives an index twice.
+    Raises RbError if the file is unreadable, leaves out a folder, or contains an index twice.
     """
     if file.startswith("["):  # the JSON list of names that records store
         return _ordered("of the record", _from_json("of the record", file), folders)
@@ -156,7 +156,7 @@ def read_class_map(file: str, folders: list[str]) -> list[str]:
 
 def _from_json(file: str, text: str) -> list[tuple[str, int]]:
     try:
-        # Pairs, because a dict would drop a name that occurs twice.
+        # As pairs, because a dict would drop a name that occurs twice.
         items: Any = json.loads(text, object_pairs_hook=lambda pairs: pairs)
     except (ValueError, RecursionError) as error:
         raise RbError(f"The class map {file} is not JSON ({error}). Expected {FORMS}.") from None
@@ -174,7 +174,7 @@ def _from_lines(file: str, text: str, folders: list[str]) -> list[tuple[str, int
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     matches = [_PAIR.fullmatch(line) for line in lines]
-    # A folder may be called "class 1": a file of folder names alone is taken as such.
+    # A folder may be called "class 1", so a file that contains only folder names has no indices.
     if not any(matches) or all(line in folders for line in lines):
         return [(name, index) for index, name in enumerate(lines)]
     pairs = []
@@ -189,12 +189,12 @@ def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> lis
     by_index: dict[int, str] = {}
     names, seen = dict(pairs), set()
     missing = [name for name in folders if name not in names]
-    # A record's list is complete for the data that it was made for, and may be used for more.
+    # The list in a record is complete for its own data, and may be used for data with more classes.
     of_record = file.startswith("of the record") and len(missing) < len(folders)
     for name, index in pairs:
         if name not in folders and missing and not of_record:
             raise RbError(
-                f"The class map {file} names '{name}', which is no class folder.{near(name, folders)}"
+                f"The class map {file} names '{name}', which is not a class folder.{near(name, folders)}"
                 f" The class folders are: {', '.join(folders[:40])}{', ...' if len(folders) > 40 else ''}."
             )
         if name in seen:
@@ -221,7 +221,8 @@ def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> lis
 
 
 def named(by_index: Mapping[int, str], count: int, others: Sequence[str] = ()) -> list[str]:
-    """The names of `count` classes; one that has none gets its number, unless that is the name of another."""
+    """The names of `count` classes. The name of an unnamed class is its number or, if another class has that
+    name, "class NUMBER"."""
     taken = {*by_index.values(), *others}
     names = (str(index) if str(index) not in taken else f"class {index}" for index in range(count))
     return [by_index.get(index, name) for index, name in enumerate(names)]

@@ -1,4 +1,4 @@
-"""imagenet: ILSVRC2012 in the user's folders, with the indices of its 1,000 classes."""
+"""imagenet: ILSVRC2012 in the user's folders, with the class indices of all 1,000 classes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from rbtools.datasets.tree import Tree, class_folders, scan, some
 from rbtools.errors import RbError
 
 WNID = re.compile(r"n\d{8}")
-# The number of a validation image in its file's name; its wnid may follow.
+# The number of a validation image in its file name, which the wnid may follow.
 NUMBER = re.compile(r"(?:.*/)?[^/]*_(\d{8})(?:_n\d{8})?\.\w+")
 USUAL = "bilinear-256-224"
 _PREPROCESSING = re.compile(
     r"(?:(squash-)?(bilinear|bicubic)(?=-\d+-\d+$)|(crop|squash)(?=-\d+$))-(\d{1,4})(?:-(\d{1,4}))?", re.ASCII
 )
-MOST_PIXELS = 4096  # a side
+MOST_PIXELS = 4096  # of a side
 SUBSET = "robustbench"  # the split of the 5,000 images that RobustBench evaluates on
 
 
 class Facts(NamedTuple):
-    """The wnids in the order of the class indices; the numbers of the validation images that RobustBench
-    evaluates on.
-    """
+    """The wnids in the order of the class indices, and the numbers of the validation images on which
+    RobustBench evaluates."""
 
     wnids: list[str]
     robustbench: list[int]
@@ -43,11 +42,11 @@ def facts() -> Facts:
 
 
 def scaling(text: str) -> tuple[Scaling, int]:
-    """The preprocessing that a text names, and the side of its images.
+    """The preprocessing that a text describes, and the side length of the resulting images.
 
-    `bilinear-256-224`, `bicubic-256-224`: the shorter side is scaled to 256 and the centre cropped;
-    `squash-bicubic-256-224`: both sides are scaled to 256; `squash-224` is `squash-bilinear-224-224`;
-    `crop-288`: only the centre. Raises RbError for another text.
+    `bilinear-256-224`, `bicubic-256-224`: the shorter side is scaled to 256 pixels and the centre is cropped
+    to 224; `squash-bicubic-256-224`: both sides are scaled to 256; `squash-224` is `squash-bilinear-224-224`;
+    `crop-288`: the centre is cropped without scaling. Raises RbError for any other text.
     """
     match = _PREPROCESSING.fullmatch(text)
     if match is not None:
@@ -67,9 +66,9 @@ def scaling(text: str) -> tuple[Scaling, int]:
 class ImageNet(Photographs):
     """ILSVRC2012 in folders of wnids, as torchvision unpacks it.
 
-    Images of any size are scaled and cropped (`scaling`), and read when they are used. A folder with some of
-    the classes has the indices of all 1,000. Any number of images is allowed. The split `robustbench` is the
-    5,000 images of RobustBench's evaluation.
+    Images of any size are scaled and cropped (`scaling`), and read when they are used. A folder with only
+    some classes keeps the class indices of all 1,000. Any number of images is allowed. The split
+    `robustbench` consists of the 5,000 images of RobustBench's evaluation.
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
@@ -90,7 +89,7 @@ class ImageNet(Photographs):
 
     @property
     def kind(self) -> str:  # type: ignore[override]
-        """The settings that determine the pixels, besides the files."""
+        """The settings that, together with the files, determine the pixels."""
         return f"imagenet 1 {self.argument or USUAL}"
 
     def describe(self) -> Description:
@@ -135,7 +134,7 @@ class ImageNet(Photographs):
         strange = [name for name in tree.classes if name not in facts().wnids]
         if strange:
             raise RbError(
-                f"The folder {folder} has the class folders {some(strange)}, which are no wnids of"
+                f"The folder {folder} has the class folders {some(strange)}, which are not wnids of"
                 " ImageNet's 1,000 classes (such as n01440764). For images of your own use imagefolder:PATH."
             )
         if split == SUBSET:
@@ -150,7 +149,8 @@ class ImageNet(Photographs):
         return tree
 
     def _place(self, split: str) -> Path | None:
-        """The folder of a split: below one of the usual names, or such a folder itself for `test`."""
+        """The folder of a split in a folder with a usual name; for `test`, that folder may itself be the
+        split."""
         names = ("train",) if split == "train" else ("val", "validation", "test")
         roots = [self.home / folder for folder in self.folders if (self.home / folder).is_dir()]
         for root in roots:
@@ -161,7 +161,7 @@ class ImageNet(Photographs):
 
 
 def _published_subset(tree: Tree) -> list[int]:
-    """The positions of the images that RobustBench evaluates on."""
+    """The positions of the images on which RobustBench evaluates."""
     wanted = set(facts().robustbench)
     numbers = (NUMBER.fullmatch(name) for _, name in tree.files)
     return [position for position, match in enumerate(numbers) if match and int(match[1]) in wanted]

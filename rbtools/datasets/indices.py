@@ -1,4 +1,5 @@
-"""The examples of a split that are used: by number (`--indices LIST|FILE`) or how many (`--n N`)."""
+"""The examples of a split that are used, chosen by their numbers (`--indices LIST|FILE`) or by a count (`--n
+N`)."""
 
 from __future__ import annotations
 
@@ -23,15 +24,15 @@ EXPECTED = (
     "whole numbers from 0 on, separated by spaces, commas or line ends, or JSON: a list of them, or an object"
     " of such lists, one of which is named: FILE:KEY"
 )
-MOST = 10**7  # largest range of examples: a mistyped one must not fill the memory
+MOST = 10**7  # the largest range of examples, so that a mistyped range does not fill the memory
 _RANGES = re.compile(r"\d{1,18}(-\d{1,18})?(,\d{1,18}(-\d{1,18})?)*")
 
 
 @dataclass(frozen=True)
 class Indices:
-    """Chosen examples, in ascending order. `name` is "sha256:" and the hash of their numbers.
+    """Chosen examples in ascending order. `name` is "sha256:" followed by the hash of their numbers.
 
-    in_order: they are evaluated in the order of `numbers`, which then need not be ascending.
+    in_order: the examples are evaluated in the order of `numbers`, which then need not be ascending.
     """
 
     numbers: tuple[int, ...]
@@ -40,12 +41,12 @@ class Indices:
 
 
 def read(text: str, size: int) -> Indices:
-    """The examples that a text names, of a split with `size` examples.
+    """The examples that a text describes, from a split with `size` examples.
 
-    The text is numbers and ranges (`0-999,1500`), or FILE, or FILE:KEY for one list of several; the order is
-    ignored. NAS-Bench-201's split files are objects of lists, each possibly in a pair with the name of its
-    type: ["int", ["0", "3", ...]]. Raises RbError if the file is something else, names an example twice,
-    or one outside the split.
+    The text consists of numbers and ranges (`0-999,1500`), or is FILE, or FILE:KEY for one of several lists;
+    the order is ignored. NAS-Bench-201's split files are JSON objects with lists, and a list may be in a pair
+    with the name of its type: ["int", ["0", "3", ...]]. Raises RbError if the file has another content, or
+    contains an example twice or one outside the split.
     """
     source, numbers = _listed(text)
     if numbers[0] < 0 or numbers[-1] >= size:
@@ -61,13 +62,13 @@ def read(text: str, size: int) -> Indices:
 
 
 def check(text: str) -> None:
-    """Raise RbError if the text is invalid for every split, before one is loaded."""
+    """Raise RbError if the text is invalid for every split. No split is loaded."""
     _listed(text)
 
 
 def _listed(text: str) -> tuple[str, list[int]]:
     """The source, for messages, and the numbers in ascending order, at least one."""
-    if _RANGES.fullmatch(text) and not os.path.exists(text):  # a long list is no valid path
+    if _RANGES.fullmatch(text) and not os.path.exists(text):  # a long list is not a valid path
         numbers: list[int] = []
         for part in text.split(","):
             first, _, last = part.partition("-")
@@ -84,7 +85,7 @@ def _listed(text: str) -> tuple[str, list[int]]:
     try:
         content = read_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or "it is no text"
+        reason = (error.strerror if isinstance(error, OSError) else None) or "it is not a text"
         raise RbError(f"The file of indices {path} cannot be read ({reason}). Expected {EXPECTED}.") from None
     numbers = sorted(_numbers(path, _chosen(path, content, key)))
     if not numbers:
@@ -93,7 +94,8 @@ def _listed(text: str) -> tuple[str, list[int]]:
 
 
 def of(numbers: Sequence[int], *, in_order: bool = False) -> Indices:
-    """Examples by their numbers, in ascending order, or `in_order`: in that in which they are evaluated."""
+    """The examples with these numbers, which are in ascending order or, with `in_order`, in the order of
+    evaluation."""
     texts = ("in order",) * in_order + tuple(map(str, numbers))
     digest = hashlib.sha256(" ".join(texts).encode()).hexdigest()
     return Indices(tuple(numbers), f"sha256:{digest}", in_order)
@@ -112,7 +114,7 @@ def _chosen(path: Path, content: str, key: str | None) -> list[Any]:
     if content.lstrip()[:1] not in ("{", "["):
         if key is not None:
             raise RbError(
-                f"The file of indices {path} is no JSON object, so it has no '{key}'. Leave it out."
+                f"The file of indices {path} is not a JSON object, so it has no '{key}'. Leave it out."
             )
         return content.replace(",", " ").split()
     try:
@@ -148,9 +150,9 @@ def _numbers(path: Path, values: list[Any]) -> list[int]:
 
 
 def subset(labels: Tensor, n: int, seed: int) -> Tensor:
-    """The examples of `--n N`: the first `n` of the split in a seeded order that cycles through the classes.
+    """The examples of `--n N`: the first `n` in a seeded order of the split that cycles through the classes.
     Each round takes one example of every class that is not exhausted yet, so a subset is as balanced as the
-    data allow, and is a prefix of every larger one. The order depends only on integer hashes, not on a
+    data allow, and is a prefix of every larger subset. The order depends only on integer hashes, not on a
     library's generator.
 
     Shape: labels int64 (N,) -> int64 (min(n, N),) indices into the split, on the CPU.
@@ -165,13 +167,13 @@ def subset(labels: Tensor, n: int, seed: int) -> Tensor:
     sizes = np.unique(classes, return_counts=True)[1]
     rounds = np.empty(len(classes), dtype=np.int64)
     rounds[by_class] = np.arange(len(classes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    # Within a round the order of the classes is independent of the examples' hashes.
+    # Within a round, the order of the classes does not depend on the hashes of the examples.
     turn = _hash(classes.astype(np.uint64), seed ^ 0x636C617373)
     return torch.from_numpy(np.lexsort((classes, turn, rounds))[:n].copy())
 
 
 def _hash(values: np.ndarray, seed: int) -> np.ndarray:
-    """64 well-mixed bits of (seed, value): SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """A 64-bit hash of (seed, value) for each value: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     start = _mix(np.array([seed % 2**64], dtype=np.uint64))
     return _mix((values + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + start)
 

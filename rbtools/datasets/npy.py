@@ -1,4 +1,4 @@
-"""numpy's array files, never with pickled objects."""
+"""NumPy's array files. Files with pickled objects are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rbtools.plain_files import plain
 
 
 class Header(NamedTuple):
-    """What an .npy file says of its array."""
+    """The description of the array in an .npy file."""
 
     shape: tuple[int, ...]
     fortran: bool
@@ -20,7 +20,7 @@ class Header(NamedTuple):
 
 
 def header(file: IO[bytes]) -> Header:
-    """Read the header of an .npy file. Raises ValueError if it is no such file; OSError."""
+    """Read the header of an .npy file. Raises ValueError if it is not an .npy file, and OSError."""
     form = np.lib.format
     versions = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
     with _damage_as_value_error():
@@ -28,9 +28,9 @@ def header(file: IO[bytes]) -> Header:
 
 
 def mapped(path: Path) -> np.ndarray:
-    """The array of an .npy file as a memory map; what is written to it stays in memory.
+    """The array of an .npy file as a memory map. Changes stay in memory and do not reach the file.
 
-    Raises ValueError if it is no such file, holds Python objects, or ends early; OSError.
+    Raises ValueError if it is not an .npy file, contains Python objects, or ends early, and OSError.
     """
     with _damage_as_value_error():
         array = np.load(plain(path), mmap_mode="c", allow_pickle=False)  # torch requires writable arrays

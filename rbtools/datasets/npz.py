@@ -1,4 +1,4 @@
-"""npz:PATH, the user's own arrays: images and labels in numpy's archive."""
+"""npz:PATH, the user's own arrays: images and labels in an archive of NumPy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPECTED = (
     " `labels`, or `x_test` and `y_test`: uint8 images (N, H, W), (N, H, W, C) or (N, C, H, W), whole numbers"
     " as labels"
 )
-# (images, labels) of each split, as numpy's users, Keras and MedMNIST name them.
+# Names of the images and labels of each split, as used by Keras, MedMNIST and others.
 _SPLITS = {
     "train": ("train_images train_labels", "x_train y_train", "X_train y_train"),
     "test": ("test_images test_labels", "x_test y_test", "X_test y_test", "images labels", "x y", "X y"),
@@ -30,7 +30,7 @@ _SPLITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Npz(ImageArrays):
-    """Arrays by split. `images` and `labels` alone are the split test.
+    """Arrays of each split. If a file contains only `images` and `labels`, they are the split test.
 
     The number of classes is given by `class_names` (an array of texts) or `classes` (a number) in the file,
     else by the highest label.
@@ -38,10 +38,12 @@ class Npz(ImageArrays):
 
     def __post_init__(self) -> None:
         if not self.argument:
-            raise RbError(f"The data set '{self.name}' names no file. Write npz:PATH; expected {EXPECTED}.")
+            raise RbError(
+                f"The data set '{self.name}' does not name a file. Write npz:PATH; expected {EXPECTED}."
+            )
 
     def describe(self) -> Description:
-        """Reads the headers and the labels only."""
+        """The description. This reads only the headers and the labels."""
         archive = self._opened()
         shapes = {split: _layout(archive, names[0])[0] for split, names in archive.splits.items()}
         first = next(iter(shapes.values()))
@@ -52,7 +54,7 @@ class Npz(ImageArrays):
         return self.described(first[1:], archive.class_names(), sizes_of)
 
     def content(self, split: str) -> Content:
-        """Raises RbError if the arrays do not fit each other."""
+        """The content of a split. Raises RbError if the arrays do not fit together."""
         archive = self._opened()
         if split not in archive.splits:
             raise self.unknown_split(split, archive.splits)
@@ -73,7 +75,7 @@ class Npz(ImageArrays):
 
 
 class _Archive:
-    """The arrays of an .npz file. `splits`: split -> the names of its images and of its labels."""
+    """The arrays of an .npz file. `splits` maps each split to the names of its images and of its labels."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,15 +93,15 @@ class _Archive:
             raise self.wrong(f"it holds the arrays {shown(', '.join(self._names), 300) or '(none)'}")
 
     def wrong(self, problem: str) -> RbError:
-        """The error for a file that is no data set."""
-        return RbError(f"The file {self.path} is no data set: {problem}. Expected {EXPECTED}.")
+        """The error for a file that is not a data set."""
+        return RbError(f"The file {self.path} is not a data set: {problem}. Expected {EXPECTED}.")
 
     def _read(self, work: Callable[[Any], Any], expected: str) -> Any:
-        """What `work` gives of numpy's NpzFile."""
+        """The result of `work` for NumPy's NpzFile."""
         try:
             with opened(self.path) as stream, np.load(stream, allow_pickle=False) as file:
                 return work(file)
-        except Exception as error:  # of zip, zlib, numpy, and of Python's parser of headers
+        except Exception as error:  # from zip, zlib, NumPy, or Python's parser of headers
             raise damaged(self.path, expected, error) from None
 
     def header(self, name: str) -> npy.Header:
@@ -112,7 +114,7 @@ class _Archive:
         return cast(npy.Header, self._read(work, f"{name} to be an array of numbers"))
 
     def array(self, name: str) -> np.ndarray:
-        """An array, read whole."""
+        """The whole array."""
 
         def work(file: Any) -> np.ndarray:
             array: np.ndarray = file[name]
@@ -127,17 +129,17 @@ class _Archive:
         array = self.array(name)
         if array.dtype.kind not in "iu" or array.ndim == 0 or array.size != len(array):
             problem = f"`{name}` is {array.dtype} {array.shape}"
-            raise self.wrong(f"{problem}, which is no whole number for each image")
+            raise self.wrong(f"{problem}, which is not a whole number for each image")
         return array.reshape(-1).astype(np.int64)
 
     def class_names(self) -> list[str]:
-        """From the file, else numbers up to the highest label of all splits."""
+        """The names in the file, or else the numbers up to the highest label of all splits."""
         if "class_names" in self._names:
             return [str(name) for name in self.array("class_names").reshape(-1)]
         if "classes" in self._names:
             count = self.array("classes").reshape(-1)
             if count.dtype.kind not in "iu" or not len(count):
-                raise self.wrong("`classes` is no whole number")
+                raise self.wrong("`classes` is not a whole number")
             return numbered(str(self.path), [count[:1].astype(np.int64) - 1])
         return numbered(str(self.path), (self.labels(labels) for _, labels in self.splits.values()))
 

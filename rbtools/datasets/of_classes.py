@@ -1,6 +1,5 @@
-"""NAME:classes=A/B: the images of some classes of another data set, such as the two of a theorem; and a data
-set with a class map, whose labels are the model's.
-"""
+"""NAME:classes=A/B: the images of some classes of another data set, for example the two classes of a theorem.
+Also a data set with a class map, whose labels are the class indices of the model."""
 
 from __future__ import annotations
 
@@ -20,10 +19,11 @@ PREFIX = "classes="
 
 @dataclass(frozen=True, kw_only=True)
 class OfClasses(DatasetSource):
-    """Labels are the places in the list: of digits:classes=3/8 a 3 is class 0 and an 8 class 1. The list of a
-    class map may have more names than the whole data set.
+    """A label is the position of the class in the list: in digits:classes=3/8, a 3 is class 0 and an 8 is
+    class 1. The list of a class map may contain more names than the whole data set.
 
-    A description has the number of images, so that it loads them.
+    The description contains the number of images, so `describe` has to load the splits if classes are left
+    out.
     """
 
     whole: DatasetSource
@@ -34,7 +34,7 @@ class OfClasses(DatasetSource):
 
     @functools.cached_property
     def names(self) -> list[str]:
-        """The names of the classes. RbError for fewer than two, or an unknown one."""
+        """The names of the classes. Raises RbError if there are fewer than two, or if a name is unknown."""
         names = self.about.class_names
         if not str(self.argument).startswith(PREFIX):
             return read_class_map(str(self.class_map), names)
@@ -54,7 +54,7 @@ class OfClasses(DatasetSource):
 
     @functools.cached_property
     def wanted(self) -> list[int]:
-        """The classes' numbers in the whole data set, -1 for one that it does not have."""
+        """The index of each class in the whole data set; -1 for a class that it does not have."""
         number = {name: place for place, name in enumerate(self.about.class_names)}
         return [number.get(name, -1) for name in self.names]
 
@@ -89,7 +89,7 @@ class OfClasses(DatasetSource):
         )
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """The hash of the whole's fingerprint and the classes' numbers."""
+        """The hash of the fingerprint of the whole data set and of the class indices."""
         content = f"{self.whole.fingerprint(split, cache)} {PREFIX}{self.wanted}"
         return hashlib.sha256(content.encode()).hexdigest()
 

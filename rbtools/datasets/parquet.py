@@ -1,4 +1,4 @@
-"""parquet:PATH, data sets in the layout of the Hugging Face Hub: a column of encoded images, one of labels.
+"""parquet:PATH, data sets in the layout of the Hugging Face Hub: columns of encoded images and of labels.
 
 PATH is a .parquet file, or a folder with data/train-00000-of-00001.parquet ... or train/0000.parquet ...
 """
@@ -36,7 +36,7 @@ EXPECTED = (
     "a .parquet file, or a folder with such files for each split (data/train-00000-of-00001.parquet or"
     " train/0000.parquet), with encoded images in one column and whole numbers as labels in another"
 )
-# The Hub's names of splits and of columns; where several columns may be meant, the first of these is.
+# The Hub's names of splits and of columns. If several columns fit, the first name in this order is taken.
 _SPLIT = re.compile(r"(?:partial-)?(train|test|validation|valid|val|dev)\b")
 _SYNONYMS = dict.fromkeys(("valid", "val", "dev"), "validation")
 _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
@@ -46,18 +46,19 @@ _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
 class Parquet(DatasetSource):
     """Images as PNG, JPEG ... in a column, labels in another; `validation` is used if there is no `test`.
 
-    Classes are those of the file's Hub features, else the numbers up to the highest label of all splits.
-    Images have one size. They are RGB, or greyscale if most are; PATH:rgb and PATH:grey choose.
+    The classes are those in the file's Hub features, or else the numbers up to the highest label of all
+    splits. All images must have the same size. They become greyscale if most of them are, else RGB; PATH:rgb
+    and PATH:grey choose one.
     """
 
     def __post_init__(self) -> None:
         if not self.argument:
             raise RbError(
-                f"The data set '{self.name}' names no file. Write parquet:PATH; expected {EXPECTED}."
+                f"The data set '{self.name}' does not name a file. Write parquet:PATH; expected {EXPECTED}."
             )
 
     def describe(self) -> Description:
-        """Reads the labels, and the headers of some images of each split."""
+        """The description. This reads the labels, and the headers of some images of each split."""
         return self.described(
             (self._channels, *decode.one_size(self._tables.values())),
             self._class_names,
@@ -66,7 +67,7 @@ class Parquet(DatasetSource):
         )
 
     def load(self, split: str) -> Dataset:
-        """Raises RbError naming the row of an image that is unreadable or of another size."""
+        """One split. Raises RbError with the row of an image that is unreadable or of another size."""
         self._known(split)
         table = self._tables[split]
         shape = (len(table), self._channels, *decode.size_of(table, 0))
@@ -76,7 +77,7 @@ class Parquet(DatasetSource):
         return self.loaded(split, images, table.labels, self._class_names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers the labels and the encoded images in order, independent of their division into files."""
+        """The hash of labels and encoded images in order, independent of their division into files."""
         self._known(split)
         files, channels = self._files[split], channels_of(self.argument)[1]
 
@@ -118,13 +119,13 @@ class Parquet(DatasetSource):
 
     @cached_property
     def _grey(self) -> list[bool]:
-        """Which of at most 99 images of each split, evenly spread, have one channel."""
+        """Whether an image has one channel, for at most 99 evenly spread images of each split."""
         tables = self._tables.values()
         return [decode.is_grey(table, row) for table in tables for row in decode.evenly_spread(len(table))]
 
     @property
     def _channels(self) -> int:
-        """The channels that are asked for, else those of most images."""
+        """The number of channels in the argument, or else of most images."""
         return channels_of(self.argument)[1] or (1 if 2 * sum(self._grey) > len(self._grey) else 3)
 
     def _notes(self) -> tuple[str, ...]:
@@ -140,7 +141,8 @@ class Parquet(DatasetSource):
 
 
 def _files_by_split(path: Path) -> dict[str, list[Path]]:
-    """split -> its files in order. Raises RbError if there is none, or a file's split is unclear."""
+    """Maps each split to its files in order. Raises RbError if there is none, or if a file's split is
+    unclear."""
     if not path.exists():
         raise RbError(f"The path {path} does not exist. Expected {EXPECTED}.")
     files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
@@ -177,7 +179,7 @@ class ImageTable:
             schema = pq.read_schema(plain(files[0]))
             image, label = _columns(schema, files[0])
             for file in files:
-                # Equal labels are packed to almost nothing: a small file may claim more rows than memory has.
+                # Equal labels compress well: a small file may claim more rows than fit in memory.
                 if (rows := pq.read_metadata(plain(file)).num_rows) > (size := file.stat().st_size):
                     raise ValueError(f"it claims {rows} rows in {size} bytes")
             table = pa.concat_tables([pq.ParquetFile(plain(file)).read([image, label]) for file in files])
@@ -244,7 +246,7 @@ def _columns(schema: pyarrow.Schema, file: Path) -> tuple[str, str]:
 
 
 def _class_names_in(schema: pyarrow.Schema, label: str) -> list[str] | None:
-    """The classes' names in the Hub's description of the columns, which the file may carry."""
+    """The class names in the Hub's description of the columns, if the file contains one."""
     try:
         about = json.loads((schema.metadata or {})[b"huggingface"])
         names = about["info"]["features"][label]["names"]

@@ -1,4 +1,4 @@
-"""Published data sets that come as image files: cinic10, imagenet50 and tinyimagenet."""
+"""Published data sets whose images are files: cinic10, imagenet50 and tinyimagenet."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rbtools.plain_files import read_text
 
 @dataclass(frozen=True, kw_only=True)
 class Photographs(PublishedDataset, TreeDataset):
-    """The base of published data sets that come as image files."""
+    """The base class of published data sets whose images are files."""
 
-    any_number: ClassVar[bool] = False  # whether a split may have other than the published number of images
+    any_number: ClassVar[bool] = False  # whether the number of images may differ from the published one
 
     @abstractmethod
     def find(self, split: str) -> Tree:
@@ -35,7 +35,8 @@ class Photographs(PublishedDataset, TreeDataset):
         return self.shape
 
     def tree(self, split: str) -> Tree:
-        """The files of a split. Raises RbError if they are not of its classes, or not all there."""
+        """The files of a split. Raises RbError if the classes are not those of the data set or files are
+        missing."""
         self.known(split)
         tree = self.find(split)
         if len(tree.classes) != len(self.class_names):
@@ -55,7 +56,7 @@ class Photographs(PublishedDataset, TreeDataset):
 
 @dataclass(frozen=True, kw_only=True)
 class Cinic10(Photographs):
-    """CINIC-10: the classes of CIFAR-10, with images of ImageNet added; PNG files.
+    """CINIC-10: CIFAR-10 with additional images of ImageNet for the same classes, as PNG files.
 
     Darlow et al., "CINIC-10 is not ImageNet or CIFAR-10", 2018.
     """
@@ -68,7 +69,7 @@ class Cinic10(Photographs):
 
     def find(self, split: str) -> Tree:
         for folder in self.folders:
-            # The class folder distinguishes it from other data whose splits are in the data folder itself.
+            # The class folder distinguishes CINIC-10 from other data with splits directly in the data folder.
             if (self.home / folder / split / self.class_names[0]).is_dir():
                 return scan(self.home / folder / split)
         raise self.not_here(split, f"{self.folders[0]}/{split}/{self.class_names[0]}/*.png")
@@ -80,7 +81,7 @@ class ImageNet50(Photographs):
 
     The fifty classes were never published, so the class folders in alphabetical order are the classes, and
     there may be any number of images. An image of another size is scaled to 256 pixels on its shorter side,
-    and cropped to its centre.
+    and its centre is cropped.
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
@@ -93,7 +94,7 @@ class ImageNet50(Photographs):
     any_number: ClassVar[bool] = True
 
     def describe(self) -> Description:
-        """The usual description, with sizes and class names of the user's folder if it exists."""
+        """The usual description, with the sizes and class names of the user's folder if that exists."""
         about = super().describe()
         trees = {split: scan(folder) for split, folder in self._split_folders().items()}
         if not trees:
@@ -109,7 +110,8 @@ class ImageNet50(Photographs):
         return scan(folders[split])
 
     def _split_folders(self) -> dict[str, Path]:
-        """split -> its folder; `val` is used if there is no `test`. Empty without the user's folder."""
+        """Maps each split to its folder; `val` is used if there is no `test`. Empty without the user's
+        folder."""
         roots = [self.home / name for name in self.folders if (self.home / name).is_dir()]
         return split_folders(str(roots[0])) if roots else {}
 
@@ -119,13 +121,13 @@ class TinyImageNet(Photographs):
     """200 classes of ImageNet at 64x64 (Stanford's course CS231n).
 
     The test images have no labels, so the 10,000 validation images are the test split, as usual. The classes
-    are the WordNet numbers in alphabetical order, as torchvision's ImageFolder takes them.
+    are the WordNet numbers in alphabetical order, as in torchvision's ImageFolder.
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 64, 64)
     sizes: ClassVar[dict[str, int]] = {"train": 100_000, "test": 10_000}
     normalization: ClassVar[str] = "tinyimagenet"
-    # Their names are in the data (wnids.txt).
+    # The names of the classes are in the data (wnids.txt).
     class_names: ClassVar[tuple[str, ...]] = tuple(str(number) for number in range(200))
     folders: ClassVar[tuple[str, ...]] = (
         "tiny-imagenet-200",
@@ -144,9 +146,9 @@ class TinyImageNet(Photographs):
 
 @dataclass(frozen=True)
 class RenamedTree(Tree):
-    """Images with the names <class>/<file>, wherever they are, so that all layouts have one fingerprint.
+    """Images that are called <class>/<file> in every layout, so all layouts have the same fingerprint.
 
-    paths: where each is, below `root`.
+    paths: the path of each image in `root`.
     """
 
     paths: list[str]
@@ -158,8 +160,8 @@ class RenamedTree(Tree):
 def _tiny_imagenet(root: Path, part: str) -> RenamedTree:
     """The images in `train` or `val`: by class, then by name.
 
-    Officially the validation images are all in val/images, and a list has their classes; in many copies they
-    are sorted into class folders.
+    In the official archive, all validation images are in val/images, and a list contains their classes. In
+    many copies they are sorted into class folders.
     """
     classes = sorted(read_text(root / "wnids.txt").split())
     label_of = {wnid: label for label, wnid in enumerate(classes)}

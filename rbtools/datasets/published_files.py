@@ -19,15 +19,15 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plain_files import read_plain
 
-# The data folder without --data-dir and RB_DATA.
+# The data folder if neither --data-dir nor RB_DATA is given.
 DEFAULT_FOLDER = "data"
 
 
 class ListedFile(NamedTuple):
-    """A row of files.tsv: a file that a split is read from, or that is downloaded, or both.
+    """A row of files.tsv: a file from which a split is read, a file to download, or both.
 
-    path: where the file lies below the data folder; of an archive, the folder that it is unpacked to. split:
-    "" for an archive of all splits. size: in words.
+    path: the path of the file in the data folder; for an archive, the folder into which it is unpacked.
+    split: "" for an archive of all splits. size: a text such as "170 MB".
     """
 
     dataset: str
@@ -39,13 +39,13 @@ class ListedFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the file that is downloaded; of an archive it is not that of `path`."""
+        """The name of the downloaded file. For an archive, it differs from the name in `path`."""
         return self.url.rpartition("/")[2]
 
 
 @cache
 def published() -> list[ListedFile]:
-    """What is published of all data sets. MD5 sums and addresses are those of the publishers."""
+    """The rows of files.tsv: the published files of all data sets, with published MD5 sums and addresses."""
     lines = Path(__file__).with_name("files.tsv").read_text("ascii").splitlines()[1:]
     return [ListedFile(*line.split("\t")) for line in lines]
 
@@ -54,7 +54,7 @@ def published() -> list[ListedFile]:
 class PublishedDataset(DatasetSource):
     """A published data set, with its official files.
 
-    `folders` are searched for its files, relative to the data folder, the usual one first.
+    `folders` are searched for its files, the usual folder first. They are relative to the data folder.
     """
 
     shape: ClassVar[tuple[int, int, int]]
@@ -75,12 +75,12 @@ class PublishedDataset(DatasetSource):
         return self.described(self.shape, self.class_names, dict(self.sizes), **more)
 
     def files(self, split: str) -> list[ListedFile]:
-        """The files that a split is read from, in the order of the examples."""
+        """The files from which a split is read, in the order of the examples."""
         self.known(split)
         return [file for file in self._published() if file.split == split]
 
     def remotes(self, split: str) -> list[ListedFile]:
-        """The files to download for a split; empty if none are offered."""
+        """The files to download for a split; empty if there is nothing to download."""
         return [file for file in self._published() if file.url and file.split in ("", split)]
 
     def _published(self) -> list[ListedFile]:
@@ -88,7 +88,7 @@ class PublishedDataset(DatasetSource):
         return [file for file in published() if file.dataset == word]
 
     def parts(self, split: str) -> dict[Path, str | None]:
-        """The files that a split is read from, with the MD5 that they must have.
+        """Maps each file from which a split is read to the MD5 that it must have.
 
         Raises NotHere if they were not found.
         """
@@ -118,9 +118,9 @@ class PublishedDataset(DatasetSource):
             raise self.unknown_split(split, self.sizes)
 
     def all_of(self, split: str, names: Sequence[str]) -> list[Path]:
-        """The paths of these files, in the first folder that has one of them.
+        """The paths of the files called `names`, in the first folder that contains one of them.
 
-        Raises NotHere, and RbError for a folder that has only some of them.
+        Raises NotHere if no folder has them, and RbError if that folder has only some of them.
         """
         places = [[self.home / folder / name for name in names] for folder in self.folders]
         for paths in (*places, [self.home / Path(name).name for name in names]):
@@ -135,7 +135,7 @@ class PublishedDataset(DatasetSource):
         raise self.not_here(split, Path(self.folders[0], names[0]).as_posix())
 
     def not_here(self, split: str, layout: str) -> NotHere:
-        """The error for files that were not found: expected layout, searched folders, what to do."""
+        """The error for missing files. It names the expected layout, the searched folders, and what to do."""
         folders = ", ".join(str(self.home / folder) for folder in self.folders)
         remotes = self.remotes(split)
         offers = " and ".join(f"{remote.url} ({remote.size})" for remote in remotes)
@@ -148,21 +148,21 @@ class PublishedDataset(DatasetSource):
 
 @dataclass(frozen=True, kw_only=True)
 class Arrays(PublishedDataset, ImageArrays):
-    """A published data set that comes as arrays, and is read whole."""
+    """A published data set whose files contain arrays. Its files are read as a whole."""
 
-    form: ClassVar[str]  # what a file of it is, in words
+    form: ClassVar[str]  # the kind of its files, in words
 
     @abstractmethod
     def unpacked(self, data: bytes) -> Any:
-        """What the bytes of one file hold. Whatever it raises is told with the name of the file."""
+        """The content of one file, from its bytes. `read` adds the name of the file to any exception."""
 
     def joined(self, parts: list[Any]) -> tuple[list[np.ndarray], np.ndarray]:
-        """Images uint8 (n, C, H, W) by file, and all labels int64 (N,), of what the files hold."""
+        """The images uint8 (n, C, H, W) of each file, and all labels int64 (N,), from the files' contents."""
         images, labels = zip(*parts, strict=True)
         return list(images), np.concatenate(labels)
 
     def read(self, path: Path, published: str | None) -> Any:
-        """What a file holds, after the check of its MD5: a pickle runs code."""
+        """The content of a file. Its MD5 is checked first, because a pickle runs code."""
         expected = f"{self.form} of the data set {self.name}"
         if published is not None:
             expected += f", whose MD5 is {published}"

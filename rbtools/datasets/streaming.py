@@ -1,4 +1,4 @@
-"""Images in memory if they fit, else read when they are indexed.
+"""Images are in memory if they fit, and otherwise read when they are indexed.
 
 A uint8 tensor of all images and a `Streamed` are indexed and moved to a device in the same way.
 """
@@ -21,7 +21,7 @@ from rbtools.lazy import np, torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    # fetch(ids, out): write the images of these examples, int64 (n,), into an array (n, C, H, W).
+    # fetch(ids, out): write the images with the numbers `ids`, int64 (n,), into the array `out` (n, C, H, W).
     Fetch = Callable[[np.ndarray, np.ndarray], None]
     # Images (n, C, H, W), and the event at the end of their copy to a GPU.
     Batch = tuple[Tensor, torch.cuda.Event | None]
@@ -34,8 +34,8 @@ _AHEAD = 2  # the most batches that are read before they are indexed
 class Streamed:
     """Images (N, C, H, W) that are read when they are indexed.
 
-    Indexed by all that a tensor's first dimension takes: a number, a slice, numbers, or truth values. dtype:
-    by default uint8.
+    The index may be whatever the first dimension of a tensor takes: a number, a slice, numbers, or booleans.
+    dtype: uint8 by default.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Streamed:
         return pixels.reshape(*ids.shape, *self.shape[1:])
 
     def prefetch(self, index: Sequence[int] | np.ndarray | Tensor) -> None:
-        """Begin to read the images of the next batch in a thread, while a GPU computes on this one."""
+        """Begin to read the images of the next batch in a thread, while a GPU works on the current batch."""
         if self.device.type != "cuda":
-            return  # on the CPU no core is free for that
+            return  # computing on the CPU leaves no core free for reading
         ids = self._ids(index)
         self._pool = self._pool or ThreadPoolExecutor(1)
         while len(self._read_ahead) >= _AHEAD:
@@ -80,13 +80,13 @@ class Streamed:
 
     def _read(self, ids: Tensor) -> Batch:
         on_gpu = self.device.type == "cuda"
-        # From pinned memory a GPU copies without making Python wait; on a stream of its own, beside kernels.
+        # Copies from pinned memory do not make Python wait; on their own stream they run beside kernels.
         out = torch.empty((ids.numel(), *self.shape[1:]), dtype=self.dtype, pin_memory=on_gpu)
         self._fetch(ids.reshape(-1).numpy(), out.numpy())
         return _copy(out, self.device) if on_gpu else (out.to(self.device), None)
 
     def only(self, ids: np.ndarray) -> Streamed:
-        """Only the images of these numbers, int64 (n,), in their order."""
+        """Only the images with the numbers `ids`, int64 (n,), in this order."""
 
         def fetch(places: np.ndarray, out: np.ndarray) -> None:
             self._fetch(ids[places], out)
@@ -94,7 +94,7 @@ class Streamed:
         return Streamed((len(ids), *self.shape[1:]), fetch, self.device, self.dtype)
 
     def to(self, device: torch.device | str) -> Streamed:
-        """The same images, returned on that device."""
+        """The same images, which indexing then returns on `device`."""
         return Streamed(tuple(self.shape), self._fetch, torch.device(device), self.dtype)
 
 
@@ -108,15 +108,15 @@ def images(shape: tuple[int, int, int, int], fetch: Fetch) -> Tensor | Streamed:
 
 
 def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
-    """Images on a device; those that do not fit are moved to it when they are indexed."""
+    """The images on a device. If they do not fit there, each batch is moved to it when it is indexed."""
     if isinstance(pixels, Streamed) or device.type != "cuda" or fits(pixels.nbytes, device):
         return pixels.to(device)
     return batchwise(pixels, device)
 
 
 def batchwise(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
-    """Images of an evaluation, each of which is used once: to save a GPU's memory, each batch is copied to it
-    during the work on the batch before."""
+    """Images of an evaluation, which uses each of them once. To save GPU memory, a batch is copied to the GPU
+    while it works on the previous batch."""
     if isinstance(pixels, Streamed) or device.type != "cuda" or pixels.device.type != "cpu":
         return pixels.to(device)
     kept = pixels if pixels.dtype == torch.uint8 else pixels.float()
@@ -128,7 +128,7 @@ def batchwise(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Strea
 
 
 def prefetch(pixels: Tensor | Streamed, ids: Tensor) -> None:
-    """Begin to read the images of the next batch, where they are not on the device."""
+    """Begin to read the images of the next batch if they are not on the device."""
     if isinstance(pixels, Streamed) and len(ids):
         pixels.prefetch(ids)
 
@@ -147,15 +147,16 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def fits(size: int, device: torch.device) -> bool:
-    """Whether so many bytes take at most half of a GPU's free memory."""
+    """Whether `size` bytes are at most half of a GPU's free memory."""
     free, _ = torch.cuda.mem_get_info(device)
     return size <= free // 2
 
 
 def memory_limit() -> int:
-    """The most bytes of images in memory: RB_IMAGE_MEMORY (8G, 500M), else half of the free memory.
+    """The limit in bytes for images in memory: RB_IMAGE_MEMORY (such as 8G or 500M), or else half of the free
+    memory.
 
-    Raises RbError if RB_IMAGE_MEMORY is no size.
+    Raises RbError if RB_IMAGE_MEMORY is not a size.
     """
     setting = os.environ.get("RB_IMAGE_MEMORY")
     if not setting:
@@ -167,7 +168,7 @@ def memory_limit() -> int:
 
 
 def _free() -> int:
-    """Free memory in bytes: the machine's, or less where the container's limit is lower."""
+    """Free memory in bytes, of the machine or, if that is less, of the container."""
     free = _UNKNOWN_MEMORY
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()

@@ -1,4 +1,4 @@
-"""Images of classes in files, in the order that numbers the examples: listed, loaded and hashed."""
+"""Lists, loads and hashes images in class folders. The order of the files numbers the examples."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plain_files import opened
 
-# The endings of torchvision's ImageFolder.
+# The file extensions that torchvision's ImageFolder reads.
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-HIDDEN = "hidden"  # in place of the ending of a hidden file
+HIDDEN = "hidden"  # stands in for the extension of a hidden file
 # Folder names of each split, the preferred one first.
 SPLITS = {"train": ("train",), "test": ("test", "val")}
 HASH_AT_ONCE = 4096
@@ -31,9 +31,9 @@ EXPECTED = "PATH/train/<class>/*.png (or .jpg ...) and PATH/test/<class>/*.png"
 class Tree:
     """The images of one split.
 
-    root: the split's folder. classes: its class folders in order. files: for each image the position of its
-    class in `classes` and its path below `root`, in order. skipped: how many files have another ending, by
-    ending, or are hidden.
+    root: the split's folder. classes: its class folders in order. files: for each image in order, the
+    position of its class in `classes` and its path in `root`. skipped: the number of skipped files for each
+    other file extension, and of hidden files.
     """
 
     root: Path
@@ -63,9 +63,9 @@ class Tree:
 
 
 def split_folders(path: str) -> dict[str, Path]:
-    """split -> folder, for the splits of PATH; PATH itself is `test` where it contains the class folders.
+    """Maps the splits of PATH to their folders. If PATH itself contains the class folders, it is `test`.
 
-    Raises RbError if it has no split.
+    Raises RbError if there is no split.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
@@ -86,11 +86,12 @@ def split_folders(path: str) -> dict[str, Path]:
 
 
 def scan(root: Path, may_be_empty: bool = False) -> Tree:
-    """List one split's folder as torchvision's ImageFolder orders it, hidden files left out.
+    """List one split's folder in the order of torchvision's ImageFolder, without hidden files.
 
-    Classes in alphabetical order, or by number if all are numbers; in a class, folders by their path and then
-    files by name (code point order, so upper case first). Raises RbError on no class, a class without images
-    (unless its folder is empty and `may_be_empty`), or a link in a loop.
+    Classes are in alphabetical order, or in numerical order if all are numbers. In a class, folders are
+    sorted by path, and their files by name (code point order, so upper case is first). Raises RbError if
+    there is no class, if a class has no images (unless its folder is empty and `may_be_empty`), or if links
+    form a loop.
     """
     classes = class_folders(root)
     if not classes:
@@ -121,7 +122,7 @@ def scan(root: Path, may_be_empty: bool = False) -> Tree:
 def _is_split(root: Path) -> bool:
     """Whether a folder is itself a test split: each of its folders contains images.
 
-    A folder called train is not one.
+    A folder called train is not a test split.
     """
     names = class_folders(root)
     if root.resolve().name == "train" or not names:
@@ -133,14 +134,14 @@ def _is_split(root: Path) -> bool:
 
 
 def class_folders(root: Path) -> list[str]:
-    """The names of the class folders, hidden ones left out: in alphabetical order, or by number if all are
-    whole numbers (9 before 10)."""
+    """The names of the class folders, without hidden ones, in alphabetical order, or in numerical order if
+    all are whole numbers (9 before 10)."""
     names = sorted(name for name in _entries(root) if not _hidden(name) and os.path.isdir(root / name))
     return sorted(names, key=int) if are_numbers(names) else names
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's name is that of a visible image."""
+    """Whether a file name is that of a visible image."""
     return not _hidden(name) and name.lower().endswith(IMAGE_ENDINGS)
 
 
@@ -149,9 +150,10 @@ def _hidden(name: str) -> bool:
 
 
 def _walk(root: Path, name: str) -> list[tuple[str, list[str]]]:
-    """(folder, names of its files) of a folder of `root` and all below it, by path and relative to `root`.
+    """(folder, names of its files) for a folder in `root` and all its subfolders, sorted by path. Folders are
+    relative to `root`.
 
-    Links are followed. Raises RbError for one that leads to a folder that it lies in.
+    Links are followed. Raises RbError if a link leads to a folder that contains it.
     """
     found = []
     for below, folders, files in os.walk(root / name, onerror=_unreadable, followlinks=True):
@@ -217,11 +219,11 @@ def some(names: list[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeDataset(DatasetSource):
-    """The base of data sets whose images are files: decoded when they are loaded, or, where they do not fit
-    into memory or are all scaled, when they are indexed.
+    """The base class of data sets whose images are files. Images are decoded when the split is loaded or, if
+    they do not fit into memory or are all scaled, when they are indexed.
 
-    kind: the settings that determine the pixels, besides the files; part of the fingerprint. resize: see
-    `decode.decode`.
+    kind: the settings that, together with the files, determine the pixels; part of the fingerprint. resize:
+    see `decode.decode`.
     """
 
     kind: ClassVar[str] = "imagefolder 1"
@@ -229,7 +231,7 @@ class TreeDataset(DatasetSource):
 
     @abstractmethod
     def tree(self, split: str) -> Tree:
-        """The files of a split. Raises RbError for an unknown split, and where they are not found."""
+        """The files of a split. Raises RbError if the split is unknown or the files are not found."""
 
     @abstractmethod
     def image_shape(self, tree: Tree) -> tuple[int, int, int]:
@@ -240,7 +242,7 @@ class TreeDataset(DatasetSource):
         return tree.classes
 
     def load(self, split: str) -> Dataset:
-        """Raises RbError naming the file that is unreadable or of another size."""
+        """One split. Raises RbError with the file of an image that is unreadable or of another size."""
         tree, resize = self.tree(split), self.resize
         names, shape = self.names(tree), (len(tree), *self.image_shape(tree))
 
@@ -255,9 +257,8 @@ class TreeDataset(DatasetSource):
         return self.loaded(split, images, label_of[[position for position, _ in tree.files]], names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers the class names in the order of the labels, and each file's path in the split and its
-        bytes. Raises RbError naming a file that cannot be read.
-        """
+        """The hash of the class names in the order of the labels, and of each file's path in the split and
+        its bytes. Raises RbError if a file cannot be read; the message names it."""
         tree, kind = self.tree(split), self.kind
         names = self.names(tree)
         key = [kind, os.path.realpath(tree.root), str(len(names)), *names]
@@ -274,7 +275,7 @@ class TreeDataset(DatasetSource):
 def _hash(tree: Tree, class_names: list[str], kind: str) -> str:
     total = hashlib.sha256(content_hash.lines(f"rbtools {kind}", str(len(class_names)), *class_names))
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for start in range(0, len(tree), HASH_AT_ONCE):  # each that waits takes a kilobyte
+        for start in range(0, len(tree), HASH_AT_ONCE):  # each waiting call takes a kilobyte
             places = range(start, min(start + HASH_AT_ONCE, len(tree)))
             for place, image in zip(places, pool.map(lambda i: _image_hash(tree, i), places), strict=True):
                 total.update(content_hash.lines(tree.files[place][1], image))

@@ -1,4 +1,4 @@
-"""Networks by architecture record; torch is imported when the first one is built.
+"""Build the network of an architecture record. Torch is imported when the first network is built.
 
 A new family of the zoo is one file, one line in `FAMILIES` and a form in `rbtools.spaces.zoo`; a
 new space is one file with a `from_arch(arch, *, classes, shape)` and one line in `SPACES`.
@@ -34,8 +34,8 @@ SPACES = Registry(
     last=("python", "checkpoint"),
     closed=True,
 )
-# Spaces with variants of a network that tensor names and shapes do not distinguish: `arch -> [fields]`, the
-# usual one's fields first.
+# Variants of a network that tensor names and shapes do not distinguish. Maps a space to a function
+# `arch -> [fields]`, which returns the fields of each variant, the usual variant first.
 VARIANTS = Registry("space with variants", {}, group="variants", closed=True)
 RUNS_CODE = ("python",)  # spaces whose networks run the user's own code
 
@@ -57,10 +57,11 @@ def build(
 ) -> nn.Module:
     """Return the network of an architecture, freshly initialised under torch's current seed.
 
-    `arch` is that of a record, or the whole record. `classes` is the number of logits, `shape` the images'
-    (C, H, W). The network takes normalised images (see `normalize.Normalized`). `allow_code` lets a record
-    of the space python run the function that it names. Raises RbError for an unknown space or name, naming
-    the near misses, and for a record that does not describe a network for such images.
+    `arch` is the architecture of a record, or the whole record. `classes` is the number of logits, `shape`
+    the shape (C, H, W) of an image. The network takes normalised images (see `normalize.Normalized`). With
+    `allow_code`, the function that a record of the space python names may run. Raises RbError if the space or
+    the name is unknown (the message gives similar names), or if the record does not describe a network for
+    such images.
     """
     if isinstance(arch.get("arch"), Mapping):
         arch = arch["arch"]
@@ -78,8 +79,8 @@ def build(
         )
     if space in RUNS_CODE and not allow_code:
         raise RbError(
-            f"The architecture {space}:{arch.get('name')} runs Python code of yours, which a record"
-            " alone cannot do. If you trust it, add --allow-code."
+            f"The architecture {space}:{arch.get('name')} runs your own Python code, which a record"
+            " alone may not do. If you trust it, add --allow-code."
         )
     return SPACES.load(space)(arch, classes=classes, shape=tuple(shape))
 

@@ -1,7 +1,7 @@
 """The NAS-Bench-201 network (Dong and Yang, 2020; D-X-Y/AutoDL-Projects).
 
-Same function and same state_dict keys as the original, so that published weights load. It returns
-logits only, where the original returns (features, logits).
+It computes the same function as the original and has the same state_dict keys, so published weights can be
+loaded. It returns only logits, the original returns (features, logits).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Zero(nn.Module):
 
 
 def operation(op: int, channels: int) -> nn.Module:
-    """The operation of that number, C channels to C channels, stride 1."""
+    """The operation with the number `op`, from `channels` to `channels` channels, with stride 1."""
     if op == NONE:
         return Zero()
     if op == SKIP:
@@ -59,8 +59,7 @@ def edges_to_compute(ops: Sequence[int]) -> tuple[bool, ...]:
     """Whether the cell's output depends on each of the 6 edges. Edges that add zeros to other terms, and
     edges without a path to the output, are excluded. A node that is all zeros but is the input of a
     convolution keeps one `none` edge: BatchNorm turns zeros into a constant, so such an edge counts although
-    it is not on a live path from the input.
-    """
+    it is not on a live path from the input."""
     incoming: dict[int, list[int]] = {1: [], 2: [], 3: []}
     for k, ((source, target), op) in enumerate(zip(EDGES, ops, strict=True)):
         of_zeros = source > 0 and not incoming[source]
@@ -70,7 +69,7 @@ def edges_to_compute(ops: Sequence[int]) -> tuple[bool, ...]:
     needed = {3}
     for node in (3, 2, 1):
         if node in needed:
-            # A node without incoming terms has `none` on its first edge: node 0 is never zero.
+            # A node whose incoming edges are all zero keeps its first edge, a `none`: node 0 is never zero.
             used.update(incoming[node] or [next(k for k, edge in enumerate(EDGES) if edge[1] == node)])
             needed.update(EDGES[k][0] for k in incoming[node])
     return tuple(k in used for k in range(len(EDGES)))
@@ -115,7 +114,8 @@ class ResidualBlock(nn.Module):
 class Skeleton(nn.Module):
     """A stem, three stages of `cells` cells with a residual block between them, and a classifier.
 
-    `cell` makes a cell for a number of channels: `channels` in the first stage, doubled in each later one.
+    `cell` makes a cell with a given number of channels: `channels` in the first stage, and twice as many in
+    each later stage.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Skeleton(nn.Module):
         self.classifier = nn.Linear(4 * channels, classes)
 
     def logits(self, images: Tensor, *of_cells: Tensor) -> Tensor:
-        """Images (N, in_channels, H, W) -> logits (N, classes); all cells also get the arguments
+        """Images (N, in_channels, H, W) -> logits (N, classes); all cells also receive the arguments
         `of_cells`."""
         x = self.stem(images)
         for block in self.cells:
@@ -147,10 +147,10 @@ class Skeleton(nn.Module):
 class NASBench201Network(Skeleton):
     """The network of one architecture: images (N, in_channels, H, W) -> logits (N, classes).
 
-    `ops` are six op numbers, for the edges 0→1, 0→2, 1→2, 0→3, 1→3, 2→3, in the order none,
-    skip_connect, nor_conv_1x1, nor_conv_3x3, avg_pool_3x3. `cells` is the number of cells in each
-    of the three stages, `channels` the width of the first. Weights have PyTorch's default
-    initialisation. Raises RbError for ops or sizes that describe no network.
+    `ops` are six op numbers, for the edges 0→1, 0→2, 1→2, 0→3, 1→3, 2→3, in the order none, skip_connect,
+    nor_conv_1x1, nor_conv_3x3, avg_pool_3x3. `cells` is the number of cells in each of the three stages,
+    `channels` the number of channels in the first stage. Weights have PyTorch's default initialisation.
+    Raises RbError if `ops` or the sizes do not describe a network.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class NASBench201Network(Skeleton):
     ) -> None:
         if len(ops) != len(EDGES) or any(op not in range(len(OPS)) for op in ops):
             raise RbError(
-                f"The operations {list(ops)} describe no NAS-Bench-201 cell."
+                f"The operations {list(ops)} do not describe a NAS-Bench-201 cell."
                 f" Expected {len(EDGES)} numbers from 0 to {len(OPS) - 1}, one for each edge."
             )
         for name, value in (("channels", channels), ("cells", cells), ("classes", classes)):
@@ -182,13 +182,13 @@ def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> NASBenc
     """Build the network of an architecture record, which has `str`, `index` or `name`, for images of
     `shape` (C, H, W).
 
-    Its `channels` and `cells` are 16 and 5 by default. Raises RbError for a record or an image size that fits
-    no network.
+    Its `channels` and `cells` are 16 and 5 by default. Raises RbError if the record does not describe a
+    network, or if the image size is not possible.
     """
     in_channels, height, width = shape
     if height % 4 or width % 4 or not (height and width):
         raise RbError(
-            f"NAS-Bench-201 networks halve the image twice, and images of {height}x{width} pixels cannot be."
+            f"NAS-Bench-201 networks halve the image twice, which {height}x{width} pixels do not allow."
             " Height and width must be multiples of 4: resize or crop the images, to 32x32 for example."
         )
     sizes = {name: arch[name] for name in ("channels", "cells") if name in arch}

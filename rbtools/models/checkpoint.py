@@ -47,9 +47,9 @@ from rbtools.spaces import zoo
 from rbtools.spaces.identity import identity
 
 Candidate = tuple[dict[str, Any], nn.Module]  # (architecture, its network)
-# Spaces whose networks mostly compute no constants while they are built.
+# Spaces whose networks usually do not compute constants while they are built.
 WITHOUT_CONSTANTS = ("nasbench201", "zoo", "torchvision", "repo", "fcnn", "rescnn")
-# Fields of an architecture that belong to the file.
+# Fields of an architecture record that describe the file and not the network.
 NOT_OF_THE_NETWORK = ("member", "normalize", "preprocessing")
 
 
@@ -62,20 +62,20 @@ def load(
     hints: NormalizationHints | None = None,
     allow_code: bool = False,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
-    """Read a file, infer its architecture where `arch` does not give it, build the network, load the weights.
+    """Read a file, infer its architecture if `arch` does not give it, build the network, load the weights.
 
-    Returns (model, arch, facts): the model in eval mode on the CPU, with normalisation as its first
-    layer if there is one; `arch` the whole architecture record; `facts` plain values for the record, such
-    as where the architecture and the normalisation come from. Fields of `arch` that belong to the file:
-    `member` (see `read`) and `normalize` ([mean, std], "per-image" or "none") for a file that does not hold
-    its normalisation.
+    Returns (model, arch, facts). The model is in eval mode on the CPU; a normalisation is its first layer.
+    `arch` is the whole architecture record. `facts` are plain values for the record, such as where the
+    architecture and the normalisation come from. Two fields of `arch` describe the file: `member` (see
+    `read`) and, if the file does not contain its normalisation, `normalize` ([mean, std], "per-image" or
+    "none").
 
-    `classes` and `shape` (C, H, W) are the data set's, and have to agree with the file. What names and
-    shapes do not determine (cells without weights, the variant of a network, the normalisation) is decided by
-    the accuracy on the images of `hints`; the facts say each (`tried`), or, without images, which fields are
-    open (`unchecked`). `allow_code` lets programs (TorchScript, torch.export) and the user's own functions
-    run. Raises RbError if anything does not fit, and where several networks or normalisations do. The
-    global random state is unchanged.
+    `classes` and `shape` (C, H, W) describe the data set and have to agree with the file. Names and shapes of
+    tensors do not always determine cells without weights, the variant of a network, and the normalisation.
+    These are decided by the accuracy on the images of `hints`; `facts` contains the accuracies (`tried`) or,
+    without images, the undecided fields (`unchecked`). With `allow_code`, programs (TorchScript,
+    torch.export) and the user's own functions may run. Raises RbError if anything does not fit, and where
+    several networks or normalisations do. The global random state is unchanged.
     """
     path, hints = Path(path), hints or NormalizationHints()
     kind = programs.kind_of_file(path) if path.is_file() else None
@@ -116,7 +116,7 @@ def load(
     facts |= {**more, "classes": classes, "shape": list(shape), "normalize": normalize}
     warnings = normalising.warnings_of(network, arch)
     if "left_out" in checkpoint.origin:
-        warnings.append(f"{checkpoint.origin['left_out']} beside the network in the file: left out")
+        warnings.append(f"{checkpoint.origin['left_out']} are in the file beside the network: left out")
     facts |= {"warnings": warnings} if warnings else {}
     return model.eval(), arch, facts
 
@@ -129,10 +129,11 @@ def _decided(
     normalize_of: Callable[[Mapping[str, Any]], Any],
     named: bool,
 ) -> tuple[dict[str, Any], nn.Module, dict[str, Any]]:
-    """The architecture with its normalisation, the model, and facts; by its accuracy if there are several.
-    named: the first architecture is the user's, and taken where others do as well.
+    """Return the architecture with its normalisation, the model, and facts. If there are several candidates,
+    their accuracies decide. named: the user named the first architecture, so it is preferred among equally
+    accurate ones.
 
-    Without images it is the first architecture, and several normalisations stay open. Raises RbError.
+    Without images, the first architecture is returned, and several normalisations stay open. Raises RbError.
     """
     several = len(candidates) > 1
     if hints.batches is None:
@@ -164,8 +165,7 @@ def _architectures(
     checkpoint: Checkpoint, arch: Mapping[str, Any] | None, hints: NormalizationHints
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The whole architecture records (given, from metadata, or inferred from the weights), and facts. There
-    are several if names and shapes do not determine one, the usual one first.
-    """
+    are several records if names and shapes do not determine the architecture; the usual one is the first."""
     facts: dict[str, Any] = dict(checkpoint.origin)
     metadata_arch = checkpoint.metadata.get("arch")
     of_file = {key: arch[key] for key in NOT_OF_THE_NETWORK if arch and key in arch}
@@ -213,7 +213,7 @@ def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
 
 
 def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-    """The sizes of the weights, for an architecture that is given without them."""
+    """The sizes that the weights show, for an architecture that is given without sizes."""
     if arch.get("space") == "nasbench201":
         return dict(skeleton(checkpoint.state))
     if arch.get("space") in models.VARIANTS:
@@ -232,7 +232,7 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
 def _network(
     checkpoint: Checkpoint, arch: Mapping[str, Any], classes: int, shape: Shape, allow: bool
 ) -> tuple[nn.Module, Checkpoint]:
-    """The network with its weights, and the checkpoint under the names of that network."""
+    """The network with its weights, and the checkpoint with the tensor names of that network."""
     if arch.get("space") in WITHOUT_CONSTANTS:
         with meta_init():
             network = models.build(arch, classes=classes, shape=shape)
@@ -250,11 +250,11 @@ def _network(
 
 
 def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
-    """The checkpoint under the names in the file, if the network has these names, or the module in a wrapper.
+    """The checkpoint with the names in the file, if the network (or the module in its wrapper) has them.
 
     A user's own network may itself contain names that look like a wrapper's prefix or a normaliser's buffers,
-    and the file may have losses, metrics or another, smaller network beside it. Where nothing fits, the names
-    that fit best, for the error.
+    and the file may have losses, metrics or another, smaller network beside it. If nothing fits, the names
+    that fit best are used for the error message.
     """
     names = {key for key in network.state_dict() if not key.endswith(tensor_names.OPTIONAL)}
     saved = {key: value for key, value in checkpoint.saved.items() if not key.endswith(tensor_names.OPTIONAL)}
@@ -279,12 +279,13 @@ def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
 
 
 def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Tensor]) -> Checkpoint:
-    """The checkpoint with the tensors of this prefix in the file, under another one; `rest` is left out."""
+    """The checkpoint with only the tensors that have `prefix`, which `inside` replaces; `rest`: all
+    others."""
     state = {k.removeprefix(prefix): v for k, v in checkpoint.saved.items() if k.startswith(prefix)}
     origin, mean, std = {**checkpoint.origin, "prefix": prefix}, checkpoint.mean, checkpoint.std
     if mean is not None and (not rest or unpack.take_normalisation(dict(state), "", {})[0] is not None):
         mean, std, origin["normalisation"] = None, None, "inside the network"
-    unpack.take_normalisation(rest, checkpoint.path, {})  # what is left of the rest is no part of it
+    unpack.take_normalisation(rest, checkpoint.path, {})  # the rest without its normalisation
     if beside := [key for key in rest if not key.startswith(unpack.COPIES)]:
         origin["left_out"] = counted(beside)
     state = {inside + key: value for key, value in state.items()}
@@ -292,7 +293,7 @@ def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Ten
 
 
 def _wrappers(names: set[str]) -> Iterator[str]:
-    """The prefixes that all names share: "", "module.", "module.net." ..."""
+    """The prefixes that all names share, such as "", "module." and "module.net."."""
     inside = ""
     while True:
         yield inside
@@ -303,7 +304,7 @@ def _wrappers(names: set[str]) -> Iterator[str]:
 
 
 def _given(arch: Mapping[str, Any]) -> list[list[float]] | str | None:
-    """[mean, std] or PER_IMAGE of an architecture record; None for pixels as they are."""
+    """[mean, std] or PER_IMAGE of an architecture record; None if pixels stay as they are."""
     given = arch.get("normalize")
     return None if given in (None, RAW) else given
 
@@ -364,8 +365,8 @@ def _of_other_channels(path: Path, shape: Shape, channels: int) -> Misfit:
 
 
 def _check_own(path: Path, network: nn.Module, classes: int | None, shape: Shape) -> None:
-    """Raise Misfit for a user's network that takes grey images and fails on RGB ones, or the reverse, and for
-    one with another number of logits than the data set has classes."""
+    """Raise Misfit if a user's network takes grey images but fails on RGB images, or the reverse, or if its
+    number of logits is not the data set's number of classes."""
     other, output = {1: 3, 3: 1}.get(shape[0]), _output(network, shape)
     if output is None and other and _output(network, (other, *shape[1:])) is not None:
         raise _of_other_channels(path, shape, other)
@@ -380,7 +381,7 @@ def _check_own(path: Path, network: nn.Module, classes: int | None, shape: Shape
 
 
 def _output(network: nn.Module, shape: Shape) -> Any:
-    """What a network gives for two black images; None if its code raises."""
+    """The output of a network for two black images; None if its code raises an exception."""
     output = None
     with optional(), torch.random.fork_rng(devices=[]), torch.no_grad():
         output = (deepcopy(network).eval() if network.training else network)(torch.zeros(2, *shape))
@@ -422,10 +423,11 @@ def to_bytes(
     mean: Sequence[float] | Tensor | None = None,
     std: Sequence[float] | Tensor | None = None,
 ) -> bytes:
-    """A safetensors file: the bare network's tensors, `normalize.mean` and `.std`, `metadata` as JSON.
+    """A safetensors file with the bare network's tensors, `normalize.mean` and `.std`, and `metadata` as
+    JSON.
 
-    A `Normalized` network gives its own mean and std. Equal weights and metadata give equal bytes,
-    wherever the weights lie and in whatever memory format.
+    Mean and std of a `Normalized` network are its own. Equal weights and metadata give equal bytes, whatever
+    the device and the memory format of the weights.
     """
     from safetensors.torch import save
 
@@ -444,6 +446,6 @@ def to_bytes(
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
-    # One key: the writer orders several ones differently from run to run.
+    # One key only: the order in which the library writes several keys changes from run to run.
     text = json.dumps(dict(metadata), sort_keys=True, allow_nan=False, separators=(",", ":"))
     return save(plain, {weights_file.METADATA_KEY: text})

@@ -1,4 +1,5 @@
-"""Parameters and multiply-adds of a network, counted on the meta device: without memory or arithmetic."""
+"""Parameters and multiply-adds of a network, counted on the meta device, which needs no memory and no
+arithmetic."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ def of_arch(fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Sha
 
 
 def parameters(network: nn.Module) -> int:
-    """How many numbers its parameters have."""
+    """The number of values in all parameters."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
 def multiply_adds(network: nn.Module, shape: models.Shape) -> int:
-    """Multiply-adds of convolutions, linear layers and attention for one image (C, H, W), of a network on the
-    meta device in eval mode."""
+    """Multiply-adds of convolutions, linear layers and attention for one image (C, H, W). The network is on
+    the meta device in eval mode."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its fused kernel is not counted
     try:

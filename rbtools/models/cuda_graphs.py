@@ -1,12 +1,12 @@
-"""Passes of a training's inner attack as CUDA graphs: captured once, then replayed by one launch.
+"""The passes of the attack inside a training as CUDA graphs: captured once, then replayed by one launch.
 
 A pass of a small batch is hundreds of kernels, each shorter than its launch, so the GPU waits for Python.
 A replay computes with the same kernels on the same memory: images are copied in, logits and gradients out.
 Weights may change in place between replays. A captured graph is compared with the network before it is used.
 
-On an H200 an epoch of PGD-10 on a ResNet-18 takes 8.7 s with them and 21.1 s without. PGD-20 of an evaluation
-has none: it took longer with graphs, 0.42 s against 0.28 s for 1,000 images (bench/gpu.py). Longer attacks
-replay whole steps (attacks/replays.py).
+On an H200 an epoch of training with PGD-10 on a ResNet-18 takes 8.7 s with graphs and 21.1 s without. PGD-20
+in an evaluation does not use them, because it took longer with graphs: 0.42 s instead of 0.28 s for 1,000
+images (bench/gpu.py). Longer attacks replay whole steps (attacks/replays.py).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rbtools.graphs import Pool, no_waits
 from rbtools.models import folding
 
 CALLS = 3
-"""Passes before one is captured."""
-_TOLERANCE = 0.02  # a share of the largest value, above rounding in bfloat16 and in any order of sums
+"""The number of passes before one is captured."""
+_TOLERANCE = 0.02  # share of the largest value; larger than rounding in bfloat16
 
 
 class _Recording:
-    """A forward pass, and where images have a gradient a backward pass, for batches of one shape.
+    """A forward pass for batches of one shape and, if the images need a gradient, a backward pass.
 
     images: (N, C, H, W) on the GPU, used to warm up. Raises RuntimeError if the network makes Python wait, or
     uses an operation that a graph cannot contain.
@@ -58,7 +58,7 @@ class _Recording:
         self.forward_graph = torch.cuda.CUDAGraph()
         with self.pool.capture(self.forward_graph):
             logits = self.network(self.images)
-        # Without its autograd graph, so that the next recording in the pool may use the memory between.
+        # Without its autograd graph: the next recording in the pool may then reuse the memory of the pass.
         self.logits = logits.detach()
         if not torch.is_grad_enabled() or not logits.requires_grad:
             return
@@ -81,14 +81,14 @@ class _Recording:
         return self.logits.detach().clone()
 
     def backward(self, gradient: Tensor) -> Tensor:
-        """The gradient with respect to the images, from that of the latest logits."""
+        """The gradient with respect to the images, from the gradient with respect to the latest logits."""
         assert self.backward_graph is not None
         self.incoming.copy_(gradient)
         self.backward_graph.replay()
         return self.gradient.detach().clone()
 
     def backward_anew(self, images: Tensor, gradient: Tensor) -> Tensor:
-        """The same after another forward pass has overwritten the tensors for this backward pass."""
+        """As `backward`, after another forward pass has overwritten the tensors for this backward pass."""
         with torch.enable_grad():
             images = images.detach().requires_grad_(True)
             return self._gradient(images, self.network(images), gradient)
@@ -113,8 +113,8 @@ class _Replay(torch.autograd.Function):
 class GraphedNetwork(nn.Module):
     """A network in eval mode whose weights have no gradient: images (N, C, H, W) in [0, 1] -> logits (N, K).
 
-    Passes of batches of `count` images are captured, once with and once without a gradient; others run as
-    they are. `notify` is called with a sentence if a capture fails; then no pass is replayed.
+    Passes of batches of `count` images are captured, once with and once without a gradient; other batches run
+    without graphs. If a capture fails, `notify` is called with a sentence, and no pass is replayed.
     """
 
     def __init__(self, network: nn.Module, count: int, notify: Callable[[str], None]) -> None:
@@ -164,7 +164,7 @@ class GraphedNetwork(nn.Module):
 
 
 def _compare(recording: _Recording, images: Tensor) -> None:
-    """Raise ValueError if a replay differs from the network itself, beyond rounding."""
+    """Raise ValueError if a replay differs from the network itself by more than rounding."""
     images = images.detach().requires_grad_(recording.images.requires_grad)
     logits = recording.network(images)
     _check_near(logits, recording.forward(images))

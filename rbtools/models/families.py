@@ -1,8 +1,9 @@
 """Families of networks, each recognised by the names and shapes of its tensors.
 
-A new family is one function `(state, metadata) -> Inferred | None` and one line in `FAMILIES`. It gives None
-for a state of another family, and raises RbError where no network of it fits, `Ambiguous` where several do.
-A few shapes give the sizes that a network may have; whether it is one, `fits` says, which builds it.
+A new family is one function `(state, metadata) -> Inferred | None` and one line in `FAMILIES`. It returns
+None for a state of another family, and raises RbError if no network of the family fits, `Ambiguous` if
+several fit. A few shapes show which sizes the network may have; `fits` then builds this network and compares
+it.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ FAMILIES = Registry(
 )
 
 LONGEST_NAME = 200  # characters of a tensor's name; longer names are not searched for numbers
-# where the options of training scripts name the network
+# the options of training scripts that name the network
 NAME_KEYS = ("model", "model_name", "arch", "architecture")
 State = Mapping[str, "Tensor"]
 
 
 @dataclass(frozen=True)
 class Inferred:
-    """A network inferred from weights: an architecture record, the numbers of classes and image channels."""
+    """A network inferred from weights: its architecture record, its numbers of classes and image channels."""
 
     arch: dict[str, Any]
     classes: int
@@ -55,7 +56,7 @@ class Inferred:
 
 
 class Ambiguous(RbError):
-    """Several networks have these weights: all are in `candidates`, the message names some."""
+    """Several networks have these weights: `candidates` contains all of them, the message some."""
 
     def __init__(self, message: str, candidates: list[Inferred]) -> None:
         super().__init__(message)
@@ -72,7 +73,7 @@ FIRST = re.compile(
 
 
 def weight(state: State, name: str, rank: int) -> Tensor | None:
-    """The tensor of that name if it has that number of dimensions and is not empty, else None."""
+    """The tensor called `name` if it has `rank` dimensions and is not empty, else None."""
     tensor = state.get(name)
     return tensor if tensor is not None and tensor.ndim == rank and tensor.numel() else None
 
@@ -91,7 +92,7 @@ def head_of(state: State) -> Tensor | None:
 
 
 def classes_of(state: State) -> int | None:
-    """The number of logits, by the usual names of a last layer; None if there is none of them."""
+    """The number of logits, from a last layer with a usual name; None if no tensor has such a name."""
     head = head_of(state)
     if head is None:
         numbers = {key: int(match[1]) for key in state if (match := COUNTED.fullmatch(key))}
@@ -101,33 +102,32 @@ def classes_of(state: State) -> int | None:
 
 
 def in_channels_of(state: State) -> int | None:
-    """The number of image channels, by the usual names of a first convolution."""
+    """The number of image channels, from a first convolution with a usual name."""
     names = (key for key in state if FIRST.fullmatch(key))
     return next((kernel.shape[1] for name in names if (kernel := weight(state, name, 4)) is not None), None)
 
 
 def noted_names(metadata: Mapping[str, Any]) -> list[str]:
-    """The names of networks in the options that training scripts save beside the weights, as timm's does
-    (`args.model`), without the tag of timm's weights.
-    """
+    """The names of networks in the options that training scripts save with the weights, such as `args.model`
+    of timm's script. A tag of timm's weights is removed from the name."""
     options = [metadata, *(metadata.get(place) for place in ("args", "hyper_parameters", "config"))]
     names = [place.get(key) for place in options if isinstance(place, Mapping) for key in NAME_KEYS]
     return [name.partition(".")[0] for name in names if isinstance(name, str)]
 
 
 def numbered(state: State, pattern: str) -> list[int]:
-    """The number in each name that the pattern matches, in order."""
+    """The number in each tensor name that the pattern matches, in ascending order."""
     matches = (re.fullmatch(pattern, key) for key in state if len(key) < LONGEST_NAME)
     return sorted(int(match[1]) for match in matches if match)
 
 
 # --- NAS-Bench-201: only convolutions have weights, so none, skip_connect and pooling look the same -------
 
-MOST_CELLS = 100  # Cells of a stage; published networks have 5. Cells without weights cannot be counted.
+MOST_CELLS = 100  # cells of a stage; published networks have 5. Cells without weights cannot be counted.
 
 
 def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The network; an architecture string in the metadata decides between cells with the same weights."""
+    """The network. An architecture string in the metadata decides between cells with equal weights."""
     sizes = skeleton(state)
     if not sizes:
         return None
@@ -183,7 +183,7 @@ def _open_edges(ops: list[int]) -> str:
 
 
 def _texts(value: object, depth: int = 4) -> Iterator[str]:
-    """The architecture strings anywhere in the metadata."""
+    """All architecture strings in the metadata, nested ones included."""
     if isinstance(value, str) and value.startswith("|"):
         yield value
     elif depth and isinstance(value, Mapping):
@@ -196,20 +196,20 @@ def _texts(value: object, depth: int = 4) -> Iterator[str]:
 
 
 def zoo(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The network of the zoo that has these names and shapes, under any names that `tensor_names` knows."""
+    """The network of the zoo that has these shapes, and these names or synonyms that `tensor_names` knows."""
     classes, channels = classes_of(state), in_channels_of(state)
     if classes is None or channels is None:
         return None
     for fields, side in _of_zoo(state):
         arch = {"space": "zoo", **fields}
-        with contextlib.suppress(RbError):  # no network has such sizes
+        with contextlib.suppress(RbError):  # a network of such sizes does not exist
             if fits(state, arch, classes, (channels, side, side)):
                 return Inferred(arch, classes, channels)
     return None
 
 
 def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> bool:
-    """Whether the network of an architecture has just these tensors. Raises RbError if there is none."""
+    """Whether an architecture's network has exactly these tensors. Raises RbError if there is no network."""
     wanted = shapes_of(tuple(arch.items()), classes, shape)
     if Counter(wanted.values()) - Counter(value.shape for value in state.values()):
         return False
@@ -219,7 +219,7 @@ def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> b
 
 
 def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
-    """Architectures of the zoo in the sizes of these weights, and a side of images that they take."""
+    """Architectures of the zoo with the sizes of these weights, each with a side length of its images."""
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if first is not None:
         count = len(numbered(state, r"block1\.layer\.(\d+)\.conv1\.weight"))
@@ -238,7 +238,7 @@ def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def pooled_windows(state: State) -> int:
-    """How many windows of 4x4 a side has before a ResNet's linear layer; 1 where it pools globally."""
+    """The number of 4x4 pooling windows per side before a ResNet's linear layer; 1 if it pools globally."""
     head = head_of(state)
     channels = 2048 if "layer1.0.conv3.weight" in state else 512
     side = 1 if head is None else math.isqrt(head.shape[1] // channels)
@@ -246,10 +246,10 @@ def pooled_windows(state: State) -> int:
 
 
 def _patches(state: State) -> dict[str, int] | None:
-    """A transformer's `patch` and `side` where they are not 16 and 224, in torchvision's or timm's naming;
-    None for another network.
+    """A transformer's `patch` and `side` if they are not 16 and 224, from torchvision's or timm's tensor
+    names. None for other networks.
 
-    The number of heads leaves no trace: 64 channels each, as in all published ones of these widths.
+    The weights do not show the number of heads: each has 64 channels, as in all published networks.
     """
     for patches, positions in (
         ("conv_proj.weight", "encoder.pos_embedding"),

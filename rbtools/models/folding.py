@@ -18,7 +18,8 @@ _BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
-    """A traced copy without the BatchNorms that follow a convolution alone; names: convolution -> BatchNorm.
+    """Return a traced copy without each BatchNorm that directly follows a convolution, and a mapping of the
+    names of these convolutions to the names of their BatchNorms.
 
     The convolutions of the copy still have their own weights: `merged` gives the new ones. Raises what
     torch.fx raises for a network that it cannot trace.
@@ -27,7 +28,7 @@ def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
     for module in copied.modules():
         module._forward_hooks.clear()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fx warns of what it cannot trace; the caller compares logits
+        warnings.simplefilter("ignore")  # of parts that fx cannot trace; the caller compares logits
         traced = torch.fx.symbolic_trace(copied.eval())
     modules = dict(traced.named_modules())
     pairs: dict[str, str] = {}
@@ -55,8 +56,8 @@ def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
 def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -> tuple[Tensor, Tensor]:
     """Weight and bias of one convolution equivalent to both layers in eval mode.
 
-    Results in stores were computed with two orders of the product in the bias, which differ in its last bit:
-    trainings with `scale_first`, evaluations with that of torch's own fusion.
+    Stored results were computed with two orders of the product in the bias, which differ in the last bit:
+    trainings use `scale_first`, evaluations the order of torch's own fusion.
     """
     assert norm.running_mean is not None and norm.running_var is not None
     scale = inverse = (norm.running_var + norm.eps).rsqrt()
@@ -71,13 +72,13 @@ def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -
 
 
 def check_same(expected: Tensor, logits: Tensor) -> None:
-    """Raise ValueError if a folded copy gives other logits than the network, beyond rounding."""
+    """Raise ValueError if the logits of a folded copy and of the network differ by more than rounding."""
     largest, difference = float(expected.abs().max()), float((expected - logits).abs().max())
     if not difference <= TOLERANCE * largest:  # NaN fails this comparison, too
         raise ValueError(f"the folded copy's logits differ by {difference:.3g}, the largest is {largest:.3g}")
 
 
 def reason(wrong: Exception) -> str:
-    """The first sentence of an exception from tracing or checking a network: torch adds advice and links."""
+    """The first sentence of an exception from tracing or checking, without torch's advice and links."""
     first = re.split(r"\.\s|\n|https?://", str(wrong).strip(), maxsplit=1)[0]
     return f"{type(wrong).__name__}: {shown(first.rstrip(), 200)}"

@@ -1,9 +1,9 @@
-"""Convolutions that add a bias and a shortcut and take ReLU in one kernel of cuDNN, on a GPU in bfloat16.
+"""Convolutions that add a bias and a shortcut and apply ReLU in one cuDNN kernel, on a GPU in bfloat16.
 
 Torch's layers write and read each activation up to four times. On an H200 the folded ResNet-18 needed 5.4 ms
 for 2,048 images instead of 10.0, and 12.5 ms with the gradient of the images instead of 16.9 (part `passes`
-of bench/gpu.py). Sums are rounded once, where single layers round each of them. Trainings do without: in
-batches of 128 an epoch of PGD-10 did not get shorter.
+of bench/gpu.py). The result is rounded once instead of after each layer. Trainings do not use these layers:
+with batches of 128, an epoch of PGD-10 training did not get shorter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.autograd.function import once_differentiable
 
-# Shares of the largest logit and of the norm of the gradient, above rounding in bfloat16.
+# Shares of the largest logit and of the norm of the gradient; larger than rounding in bfloat16.
 _TOLERANCE, _OF_GRADIENT = 0.02, 0.5
 
 
@@ -53,7 +53,7 @@ class ActivatedConvolution(nn.Conv2d):
         return result
 
     def kernel(self, inputs: Tensor, summand: Tensor | None) -> Tensor:
-        """The same without a gradient."""
+        """As `forward`, without a gradient."""
         how: Any = (self.stride, self.padding, self.dilation, self.groups)
         if not inputs.is_cuda or not len(inputs):
             result = super().forward(inputs)
@@ -68,12 +68,12 @@ def _has_gradient(tensor: Tensor | None) -> bool:
 
 
 def fuse(network: nn.Module, inputs: Tensor) -> nn.Module | None:
-    """A copy of a traced network with such convolutions; None if it has none, or not on a GPU in bfloat16.
+    """A copy of a traced network with fused convolutions; None if there are none, or not on a GPU in
+    bfloat16.
 
-    network: with constant weights. inputs: some (N, C, H, W) as the network gets them. Modules keep their
-    names. Raises ValueError if the copy gives other logits or gradients than the network, which sums with
-    broadcasting and layers that change their inputs in place can cause, and RuntimeError if cuDNN lacks a
-    kernel.
+    network: its weights must be constant. inputs: an example batch (N, C, H, W). Modules keep their names.
+    Raises ValueError if the logits or gradients of the copy differ from the network's (sums with broadcasting
+    and layers that change their inputs in place can cause this), and RuntimeError if cuDNN lacks a kernel.
     """
     if not (isinstance(network, fx.GraphModule) and inputs.is_cuda and inputs.dtype == torch.bfloat16):
         return None
@@ -97,8 +97,8 @@ def _logits_and_gradient(network: nn.Module, inputs: Tensor) -> tuple[Tensor, Te
 
 
 def fuse_in_place(traced: fx.GraphModule) -> int:
-    """Let each convolution that is followed by ReLU alone, or by a sum and ReLU, do their work; return how
-    many there are."""
+    """Replace each convolution that is followed only by ReLU, or by a sum and ReLU, with a fused one. Return
+    the number of replaced convolutions."""
     modules, count = dict(traced.named_modules()), 0
     calls = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
     for node in list(traced.graph.nodes):
@@ -134,7 +134,7 @@ def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
 
 
 def _is_sum(node: Any) -> bool:
-    """Whether a node is the sum of two others, for one node."""
+    """Whether a node is the sum of two other nodes and has one user."""
     if not (isinstance(node, fx.Node) and node.op == "call_function" and len(node.users) == 1):
         return False
     if node.target not in (operator.add, torch.add) or node.kwargs:
@@ -143,7 +143,7 @@ def _is_sum(node: Any) -> bool:
 
 
 def _is_convolution(node: Any, modules: dict[str, nn.Module], calls: Counter[Any]) -> bool:
-    """Whether a node is a convolution with a bias and zero padding, called once, for one other node."""
+    """Whether a node is a convolution with a bias and zero padding that is called once and has one user."""
     if not (isinstance(node, fx.Node) and node.op == "call_module" and len(node.users) == 1):
         return False
     layer: Any = modules[str(node.target)]

@@ -18,9 +18,9 @@ from rbtools.models.tensor_names import OPTIONAL, translation
 def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
     """Put the weights into `network` (or into the network inside a `Normalized`), strictly.
 
-    Other names for the same tensors are translated, and BatchNorm's `num_batches_tracked` may be
-    missing. A network built under `meta_init` shares the checkpoint's memory afterwards. Raises RbError with
-    the keys that are missing, unexpected or of another shape, and for weights that are NaN or infinite.
+    Synonymous tensor names are translated, and BatchNorm's `num_batches_tracked` may be missing. A network
+    built under `meta_init` shares the checkpoint's memory afterwards. Raises RbError if keys are missing,
+    unexpected or of another shape (the message names them), or if weights are NaN or infinite.
     """
     target = network.network if isinstance(network, Normalized) else network
     wanted: dict[str, Tensor] = target.state_dict()
@@ -71,8 +71,9 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 def _of_other_images(pairs: Sequence[tuple[torch.Size, torch.Size]]) -> tuple[int | None, int | None]:
-    """The number of classes and of image channels of weights, by their shapes and those that were expected,
-    where one last layer of other classes or one first layer for grey in place of RGB explains all."""
+    """The numbers of classes and image channels of weights, from pairs of found and expected shapes: if
+    another number of classes in the last layer, or grey instead of RGB in the first, explains all
+    differences."""
     if any(len(there) != len(wanted) or not there for there, wanted in pairs):
         return None, None
     rows = {(there[0], wanted[0]) for there, wanted in pairs if there[1:] == wanted[1:]}
@@ -89,7 +90,7 @@ def _of_other_images(pairs: Sequence[tuple[torch.Size, torch.Size]]) -> tuple[in
 
 
 def _finite(value: Tensor) -> bool:
-    """Whether all values are finite. The sum is finite unless a value is not or it overflows."""
+    """Whether all values are finite. If their sum is finite, they are; if not, it may have overflowed."""
     if value.is_meta or not value.is_floating_point() or value.sum(dtype=torch.float32).isfinite():
         return True
     return bool(value.isfinite().all())

@@ -14,17 +14,18 @@ from torch.overrides import TorchFunctionMode
 from rbtools import models
 from rbtools.models.tensor_names import OPTIONAL
 
-# The functions with which initialisations fill parameters. On the meta device there is nothing to fill, and
-# torch takes milliseconds a tensor to do so.
+# The functions that fill parameters with initial values. On the meta device there is nothing to fill, but
+# torch would need milliseconds for each tensor.
 _FILLS = {getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")}
 _FILLS |= {Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.mul_, Tensor.add_, Tensor.clamp_}
 
 
 class _MetaInit(TorchFunctionMode):
-    """Makes `torch.empty`, which layers create their parameters with, allocate no memory; nothing fills it.
+    """Lets `torch.empty`, with which layers create their parameters, allocate no memory, and skips
+    initialisations.
 
-    The meta device is not used for everything: some networks compute their sizes, or constants of their
-    forward pass, with small tensors while they are built.
+    Other tensors are not on the meta device: some networks use small tensors to compute their sizes, or
+    constants of their forward pass, while they are built.
     """
 
     def __torch_function__(

@@ -1,4 +1,4 @@
-"""The normalisations that a checkpoint's network may have been trained with, and the source of each."""
+"""The normalisations with which a checkpoint's network may have been trained, and their sources."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rbtools.models.trial import Batches
 from rbtools.models.unpack import MEANS, MOST_CHANNELS, STDS, take_normalisation
 from rbtools.registry import hooks
 
-RAW = "none"  # an architecture's `normalize` where the network takes pixels as they are
-OPEN = "open"  # an unknown normalisation, which images decide
-ACCURACY = "accuracy"  # images decided
+RAW = "none"  # an architecture's `normalize` if the network takes unchanged pixels
+OPEN = "open"  # not known yet: the accuracy on images decides
+ACCURACY = "accuracy"  # the accuracy on images decided
 DATASET = "dataset"  # the known normalisation of the evaluated data set
 PUBLISHED = "published"  # the known normalisation of the network's published configuration
 SMALL_IMAGENET = "imagenet16-120"
-GUESS = "guess: "  # `normalize_from` begins so if neither file, user nor images decide
+GUESS = "guess: "  # beginning of `normalize_from` if neither file, user nor images decide
 
 
 @dataclass(frozen=True)
 class NormalizationHints:
-    """Inputs of the choice: the `known` normalisations by name, the number of `classes` of the data set that
-    a normalisation belongs to, and `batches` of labelled images on which several are tried.
+    """Inputs of the choice. `known` maps names to normalisations, `classes` maps such a name to the number of
+    classes of its data set, and `batches` returns labelled images on which several normalisations are tried.
     """
 
     known: Mapping[str, Known] = field(default_factory=dict)
@@ -36,9 +36,9 @@ class NormalizationHints:
 
 
 class Choices(NamedTuple):
-    """`fields`: what --normalize takes for each normalisation that is possible -> the fields of an
-    architecture record. `source`: where they come from. `preferred`: of those that do as well.
-    """
+    """`fields` maps the value of --normalize for each possible normalisation to the fields of an architecture
+    record. `source`: where they come from. `preferred`: the values that are preferred if several are equally
+    accurate."""
 
     fields: dict[str, dict[str, Any]]
     source: str
@@ -56,10 +56,10 @@ def choices(
 ) -> Choices:
     """The normalisations that are possible for a checkpoint's `network`.
 
-    It is one if the file says it (a file written by rbtools without one has none), the user, or the data set
-    that a published run was trained on; and none for a network of the user's own code. Else it is one of each
-    kind of the known ones, preferably what the network's authors publish, if all publish the same. `named`:
-    the user said which network it is.
+    There is exactly one if the file contains it (a file that rbtools wrote without one has none), if the user
+    gives it, or if it follows from the training data of a published run. A network of the user's own code has
+    none. In all other cases the first known normalisation of each kind is possible, and the published one of
+    the network is preferred if its publishers agree. `named`: the user said which network it is.
     """
     noted = checkpoint.metadata.get("arch")
     own = checkpoint.mean is not None or "normalisation" in checkpoint.origin
@@ -76,7 +76,7 @@ def choices(
         why = "the network normalises by itself" if by_itself else "none for python:"
         return Choices({RAW: chosen(None)}, GUESS + why)
     if classes != hints.classes.get(SMALL_IMAGENET, classes):
-        known.pop(SMALL_IMAGENET, None)  # it is nearly ImageNet's, and nobody uses it for other classes
+        known.pop(SMALL_IMAGENET, None)  # nearly ImageNet's, and not used with other numbers of classes
     published = [pair for hook in hooks("normalizations") for pair in hook(arch, network, classes, named)]
     if len(published) == 1 and known and _fitting({PUBLISHED: published[0]}, channels):
         known[PUBLISHED] = published[0]
@@ -85,7 +85,8 @@ def choices(
 
 
 def of_program(program: nn.Module, path: Path, hints: NormalizationHints, channels: int) -> Choices:
-    """None for a program with a normaliser's buffers, else one of each kind of the known ones."""
+    """The possible normalisations of a program: none if it has a normaliser's buffers, else the first known
+    one of each kind."""
     mean, _ = take_normalisation(dict(program.named_buffers()), path, {})
     if mean is not None:
         return Choices({RAW: chosen(None)}, f"{GUESS}the program normalises by itself")
@@ -93,14 +94,14 @@ def of_program(program: nn.Module, path: Path, hints: NormalizationHints, channe
 
 
 def _of_kinds(known: Mapping[str, Known]) -> Choices:
-    """The first of each kind of normalisations; it stays open where none is known."""
+    """The first normalisation of each kind; the choice stays open if none is known."""
     fields = {_option(known[name], known): chosen(known[name]) for name in kinds(known)}
     preferred = (_option(known[PUBLISHED], known),) if PUBLISHED in known else ()
     return Choices(fields, ACCURACY, preferred) if fields else Choices({RAW: {}}, OPEN)
 
 
 def _option(pair: Known, known: Mapping[str, Known]) -> str:
-    """What --normalize takes for a normalisation: its name if it has one."""
+    """The value of --normalize for a normalisation: its name if it has one, else its numbers."""
     if pair is None or isinstance(pair, str):
         return pair or RAW
     others = {name: other for name, other in known.items() if isinstance(other, tuple)}
@@ -136,14 +137,15 @@ def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
 
 
 def preprocessing_of(arch: Mapping[str, Any], network: nn.Module) -> str | None:
-    """The input that the configuration of timm's network requires; None for others, and for other sides."""
+    """The input that the configuration of a timm network requires; None for other networks, and for other
+    image sizes."""
     of_timm = arch.get("space") == "timm" and "side" not in arch
     return preprocessing(getattr(network, "pretrained_cfg", None)) if of_timm else None
 
 
 def preprocessing(cfg: object) -> str | None:
-    """The input that a configuration of timm requires, as an option of the data set imagenet; None if it has
-    none."""
+    """The input that a timm configuration requires, as an argument of the data set imagenet; None if that
+    data set has no such argument."""
     keys = ("interpolation", "crop_pct", "input_size")
     if not isinstance(cfg, Mapping) or not all(cfg.get(key) for key in keys):
         return None
@@ -153,9 +155,8 @@ def preprocessing(cfg: object) -> str | None:
 
 
 def normaliser(network: nn.Module) -> str | None:
-    """The name of the module inside a network that holds a mean and a standard deviation a channel, as
-    buffers or as plain attributes; None if there is none, "" for the network itself.
-    """
+    """The name of the module in a network that contains a mean and a standard deviation for each channel, as
+    buffers or plain attributes. None if there is no such module, "" if it is the network itself."""
     for name, module in network.named_modules():
         own = {**vars(module), **module._buffers}
         if all(any(_a_number_a_channel(own.get(word)) for word in words) for words in (MEANS, STDS)):

@@ -12,8 +12,8 @@ from rbtools.errors import RbError
 
 PER_IMAGE = "per-image"  # the normalisation of each image by its own mean and standard deviation
 Pair = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std of each channel, or one for all
-Known = Pair | str | None  # a normalisation: a pair, PER_IMAGE, or pixels as they are
-NEAR_STD, NEAR_MEAN = 1.3, 0.1  # accuracies do not tell normalisations this similar apart
+Known = Pair | str | None  # a normalisation: a pair, PER_IMAGE, or None for unchanged pixels
+NEAR_STD, NEAR_MEAN = 1.3, 0.1  # accuracies cannot distinguish normalisations that are this similar
 
 
 class Preprocessed(nn.Module):
@@ -34,9 +34,8 @@ class Preprocessed(nn.Module):
 class Normalized(Preprocessed):
     """`network` after (images - mean) / std: images (N, C, H, W) in [0, 1] -> its output.
 
-    `mean` and `std` are on the [0, 1] scale, one number per channel or one for all; they are buffers
-    of shape (C, 1, 1). Raises RbError for a standard deviation that is not positive and for values that are
-    not finite.
+    `mean` and `std` are on the [0, 1] scale, one number per channel or one for all; they are buffers of shape
+    (C, 1, 1). Raises RbError if a standard deviation is not positive or a value is not finite.
     """
 
     mean: Tensor
@@ -66,7 +65,7 @@ class Normalized(Preprocessed):
 
 
 class PerImageStandardization(Preprocessed):
-    """`network` after the standardisation of each image by itself (Ding et al., ICLR 2020, MMA training)."""
+    """`network` after each image is standardised by itself (Ding et al., ICLR 2020, MMA training)."""
 
     def inputs(self, images: Tensor) -> Tensor:
         return per_image(images)
@@ -80,8 +79,8 @@ def behind(network: nn.Module, normalize: str | Sequence[Sequence[float]] | None
 
 
 def per_image(images: Tensor) -> Tensor:
-    """(x - mean) / max(std, 1/sqrt(CHW)) over all pixels of each image (N, C, H, W), as TensorFlow's
-    `per_image_standardization`; the standard deviation is the unbiased one, as in advertorch's.
+    """(x - mean) / max(std, 1/sqrt(CHW)) over all pixels of each image (N, C, H, W), as in TensorFlow's
+    `per_image_standardization`. The standard deviation is the unbiased estimate, as in advertorch.
     """
     spread, mean = torch.std_mean(images, dim=(1, 2, 3), keepdim=True)
     return (images - mean) / spread.clamp_min(images[0].numel() ** -0.5)
@@ -93,7 +92,7 @@ def per_channel(values: Sequence[float] | Tensor) -> Tensor:
 
 
 def kinds(known: Mapping[str, Known]) -> list[str]:
-    """The first name of each group of near normalisations."""
+    """The first name of each group of similar normalisations."""
     names: list[str] = []
     for name, pair in known.items():
         if not any(_near(pair, known[one]) for one in names):

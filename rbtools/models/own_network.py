@@ -20,7 +20,7 @@ from rbtools.errors import RbError, is_foreign, near, shown
 from rbtools.models import Shape
 from rbtools.spaces import own_code
 
-# Parameter names of a factory for the number of classes and of image channels.
+# The usual names of a factory's parameters for the numbers of classes and of image channels.
 _CLASSES = ("classes", "num_classes", "n_classes")
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 _CHANNELS = ("in_channels", "in_chans", "channels")
@@ -29,10 +29,10 @@ _CHANNELS = ("in_channels", "in_chans", "channels")
 def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
     """The network that the user's function `arch["name"]`, written module:factory, returns.
 
-    What follows the function (:width=16) is passed to its parameters of that name. The number of classes, of
-    channels, and the images' shape are passed to parameters of the usual names. `models.build` calls this
-    only with `allow_code`. Raises RbError if the
-    module or the function is not there, stops with an error, or does not give a network.
+    Fields after the function's name (:width=16) are passed to the parameters of these names. The numbers of
+    classes and channels and the shape of the images are passed to parameters with usual names. `models.build`
+    calls this only with `allow_code`. Raises RbError if the module or the function does not exist, raises an
+    exception, or does not return a network.
     """
     text = str(arch.get("name"))
     if arch.get("code") not in (None, own_code.code_digest(text)):
@@ -55,14 +55,15 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
     network = _bare(network)
     if any(map(is_lazy, [*network.parameters(), *network.buffers()])):
         mode = network.training
-        with _own_code(text), torch.no_grad():  # lazy layers get their sizes from a batch
+        with _own_code(text), torch.no_grad():  # a batch gives lazy layers their sizes
             network.eval()(torch.zeros(2, *shape))
         network.train(mode)
     return network
 
 
 def _bare(network: nn.Module) -> nn.Module:
-    """The module in a wrapper of torch, or in one that only holds it, such as timm's ModelEmaV2."""
+    """The module inside a wrapper of torch, or inside one that only contains it, such as timm's
+    ModelEmaV2."""
     while True:
         compiled, inner = (getattr(network, name, None) for name in ("_orig_mod", "module"))
         wraps = isinstance(network, _WRAPPERS) or type(network).forward is nn.Module.forward
@@ -74,7 +75,7 @@ def _bare(network: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def _own_code(text: str) -> Iterator[None]:
-    """Raise errors of the user's own code as RbError, with their file and line."""
+    """Turn exceptions of the user's own code into RbError, with file and line."""
     try:
         yield
     except BaseException as error:
@@ -84,7 +85,7 @@ def _own_code(text: str) -> Iterator[None]:
         if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
             raise own_code.no_module(module) from None
         frames = traceback.extract_tb(error.__traceback__)[::-1]
-        python = os.path.dirname(os.__file__)  # SystemExit of argparse is of whoever called it
+        python = os.path.dirname(os.__file__)  # a SystemExit of argparse is blamed on its caller
         last = next((frame for frame in frames if not frame.filename.startswith(python)), frames[0])
         ours = last.filename == __file__ or last.filename.startswith("<")
         at = "" if ours else f" ({last.filename}, line {last.lineno})"
@@ -98,11 +99,13 @@ def _factory(text: str) -> Callable[..., Any]:
     module_name, colon, attribute = text.partition(":")
     attribute = attribute.partition(":")[0]
     if not (colon and module_name and attribute):
-        raise RbError(f"The architecture python:{text} names no function. Expected python:MODULE:FUNCTION.")
+        raise RbError(
+            f"The architecture python:{text} does not name a function. Expected python:MODULE:FUNCTION."
+        )
     here = str(Path.cwd())
     added = here not in sys.path
     if added:
-        sys.path.append(here)  # as `python -m` would see the user's own modules
+        sys.path.append(here)  # as with `python -m`, so that the user's own modules are found
     try:
         with _own_code(text):
             module = importlib.import_module(module_name)

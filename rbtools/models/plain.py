@@ -16,7 +16,7 @@ class SimpleCNN(nn.Module):
     """MNISTNet without its log-softmax: images (N, C, H, W) -> logits (N, classes).
 
     Two 3x3 convolutions without padding, max-pooling, two linear layers. The first linear layer takes
-    features of at most 12x12, as 28x28 images give them: larger ones are averaged to that size.
+    features of at most 12x12, the size for 28x28 images. Larger features are averaged to that size.
     """
 
     def __init__(self, *, classes: int, shape: Shape) -> None:
@@ -49,7 +49,7 @@ class VGG(nn.Module):
     """VGG with BatchNorm (Simonyan and Zisserman, ICLR 2015): images (N, in_channels, H, W) -> logits.
 
     Five stages: stage i has `convs[i]` 3x3 convolutions to `widths[i]` channels, with bias, BatchNorm and
-    ReLU, and a max-pooling at its end. Then global average pooling and one linear layer. Pooling rounds odd
+    ReLU, and ends with max-pooling. Global average pooling and one linear layer follow. Pooling rounds odd
     sides up (28 pixels become 14, 7, 4, 2, 1), so that small images do not vanish.
     """
 

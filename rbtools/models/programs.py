@@ -19,7 +19,8 @@ TORCHSCRIPT, EXPORT = "torchscript", "torch.export"
 
 
 class Program(nn.Module):
-    """A loaded program as a module. It has one mode: torch.export's programs refuse `train` and `eval`."""
+    """A loaded program as a module. It has only one mode, because torch.export's programs refuse `train` and
+    `eval`."""
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
@@ -42,7 +43,7 @@ def kind_of_file(path: Path) -> str | None:
 
 
 def kind_of_archive(names: Sequence[str]) -> str | None:
-    """As `kind_of_file`, from the names of a zip archive's members."""
+    """As `kind_of_file`, but from the names of a zip archive's members."""
     if any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in names):
         return EXPORT
     if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
@@ -60,13 +61,14 @@ def refusal(path: Path, kind: str) -> RbError:
 
 
 def load(path: Path, kind: str) -> Program:
-    """Load a program, which may run code: only after the user allowed it. Raises RbError if that fails."""
+    """Load a program. This may run code, so the user has to allow it first. Raises RbError if loading
+    fails."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but its files are still in use
             if kind == TORCHSCRIPT:
                 return Program(torch.jit.load(str(plain(path)), map_location="cpu").eval())
-            with opened(path) as file:  # given a path, torch warns of every file name extension but its own
+            with opened(path) as file:  # given a path, torch warns of other file extensions
                 return Program(torch.export.load(file).module())
     except Exception as error:  # the program's loader may raise anything
         first, *_ = str(error).split("\n")

@@ -1,9 +1,10 @@
-"""The published weights of NAS-Bench-201 and NATS-Bench: a file for each architecture, by its index.
+"""The published weights of NAS-Bench-201 and NATS-Bench: one file for each architecture, named by its index.
 
-NAS-Bench-201's archive has `000123-FULL.pth`, made by torch.save; NATS-Bench's full archive of the
-topology space `000123.pickle.pbz2`, a pickle in bzip2. Either holds the runs of one architecture, by
-data set and seed, as `nas_201_api` and `nats_bench` (Dong et al.) read them: {"full" or the number of
-epochs: {"all_results": {(data set, seed): {"net_state_dict": ..., "arch_config": ...}}}}.
+A file of NAS-Bench-201's archive is called `000123-FULL.pth` and was written by torch.save. A file of
+NATS-Bench's full archive of the topology space is called `000123.pickle.pbz2`, a pickle compressed with
+bzip2. Both contain the runs of one architecture for each data set and seed, in the layout that `nas_201_api`
+and `nats_bench` (Dong et al.) read: {"full" or the number of epochs: {"all_results": {(data set, seed):
+{"net_state_dict": ..., "arch_config": ...}}}}.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rbtools.plain_files import plain
 
 # The longest training first: 200 epochs, which NAS-Bench-201 calls full.
 BUDGETS = ("full", "200", "90", "12", "less", "01")
-# Weights unpack to hardly more than their packed size, training logs to about ten times.
+# Unpacked weights are hardly larger than packed ones, unpacked training logs about ten times.
 MOST_UNPACKED, ROOM = 100, 2**26
 
 
@@ -29,16 +30,16 @@ def is_published(raw: object) -> bool:
 
 
 def _budget(raw: Mapping[str, Any]) -> str | None:
-    """The longest training that the file has results of."""
+    """The key of the longest training in the file."""
     budgets = (budget for budget in BUDGETS if isinstance(raw.get(budget), Mapping))
     return next((budget for budget in budgets if isinstance(raw[budget].get("all_results"), Mapping)), None)
 
 
 def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str, Any]:
-    """One run as {"state_dict", "arch_str", ...}: that of `member`, "DATASET" or "DATASET/SEED".
+    """The run that `member` names ("DATASET" or "DATASET/SEED") as {"state_dict", "arch_str", ...}.
 
-    Without a seed, the run with the lowest one. Raises RbError if there is no such run, or where
-    the file holds results without weights.
+    Without a seed, it is the run with the lowest seed. Raises RbError if there is no such run, or if the file
+    contains results without weights.
     """
     trained = raw[str(_budget(raw))]
     runs: dict[str, Mapping[str, Any]] = {}  # keys: DATASET/SEED
@@ -89,7 +90,8 @@ def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:
 
 
 def read_pickle(path: Path) -> Any:
-    """The content of a NATS-Bench file (a pickle in bzip2), without running anything in it. RbError."""
+    """The content of a NATS-Bench file (a pickle in bzip2). No code in it runs. Raises RbError for other
+    files."""
     try:
         most = MOST_UNPACKED * path.stat().st_size + ROOM
         with bz2.BZ2File(plain(path)) as stream:

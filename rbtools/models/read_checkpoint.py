@@ -17,19 +17,19 @@ from rbtools.models.recognise import infer
 from rbtools.registry import hooks
 from rbtools.unpickle import Stub, UnusualTensor
 
-_PRUNED, _MASK = "_orig", "_mask"  # ends of the names that torch.nn.utils.prune gives
-LONGEST_NAME = 1000  # letters of a tensor's name; those of networks have less than 100
-SHARED, SMALL = 16, 2**26  # all tensors may have SHARED times the bytes of the file, plus SMALL
+_PRUNED, _MASK = "_orig", "_mask"  # suffixes of names from torch.nn.utils.prune
+LONGEST_NAME = 1000  # characters in a tensor's name; names in networks have less than 100
+SHARED, SMALL = 16, 2**26  # limit of all tensors: SHARED times the bytes of the file, plus SMALL
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A weights file in one form: the bare network's tensors, and the metadata of the file.
 
-    `mean` and `std`, shape (C,), are the normalisation found in the file, for images in [0, 1].
-    `origin` says where the weights were: the nesting keys, the prefix that is removed, and what beside the
-    network is left out; `inside` is the prefix that the network itself gives all names, as a wrapper does.
-    `saved` holds the tensors under their names in the file, the normalisation included.
+    `mean` and `std`, shape (C,), are the normalisation found in the file, for images in [0, 1]. `origin`
+    describes where the weights were: the nesting keys, the removed prefix, and tensors that are left out
+    because they are not the network's. `inside` is the prefix that all names have in the network itself, if
+    it is a wrapper. `saved` maps names in the file to tensors, including those of the normalisation.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class Checkpoint:
 
     @cached_property
     def seen(self) -> list[Inferred]:
-        """The networks that these tensors may be of: none, one, or several cells of NAS-Bench-201."""
+        """The networks that may have these tensors: none, one, or several cells of NAS-Bench-201."""
         try:
             return [infer(self.state, self.metadata)]
         except Ambiguous as several:
@@ -52,16 +52,16 @@ class Checkpoint:
             return []
 
     def in_file(self, name: str) -> str:
-        """The name in the file of a tensor that has this name in `state`, or would have it."""
+        """The name that a tensor has in the file, or would have, if `state` calls it `name`."""
         return self.origin.get("prefix", "") + name.removeprefix(self.inside)
 
 
 def read(path: str | Path, member: str | None = None) -> Checkpoint:
     """Read a .pt, .pth, .pth.tar, .ckpt or .safetensors file (the content decides which it is).
 
-    `member` selects the weights if a file holds several: a key of its nesting ("best",
-    "ema"), or a run of NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError if the
-    file is missing, empty, cut off, of another kind, needs code to load, or holds no weights.
+    `member` selects the weights if a file holds several: a key of its nesting ("best", "ema"), or a run of
+    NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError if the file is missing, empty, cut
+    off, of another kind, cannot be loaded without running code, or does not contain weights.
     """
     path = Path(path)
     raw, metadata, kind = weights_file.read(path)
@@ -99,13 +99,13 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
 
 
 def counted(names: Sequence[str]) -> str:
-    """Names of tensors for a message: the first ones, and how many there are."""
+    """Names of tensors for a message: the first names, and the number of all."""
     some = ", ".join(shown(name, 160) for name in names[:3])
     return some if len(names) <= 3 else f"{some}, ... ({len(names)} in all)"
 
 
 def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights that torch.nn.utils.prune computes with: those of `NAME_orig` where `NAME_mask` is 1."""
+    """The weights that torch.nn.utils.prune computes with: `NAME_orig` times `NAME_mask`."""
     state = dict(state)
     for name in [key.removesuffix(_MASK) for key in state if key.endswith(_MASK)]:
         weights, mask = state.get(f"{name}{_PRUNED}"), state[f"{name}{_MASK}"]
@@ -116,8 +116,8 @@ def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
-    """Raise RbError if a tensor is expanded from a few bytes to a shape larger than memory, or many share
-    the same few bytes: results computed from them would not share memory."""
+    """Raise RbError if a tensor is expanded from a few bytes to a shape larger than memory, or if many
+    tensors share a few bytes: results that are computed from them would not share memory."""
     storages = [tensor.untyped_storage() for tensor in state.values()]
     there = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
@@ -129,8 +129,8 @@ def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _refuse_unusual(key: str, value: object, path: Path) -> None:
-    """Raise RbError for tensors that are not dense, since only dense ones can be compared, cast and copied,
-    and for long names, which are searched."""
+    """Raise RbError for tensors that are not dense, because only dense tensors can be compared, cast and
+    copied, and for long names, because patterns are searched in them."""
     if not isinstance(value, (Tensor, UnusualTensor)):
         return
     if len(key) > LONGEST_NAME:

@@ -9,7 +9,7 @@ from typing import Any
 from rbtools.errors import RbError, shown
 from rbtools.models.families import FAMILIES, Inferred, State
 
-# Tensors of diffusion models, of CompVis', OpenAI's and diffusers' code.
+# Tensors of diffusion models in the code of CompVis, OpenAI and diffusers.
 DIFFUSION = re.compile(
     r"(model\.)?diffusion_model\..*|first_stage_model\..*|time_embed\.0\.weight|time_embedding\.linear_1\.weight"
 )
@@ -19,9 +19,8 @@ CLIP = {"logit_scale", "visual.conv1.weight"}  # tensors of OpenAI's models
 def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     """Infer the network of a bare state dict (no prefixes, no normalisation).
 
-    `metadata` holds the other contents of the file; an architecture string in it decides where
-    several networks have the same weights. Raises RbError if no family fits, and `Ambiguous` where several
-    networks do.
+    `metadata` is the other content of the file; an architecture string in it decides if several networks have
+    these weights. Raises RbError if no family fits, and `Ambiguous` where several networks do.
     """
     generator = next((key for key in state if DIFFUSION.fullmatch(key)), None)
     if generator is not None:

@@ -2,17 +2,18 @@
 
 ResNet (He et al., CVPR 2016) is named as kuangliu/pytorch-cifar names it: the shortcut is a 1x1 convolution
 with BatchNorm (`shortcut.0`, `shortcut.1`), the head `linear`. The stem for small images is a 3x3 convolution
-with stride 1 and without pooling; that of the paper, for 224x224 ones, a 7x7 convolution with stride 2 and
-max-pooling; huyvnphan/PyTorch_CIFAR10 has the small convolution with that max-pooling. At 32x32 the pooling
-equals the fixed 4x4 one, which is also available for larger images (`windows`).
+with stride 1 and without pooling. The paper's stem, for 224x224 images, is a 7x7 convolution with stride 2
+and max-pooling. huyvnphan/PyTorch_CIFAR10 combines the small convolution with that max-pooling. For 32x32
+images the average pooling equals the fixed 4x4 pooling, which is also available for larger images
+(`windows`).
 
 The pre-activation ResNet (He et al., ECCV 2016) is named as in locuslab/robust_overfitting. A block's
 shortcut branches off after its first BatchNorm and ReLU if it is a convolution (which has no BatchNorm of its
 own), and before them if it is the identity. In locuslab/fast_adversarial and networks derived from it, the
-convolution takes the block's input, too.
+convolution also takes the block's input.
 
 Wide ResNet (Zagoruyko and Komodakis, 2016) is named as the WideResNet of TRADES and MART. Its shortcut
-convolutions (`convShortcut`) see the activated input, and identity shortcuts the input itself.
+convolutions (`convShortcut`) take the activated input, identity shortcuts the input itself.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def _shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential
 def stage(
     block: Callable[..., nn.Module], count: int, channels_in: int, channels: int, stride: int, *options: Any
 ) -> nn.Sequential:
-    """`count` blocks, `block(channels_in, channels, stride, *options)`; the first has the stride."""
+    """`count` blocks `block(channels_in, channels, stride, *options)`; only the first has the given
+    stride."""
     blocks = [block(channels_in, channels, stride, *options)]
     inputs = channels * getattr(block, "expansion", 1)
     blocks += [block(inputs, channels, 1, *options) for _ in range(count - 1)]
@@ -94,7 +96,7 @@ def stage(
 
 
 class _FourStages(nn.Module):
-    """Four stages of blocks; those after the first have twice the channels at half the size."""
+    """Four stages of blocks; each later stage has twice the channels and half the resolution."""
 
     layer1: nn.Sequential
     layer2: nn.Sequential
@@ -104,7 +106,7 @@ class _FourStages(nn.Module):
     def add_stages(
         self, block: Callable[..., nn.Module], blocks: Sequence[int], width: int, *options: Any
     ) -> int:
-        """Make the stages; return the channels of the last."""
+        """Add the stages; return the number of channels of the last."""
         channels, expansion = width, getattr(block, "expansion", 1)
         for number, count in enumerate(blocks):
             sizes = (count, channels, width << number, 2 if number else 1)
@@ -119,10 +121,10 @@ class _FourStages(nn.Module):
 class ResNet(_FourStages):
     """Images (N, in_channels, H, W) -> logits (N, classes).
 
-    `blocks` are the blocks in each of the four stages, (2, 2, 2, 2) for ResNet-18; `width` is the number
-    of channels in the first; `stem` is "cifar", "imagenet" or "cifar-maxpool". `windows`: None pools
-    over the whole image, a number over windows of 4x4, of which there have to be so many. Weights have
-    PyTorch's default initialisation.
+    `blocks` are the numbers of blocks in the four stages, (2, 2, 2, 2) for ResNet-18; `width` is the number
+    of channels in the first stage; `stem` is "cifar", "imagenet" or "cifar-maxpool". `windows`: with None,
+    the network pools over the whole image; with a number, over windows of 4x4, of which there must be that
+    many. Weights have PyTorch's default initialisation.
     """
 
     def __init__(
@@ -160,7 +162,7 @@ def share_activation(network: nn.Module, activation: Activation) -> None:
 
 
 def set_traceless(network: nn.Module, fields: Mapping[str, Any]) -> None:
-    """Set, in place, the activation of all blocks and BatchNorm's epsilon, where a record has them."""
+    """Set the activation of all blocks and BatchNorm's epsilon in place, if the record has these fields."""
     if "activation" in fields:
         share_activation(network, ACTIVATIONS[fields["activation"]])
     for module in network.modules():
@@ -191,12 +193,12 @@ class PreActivated(nn.Module):
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
 
     def convolved(self, x: Tensor) -> Tensor:
-        """The two convolutions, of the activated input."""
+        """The two convolutions, applied to the activated input."""
         return self.conv2(self.activation(self.bn2(self.conv1(x))))
 
 
 class PreActBlock(PreActivated):
-    """Its shortcut convolution takes the activated input, or the block's."""
+    """A block whose shortcut convolution takes the activated input, or the block's input."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, shortcut: str) -> None:
         super().__init__(channels_in, channels_out, stride)
@@ -214,9 +216,9 @@ class PreActBlock(PreActivated):
 class PreActResNet(_FourStages):
     """Images (N, in_channels, H, W) -> logits (N, classes); four stages of blocks.
 
-    With `final_norm`, BatchNorm (`bn`) and ReLU follow the last block; kuangliu/pytorch-cifar has
-    neither. `shortcut`: what a shortcut convolution takes, "activation" or "input". Average pooling adapts to
-    the image.
+    With `final_norm`, BatchNorm (`bn`) and ReLU follow the last block; kuangliu/pytorch-cifar has neither.
+    `shortcut` is the input of a shortcut convolution, "activation" or "input". Average pooling adapts to the
+    image.
     """
 
     def __init__(
@@ -257,7 +259,7 @@ def preactresnet(
 
 
 class WideBlock(PreActivated):
-    """Its shortcut convolution takes the activated input."""
+    """A block whose shortcut convolution takes the activated input."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__(channels_in, channels_out, stride)
@@ -274,8 +276,8 @@ class WideBlock(PreActivated):
 class WideResNet(nn.Module):
     """Images (N, in_channels, H, W) -> logits (N, classes).
 
-    `depth` is 6n+4 for n blocks in each of three stages, whose widths are 16, 32 and 64 times `widen`.
-    No dropout. Average pooling adapts to the image; at 32 pixels it is the fixed 8x8 one.
+    `depth` is 6n+4 for n blocks in each of three stages, whose widths are 16, 32 and 64 times `widen`. There
+    is no dropout. Average pooling adapts to the image; for 32x32 images it is the usual 8x8 pooling.
     """
 
     def __init__(self, depth: int, widen: int, *, classes: int, in_channels: int = 3) -> None:

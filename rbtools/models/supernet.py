@@ -15,7 +15,7 @@ from rbtools.spaces.nasbench201 import EDGES, OPS
 class MixedOp(nn.Module):
     """The weighted sum of all operations of an edge: (N, C, H, W) and weights (5,) -> (N, C, H, W).
 
-    BatchNorm has no scale of its own here, for it would undo the weights.
+    BatchNorm has no trainable scale here, because it could undo the weights.
     """
 
     def __init__(self, channels: int) -> None:
@@ -48,9 +48,9 @@ class SearchCell(nn.Module):
 class Supernet(Skeleton):
     """All cells of NAS-Bench-201 in one network: images (N, in_channels, H, W) -> logits (N, classes).
 
-    `alphas` (6, 5) are the architecture parameters, shared by all cells; an edge's softmax over them weighs
-    its operations, in the order of `rbtools.spaces.nasbench201.OPS`. `mixture` (6, 5), if set, replaces this
-    softmax, by sampled weights for example.
+    `alphas` (6, 5) are the architecture parameters, shared by all cells; the softmax over the values of an
+    edge gives the weights of its operations, in the order of `rbtools.spaces.nasbench201.OPS`. `mixture` (6,
+    5), if set, replaces this softmax, for example with sampled weights.
     """
 
     def __init__(
@@ -65,9 +65,10 @@ class Supernet(Skeleton):
         return self.logits(images, weights)
 
     def weights(self) -> list[nn.Parameter]:
-        """All parameters but those of the architecture."""
+        """All parameters except the architecture parameters."""
         return [parameter for name, parameter in self.named_parameters() if name != "alphas"]
 
     def genotype(self) -> tuple[int, ...]:
-        """The number in `OPS` of the heaviest operation on each of the six edges; of equal ones the first."""
+        """For each of the six edges, the index in `OPS` of the operation with the largest weight; the first
+        if several are equal."""
         return tuple(int(op) for op in self.alphas.detach().argmax(1))

@@ -8,12 +8,12 @@ from typing import Any
 
 # Names of the last layer, by itself or inside a Sequential.
 HEAD = re.compile(r"(fc|linear|classifier|head|heads|last_linear|logits)(\.(\d+|head|fc))?\.weight")
-OPTIONAL = ("num_batches_tracked", "n_averaged")  # ends of names of tensors that may be missing from a file
+OPTIONAL = ("num_batches_tracked", "n_averaged")  # suffixes of tensors that may be missing in a file
 
 # Synonyms: kuangliu's (advbench, MART, Rice) and torchvision's.
 SYNONYMS = (("shortcut", "downsample"), ("linear", "fc"))
 
-# timm's (and DeiT's) vision transformer in torchvision's names.
+# Names in timm's (and DeiT's) vision transformer, and the names of torchvision.
 TIMM_VIT = (
     (r"cls_token", "class_token"),
     (r"pos_embed", "encoder.pos_embedding"),
@@ -57,7 +57,8 @@ def modern(key: str) -> str:
 
 
 def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, str]:
-    """The name among `wanted` for each given one; itself if there is none. Unused ones are left out."""
+    """Maps each given name to the name in `wanted` that means the same, or to itself if there is none. Unused
+    names are left out."""
     heads = [key for key in wanted if HEAD.fullmatch(key)]
     head = heads[0].removesuffix("weight") if len(heads) == 1 else None
     given = list(given)
@@ -79,9 +80,8 @@ def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, st
 
 
 def translated(key: str, wanted: Mapping[str, Any], head: str | None = None) -> str:
-    """The name among `wanted` that means the same as `key`; else `key` itself. `head` is the prefix of the
-    last layer's names, if there is only one.
-    """
+    """The name in `wanted` that means the same as `key`, or `key` itself if there is none. `head` is the
+    prefix of the last layer's names, if there is only one."""
     if key in wanted:
         return key
     words = key.split(".")

@@ -1,6 +1,6 @@
 """Import torchvision safely: `from rbtools.models.torchvision_import import torchvision`.
 
-Its operators are declared first where they cannot be loaded: see `torchvision_operators`.
+If its operators cannot be loaded, they are declared first: see `torchvision_operators`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The compiled operators that torchvision's import asks for, declared where they cannot be loaded.
+"""Declares the compiled operators that the import of torchvision needs, if they cannot be loaded.
 
-A torchvision wheel built for CUDA cannot load its compiled operators into a CPU-only torch, and its
-import then fails with "operator torchvision::nms does not exist". Data sets, transforms and models
-need none of those operators: where they are missing, declaring their schemas is enough.
+A torchvision wheel built for CUDA cannot load its compiled operators into a CPU-only torch, and its import
+then fails with "operator torchvision::nms does not exist". Data sets, transforms and models do not use these
+operators, so it is enough to declare their schemas.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ declared: list[torch.library.Library] = []  # a declaration lasts as long as its
 
 
 def prepare() -> None:
-    """What has to happen before `import torchvision`; a second call does nothing.
+    """Prepare `import torchvision`. A second call does nothing.
 
-    Operators are loaded first, as its import does: a schema declared here would clash with one loaded later.
+    Operators that can be loaded are loaded first, because a schema that is declared here would conflict with
+    one that torchvision's import loads later.
     """
     spec = importlib.util.find_spec("torchvision")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for library in [*Path(folder).glob("_C*.so"), *Path(folder).glob("_C*.pyd")]:
-            with contextlib.suppress(OSError):  # linked against missing CUDA libraries
+            with contextlib.suppress(OSError):  # they need CUDA libraries that are missing
                 torch.ops.load_library(str(library))
     for name in OPERATORS:
         if not hasattr(torch.ops.torchvision, name):

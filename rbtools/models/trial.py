@@ -1,4 +1,5 @@
-"""Networks and normalisations that a file's weights may be of, told apart by their accuracies on images."""
+"""Choose between several networks and normalisations for the weights of a file, by their accuracies on
+images."""
 
 from __future__ import annotations
 
@@ -13,21 +14,20 @@ from torch import Tensor, nn
 from rbtools.errors import RbError, optional
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # images (N, C, H, W) in [0, 1] and labels (N)
-BEYOND = 3  # standard deviations of chance by which an accuracy is higher beyond chance
-SHOWN = 12  # candidates that an error names
+BEYOND = 3  # a difference in accuracy of more standard deviations than this is not chance
+SHOWN = 12  # the most candidates that an error message names
 
 
 def beats(one: Tensor, other: Tensor, deviations: float = BEYOND) -> bool:
-    """Whether more images are correct, beyond chance: by that many standard deviations of the gain if either
-    were right by chance where they differ. Both are (N,), whether each of the same images is correct.
-    """
+    """Whether `one` has more correct images than `other` by more than `deviations` standard deviations of
+    this difference, if it were chance which of the two is right where they differ. Both are boolean (N,), for
+    the same images."""
     return int(one.sum()) - int(other.sum()) > deviations * math.sqrt(int(one.ne(other).sum()))
 
 
 def unbeaten(right: Mapping[str, Tensor]) -> list[str]:
-    """The candidates that the best one does not beat, the best first. A candidate that saw fewer images than
-    others was beaten on those.
-    """
+    """The candidates that the best one does not beat, the best first. A candidate with fewer images than
+    others was beaten before."""
     most = max(map(len, right.values()))
     order = sorted(right, key=lambda name: -int(right[name].sum()))
     order = [name for name in order if len(right[name]) == most]
@@ -36,7 +36,8 @@ def unbeaten(right: Mapping[str, Tensor]) -> list[str]:
 
 @torch.no_grad()
 def tried(models: Mapping[str, nn.Module], batches: Batches) -> dict[str, Tensor]:
-    """Whether each image (N,) is correct with each model; a model sees no more after it is beaten."""
+    """Maps each model to booleans (N,), whether each image is correct. A beaten model gets no further
+    images."""
     right = {name: torch.zeros(0, dtype=torch.bool) for name in models}
     for images, labels in batches():
         alive = unbeaten(right)
@@ -53,10 +54,9 @@ def tried(models: Mapping[str, nn.Module], batches: Batches) -> dict[str, Tensor
 def decided(
     path: Path, models: Mapping[str, nn.Module], batches: Batches, preferred: Collection[str] = ()
 ) -> tuple[str, dict[str, Any]]:
-    """The model, by its options, that is more often correct than all others beyond chance, and the `images`
-    and accuracies (`acc`) for the record. If several are, the one that is `preferred`; if there is none or
-    several, this raises RbError with all accuracies.
-    """
+    """The options of the model that beats all others, and a dict with the number of `images` and the
+    accuracies (`acc`) for the record. If several models are unbeaten, the only `preferred` one among them is
+    taken. Raises RbError with all accuracies if this does not leave exactly one."""
     right = tried(models, batches)
     best = unbeaten(right)
     preferable = [name for name in best if name in preferred]

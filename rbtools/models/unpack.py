@@ -26,8 +26,8 @@ PREFIXES = (
 )
 # Second copies of the network in one flat state dict: MadryLab's attacker, averaged weights.
 COPIES = ("attacker.", "ema.", "ema_model.", "model_ema.", "teacher.")
-# Losses and metrics beside a network in the state of a training's module (Lightning): the first word of their
-# names, and the last one of what torchmetrics counts.
+# Losses and metrics in the state dict of a Lightning module, beside the network: the first word of their
+# names, and the last word in the names of torchmetrics' counters.
 TRAINED_WITH = frozenset(
     "criterion criteria loss losses objective metric metrics accuracy auroc f1 ece confmat confusion".split()
 )
@@ -41,7 +41,7 @@ MEANS, STDS = ("mean", "mu", "new_mean"), ("std", "sigma", "new_std")
 
 
 class Unwrapped(NamedTuple):
-    """The mapping that holds the tensors, the keys that lead to it, and other keys with weights."""
+    """The mapping that contains the tensors, the keys that lead to it, and other keys with weights."""
 
     weights: Mapping[Any, Any]
     nesting: list[str]
@@ -53,8 +53,8 @@ def unwrapped(
 ) -> Unwrapped:
     """Find the state dict; plain values on the path to it are added to `metadata`.
 
-    `member` is the key of the wanted weights where a file holds several ("best", "ema"). Raises RbError
-    if there are none, or none of that name.
+    `member` is the key of the wanted weights if a file contains several sets ("best", "ema"). Raises RbError
+    if there are no weights, or none with that key.
     """
     nesting: list[str] = []
     others: list[str] = []
@@ -114,10 +114,10 @@ def _none_found(raw: Mapping[Any, Any], path: object, holders: Sequence[Any]) ->
 def take_normalisation(
     state: dict[str, Tensor], path: object, metadata: Mapping[str, Any]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Move a normaliser's buffers out of the state; several are accepted where they are equal.
+    """Move a normaliser's buffers out of the state. Several normalisers are accepted if they are equal.
 
-    Without buffers, plain numbers called mean and std in the metadata are used. Raises RbError where
-    several differ.
+    Without buffers, plain numbers called mean and std in the metadata are used. Raises RbError if several
+    differ.
     """
     pairs = []
     for key in list(state):
@@ -126,7 +126,7 @@ def take_normalisation(
         if leaf in MEANS and partner and all(0 < state[n].numel() <= MOST_CHANNELS for n in (key, partner)):
             pairs.append(_of_one_size(path, state.pop(key), state.pop(partner)))
     if not pairs:
-        # At its top or inside `normalize`, `normalization` or `args` (of timm's training script).
+        # At the top level, or in `normalize`, `normalization` or `args` (from timm's training script).
         places = [metadata, *(metadata.get(name) for name in ("normalize", "normalization", "args"))]
         pairs = []
         for place in places:
@@ -146,7 +146,7 @@ def take_normalisation(
 
 
 def _of_one_size(path: object, mean: Numbers, std: Numbers) -> tuple[Tensor, Tensor]:
-    """Mean and std with one number per channel each."""
+    """Mean and standard deviation, each with one number per channel."""
     means, stds = per_channel(mean), per_channel(std)
     if len(means) != len(stds) and 1 not in (len(means), len(stds)):
         raise RbError(
@@ -166,7 +166,7 @@ def _are_numbers(values: object) -> bool:
 
 
 def is_beside(key: str) -> bool:
-    """Whether a tensor's name is that of a copy of the network, a loss or a metric, not of the network."""
+    """Whether a tensor's name shows that it belongs to a copy of the network, a loss or a metric."""
     word, leaf = key.partition(".")[0].lower(), key.rpartition(".")[2]
     trained_with = any(part in TRAINED_WITH or part.rstrip("0123456789") == "acc" for part in word.split("_"))
     return key.startswith(COPIES) or leaf in COUNTED or trained_with or bool(WEIGHTS_OF_LOSSES.search(word))
@@ -175,12 +175,12 @@ def is_beside(key: str) -> bool:
 def strip(state: dict[str, Tensor]) -> tuple[str, list[str]]:
     """Remove, in place, the prefixes that all keys of the network share, repeatedly.
 
-    Returns them, and the names of the losses and metrics beside the network, which are removed as well.
+    Returns the removed prefixes, joined, and the names of losses and metrics, which are also removed.
     """
     taken = ""
     beside: list[str] = []
     while True:
-        state.pop("n_averaged", None)  # torch.optim.swa_utils.AveragedModel counts its updates
+        state.pop("n_averaged", None)  # the number of updates of torch.optim.swa_utils.AveragedModel
         words = {key.partition(".")[0] for key in state if not is_beside(key)}
         prefix = f"{words.pop()}." if len(words) == 1 else ""
         rest = [key for key in state if not key.startswith(prefix)]
@@ -196,7 +196,7 @@ def strip(state: dict[str, Tensor]) -> tuple[str, list[str]]:
 
 
 DEPTH = 4  # levels of nesting to scan
-MOST = 1_000_000  # the most characters and numbers of one value; the log of a long training has fewer
+MOST = 1_000_000  # limit of characters and numbers in one value; a long training's log has fewer
 
 
 class PickleScan:
@@ -207,7 +207,7 @@ class PickleScan:
         self._sizes: dict[tuple[int, int], float] = {}
 
     def holds_tensors(self, value: object, depth: int = DEPTH) -> bool:
-        """Whether a mapping has tensors, itself or in a mapping inside it."""
+        """Whether a mapping contains tensors, directly or in a nested mapping."""
         if not isinstance(value, Mapping):
             return False
         key = (id(value), depth)
@@ -219,11 +219,12 @@ class PickleScan:
         return self._holds[key]
 
     def is_plain(self, value: object) -> bool:
-        """Whether a value can be written as JSON (options of a training script, no optimiser state)."""
+        """Whether a value can be written as JSON: options of a training script can, an optimiser state
+        cannot."""
         return self._size(value, DEPTH) <= MOST
 
     def _size(self, value: object, depth: int) -> float:
-        """The number of characters and numbers when written; infinite for types that JSON does not have."""
+        """The number of characters and numbers in a value; infinite for types that JSON does not have."""
         if isinstance(value, str):
             return 1 + len(value)
         if value is None:

@@ -44,7 +44,7 @@ def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def different_cells(candidates: Sequence[Inferred]) -> list[dict[str, Any]]:
-    """One architecture for each function: edges that the output does not depend on are ignored."""
+    """One architecture for each distinct function. Edges that do not influence the output are ignored."""
     by_function: dict[tuple[int | None, ...], dict[str, Any]] = {}
     for arch in sorted((one.arch for one in candidates), key=lambda arch: int(arch["index"])):
         ops = ops_of(arch)

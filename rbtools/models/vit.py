@@ -16,7 +16,7 @@ from rbtools.spaces import zoo
 class VisionTransformer(torchvision.models.VisionTransformer):
     """Images (N, in_channels, H, W) -> logits (N, classes); the parameters' names are torchvision's.
 
-    Images that are not `side` pixels square are resized to that inside (bilinear, without
+    Images of other sizes are resized to `side` x `side` pixels by the network (bilinear, without
     antialiasing, so that the gradient reaches every pixel).
     """
 

@@ -39,8 +39,8 @@ _OTHER_FORMATS = (
 def read(path: Path) -> tuple[Any, dict[str, Any], str]:
     """Return the content of the file, its metadata and its format, "torch", "safetensors" or "nats-bench".
 
-    Tensors come on the CPU. Raises RbError if the file is missing, empty, cut off, no weights
-    file, or a pickle that would have to run code.
+    Tensors are on the CPU. Raises RbError if the file is missing, empty, cut off, not a weights file, or a
+    pickle that cannot be loaded without running code.
     """
     try:
         if path.is_file() and (shards := shards_of(path)):
@@ -68,13 +68,13 @@ def read(path: Path) -> tuple[Any, dict[str, Any], str]:
 
 
 def _read_shards(shards: list[Path]) -> tuple[Any, dict[str, Any], str]:
-    """The tensors of all files of a checkpoint. Raises RbError as `read` does."""
+    """The tensors of all files of a sharded checkpoint. Raises RbError as `read` does."""
     tensors: dict[str, Any] = {}
     kind = ""
     for shard in shards:
         part, _, kind = read(shard)
         if not isinstance(part, dict):
-            raise RbError(f"The checkpoint {shard} is no part of a state dict: names and tensors.")
+            raise RbError(f"The checkpoint {shard} is not part of a state dict: names and tensors.")
         tensors |= part
     return tensors, {}, kind
 

@@ -1,5 +1,5 @@
-// The records as columns of numbers. Names come from anybody's file: they are shown as text only, and
-// looked up in Maps, where "__proto__" is a name like another.
+// The records as columns of numbers. Names come from untrusted files: they are only shown as text, and only
+// looked up in Maps, where "__proto__" is an ordinary name.
 const content = JSON.parse(document.getElementById("content").textContent);
 const count = content.rows.length;
 const byId = (id) => document.getElementById(id);
@@ -24,7 +24,7 @@ const byName = new Map([["score", score], ...metrics.map((metric) => [metric.nam
 const byKey = new Map([score, ...metrics, ...fields].map((column) => [column.id, column]));
 const nameField = fields.find((field) => field.path === "arch.name");
 
-// Characters that would change the line or the direction of what stands around them.
+// Characters that would change the line or the direction of the surrounding text.
 const CONTROL = /[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g;
 const plain = (text) => String(text).replace(CONTROL, "\ufffd");
 
@@ -40,7 +40,7 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// A number for people, as rb-rank writes it.
+// A number in readable form, as rb-rank writes it.
 function figure(value) {
   if (Number.isNaN(value)) return "";
   const size = Math.abs(value);
@@ -49,7 +49,7 @@ function figure(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-// What tells a record from the others: of what all share the page's first line speaks.
+// The fields that distinguish a record. The page's first line names those that all records share.
 const named = (row) => plain(nameField.values[row] ?? "unnamed");
 const about = (row, least = 2) =>
   fields.filter((field) => field !== nameField && field.different >= least && field.values[row] !== null)
@@ -57,10 +57,10 @@ const about = (row, least = 2) =>
 const whole = (row) => [named(row), ...about(row)].join(", ");
 const counted = (number, noun) => number.toLocaleString("en-US") + " " + noun + (number === 1 ? "" : "s");
 
-// A command line that breaks between its words, not after the hyphens of an option.
+// A command line that is broken between its words, but not after the hyphens of an option.
 const typed = (text) => text.split(/(\s+)/).map((word) => (word.length > 60 || !word.trim() ? word : element("span", { class: "word", text: word })));
 
-// For a shell: quoted, and null where the text holds characters that a terminal would act upon.
+// The text quoted for a shell; null if it contains control characters for a terminal.
 function quoted(text) {
   if (text.search(CONTROL) >= 0) return null;
   return /^[\w@%+=:,./-]+$/.test(text) ? text : "'" + text.replaceAll("'", "'\"'\"'") + "'";

@@ -5,7 +5,7 @@ let scope = 0;
 const sameList = (a, b) => a.length === b.length && a.every((one, place) => one === b[place]);
 const givenScope = () => Math.max(0, content.scopes.findIndex((one) => sameList(one.within, content.within)));
 
-// A term is a column of the table, or brings its own: an expression, or what data sets call differently.
+// A term is a column of the table, or has its own values: for an expression, or if its name differs by data set.
 function columnOf(term) {
   if (!term.values) return byName.get(term.metric);
   return {
@@ -74,14 +74,14 @@ function computeScore() {
   for (let row = 0; row < count; row++) {
     const none = !totals[row] || (missing === "refuse" && lacking[row]);
     score.values[row] = none ? NaN : sums[row] / totals[row];
-    // As for a mean of accuracies on the same images: right if they err together, else too wide.
+    // As for a mean of accuracies on the same images: correct if their errors coincide, else too wide.
     score.lows[row] = none || !measured[row] ? NaN : lows[row] / totals[row];
     score.highs[row] = none || !measured[row] ? NaN : highs[row] / totals[row];
   }
 }
 
-// What to type for the same scores; null where rb-score cannot be told. Directions differ from a
-// metric's own only where somebody said so.
+// The command line for the same scores; null if there is none. A direction is only written if it was
+// changed from the metric's own.
 function scoreCommand() {
   const listed = [];
   const preset = terms.some((term) => term.metric.names) ? content.preset : null;

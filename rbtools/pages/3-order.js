@@ -11,7 +11,7 @@ const HOLDS = {
   "=": (a, b) => a === b, "!=": (a, b) => a !== b,
 };
 
-// The tests that a filter text means; `wrong` says what is none.
+// The tests in a filter text; `wrong` describes a part that is not a test.
 function filterOf(text) {
   const tests = [];
   let wrong = "";
@@ -42,13 +42,13 @@ function placesOf(field) {
   return places.get(field);
 }
 
-const orders = new Map(); // of a column, and of which way: all rows in order
+const orders = new Map(); // maps a column and a direction to all rows in order
 function forget(column) {
   orders.delete(column.id + " up");
   orders.delete(column.id + " down");
 }
 
-// All rows by value; those without one come last whichever way. Equal ones stay in the records' order.
+// All rows sorted by value. Rows without a value are last in both directions. Equal rows keep the records' order.
 function sorted(column, ascending) {
   const key = column.id + (ascending ? " up" : " down");
   if (!orders.has(key)) {
@@ -73,8 +73,8 @@ function arrange() {
   return wrong;
 }
 
-// Equal values share a rank and the next one counts them. A rank interval: how many rows are surely better,
-// and how many may be, by their 95 % intervals.
+// Equal values share a rank, and the next rank counts all of them. A rank interval follows from the numbers
+// of rows that are certainly better, and that may be better, by their 95 % intervals.
 function rankRows(all) {
   const { values, lows, highs, higher } = state.ranked;
   for (const list of [ranks, bands, firsts, lasts]) list.fill(0);
@@ -96,10 +96,10 @@ function rankRows(all) {
   bandRows(rows, worst, best);
 }
 
-// A band is the best row that has none yet, and those after it whose interval overlaps its interval.
+// A band consists of the best row without a band, and of later rows whose interval overlaps its interval.
 function bandRows(rows, worst, best) {
   const next = Int32Array.from(rows, (_, place) => place + 1); // the next place without a band
-  const reach = new Float64Array(rows.length + 1).fill(-Infinity); // the best end of all from a place on
+  const reach = new Float64Array(rows.length + 1).fill(-Infinity); // the best interval end among all rows from a place on
   for (let place = rows.length - 1; place >= 0; place--) reach[place] = Math.max(reach[place + 1], best(rows[place]));
   let band = 0;
   for (let first = 0; first < rows.length; first = next[first]) {
@@ -115,7 +115,7 @@ function bandRows(rows, worst, best) {
   }
 }
 
-// How many numbers of a sorted list are at most, or less than, a value.
+// The number of elements of a sorted list that are at most, or less than, a value.
 function above(list, value) {
   let low = 0, high = list.length;
   while (low < high) {

@@ -1,4 +1,4 @@
-// The table. Only the rows in view are in the document, at their place in the whole (aria-rowindex).
+// The table. Only visible rows are in the document; aria-rowindex is their place in the whole table.
 const scroller = byId("scroller"), table = byId("table"), head = byId("head"), body = byId("body");
 const narrow = matchMedia("(max-width: 1000px)"); // as in style.css
 const selected = new Set();
@@ -11,7 +11,7 @@ const groupTitles = new Map(Object.entries(content.groups));
 const present = [...groupTitles.keys()].filter((group) => metrics.some((metric) => metric.group === group));
 const bracket = (low, high) => "[" + figure(low) + ", " + figure(high) + "]";
 
-// Metrics that some row in the table has: a filter for one data set leaves out what only others have.
+// Metrics that some row in the table has: a filter for one data set hides metrics of the others.
 function findFilled() {
   return new Set(metrics.filter((metric) => order.some((row) => !Number.isNaN(metric.values[row]))));
 }
@@ -20,7 +20,7 @@ function chooseColumns() {
   filled = findFilled();
   const chosen = metrics.filter((metric) => !hidden.has(metric.group) && (filled.has(metric) || !order.length));
   const scored = terms.length ? [score] : [];
-  const others = narrow.matches ? [] : fields.filter((field) => field !== nameField && field.different > 1); // there they stand below the name
+  const others = narrow.matches ? [] : fields.filter((field) => field !== nameField && field.different > 1); // narrow pages show them below the name
   columns = [nameField, ...others, ...scored, ...chosen];
   rowHeight = narrow.matches ? 48 : columns.some((column) => column.lows) ? 40 : 32;
   table.style.setProperty("--row", rowHeight + "px");
@@ -57,7 +57,7 @@ function drawHead() {
 
 const rankColumn = { id: "rank", title: "rank", isRank: true };
 
-// Model, data set, training, seed: the columns that stay in view.
+// Model, data set, training, seed: the columns that remain visible.
 function pinned(column) {
   if (column === nameField) return " c-name";
   if (!column.text) return "";
@@ -93,7 +93,7 @@ function markSorted() {
   }
 }
 
-// One width a column for all rows, so that nothing moves as rows come and go.
+// Each column has one width for all rows, so that nothing moves when rows change.
 function widths() {
   const paper = document.createElement("canvas").getContext("2d");
   const style = getComputedStyle(document.body);
@@ -102,7 +102,7 @@ function widths() {
     return paper.measureText(text).width;
   };
   const size = parseFloat(style.fontSize);
-  const rem = parseFloat(getComputedStyle(document.documentElement).fontSize); // of what style.css gives in rem
+  const rem = parseFloat(getComputedStyle(document.documentElement).fontSize); // for sizes that style.css gives in rem
   const alone = (column) => column !== nameField && columns.every((other) => other === column || other === nameField || other.group !== column.group);
   const of = (column) => {
     let longest = "", interval = 0;
@@ -131,7 +131,7 @@ function widths() {
     return made;
   }));
   table.style.width = all.reduce((a, b) => a + b) + "px";
-  // What tells rows apart stays where it is when the table is moved sideways, if that leaves room.
+  // The columns that distinguish rows do not scroll sideways, if there is enough room.
   let left = 0;
   all.slice(0, 2 + columns.filter((column) => column.text).length).forEach((width, place) => {
     table.style.setProperty("--left-" + place, left + "px");
@@ -153,7 +153,7 @@ function findBests() {
   }
 }
 
-// A row without a record, for each to be a copy of.
+// A row without a record, from which all rows are copied.
 function emptyRow() {
   const made = element("tr", {},
     element("td", { class: "c-pick" }, element("input", { type: "checkbox" })),
@@ -207,7 +207,7 @@ const gap = (rows) => {
   return made;
 };
 
-// Anew: every line is filled again. Else rows that stay in view stay in the document, and keep the focus.
+// `anew` fills every line again. Otherwise, rows that remain visible stay in the document and keep the focus.
 function drawBody(anew) {
   const spare = anew ? [...kept.values()] : [];
   if (anew) kept.clear();

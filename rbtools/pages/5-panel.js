@@ -1,4 +1,4 @@
-// The weights of the score, what it is scaled among, and its means.
+// The weights of the score, the groups in which it is scaled, and its means.
 const formatWeight = (weight) => String(Math.round(weight * 100) / 100);
 
 function addTerm(metric, weight, higher, given) {
@@ -33,7 +33,7 @@ function drawWeights() {
   byId("add").parentElement.hidden = !rest.length;
 }
 
-// Moving a weight is asking for the ranking by score.
+// After a weight was moved, rows are ranked by the score.
 function rescore(told) {
   computeScore();
   state.sort = state.ranked = score;
@@ -43,7 +43,7 @@ function rescore(told) {
 
 function drawScoreTexts() {
   const command = scoreCommand();
-  byId("score-command").replaceChildren(...typed(command ?? "rb-score cannot be told so: no weight is above 0, a preset's metric is left out, or a name cannot be typed."));
+  byId("score-command").replaceChildren(...typed(command ?? "There is no command line for this score: no weight is above 0, a metric of a preset is left out, or a name cannot be typed."));
   byId("score-copy").disabled = command === null;
   const stored = content.score;
   const asGiven = terms.every((term) => term.weight === term.given) && missing === content.missing && scope === givenScope();
@@ -51,7 +51,7 @@ function drawScoreTexts() {
     stored.some((value, row) => value !== null && !(Math.abs(value - score.values[row]) < 1e-9));
   byId("score-notice").hidden = !differs;
   byId("score-notice").textContent =
-    "The records bring scores of their own, which were made among other records or in another way. Those here are made among the records of this page.";
+    "The records contain scores that were made among other records or in another way. The scores on this page are made among its own records.";
 }
 
 function drawMeans() {

@@ -1,4 +1,4 @@
-// Lines over a radius or distance, for the selected rows or the first of those shown.
+// Lines over a radius or distance, for the selected rows, or else for the first rows shown.
 const SVG = "http://www.w3.org/2000/svg";
 const MOST = 12, FIRST = 5;
 const DASHES = ["", "7 3", "2 3", "9 3 2 3"];
@@ -15,7 +15,7 @@ function drawing(tag, attributes, ...children) {
   return made;
 }
 
-// Round steps that divide a range into some five parts.
+// Round steps that divide a range into about five parts.
 function ticks(low, high) {
   const rough = (high - low) / 5 || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -25,7 +25,7 @@ function ticks(low, high) {
   return found;
 }
 
-// Five shapes, so that lines can be told apart without colour.
+// Five shapes, so that lines can be distinguished without colours.
 function marker(number, x, y) {
   const style = { class: "point" };
   const path = (points) => drawing("path", { ...style, d: "M" + points.map(([a, b]) => x + a + " " + (y + b)).join("L") + "Z" });
@@ -87,7 +87,7 @@ function picture(curve, lines) {
   }
   made.append(drawing("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }),
     drawing("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle", text: curve.x }));
-  // Whiskers stand a little to the side of each other, lest they hide each other.
+  // Whiskers are drawn a little beside each other, so that they do not cover each other.
   const step = every.some((point) => !Number.isNaN(point.low)) ? 2.5 : 0;
   lines.forEach((line, number) => {
     const beside = (x) => at(x) + (number - (lines.length - 1) / 2) * step;

@@ -1,7 +1,7 @@
-// Downloads: the selected rows, else the rows shown, in the order of the table.
+// Downloads: the selected rows, or else the rows shown, in the order of the table.
 const downloaded = () => (selected.size ? order.filter((row) => selected.has(row)).concat([...selected].filter((row) => !order.includes(row))) : order);
 
-// A text that a spreadsheet would take for a formula gets an apostrophe in front; numbers are numbers.
+// A text that a spreadsheet would read as a formula gets a leading apostrophe; numbers stay numbers.
 function csvText(text) {
   const guarded = /^[\s\u0000]*[=+\-@\t\r＝＋－＠]/.test(text) ? "'" + text : text;
   return /[",\r\n]/.test(guarded) ? '"' + guarded.replaceAll('"', '""') + '"' : guarded;
@@ -26,7 +26,7 @@ function csv() {
   return lines.join("\n") + "\n";
 }
 
-// The record again: its own fields as they came, its entries, and the score of this page.
+// The whole record: its unchanged fields, its entries, and the score of this page.
 function jsonLine(row) {
   const values = {}, parts = [];
   const put = (name, value) => Object.defineProperty(values, name, { value, enumerable: true, configurable: true });

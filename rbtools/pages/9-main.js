@@ -1,4 +1,4 @@
-// What happens when.
+// The reactions to events, and the start of the page.
 function refresh(told) {
   if (scroller.scrollTop) scroller.scrollTop = 0;
   const wrong = arrange();
@@ -22,13 +22,13 @@ function tell(told, wrong) {
   byId("status").textContent = (wrong ? wrong + " " : "") + told + shown + "." + first;
 }
 
-// Numbers of several data sets do not compare, unless the score was scaled within each.
+// Numbers on different data sets cannot be compared, unless the score was scaled within each data set.
 function drawMixed() {
   const field = fields.find((one) => one.path === "dataset");
   const sets = [...new Set(order.map((row) => field?.values[row] ?? null))].filter((text) => text !== null).sort(collator.compare);
   const apart = state.ranked === score && content.scopes[scope].within.includes("dataset");
   byId("mixed").hidden = sets.length < 2 || apart;
-  byId("mixed").textContent = "Ranked together are " + counted(sets.length, "data set") + ": " + plain(sets.slice(0, 8).join(", ")) +
+  byId("mixed").textContent = counted(sets.length, "data set") + " are ranked together: " + plain(sets.slice(0, 8).join(", ")) +
     (sets.length > 8 ? " …" : "") + ". Choose one above, or rank by a score that is scaled among the records of one data set.";
 }
 

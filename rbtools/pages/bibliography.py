@@ -1,4 +1,4 @@
-"""BibTeX of the methods that a record's results come from; `methods.bib` has the entries."""
+"""BibTeX of the methods behind a record's results. `methods.bib` contains the entries."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ CERTIFICATES: dict[str, tuple[str, ...]] = {
 
 @cache
 def entries() -> dict[str, str]:
-    """The BibTeX entry of each publication, by its key."""
+    """Maps the key of each publication to its BibTeX entry."""
     text = templates.file("methods.bib")
     return {re.split("[{,]", entry, maxsplit=2)[1]: entry for entry in text.strip().split("\n\n")}
 
 
 def of_record(record: Mapping[str, Any]) -> str:
-    """BibTeX of the methods in a record, each once: of its results, then of its training."""
+    """BibTeX of the methods in a record, each once: first for its results, then for its training."""
     keys: dict[str, None] = {}
     for entry in record.get("evals") or ():
         keys |= dict.fromkeys(_of_entry(entry))
@@ -61,7 +61,7 @@ def of_record(record: Mapping[str, Any]) -> str:
 
 
 def _of_entry(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    if entry.get("attacks"):  # an ensemble of other attacks than AutoAttack's
+    if entry.get("attacks"):  # an ensemble whose attacks are not those of AutoAttack
         parts = str(entry["attacks"]).split(",")
         return tuple(key for name in parts for key in ATTACKS.get(name.strip(), ()))
     if "attack" in entry:

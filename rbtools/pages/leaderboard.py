@@ -1,4 +1,4 @@
-"""leaderboard: the records as one self-contained web page that sorts, filters and ranks them."""
+"""leaderboard: one self-contained web page that sorts, filters and ranks the records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Leaderboard:
     weights of the composite score, curves of the selected rows, and the command line that reproduces each
     row.
 
-    The score is that of rb-score if the records have one, with its metrics and weights initially.
+    If rb-score has scored the records, the page begins with this score, its metrics and its weights.
 
     Needs records with any metric.
     """
@@ -30,16 +30,16 @@ class Leaderboard:
     title: str = param("Leaderboard", "Title of the page.")
 
     def draw(self, records: Iterable[dict[str, Any]]) -> str:
-        """The page. Raises RbError where there are no records, or none has a metric."""
+        """The page. Raises RbError if there are no records, or if none has a metric."""
         return page(list(records), self.title)
 
 
 def page(records: list[dict[str, Any]], title: str = "Leaderboard") -> str:
     """The leaderboard page of these records: HTML that loads nothing.
 
-    Everything in the records is data: it is embedded as JSON that cannot end its element, and reaches the
-    document only as text; a content security policy lets no other script run. Raises RbError where there are
-    no records, or none has a metric.
+    Everything in the records is treated as data: it is embedded as JSON that cannot end its element, and is
+    added to the document only as text. A content security policy prevents other scripts from running. Raises
+    RbError if there are no records, or if none has a metric.
     """
     if not records:
         raise RbError("There are no records to draw.")
@@ -52,7 +52,7 @@ def page(records: list[dict[str, Any]], title: str = "Leaderboard") -> str:
 
 
 def scripts() -> list[str]:
-    """The files of the page's script, in their order."""
+    """The files of the page's script, in order."""
     return sorted(
         file.name for file in resources.files("rbtools.pages").iterdir() if file.name.endswith(".js")
     )

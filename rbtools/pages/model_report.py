@@ -1,4 +1,4 @@
-"""The page of one model: results, curves, checks, command lines and references, in one file."""
+"""The report on one model: results, curves, checks, command lines and references, in one HTML file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CURVES = (
 
 
 def page(record: Record, latex: str, title: str | None = None) -> str:
-    """The report as HTML that loads nothing and runs nothing. Every text of the record is escaped.
+    """The report as HTML that loads nothing and runs no script. Every text of the record is escaped.
 
     latex: the row of a table.
     """
@@ -70,7 +70,8 @@ def _facts(record: Record) -> list[tuple[str, object]]:
 
 
 def _normalisation(arch: Record, train: Record) -> str | None:
-    """The normalisation of the network, from a file's architecture or from the training; None: unknown."""
+    """The normalisation of the network, from the architecture of a weights file or from the training; None if
+    it is unknown."""
     config = train.get("config")
     known = arch if "normalize" in arch else config if isinstance(config, Mapping) else {}
     if "normalize" not in known:
@@ -104,7 +105,7 @@ def _said(field: str, entry: Mapping[str, Any]) -> str:
 
 
 def _eps_in_words(eps: float, norm: str) -> str:
-    """A distance as papers write it: `8/255` in L-infinity, `0.5` in others."""
+    """A distance as papers write it, such as `8/255` in L-infinity and `0.5` in other norms."""
     return f"{eps * 255:.4g}/255" if norm == "linf" else f"{eps:g}"
 
 
@@ -113,7 +114,7 @@ def _figure(value: object) -> str:
 
 
 def _curves(record: Record) -> list[tuple[str, str, str]]:
-    """For each curve its title and its picture, SVG in base64; where it has none, the reason."""
+    """For each curve, its title and its picture (SVG in base64), or the reason why there is none."""
     curves = []
     names = [(name, metric_name.parse(name).over) for name in record.get("metrics") or ()]
     for title, over, metric, what in _CURVES:
@@ -136,7 +137,7 @@ def _curves(record: Record) -> list[tuple[str, str, str]]:
 
 
 def _checklist(record: Record) -> list[Check]:
-    """What was tested of attacks and outputs, each once."""
+    """The tests of attacks and outputs, each once."""
     entries = [entry for entry in record.get("evals") or () if isinstance(entry, Mapping)]
     attacked = [entry for entry in entries if "attack" in entry and "measure" not in entry]
     checks = [*_adaptive(record, entries, attacked), *_masking(entries), *_flags(attacked)]
@@ -147,8 +148,8 @@ def _checklist(record: Record) -> list[Check]:
 
 
 def _adaptive(record: Record, entries: Sequence[Record], attacked: Sequence[Record]) -> Iterator[Check]:
-    """Whether attacks were adaptive: through the stages in front of the network, by means over the draws of a
-    randomised one, and which gradients were replaced."""
+    """Whether attacks were adaptive: whether they attacked through the stages before the network, which
+    gradients were replaced, and whether they averaged over the random draws of a randomised model."""
     stages = dict.fromkeys(str(entry["defend"]) for entry in entries if "defend" in entry)
     if stages:
         transfer = [entry for entry in attacked if "transfer" in str(entry.get("metric")).split(".")]
@@ -173,7 +174,7 @@ def _adaptive(record: Record, entries: Sequence[Record], attacked: Sequence[Reco
 
 
 def _masking(entries: Sequence[Record]) -> Iterator[Check]:
-    """The five tests of rb-attack check, where it ran last."""
+    """The five tests of the last run of rb-attack check."""
     checked = [entry for entry in entries if str(entry.get("metric")).endswith(CHECK)]
     listed = checked[-1].get("tests") if checked else None
     tests = [test for test in listed if isinstance(test, Mapping)] if isinstance(listed, list) else []
@@ -184,7 +185,7 @@ def _masking(entries: Sequence[Record]) -> Iterator[Check]:
 
 
 def _flags(attacked: Sequence[Record]) -> Iterator[Check]:
-    """The warnings of attacks, of AutoAttack among them."""
+    """The warnings of attacks, including AutoAttack."""
     for entry in attacked:
         name, warnings = f"flags of {entry.get('metric')}", entry.get("warnings") or ()
         for warning in warnings:
@@ -202,5 +203,5 @@ def _flags(attacked: Sequence[Record]) -> Iterator[Check]:
 
 
 def _is_autoattack(entry: Mapping[str, Any]) -> bool:
-    """Whether all of AutoAttack ran, and no other ensemble of `rb-attack aa`."""
+    """Whether the whole AutoAttack ran, and not another ensemble of `rb-attack aa`."""
     return entry.get("attack") == "aa" and not entry.get("attacks")

@@ -39,7 +39,7 @@ _GROUP_OF = {
     "macs": "cost",
     "flops": "cost",
 }
-# Names of this package's attacks, and of those that published results have besides.
+# Names of this package's attacks, and of other attacks in published results.
 _ATTACKS = {*ATTACKS, "kl-pgd", "apgd", "adv", "autoattack", "boundary"}
 ARCH_COUNTS = {"arch.params": "parameters", "arch.macs": "multiply-adds"}
 
@@ -62,7 +62,8 @@ class Curve(NamedTuple):
 
 
 def columns(records: Sequence[Record]) -> list[PageColumn]:
-    """All metrics but the score, group by group; those of a family by the number in their name."""
+    """All metrics except the score, group by group. Metrics of a family are sorted by the number in their
+    names."""
     names = [name for name in metric_name.names(records) if name != "score"]
     counted = [
         name
@@ -103,13 +104,14 @@ def _group(name: str, attacked: bool) -> str:
 
 
 def _is_attack(word: str) -> bool:
-    """Whether a word is an attack's name, perhaps with its steps or a variant: `pgd20`, `fab-t`."""
+    """Whether a word is an attack's name, possibly with a number of steps or a variant, such as `pgd20` or
+    `fab-t`."""
     name = word.rstrip("0123456789")
     return name in _ATTACKS or name.partition("-")[0] in _ATTACKS
 
 
 def value(record: Record, name: str) -> float | None:
-    """The number of a column for a record, None where it has none."""
+    """The number of a column for a record, None if the record does not have one."""
     number = _count(record, name) if name in ARCH_COUNTS else (record.get("metrics") or {}).get(name)
     return number if is_number(number) else None
 
@@ -129,7 +131,7 @@ def _numbers(name: str) -> list[float]:
 
 
 def curves(names: Iterable[str]) -> list[Curve]:
-    """The curves of the chart, PR over gamma first: families with at least two members."""
+    """The curves of the chart: families with at least two metrics, PR over gamma first."""
     families: dict[tuple[int, str, str], list[tuple[float, str]]] = {}
     for name in names:
         parts = metric_name.parse(name)

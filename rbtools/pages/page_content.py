@@ -1,7 +1,6 @@
-"""The content of the leaderboard page: columns of numbers, and records in a short form. The page has every
-number once. Values that many records share (protocols, command lines) are written once and numbered, so that
-a browser opens a page of 6,466 records immediately.
-"""
+"""The content of the leaderboard page: columns of numbers, and records in a short form. The page contains
+every number once. Values that many records share (protocols, command lines) are written once and referred to
+by numbers, so a browser opens a page of 6,466 records immediately."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ Record = Mapping[str, Any]
 Pair = tuple[float, float]
 
 FIELDS = {"dataset": "Data set", "arch.name": "Model", "train.method": "Training", "train.seed": "Seed"}
-# Fields that the page computes itself, and ranks among other records than those of the page.
+# Results that the page computes itself; in the records, they may refer to other records.
 _REPLACED = frozenset(field.name for field in schema.RECORD if field.role == "result")
 
 
@@ -63,7 +62,7 @@ def content(records: Sequence[Record], title: str) -> dict[str, Any]:
 
 
 def _fields(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The fields in which records differ; one that is the same in all records has no column."""
+    """The fields in which records differ. A field that is the same in all records has no column."""
     fields = []
     for path, title in FIELDS.items():
         values = [_text(results.at(record, path.split("."))) for record in records]
@@ -104,7 +103,8 @@ def _intervals(record: Record) -> dict[str, Pair]:
 
 
 def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, Any]]:
-    """The groups among which metrics can be scaled: for each choice of fields, the group of each record."""
+    """The possible groups in which metrics are scaled: for each choice of fields, the group of each
+    record."""
     scopes: list[dict[str, Any]] = []
     for choice in ([], ["dataset"], ["dataset", "arch.name"], list(within)):
         keys, groups = _groups(records, choice)
@@ -138,14 +138,15 @@ def _field(field: expr.Expression, record: Record) -> Any:
 
 
 def commands_of(record: Record) -> list[str]:
-    """The command lines that made the record, each once; none in records of Python calls."""
+    """The command lines that made the record, each once; empty if Python calls made the record."""
     sources = [record.get("train"), *(record.get("evals") or ())]
     lines = [source.get("command") for source in sources if isinstance(source, Mapping)]
     return list(dict.fromkeys(CONTROL.sub("\ufffd", line) for line in lines if isinstance(line, str)))
 
 
 def _row(record: Record, steps: TextPool, protocols: TextPool) -> dict[str, Any]:
-    """A record without its numbers: its other fields as text, protocols, and the commands that made it."""
+    """A record without its numbers: its other fields as text, its protocols, and the commands that made
+    it."""
     base = {key: value for key, value in record.items() if key not in _REPLACED}
     if isinstance(base.get("train"), Mapping):
         base["train"] = {key: value for key, value in base["train"].items() if key != "history"}
@@ -159,9 +160,8 @@ def _row(record: Record, steps: TextPool, protocols: TextPool) -> dict[str, Any]
 
 
 def _entry(entry: Mapping[str, Any], protocols: TextPool) -> Any:
-    """An entry as the number of its protocol, with its own fields if it has any. Value and interval are in
-    the columns.
-    """
+    """An entry as the number of its protocol, with the entry's own fields if there are any. Value and
+    interval are in the columns."""
     omitted = schema.on_page("omitted")
     shared = {key: value for key, value in entry.items() if key not in omitted and key != "value"}
     if results.interval(shared) is not None:

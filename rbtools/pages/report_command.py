@@ -1,4 +1,4 @@
-"""rb-plot report: one page on one model."""
+"""rb-plot report: a page on one model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Record = dict[str, Any]
 
 
 def _latex(record: Mapping[str, Any]) -> str:
-    """The row of a table: clean accuracy first; of corruptions whose mean is there, only the means."""
+    """The row of a LaTeX table. Clean accuracy is first; if the mean over corruptions exists, single
+    corruptions are left out."""
     parts = {name: metric_name.parse(name) for name in record.get("metrics") or ()}
     means = "corrupt.mean" in parts
     single = {name for name, one in parts.items() if one.stem == "corrupt" and one.suffix != "mean"}

@@ -1,4 +1,4 @@
-"""The initial terms of the page's score: those of rb-score, if the records have them."""
+"""The initial terms of the page's score: those of rb-score if it scored the records."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ Pair = tuple[float, float]
 
 @dataclass
 class PageTerm:
-    """One term of the score. `names` has its name in each record, if that differs. A preset has other names
-    of some metrics on some data sets; a name may also be an expression.
-    """
+    """One term of the score. `names` contains its name in each record if these names differ, because a preset
+    uses other metrics on some data sets. A name may also be an expression."""
 
     metric: str
     weight: float
@@ -29,7 +28,7 @@ class PageTerm:
     names: list[str] = field(default_factory=list)
 
     def described(self, records: Sequence[Record], intervals: Sequence[Mapping[str, Pair]]) -> dict[str, Any]:
-        """The term as in the page: with its own values if it is no column of the table."""
+        """The term as the page stores it, with its own values if it is not a column of the table."""
         plain = {"metric": self.metric, "weight": self.weight, "higher": self.higher}
         known = not self.names and any(board.value(record, self.metric) is not None for record in records)
         if known:
@@ -52,7 +51,8 @@ class PageTerm:
 
 @dataclass
 class Score:
-    """The score of a page. within: fields; metrics are scaled among the records that agree in them."""
+    """The score of a page. within: fields; metrics are scaled within groups of records that agree in these
+    fields."""
 
     terms: list[PageTerm]
     within: list[str] = field(default_factory=list)
@@ -61,15 +61,15 @@ class Score:
 
 
 def score(records: Sequence[Record]) -> Score:
-    """The score that rb-score gave to all of these records; else its default for them.
+    """The score with which rb-score scored all these records, or else its default score.
 
-    That is every headline metric that all of them have, with equal weights.
+    The default score has all headline metrics that every record has, with equal weights.
     """
     return _agreed(records) or Score(_common(records))
 
 
 def _agreed(records: Sequence[Record]) -> Score | None:
-    """None where a record has no score, or one of another make."""
+    """The common score of all records; None if a record has no score, or a score with other settings."""
     entries = [_entry(record) for record in records]
     makes = [None if entry is None else _make(entry) for entry in entries]
     first = makes[0]
@@ -116,8 +116,9 @@ def _common(records: Sequence[Record]) -> list[PageTerm]:
 
 
 def _headlines(names: Sequence[str]) -> list[str]:
-    """The names without further points of a curve: of an attack, a noise or a corruption at several distances
-    the one at 8/255, else the middle one; corruptions give way to their mean."""
+    """One name for each curve: if an attack, a noise or a corruption was measured at several distances, the
+    one at 8/255, or else the middle one. If the mean over corruptions exists, it replaces the single
+    corruptions."""
     families: dict[object, list[str]] = {}
     for name in names:
         parts = metric_name.parse(name)

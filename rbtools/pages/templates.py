@@ -1,4 +1,4 @@
-"""Pages from templates: HTML in one file that loads nothing, in which every value is escaped text."""
+"""Pages from templates: HTML in one file that loads nothing. Every value is escaped as text."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 def page(template: str, sources: Mapping[str, str], values: Mapping[str, Any], *allowed: str) -> str:
     """The page of a template with these values.
 
-    sources: its own styles and scripts, by the directive of the content security policy that lets them work,
-    `style-src` and `script-src`; nothing else works but what `allowed` adds, further directives.
+    sources: maps the directives of the content security policy, `style-src` and `script-src`, to the page's
+    own styles and scripts. Everything else is blocked, except for what the further directives in `allowed`
+    permit.
     """
     from markupsafe import Markup
 
@@ -59,7 +60,7 @@ def _environment() -> Environment:
 
 
 def _plain(value: object) -> object:
-    """A value of a template without control characters but the ends of lines."""
+    """A value of a template without control characters, except for line ends."""
     if hasattr(value, "__html__"):
         return value
     lines = str(value).encode(errors="replace").decode().split("\n")
@@ -67,8 +68,8 @@ def _plain(value: object) -> object:
 
 
 def _json(value: dict[str, Any], **_: object) -> str:
-    """JSON for a script element, to which the filter `tojson` adds its escapes."""
-    text = dumps(value).decode()  # it has spelled the control characters
-    for letter in "\u2028\u2029":  # escaped first, because they are no marks of direction
+    """JSON for a script element. The template filter `tojson` escapes it further."""
+    text = dumps(value).decode()  # `dumps` has escaped the control characters
+    for letter in "\u2028\u2029":  # escaped here, because they are not marks of direction
         text = text.replace(letter, f"\\u{ord(letter):x}")
     return CONTROL.sub("\ufffd", text)

@@ -1,1 +1,1 @@
-"""The parts for single papers: formats, presets, recipes, figures and tables."""
+"""Everything that belongs to single papers: formats, presets, recipes, figures and tables."""

@@ -23,8 +23,8 @@ from rbtools.papers import item_listing, items, needed_files, pipes, recipes, si
 from rbtools.papers.packaged import SCALES
 from rbtools.papers.recipes import Setting
 
-# Name of a paper's figures -> the reproductions whose records they show. At full scale the robustness dataset
-# needs weights of its own, and the items say what makes it.
+# Maps the name of a paper's figures to the reproductions whose records they show. At full scale, the
+# robustness dataset needs its own weights, and its items name the command that makes their records.
 FIGURES = {
     "nas-robbench-201": ("nas-robbench-201", "nas-bench-201-robustness"),
     "robustness-dataset": ("nas-bench-201-robustness",),
@@ -47,16 +47,16 @@ def comparison(name: str) -> ModuleType:
 
 
 def missing(name: str, setting: Setting) -> str:
-    """The files that the full scale lacks, in words; empty if none."""
+    """A description of the files that the full scale lacks; empty if it lacks none."""
     return needed_files.absent(name, setting) if setting.scale == "full" else ""
 
 
 def run(
     name: str, setting: Setting, folder: Path, into: IO[bytes] | None, *, dry: Path | None = None
 ) -> None:
-    """Run the pipe of a recipe, or in a dry run write what its stages would do to the log `dry`. Without
-    RB_STORE and RB_CONFIG the store is in the folder, and no configuration is read. Raises RbError if a tool
-    fails."""
+    """Run the pipe of a recipe. In a dry run, its stages write what they would do to the log `dry`. If
+    RB_STORE and RB_CONFIG are not set, the store is in `folder`, and no configuration is read. Raises RbError
+    if a tool fails."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     usual = {"RB_CONFIG": "none", "RB_STORE": str(folder / "store")}
     own = {"RB_DATA": setting.data, "PATH": path, **_ONE_THREAD}
@@ -68,20 +68,20 @@ def run(
 
 
 def reproduce(name: str, setting: Setting, folder: Path) -> None:
-    """Run a recipe, which resumes from the store, and print the paper's values beside ours. Records are
-    written to a temporary file, which replaces the old one only if it is complete and differs: figures
-    compare dates. A shard has a file of its own; the last one joins all, and prints.
+    """Run a recipe, which resumes from the store, and print the paper's values and ours. Records are written
+    to a temporary file, which replaces the old file only if it is complete and differs, because figures
+    compare dates. Each shard has its own file; the last shard joins all files and prints.
     """
     if lacking := missing(name, setting):
         raise RbError(lacking)
     folder.mkdir(parents=True, exist_ok=True)
     whole, part = folder / f"{name}-{setting.scale}.jsonl", setting.shard
-    # Machines may have other folders and workers.
+    # Folders and workers may differ between machines.
     recipe = recipes.pipe(name, dataclasses.replace(setting, jobs="1", data="", weights=""))
     records = whole if part is None else pipes.file_of(whole, part, recipe)
     aside = records.with_name(f"new-{records.name}")
     if part is not None:
-        records.unlink(missing_ok=True)  # that of an earlier run is not to be joined
+        records.unlink(missing_ok=True)  # the file of an earlier run must not be joined
     with aside.open("wb") as stream:
         run(name, setting, folder, stream)
     sidebyside.put(aside, records)
@@ -97,7 +97,7 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
 
 
 def report(name: str, scale: str, records: Path) -> None:
-    """Print the paper's values beside ours, and which of the paper's claims hold."""
+    """Print the paper's values and ours, and which of the paper's claims hold."""
     module = comparison(name)
     with records.open("rb") as stream:
         rows = sidebyside.read(stream)
@@ -110,10 +110,10 @@ def report(name: str, scale: str, records: Path) -> None:
 
 
 def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
-    """The workers of every stage. Raises click.BadParameter."""
+    """The workers of every stage. Raises click.BadParameter for an invalid text."""
     if not re.fullmatch(r"[1-9]\d*|auto|ray(:.+)?", text):
         raise click.BadParameter(
-            f"'{text}' is no number of workers. Expected 1 or more, auto, ray, ray:HOST:PORT."
+            f"'{text}' is not a number of workers. Expected 1 or more, auto, ray, ray:HOST:PORT."
         )
     return text
 
@@ -164,7 +164,7 @@ def main(
     fields = {key: options[key] for key in ("scale", "data", "jobs", "dataset", "pairs", "vits", "vit_s")}
     setting = Setting(**fields, weights=options["weights"] or f"{options['data']}/nas-bench-201")
     kind, _, of = name.partition("-")
-    # At full scale the records of another paper are drawn if they are there.
+    # At full scale the records of another paper are only drawn if they exist.
     sources = (of,) if kind == "reproduce" else FIGURES.get(of, ())[: 1 if setting.scale == "full" else None]
     try:
         if part is not None:
@@ -193,7 +193,7 @@ def main(
             with tempfile.TemporaryDirectory() as aside:
                 log = Path(aside, "log.jsonl")
                 for source in sources:
-                    if lacking := missing(source, setting):  # else each record would say so
+                    if lacking := missing(source, setting):  # otherwise each record would report it
                         raise RbError(lacking)
                     run(source, setting, Path(folder), None, dry=log)
                 click.echo(f"{name}: {pipes.planned(log)}")

@@ -17,14 +17,14 @@ _STEP = 2 / 255
 
 ATTACKS: dict[str, tuple[PresetAttack, ...]] = {
     # Jung et al. 2023 (Neural Architecture Design and Robustness: A Dataset): foolbox' FGSM and PGD, 40 steps
-    # of 0.01/0.3 of eps; APGD-CE and Square as in AutoAttack. The text gives the relative step only.
+    # of 0.01/0.3 of eps; APGD-CE and Square as in AutoAttack. The text gives only the relative step.
     "jung2023": (
         PresetAttack("fgsm", _of255(0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255)),
         PresetAttack("pgd", _GRID, {"steps": 40, "relative_step": 0.01 / 0.3, **_LAST}),
         PresetAttack("apgd-ce", _GRID),
         PresetAttack("square", _GRID),
     ),
-    # Its text: by equation 2 PGD starts at the image, and foolbox' at a random point.
+    # The paper's text: in equation 2 PGD starts at the image, but foolbox's PGD at a random point.
     "jung2023-text": (
         PresetAttack("fgsm", _of255(0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255)),
         PresetAttack("pgd", _GRID, {"steps": 40, "relative_step": 0.01 / 0.3, "start": "zero", **_LAST}),
@@ -37,7 +37,7 @@ ATTACKS: dict[str, tuple[PresetAttack, ...]] = {
         PresetAttack("pgd", _of255(3, 8), {"steps": 20, **_LAST}),
         PresetAttack("aa", _of255(8)),
     ),
-    # PRBench: the only step it states is 2/255; CW-20 is PGD-20 on the margin.
+    # PRBench: the only step size in the text is 2/255; CW-20 is PGD-20 on the margin.
     "prbench": (
         PresetAttack("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),
         PresetAttack("pgd", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
@@ -86,8 +86,8 @@ NOISES: dict[str, CommandPreset] = {
 
 
 def _prbench(radius: str) -> ScorePreset:
-    """PRBench figure 6; equal weights. Its generalisation error of PR is over all images. On MNIST it attacks
-    at .3 and adds noise up to .35 for .08.
+    """PRBench's figure 6, with equal weights. The generalisation error of PR is over all images. On MNIST,
+    attacks are at .3, and noise of radius .35 replaces .08.
     """
     prob_acc = f"probacc.uniform.{radius}.0.05"
     return ScorePreset(

@@ -1,9 +1,10 @@
-"""Every numbered figure and table of a paper, from the records of its reproduction, and a page of all.
+"""Every numbered figure and table of a paper, from the records of its reproduction, and a page with all of
+them.
 
-reproduced/PAPER/ gets figN.pdf and figN.png, with all panels of the paper's figure, tableN.md and tableN.tex
-with the printed values beside ours, and index.html, which has captions, claims, and of each item what is
-missing and which command makes it. `items` lists them. A file that is newer than its records and was made by
-the same command is not made again, so that an interrupted run resumes.
+The folder reproduced/PAPER/ then contains figN.pdf and figN.png with all panels of the paper's figure,
+tableN.md and tableN.tex with the printed values and ours, and index.html with captions and claims. For each
+item, the page also says what is missing and which command makes it. `items` lists the items. A file is not
+made again if it is newer than its records and was made by the same command, so an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ GAP = 0.15  # inches above a row of panels, for their letters
 
 
 class Made(NamedTuple):
-    """The result of an item: whether its files are there, by panel the reason if it is missing, and what the
-    page shows of a table."""
+    """The result of an item: whether its files exist, the reason for each missing panel, and the content of a
+    table for the page."""
 
     done: bool
     missing: dict[str, str]
     table: side.PaperTable | side.Excerpt | None = None
 
 
-# The command for a metric that records lack, by the beginning of its name, and the command that stores
-# details.
+# Maps the beginning of a missing metric's name, or of the message about missing details, to the command that
+# makes it.
 MAKERS = {
     "'ntk.": "rb-measure ntk --kernel twice --attack fgsm,pgd",
     "'jacobian.": "rb-measure jacobian --on both",
@@ -72,7 +73,7 @@ MAKERS = {
 
 
 def reason(error: RbError) -> str:
-    """Why a panel was not drawn, and the command for the missing metrics in place of those that are there."""
+    """Why a panel was not drawn. The command for missing metrics replaces the list of existing metrics."""
     head, *rest = re.split(r" Metrics: | They have: ", str(error), maxsplit=1)
     head = re.sub(r" Did you mean .*\?", "", head)
     if rest and " Measure it" in rest[0]:
@@ -83,13 +84,13 @@ def reason(error: RbError) -> str:
 
 
 def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) -> Figure:
-    """The figure of a panel. records: what its first call reads, if anything; width: in inches.
+    """The figure of a panel. records: the file that its first call reads, if any; width: in inches.
 
     Raises RbError if a tool fails."""
     files = [] if records is None else [str(records)]
     memory = MemoryStreams()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # whoever runs the command lines of the page sees them
+        warnings.simplefilter("ignore")  # the command lines on the page show them when they are run
         for call in calls[:-1]:
             memory = MemoryStreams(python_calls.call(call.tool, [*call.words, *files], call.options, memory))
             files = []
@@ -103,7 +104,7 @@ def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) ->
 
 
 class FigurePanel(Artist):
-    """A finished figure whose lower left corner is moved to x, y (inches) of another.
+    """A finished figure whose lower left corner is at x, y (inches) in another figure.
 
     matplotlib cannot move axes between figures; but all positions in a figure follow from its box in inches.
     """
@@ -121,10 +122,11 @@ class FigurePanel(Artist):
 
 
 def joined(panels: Sequence[tuple[str, Figure]], columns: int, width: float) -> Figure:
-    """One figure of all, row by row, a letter above each; what several legends explain alike is in one, below
-    the last of these panels.
+    """One figure with all panels, row by row, and a letter above each. If several legends explain the same
+    colours, one legend replaces them, below the last of these panels.
 
-    panels: a letter and a figure each, of the width (inches) of the whole by the number of panels in its row.
+    panels: pairs of a letter and a figure. The width of a figure (inches) is that of the whole divided by the
+    number of panels in its row.
     """
     rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
     with style.applied():
@@ -148,8 +150,8 @@ def joined(panels: Sequence[tuple[str, Figure]], columns: int, width: float) -> 
 
 
 def draw(item: Item, folder: Path, width: float) -> dict[str, str]:
-    """Write the files of a figure; return the reasons for panels that cannot be drawn, by letter. folder: of
-    the paper's figures; width: of the whole figure, in inches."""
+    """Write the files of a figure. Returns a mapping of the letters of panels that cannot be drawn to the
+    reasons. folder: the folder of the paper's figures; width: the width of the whole figure in inches."""
     each = item.width_of_panel(width)
     columns = round(width / each)
     records = folder / item.records if item.from_records else None
@@ -160,7 +162,7 @@ def draw(item: Item, folder: Path, width: float) -> dict[str, str]:
             drawn.append((letter, figure_of(calls, records, each)))
         except RbError as error:
             missing[letter] = reason(error)
-    if last := len(drawn) % columns:  # these have the whole width of the last row
+    if last := len(drawn) % columns:  # these panels share the whole width of the last row
         wider = [
             (letter, figure_of(item.panels[letter], records, width / last)) for letter, _ in drawn[-last:]
         ]
@@ -185,7 +187,7 @@ class FigureCall(Call):
 
 
 def with_details(record: Mapping[str, Any], item: Item) -> dict[str, Any]:
-    """A record with no more than the details that a figure shows."""
+    """A record with only the details that a figure shows."""
     names = [one for calls in item.panels.values() for one in calls[-1].options["metric"].split(",")]
     shown = (item.detail, "images", "stored")
     entries = [
@@ -203,7 +205,7 @@ def with_details(record: Mapping[str, Any], item: Item) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of that one when it is written, if it differs: figures compare dates."""
+    """A file that replaces `path` when it is complete, if it differs: figures compare dates."""
     new = path.with_suffix(".new")
     with new.open("wb") as stream:
         yield stream
@@ -226,9 +228,8 @@ class PaperRun:
         return self.reproduced / f"{of or self.paper.records}-{self.scale}.jsonl"
 
     def read(self, of: str = "") -> list[dict[str, Any]]:
-        """What figures and tables show of the records of a reproduction; the details of evaluations, which
-        may be a thousand times as large, go into a file for each figure of them.
-        """
+        """The parts of a reproduction's records that figures and tables show. Details of evaluations may be a
+        thousand times as large, so they are written to a separate file for each figure that shows them."""
         if not self.whole(of).exists():
             return []
         found: list[dict[str, Any]] = []
@@ -239,7 +240,7 @@ class PaperRun:
                 if item.detail and not of
             ]
             for record in side.each(stream):
-                # An excerpt shows how the confidences of one record are laid out.
+                # An excerpt shows the layout of the confidences of one record.
                 found.append(side.essential(record, confidences=not found))
                 for item, file in details:
                     if record.get("dataset") == found[0].get("dataset"):
@@ -247,9 +248,9 @@ class PaperRun:
         return found
 
     def load(self) -> None:
-        """Read the records, write what the figures draw of them, and make their tables and claims."""
+        """Read the records, write the parts that figures draw, and make the tables and claims."""
         module = importlib.import_module(f"rbtools.papers.reproduce_{self.paper.records.replace('-', '_')}")
-        for item in self.paper.items.values():  # no records of another scale stay
+        for item in self.paper.items.values():  # remove records of another scale
             if item.detail and not self.whole().exists():
                 (self.folder / item.records).unlink(missing_ok=True)
         records = self.read()
@@ -270,7 +271,7 @@ class PaperRun:
             self.claims = module.claims(records, self.scale, self.tables)
 
     def make(self, jobs: int = 1) -> dict[str, Made]:
-        """The results of all items by their numbers; `jobs` figures are drawn at once."""
+        """Maps the numbers of all items to their results. `jobs` figures are drawn at the same time."""
         made = {number: self.ready(item) for number, item in self.paper.items.items()}
         missing = [self.paper.items[number] for number, one in made.items() if one is None]
         run = Run.of(jobs=jobs, warn=lambda text: click.echo(text, err=True))
@@ -300,10 +301,10 @@ class PaperRun:
         return None
 
     def drawn(self, item: Item, missing: dict[str, str]) -> Made:
-        """The result of a figure that was drawn now, without the panels that are missing."""
+        """The result of a figure that has just been drawn, without the missing panels."""
         if not missing:
             self.known[item.stem] = self._key(item)
-            with replacing(self.log) as stream:  # now, because the run may end at any time
+            with replacing(self.log) as stream:  # immediately, because the run may end at any time
                 stream.write(json.dumps(self.known, indent=1).encode() + b"\n")
         return Made(self._files(item)[0].exists(), missing)
 
@@ -315,7 +316,7 @@ class PaperRun:
         return "\n".join(item.commands(self.folder, self.width).values())
 
     def table(self, item: Item) -> Made:
-        """Write a table, or an excerpt; a reason where nothing of it was reproduced."""
+        """Write a table or an excerpt. The result contains a reason if no part of it was reproduced."""
         made = self.tables.get(item.number)
         records = self.folder / item.records
         read = records if records.exists() else self.whole(item.of)
@@ -327,19 +328,19 @@ class PaperRun:
         return Made(True, {} if made.found else nothing, made)
 
     def _maker(self, item: Item) -> str:
-        """What makes the records of an item."""
+        """A text that names the command for the records of an item."""
         return f"make reproduce-{item.of or self.paper.records} SCALE={self.scale} makes it."
 
 
 def page(run: PaperRun, made: Mapping[str, Made]) -> str:
-    """The page of a paper: a file that shows the files beside it."""
+    """The page of a paper. It shows the other files in its folder."""
     style = {"style-src": templates.file("report.css")}
     values = {"run": run, "made": made, "bounds": side.THEORY}
     return templates.page("paper.html", style, values, "img-src 'self' file:")
 
 
 def draw_all(name: str, scale: str, reproduced: Path, width: float, jobs: int) -> None:
-    """Draw a paper's items, `jobs` at once, and write its page."""
+    """Draw a paper's items, `jobs` at the same time, and write its page."""
     run = PaperRun(name, scale, reproduced, width)
     run.load()
     made = run.make(jobs)

@@ -1,4 +1,5 @@
-"""The items and claims of the papers in words: `python -m rbtools.papers list`, and `show NAME` for one."""
+"""Describe the items and claims of the papers: `python -m rbtools.papers list`, and `show NAME` for one of
+them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from rbtools.papers import items, pipes, recipes
 
 
 def listed() -> str:
-    """A line for each item and claim of every paper: PAPER.figure-3, its caption, its verdict."""
+    """A line for each item and claim of every paper: its name (such as PAPER.figure-3), caption and
+    verdict."""
     lines = []
     for name, (_, text, fields) in _all("mini").items():
         verdict = f" ({fields['verdict']})" if "verdict" in fields else ""
@@ -19,10 +21,10 @@ def listed() -> str:
 
 
 def shown(name: str, scale: str) -> str:
-    """An item or a claim by its name in the list, at a scale: what it shows, the command lines of its panels
-    and of the recipe that makes its records (or why nothing does), what is missing, its verdict.
+    """The description of an item or a claim at a scale: what it shows, the command lines of its panels and of
+    the recipe for its records (or the reason why there are none), what is missing, and the verdict.
 
-    Raises RbError for a name that is not in the list.
+    Raises RbError if the name is not in the list.
     """
     found = _all(scale)
     if name not in found:

@@ -1,14 +1,15 @@
-"""The items of the papers: every numbered figure, table, theorem and algorithm, a file a paper in items/.
+"""The items of the papers: every numbered figure, table, theorem and algorithm. items/ has a file for each
+paper.
 
 A file has the paper's `title`, the reproduction (reproduce_NAME.py) whose `records` are drawn, and the
-`items`. An item has a caption in our words, and what makes it here: the `panel` or `panels` of a figure, the
-`reason` why nothing does, or neither: then it is a table of the reproduction. A panel is a call of a tool,
-as in `{plot: curves, metric: pr.uniform.*}`, or a list of calls, each on the records of the one before.
+`items`. An item has a caption in our words. A figure has a `panel` or `panels`, and an item that is not made
+has a `reason`. An item with neither is a table of the reproduction. A panel is a call of a tool, such as
+`{plot: curves, metric: pr.uniform.*}`, or a list of calls, each of which reads the output of the previous
+one.
 
-`columns` are those of the paper's tables, with the metrics of our records that stand in them. {NAME} stands
-in any text for one of the file's `words`, which may use the words before it. A word or a metric may differ
-between the scales (`packaged`). Lists are joined by commas. An option or a column without a value is left
-out.
+`columns` maps the columns of the paper's tables to metrics of our records. In any text, {NAME} is replaced by
+one of the file's `words`, which may contain previous words. A word or a metric may depend on the scale
+(`packaged`). Lists are joined by commas. An option or a column without a value is left out.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from typing import Any, NamedTuple
 from rbtools.papers import packaged
 from rbtools.plots.base import LEAST_WIDTH
 
-WIDTH = 6.5  # of a figure, in inches, where nothing else is said
+WIDTH = 6.5  # the default width of a figure in inches
 NAMES = ("nas-robbench-201", "robustness-dataset", "prbench", "wci", "theory")
 
 
 def records_file(of: str) -> str:
-    """The file of what figures draw of the paper's reproduction, or of that of another paper."""
+    """The file with the records that figures draw, from the paper's reproduction or another paper's."""
     return f"records-{of}.jsonl" if of else "records.jsonl"
 
 
 class PanelCall(NamedTuple):
-    """A call of a tool: its name without rb-, what to do (`curves` of `rb-plot curves`), and its options; the
-    value of a switch is True."""
+    """A call of a tool: its name without rb-, its subcommand (`curves` of `rb-plot curves`), and its options.
+    The value of a switch is True."""
 
     tool: str
     words: list[str]
@@ -51,11 +52,11 @@ class PanelCall(NamedTuple):
 class Item(NamedTuple):
     """A numbered figure, table, theorem or algorithm.
 
-    axes: what the paper's item has along its axes, or as rows and columns. verdict: "as in the paper", or
-    what differs and why. lacks: what is missing below full scale. note: a remark at every scale. The page
-    ends these with a full stop. of: the reproduction whose records are drawn, where it is another paper's.
-    from_records: whether any are. columns: panels in a row. maker: what makes the records of a table, if it
-    is not the reproduction alone.
+    axes: the axes of the paper's item, or its rows and columns. verdict: "as in the paper", or what differs
+    and why. lacks: what is missing below full scale. note: a remark at every scale. The page adds a full stop
+    to these texts. of: the reproduction whose records are drawn, if it is another paper's. from_records:
+    whether records are drawn. columns: the number of panels in a row. maker: a text on how to make the
+    records of a table, if the reproduction alone does not make them.
     """
 
     number: str
@@ -73,30 +74,30 @@ class Item(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """The name of its files, without ending."""
+        """The name of the item's files, without extension."""
         return self.number.replace("figure ", "fig") if self.panels else self.number.replace(" ", "")
 
     @property
     def detail(self) -> str:
-        """Which details of evaluations a figure shows; empty if none."""
+        """The details of evaluations that a figure shows; empty if it shows none."""
         kinds = (calls[-1].words[0] for calls in self.panels.values())
         return next((kind for kind in kinds if kind in ("confidence", "confusion")), "")
 
     @property
     def records(self) -> str:
-        """The file, in the folder of the paper's figures, that the item is drawn from."""
+        """The file from which the item is drawn, in the folder of the paper's figures."""
         if self.detail:
             return f"{self.number.replace(' ', '')}.jsonl"
         return records_file(self.of)
 
     def width_of_panel(self, width: float) -> float:
-        """The width of one of the panels that share a row of that width (inches). There are fewer in a row
-        where they would be narrower than rb-plot draws."""
+        """The width of a panel in a row of the given width (inches). A row has fewer panels if they would be
+        narrower than rb-plot allows."""
         return width / max(1, min(self.columns, len(self.panels), int(width / LEAST_WIDTH)))
 
     def commands(self, folder: Path, width: float) -> dict[str, str]:
-        """The command line of each panel, by its letter. folder: of the paper's figures; width: of the whole
-        figure, in inches."""
+        """Maps the letter of each panel to its command line. folder: the folder of the paper's figures;
+        width: the width of the whole figure in inches."""
         lines = {}
         for letter, calls in self.panels.items():
             stages = [call.line() for call in calls]
@@ -108,9 +109,9 @@ class Item(NamedTuple):
 
 
 class Paper(NamedTuple):
-    """A paper: its title, the reproduction (reproduce_NAME.py) that has its records, the metrics of our
-    records by the columns of its tables, its items by number, and its claims: words, and comparisons of
-    values by their columns or rows (see `sidebyside.tested`)."""
+    """A paper: its title, the reproduction (reproduce_NAME.py) with its records, the metric of our records
+    for each column of its tables, its items by number, and its claims: words, and comparisons of values in
+    columns or rows (see `sidebyside.tested`)."""
 
     title: str
     records: str
@@ -121,7 +122,7 @@ class Paper(NamedTuple):
 
 @cache
 def paper(name: str, scale: str) -> Paper:
-    """A paper's items with the words of a scale."""
+    """A paper's items, with the words for a scale."""
     content = packaged.read(f"items/{name}.yaml")
     words: dict[str, str] = {}
     for word, value in packaged.at_scale(content.get("words", {}), scale).items():
@@ -135,7 +136,7 @@ def paper(name: str, scale: str) -> Paper:
 
 
 def _claim(fields: dict[str, Any], words: Mapping[str, str]) -> tuple[str, dict[str, list[str]]]:
-    """The words of a claim, by default its comparison, and what it compares."""
+    """The words of a claim (by default its comparison), and its comparisons."""
     says = fields.pop("says", None)
     tests = {
         _filled(place, words): [_filled(one, words) for one in (test if isinstance(test, list) else [test])]
@@ -166,12 +167,12 @@ def _call(fields: Mapping[str, Any], words: Mapping[str, str]) -> PanelCall:
 
 
 def _filled(value: Any, words: Mapping[str, str]) -> str:
-    """The text of a value, or of a list with commas, with words in their places."""
+    """The text of a value (a list is joined by commas), with its placeholders replaced by words."""
     texts = value if isinstance(value, list) else [value]
     return ",".join(str(text).format_map(words) for text in texts)
 
 
 def _quoted(word: str) -> str:
-    """A word as a shell takes it: expressions with texts in them, which are many, in double quotes."""
+    """A word, quoted for a shell. Expressions that contain texts are in double quotes."""
     plain = "'" in word and not re.search(r'["$`\\]|!(?!=)', word)
     return f'"{word}"' if plain else shlex.quote(word)

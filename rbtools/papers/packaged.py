@@ -1,6 +1,6 @@
-"""The data files of papers in this package: YAML, in which a value may differ between the scales.
+"""The data files of papers in this package: YAML in which a value may depend on the scale.
 
-Such a value is a mapping {mini: ..., full: ..., tiny: ...}; a scale that it does not have takes mini's.
+Such a value is a mapping {mini: ..., full: ..., tiny: ...}. A missing scale has the value of mini.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ SCALES = ("mini", "full", "tiny")
 
 
 def read(name: str) -> dict[str, Any]:
-    """The content of a file, by its path below rbtools/papers."""
-    import yaml  # those who draw an item do without
+    """The content of a file; `name` is its path in rbtools/papers."""
+    import yaml  # not needed to draw an item
 
     content: dict[str, Any] = yaml.safe_load((Path(__file__).parent / name).read_text(encoding="utf-8"))
     return content
 
 
 def at_scale(values: Mapping[str, Any], scale: str) -> dict[str, Any]:
-    """The values as they are at a scale, by their names."""
+    """Maps the names of values to the values at a scale."""
     return {
         name: one.get(scale, one["mini"]) if isinstance(one, Mapping) else one for name, one in values.items()
     }

@@ -1,7 +1,8 @@
-"""Pipes of commands, run by processes without a shell, also with workers in every stage or as one shard.
+"""Pipes of commands that run as processes without a shell, possibly with workers in every stage or as one
+shard.
 
-The records of a recipe are divided once: where they are trained, or else where they are listed. In place of
-a record of another shard a line goes through the pipe, so that the files of all shards have a line for each
+The records of a recipe are divided once: at the stage that trains them, or else at the stage that lists them.
+A record of another shard is replaced by a placeholder line, so the files of all shards have a line for each
 record, in the order of one process.
 """
 
@@ -36,7 +37,7 @@ _OTHER = dumps({"schema": SCHEMA, "error": {"tool": "rb-arch", "message": ELSEWH
 
 
 class Division(NamedTuple):
-    """A stage that lets pass the lines of one shard, and writes another line in place of the others."""
+    """A stage that passes the lines of one shard, and replaces each other line by a placeholder line."""
 
     number: int
     of: int
@@ -51,7 +52,7 @@ Stages = list["Command | Division | tuple[Stages, ...]"]
 
 
 def commands(pipe: Sequence[object]) -> Iterator[Command]:
-    """All commands of a pipe, in their order."""
+    """All commands of a pipe, in order."""
     for stage in pipe:
         if isinstance(stage, list):
             yield stage
@@ -77,17 +78,17 @@ def shown(pipe: Pipe, indent: str = "") -> list[str]:
 
 @dataclass(frozen=True)
 class Workers:
-    """How the stages of a pipe run. jobs: "auto" or "ray[:ADDRESS]", workers of every stage; a number is that
-    of trainings, which a recipe has itself, since the stages run at the same time anyway. part: the shard
-    I/N. dry: a log to which every stage writes what it would do; a search does nothing.
-    """
+    """How the stages of a pipe run. jobs: "auto" or "ray[:ADDRESS]" gives every stage such workers. A number
+    has no effect here: it is the number of training runs, which the recipe contains, and all stages run at
+    the same time anyway. part: the shard I/N. dry: a log to which every stage writes what it would do; a
+    search does nothing."""
 
     jobs: str = "1"
     part: str | None = None
     dry: Path | None = None
 
     def stages(self, pipe: Pipe) -> Stages:
-        """The pipe with the options of its workers and its shard."""
+        """The pipe with the options for its workers and its shard."""
         divided = "rb-train" if any(one[0] == "rb-train" for one in commands(pipe)) else "rb-arch"
         return self._stages(pipe, divided, itertools.count())
 
@@ -101,7 +102,7 @@ class Workers:
             dry_search = self.dry is not None and stage[0] == "rb-search"
             found.append(() if dry_search else command)
             if self.part is not None and stage[0] == divided:
-                # A command with few records must not give them all to the first shards.
+                # The few records of a command must not all go to the first shards.
                 number, of = shard(self.part)
                 mine = Division((number - 1 + next(turns)) % of + 1, of)
                 if divided == "rb-train":
@@ -130,11 +131,10 @@ def run(
     env: Mapping[str, str],
     running: list[subprocess.Popen[bytes]] | None = None,
 ) -> str | None:
-    """Run the stages of a pipe at once, each of which reads what the one before writes. Returns the command
-    that failed, in words; not one that only lost its reader. The pipes of a group run one after another, up
-    to the first that fails.
-    """
-    running = [] if running is None else running  # with those of the groups around it
+    """Run all stages of a pipe at the same time; each stage reads the output of the previous one. Returns a
+    description of the command that failed, unless it only lost its reader. The pipes of a group run one after
+    another until one fails."""
+    running = [] if running is None else running  # including the processes of enclosing groups
     between = [os.pipe() for _ in pipe[1:]]
     reads = [stdin, *(read for read, _ in between)]
     writes = [*(write for _, write in between), stdout]
@@ -162,7 +162,7 @@ def run(
     with ThreadPoolExecutor(max(1, len(pipe))) as threads:
         try:
             failures = [*filter(None, threads.map(one, pipe, reads, writes))]
-        except BaseException:  # Ctrl-C, or a signal to this process alone
+        except BaseException:  # Ctrl-C, or a signal to this process only
             for process in running:
                 process.terminate()
             raise
@@ -170,10 +170,10 @@ def run(
 
 
 def planned(log: Path) -> str:
-    """How many results the store has and lacks, by the log of all stages of a dry run."""
+    """A text with the numbers of stored and missing results, from the log of all stages of a dry run."""
     if not log.exists():
         return "no stage ran."
-    with log.open("rb") as lines:  # among them is one for each record of each stage
+    with log.open("rb") as lines:  # the log has a line for each record of each stage
         events = [event for event in map(orjson.loads, lines) if event["event"] in ("plan", "end")]
     failed = sum(event["event"] == "end" and event["status"] != 0 for event in events)
     plans = [event for event in events if event["event"] == "plan"]
@@ -183,8 +183,8 @@ def planned(log: Path) -> str:
 
 
 def file_of(whole: Path, part: str, pipe: Pipe) -> Path:
-    """The file of a shard: NAME-SCALE.2-of-8.RECIPE.jsonl, with eight digits of the recipe, so that what
-    another one made is not joined."""
+    """The file of a shard: NAME-SCALE.2-of-8.RECIPE.jsonl. RECIPE are eight digits of the recipe's hash, so
+    that shards of different recipes are not joined."""
     number, of = shard(part)
     return whole.with_suffix(f".{number}-of-{of}.{digest({'recipe': pipe})[:8]}.jsonl")
 
@@ -196,9 +196,9 @@ def files_of(whole: Path, part: str, pipe: Pipe) -> list[Path]:
 
 
 def join(parts: Sequence[Path], into: Path) -> None:
-    """Write one file of the records of all shards, in the order of one process.
+    """Write the records of all shards to one file, in the order of one process.
 
-    Raises RbError where the files are not of one run: for a record that no shard has, or several have.
+    Raises RbError if the files are not from one run: if no shard, or several shards, have a record.
     """
     with contextlib.ExitStack() as files, into.open("wb") as out:
         streams = [files.enter_context(part.open("rb")) for part in parts]

@@ -1,7 +1,8 @@
-"""Values that papers print, or have on their sites: a file a table in printed/.
+"""Values that papers print or show on their sites, with a file for each table in printed/.
 
-PAPER-table-N.tsv was typed from the paper, site-*.tsv from its web page. A file begins with `#` and the table
-and unit; then come names of columns, then rows, with tabs. An empty cell is not printed or not legible.
+PAPER-table-N.tsv was typed from the paper, site-*.tsv from its web page. The first line of a file is `#` with
+the table and the unit. The names of columns and the rows follow, separated by tabs. An empty cell is not
+printed or not legible.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ FOLDER = Path(__file__).with_name("printed")
 
 
 def read(name: str) -> dict[str, dict[str, float | None]]:
-    """Row -> column -> value. The columns before the first of numbers name the row, joined by commas."""
+    """Maps rows and columns to values. The columns before the first column of numbers, joined by commas, name
+    the row."""
     head, *lines = (FOLDER / f"{name}.tsv").read_text().splitlines()
     columns, *rows = (line.split("\t") for line in lines)
     if not head.startswith("#") or any(len(row) != len(columns) for row in rows):

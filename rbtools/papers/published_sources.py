@@ -1,4 +1,4 @@
-"""The publications that `rb-rank --against` compares with."""
+"""The publications with which `rb-rank --against` compares."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IMAGENET16 = "imagenet16-120"
 
 
 def _leaderboard_key(record: Record) -> Key | None:
-    """The name of the model: that of --arch robustbench:NAME, else the method of a converted record."""
+    """The name of the model: NAME in --arch robustbench:NAME, or else the method of a converted record."""
     name = record.get("leaderboard") or (record.get("train") or {}).get("method")
     return (record.get("dataset"), name.rpartition("/")[2]) if isinstance(name, str) else None
 
@@ -31,7 +31,7 @@ def _trained_key(record: Record) -> Key | None:
 
 
 def _cell_key(record: Record) -> Key | None:
-    """The class of isomorphic cells, under whose first index the data sets of NAS-Bench-201 are."""
+    """The class of isomorphic cells. Data sets of NAS-Bench-201 list a class under its first index."""
     with contextlib.suppress(RbError):
         index = class_of(record.get("arch") or {})
         return None if index is None else (record.get("dataset"), index)

@@ -1,16 +1,16 @@
 """The recipes of papers as pipes of commands, from the files of `recipes/`, at three scales: tiny (a test
 that takes seconds), mini (digits), full (the paper's).
 
-A file has `words`, the texts of placeholders {name}, which may differ between the scales (`packaged`); and
-`pipe`, a list of stages. A stage is a command, or a list whose members run one after another into the next
-stage. A member is a command or a mapping:
+A file contains `words`, the texts of placeholders {name}, which may depend on the scale (`packaged`), and
+`pipe`, a list of stages. A stage is a command, or a list of members that run one after another and write to
+the next stage. A member is a command or a mapping:
 
-    pipe, group     its stages, or its members in place of it
-    at, if          only at these scales; only if this text is not empty
-    for, in         once for each of these words; a name with a / takes a word apart
-    words, words_of further words for what it has; those of a loop's words that fit a pattern
+    pipe, group     the stages of the member, or members that replace it
+    at, if          the scales at which it is used; a text that must not be empty
+    for, in         repeats it for each word; a name with a / splits each word
+    words, words_of further words inside it; the words of a loop that match a pattern
 
-`pipes` names lists of stages or members that stand in several places, as "{name}".
+`pipes` gives names to lists of stages or members, which can then be used in several places as "{name}".
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ Stage = Command | tuple["Pipe", ...]
 Pipe = list[Stage]
 """Stages: each a command's arguments, or pipes of which one after another writes into the next stage."""
 
-_VIT_L = "vit_large_patch16_224"  # is not in PRBench's table 9
+_VIT_L = "vit_large_patch16_224"  # not in PRBench's table 9
 
 
 @dataclass(frozen=True)
 class Setting:
     """The parameters of a recipe. scale: mini, full or tiny. data, weights: folders of data sets and of
-    NAS-Bench-201's published weights.
-    jobs: trainings at once, or auto or ray. shard: I/N, a part of the records. dataset: another data set for
-    the curves of wci. pairs: further SET/NETWORK of PRBench. vits: networks of timm for its tables 8 and 9,
-    with commas; vit_s: the file of ViT-S's weights. None: the scale's own, "" leaves them out.
-    """
+    NAS-Bench-201's published weights. jobs: the number of simultaneous training runs, or auto or ray. shard:
+    I/N, a part of the records. dataset: another data set for the curves of wci. pairs: further SET/NETWORK
+    pairs of PRBench. vits: networks of timm for PRBench's tables 8 and 9, with commas. vit_s: the file of
+    ViT-S's weights. None stands for the values of the scale; "" leaves these networks out."""
 
     scale: str
     data: str = "data"
@@ -54,8 +53,8 @@ class Setting:
     vit_s: str | None = None
 
     def words(self) -> dict[str, str]:
-        """What the user gave for placeholders of recipes, which replaces the file's; names that may have
-        spaces are quoted."""
+        """The user's texts for placeholders, which replace those in the file. Texts that may contain spaces
+        are quoted."""
         names = {"data_folder": self.data, "weights_folder": self.weights}
         names |= {key: one for key in ("vits", "vit_s") if (one := getattr(self, key)) is not None}
         words = {
@@ -70,13 +69,13 @@ class Setting:
 
 
 def pipe(name: str, setting: Setting) -> Pipe:
-    """The pipe of a recipe, one of NAMES."""
+    """The pipe of a recipe; `name` is one of NAMES."""
     recipe = packaged.read(f"recipes/{name}.yaml")
     return _Reader(setting.scale, recipe.get("pipes", {})).stages(recipe["pipe"], _words(recipe, setting))
 
 
 def word(name: str, placeholder: str, setting: Setting) -> list[str]:
-    """What a placeholder stands for in a recipe, taken apart at spaces."""
+    """The text of a placeholder in a recipe, split at spaces."""
     return _command(f"{{{placeholder}}}", _words(packaged.read(f"recipes/{name}.yaml"), setting))
 
 
@@ -119,7 +118,7 @@ class _Reader:
                     )
 
     def _turns(self, item: Mapping[str, Any], words: Mapping[str, str]) -> Iterator[dict[str, str]]:
-        """The words of each turn of a loop, or of the only one."""
+        """The words of each repetition of a loop; without a loop, there is one repetition."""
         names = item.get("for", "").split("/")
         for value in shlex.split(_filled(item["in"], words)) if "for" in item else [""]:
             of = [more for pattern, more in item.get("words_of", {}).items() if fnmatchcase(value, pattern)]
@@ -139,8 +138,8 @@ class _Reader:
 
 
 def _filled(text: str, words: Mapping[str, str]) -> str:
-    """The text with words for its placeholders. Those of the file may have placeholders themselves; a `{` of
-    the user's is none."""
+    """The text with its placeholders replaced by words. Words of the file may contain placeholders; a `{` in
+    a user's word is not a placeholder."""
 
     def word(found: re.Match[str]) -> str:
         filled = words[found[1]]
@@ -150,7 +149,8 @@ def _filled(text: str, words: Mapping[str, str]) -> str:
 
 
 class _Given(str):
-    """A word that the user gave, or a turn of a loop over such words: it is not filled again."""
+    """A word from the user, or a repetition of a loop over such words. Placeholders in it are not
+    replaced."""
 
 
 def _command(text: str, words: Mapping[str, str]) -> Command:

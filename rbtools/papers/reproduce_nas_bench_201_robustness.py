@@ -1,9 +1,8 @@
 """The robustness dataset of NAS-Bench-201 (Jung et al. 2023) beside ours: its table 1, and its claims.
 
-At full scale the published weights of all 6,466 architectures
-are evaluated on CIFAR-10, CIFAR-100 and ImageNet16-120, under corruptions on CIFAR-10-C and CIFAR-100-C.
-mini and tiny train a few small networks without attacks on the built-in digits; as these are easy, a distance
-of 16/255 stands for the paper's 1/255.
+At full scale the published weights of all 6,466 architectures are evaluated on CIFAR-10, CIFAR-100 and
+ImageNet16-120, under corruptions on CIFAR-10-C and CIFAR-100-C. mini and tiny train a few small networks
+without attacks on the built-in digits. These are easy, so a distance of 16/255 replaces the paper's 1/255.
 """
 
 from __future__ import annotations
@@ -22,24 +21,23 @@ from rbtools.spaces import nasbench201
 
 COLUMNS = ("clean", "FGSM", "PGD", "APGD", "Square", "CIFAR-10-C")
 ATTACKS_AT_NEAR = COLUMNS[1:5]
-# Spearman between columns of the dataset at eps 8, as NAS-RobBench-201's table 1 has them.
+# Spearman's correlations between columns of the dataset at eps 8, from NAS-RobBench-201's table 1.
 CORRELATIONS = {"clean, PGD 8": 0.322, "clean, FGSM 8": 0.891, "PGD 8, FGSM 8": 0.487}
-# Mean accuracy under attacks of the worst and the best network of 18 kernel parameters (section 4.3), and of
-# networks of one number of parameters (abstract). The mean is over all attacks and distances.
+# Mean accuracy under attacks of the worst and the best network with 18 kernel parameters (section 4.3), and
+# with any equal number of parameters (abstract). The mean is over all attacks and distances.
 SPREADS = {"18 kernel parameters": (0.21, 0.40), "one number of parameters": (0.20, 0.41)}
 ATTACKS = ("fgsm", "pgd40", "apgd-ce", "square")
-# An architecture of the published files, at full scale: clean, and PGD at 1.
+# Published values of one architecture, at full scale: clean accuracy, and accuracy under PGD at 1.
 KNOWN = 13433, {"clean": 0.893, "PGD": 0.336}
 
 
 def metrics(scale: str) -> Mapping[str, str]:
-    """Column -> metric of our records."""
+    """Maps each column to the metric of our records."""
     return items.paper("robustness-dataset", scale).columns
 
 
 def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
-    """Architecture -> its columns; if severities are missing, the mean over corruptions is over the existing
-    ones."""
+    """Maps each architecture to its columns. The mean over corruptions leaves out missing severities."""
     for record in side.of_first_set(records):
         names = [name for name in record["metrics"] if metric_name.parse(name).over == "severity"]
         some = [record["metrics"][name] for name in names]
@@ -56,7 +54,7 @@ def under_attack(record: dict[str, Any]) -> float | None:
 
 def spreads(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
     """The worst and the best mean accuracy under attack among networks with 18 kernel parameters, and among
-    those of one number of parameters, where it is widest."""
+    networks with the same number of parameters, for the number with the largest difference."""
     known = [(one, value) for one in side.of_first_set(records) if (value := under_attack(one)) is not None]
     groups: dict[int, list[float]] = {}
     for record, value in known:
@@ -73,7 +71,7 @@ def spreads(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]
 
 
 def operations(best: Sequence[nasbench201.Ops]) -> dict[str, dict[str, float | None]]:
-    """Edge -> operation -> how many of these cells have it there."""
+    """Maps an edge and an operation to the number of these cells that have it there."""
     return {
         f"edge {edge + 1}": {
             op: float(sum(cell[edge] == at for cell in best)) for at, op in enumerate(nasbench201.OPS)
@@ -83,8 +81,9 @@ def operations(best: Sequence[nasbench201.Ops]) -> dict[str, dict[str, float | N
 
 
 def best_twenty(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Figure 7: the operations of the twenty networks of 18 kernel parameters with the best mean accuracy
-    under attack, and how many of them stack convolutions; empty where there are not more than twenty."""
+    """Figure 7: the operations of the twenty networks with 18 kernel parameters that have the best mean
+    accuracy under attack, and how many of them stack convolutions. Empty if there are not more than twenty.
+    """
     some = [one for one in side.of_first_set(records) if one["arch"].get("live_kernel_params") == 18]
     known = [(value, one["arch"]) for one in some if (value := under_attack(one)) is not None]
     if len(known) <= 20:
@@ -99,7 +98,8 @@ def best_twenty(records: list[dict[str, Any]]) -> dict[str, dict[str, float | No
 
 
 def changes(records: list[dict[str, Any]], scale: str) -> float | None:
-    """Figure 26: in how many operations the best networks on clean images and under corruptions differ."""
+    """Figure 26: the number of different operations of the best networks on clean images and under
+    corruptions."""
     names = [metrics(scale)[column] for column in ("clean", "CIFAR-10-C")]
     known = [one for one in side.of_first_set(records) if set(names) <= one["metrics"].keys()]
     if not known:
@@ -109,7 +109,7 @@ def changes(records: list[dict[str, Any]], scale: str) -> float | None:
 
 
 def kendall(records: list[dict[str, Any]], first: str, second: str) -> float | None:
-    """Kendall's rank correlation of two metrics; None below three records, or where one does not vary."""
+    """Kendall's rank correlation of two metrics; None for fewer than three records or a constant metric."""
     from scipy import stats
 
     pairs = [
@@ -123,8 +123,8 @@ def kendall(records: list[dict[str, Any]], first: str, second: str) -> float | N
 
 
 def between_sets(records: list[dict[str, Any]], scale: str) -> dict[str, float | None]:
-    """Figure 17: Kendall's rank correlation of accuracy under each attack between data sets, the mean over
-    their pairs."""
+    """Figure 17: for each attack, Kendall's rank correlation between the accuracies on two data sets, as the
+    mean over all pairs of data sets."""
     by_class: dict[int, dict[str, Any]] = {}
     for record in records:
         by_class.setdefault(record["arch"].get("class"), {})[record.get("dataset", "")] = record["metrics"]
@@ -142,7 +142,7 @@ def between_sets(records: list[dict[str, Any]], scale: str) -> dict[str, float |
 
 
 def by_distance(records: list[dict[str, Any]], scale: str, measure: str) -> dict[str, float | None]:
-    """Figure 6: how strongly (Kendall's tau without its sign) a measure tells the accuracy under attacks."""
+    """Figure 6: the absolute value of Kendall's tau between a measure and the accuracy under attacks."""
     some = side.of_first_set(records)
     names = {column: metrics(scale)[column] for column in ("FGSM", "PGD", "APGD", "PGD 8", "APGD 8")}
     found = {column: kendall(some, metrics(scale)[measure], name) for column, name in names.items()}
@@ -150,7 +150,7 @@ def by_distance(records: list[dict[str, Any]], scale: str, measure: str) -> dict
 
 
 def chosen_by(rows: side.Rows, column: str) -> dict[str, float | None]:
-    """The row with the most of a column."""
+    """The row with the largest value in a column."""
     some = [row for row in rows.values() if row.get(column) is not None]
     return dict(max(some, key=lambda row: row[column] or 0.0)) if some else {}
 
@@ -185,8 +185,8 @@ def _gap(high: float | None, low: float | None) -> float | None:
 
 
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable | side.Excerpt]:
-    """Table 1, the excerpts of figures 10 to 12, the claims with numbers, correlations of these columns that
-    another paper gives, and one known architecture."""
+    """Table 1, the excerpts in figures 10 to 12, the claims with numbers, correlations that another paper
+    gives for these columns, and one known architecture."""
     rows = networks(records, scale)
     listed = list(rows.values())
     correlations = {pair: {"Spearman": side.correlation(listed, *pair.split(", "))} for pair in CORRELATIONS}
@@ -218,8 +218,8 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 
 def excerpts(records: list[dict[str, Any]]) -> dict[str, side.PaperTable | side.Excerpt]:
-    """What figures 10 to 12 show of the files of the data set, from the files that rb-convert writes of #0,
-    or of the first record where that is not among them."""
+    """The excerpts of the data set's files in figures 10 to 12, from files that rb-convert writes for #0, or
+    for the first record if #0 is missing."""
     if not records:
         return {name: side.PaperTable(name, {}, {}, ()) for name in ("figure 10", "figure 11", "figure 12")}
     written = FORMATS.build("jung2023")
@@ -259,21 +259,21 @@ def _accuracies(files: Mapping[str, Any]) -> side.PaperTable:
 
 
 def _without_numbers(value: Any) -> Any:
-    """A value of JSON with one mark for the numbers of each list, as the paper shows it."""
+    """A JSON value in which one mark replaces the numbers of each list, as in the paper."""
     if isinstance(value, dict):
         return {key: _without_numbers(one) for key, one in value.items()}
     return f"[{_without_numbers(value[0])}]" if isinstance(value, list) and value else "…"
 
 
 def _json(value: Any) -> str:
-    """JSON with a line for each field: lists are on one line, and marks have no quotes."""
+    """JSON with a line for each field. A list is on one line, and marks have no quotes."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     text = re.sub(r"\[[^\[\]{}]*\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
     return re.sub(r'"(\[*…\]*)"', r"\1", text)
 
 
 def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
-    """Table 1: the mean result of the runs of each search on these networks, and the best of each column."""
+    """Table 1: the mean result of each search's runs on these networks, and the best value of each column."""
     networks(records, scale)  # this adds the mean over corruptions
     names = metrics(scale)
     columns = {column: names[column.replace("Clean", "clean")] for column in reproduce_search.JUNG.columns}

@@ -1,8 +1,9 @@
 """NAS-RobBench-201 beside ours: tables 1 and 4 to 7, and the paper's claims.
 
-At full scale all 6,466 architectures are trained three times on CIFAR-10. mini and tiny train a few of each
-number of none edges on the built-in digits, at distances four times as large (12 and 32 for 3 and 8). Seeds
-are averaged before anything is compared. The printed values are in printed/nas-robbench-201-table-*.tsv.
+At full scale, all 6,466 architectures are trained three times on CIFAR-10. mini and tiny train a few
+architectures with each number of none edges on the built-in digits, with distances four times as large (12
+and 32 for 3 and 8). Results are averaged over seeds before anything is compared. The printed values are in
+printed/nas-robbench-201-table-*.tsv.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rbtools.scoring import merge
 from rbtools.spaces import nasbench201
 
 PRINTED = "nas-robbench-201-table"
-# Of table 1; with a star the robustness dataset of NAS-Bench-201.
+# The columns of table 1; a star marks the robustness dataset of NAS-Bench-201.
 COLUMNS_1 = ("clean", "PGD 8", "FGSM 8", "clean*", "PGD 8*", "FGSM 8*")
 # Of tables 4 and 5, whose networks are the best of each number of none edges.
 BEST = tuple(f"none={number}" for number in range(5))
@@ -27,24 +28,24 @@ COLUMNS = (
     *("clean", "FGSM 3", "Square 3", "PGD 3", "PGD 8", "PGD 16", "PGD 32", "PGD 64"),
     *("PGD 128", "PGD 255"),  # 0 in every row
 )
-ROBUST = ("FGSM 3", "PGD 3", "FGSM 8", "PGD 8", "AA 8")  # section 3.1, whose mean section 3.2 takes
+ROBUST = ("FGSM 3", "PGD 3", "FGSM 8", "PGD 8", "AA 8")  # from section 3.1; section 3.2 uses their mean
 COLUMNS_6 = ("PGD 3", "FGSM 3", "PGD 8", "FGSM 8")
 COLUMNS_7 = ("clean", "FGSM 3", "PGD 3", "FGSM 8", "PGD 8")
-# The names in `rb-search` of the searches of table 7 that derive a cell from a supernet. The paper prints no
-# cell.
+# The searches of table 7 that derive a cell from a supernet, with their names in `rb-search`. The paper does
+# not print these cells.
 DERIVED = {"nasi": "NASI", "advrush": "AdvRush", "darts": "DARTS"}
 # The cell that DARTS-V1 derived on CIFAR-10 in NAS-Bench-201's own three runs (D-X-Y/AutoDL-Projects,
-# exps/algos-v2/README.md): skip connections alone.
+# exps/algos-v2/README.md): only skip connections.
 DARTS_CELL = "|skip_connect~0|+|skip_connect~0|skip_connect~1|+|skip_connect~0|skip_connect~1|skip_connect~2|"
 
 
 def metrics(scale: str) -> Mapping[str, str]:
-    """Column -> metric of our records."""
+    """Maps each column to the metric of our records."""
     return items.paper("nas-robbench-201", scale).columns
 
 
 SHARE = "share of all"
-# Table 4, the signs in turn: no accuracy of a row is above the one before it.
+# The signs of table 4. A sign holds if no accuracy in its list is above the previous one.
 SIGNS = {
     **{f"a) FGSM leaves no less than PGD ({eps})": (f"FGSM {eps}", f"PGD {eps}") for eps in (3, 8)},
     **{f"b) Square leaves no less than PGD ({eps})": (f"Square {eps}", f"PGD {eps}") for eps in (3, 8)},
@@ -55,12 +56,12 @@ SIGNS = {
 
 
 def sample(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records of the sample, without what a search derived for table 7."""
+    """The records of the sample, without the cells that searches derived for table 7."""
     return [record for record in records if "search" not in record]
 
 
 def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records that figures show: one an architecture and data set, with the means over its seeds."""
+    """The records that figures show: one for each architecture and data set, with means over seeds."""
     groups = defaultdict(list)
     for record in sample(records):
         groups[record.get("dataset"), record["arch"]["str"]].append(record)
@@ -68,7 +69,7 @@ def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def networks(records: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
-    """Of each architecture the means over its seeds, and its number of none edges."""
+    """For each architecture, the means over its seeds and its number of none edges."""
     some = side.of_first_set(sample(records))
     corruptions = printed.read(f"{PRINTED}-6")
     wanted = {**metrics(scale), **{name: f"corrupt.{name}.5" for name in corruptions}}
@@ -80,7 +81,7 @@ def networks(records: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
 
 
 def best_by_none(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """The architecture with the best mean robust accuracy of each number of none edges."""
+    """For each number of none edges, the architecture with the best mean robust accuracy."""
     found: dict[str, dict[str, float | None]] = {}
     for none in sorted({one["none"] for one in rows}):
         some = [one for one in rows if one["none"] == none]
@@ -89,13 +90,13 @@ def best_by_none(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | 
 
 
 def robust(one: Mapping[str, Any]) -> float:
-    """The sum of a network's robust accuracies; one that is not measured counts as 0."""
+    """The sum of a network's robust accuracies. A missing accuracy counts as 0."""
     return sum(one.get(name) or 0.0 for name in ROBUST)
 
 
 def best_ten(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Figure 4: the operations of the ten networks with the best mean robust accuracy, and on how many edges
-    none is more frequent than 3x3 convolutions; empty where there are not more than ten."""
+    """Figure 4: the operations of the ten networks with the best mean robust accuracy, and the number of
+    edges on which no operation is more frequent than 3x3 convolutions. Empty for up to ten networks."""
     if len(rows) <= 10:
         return {}
     cells = nasbench201.cells()
@@ -122,8 +123,8 @@ def across_sets(records: list[dict[str, Any]], scale: str) -> dict[str, float | 
 
 
 def of_kernels(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> dict[str, dict[str, float | None]]:
-    """Figures 5 and 6: rank correlations of kernels with accuracies, and their means over all of them for the
-    kernels of FGSM and of PGD."""
+    """Figures 5 and 6: rank correlations of kernels with accuracies, and the means of all correlations for
+    the kernels of FGSM and of PGD."""
     found: dict[str, dict[str, float | None]] = {
         name: {column: side.correlation(rows, name, column) for column in COLUMNS_7} for name in kernels
     }
@@ -137,7 +138,7 @@ def of_kernels(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> dict[s
 
 
 def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
-    """The paper's claims, tested on these networks and on their tables."""
+    """The paper's claims, tested on these networks and their tables."""
     rows = networks(records, scale)
     paper = items.paper("nas-robbench-201", scale)
     kernels = [name for name in paper.columns if "kernel" in name]
@@ -156,7 +157,7 @@ def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list
 
 
 def with_corruptions(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Table 6: rank correlations of accuracy under each corruption with that under attacks."""
+    """Table 6: rank correlations of the accuracy under each corruption with the accuracy under attacks."""
     return {
         name: {column: side.correlation(rows, name, column) for column in COLUMNS_6}
         for name in printed.read(f"{PRINTED}-6")
@@ -165,7 +166,7 @@ def with_corruptions(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, floa
 
 
 def across(rows: Sequence[dict[str, Any]], others: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
-    """The rows, with the robustness dataset's columns (starred) where it has the architecture."""
+    """The rows, with the (starred) columns of the robustness dataset for architectures that it contains."""
     columns = {f"{name}*": jung.metrics(scale)[name] for name in ("clean", "PGD 8", "FGSM 8")}
     at = side.means(side.of_first_set(others), lambda record: record["arch"]["class"], columns)
     return [{**one, **at.get(one["class"], {})} for one in rows]
@@ -215,8 +216,7 @@ def tables(
 
 
 def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
-    """NAS-RobBench-201's table 2 on the records of its reproduction; the optimum has the best mean robust
-    accuracy."""
+    """Table 2 for the records of the reproduction. The optimum has the best mean robust accuracy."""
     names = metrics(scale)
     columns = {
         column: names[name] for column, name in zip(reproduce_search.ROBBENCH.columns, COLUMNS_7, strict=True)
@@ -238,7 +238,8 @@ def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
 def criteria(
     rows: Sequence[dict[str, Any]], best: dict[str, dict[str, float | None]]
 ) -> dict[str, dict[str, float | None]]:
-    """Table 4: which signs the best networks by number of none edges have, and the share of all that do."""
+    """Table 4: the signs of the best network for each number of none edges, and their shares of all
+    networks."""
     found: dict[str, dict[str, float | None]] = {}
     for words, columns in SIGNS.items():
         known = [sign for one in rows if (sign := has_sign(one, columns)) is not None]
@@ -250,7 +251,7 @@ def criteria(
 
 
 def has_sign(one: dict[str, Any], columns: Sequence[str]) -> float | None:
-    """1 if no column is above the one before it, else 0; None if one is not measured."""
+    """1 if no column is above the previous one, else 0; None if a column was not measured."""
     known = {**one, "zero": 0.0}
     if any(known.get(name) is None for name in columns):
         return None
@@ -258,8 +259,8 @@ def has_sign(one: dict[str, Any], columns: Sequence[str]) -> float | None:
 
 
 def without_training(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
-    """Table 7: of the networks at hand the one that a score of fresh weights puts first, what differentiable
-    searches derived, and the cell of NAS-Bench-201's own DARTS-V1."""
+    """Table 7: the network with the best training-free score among the given networks, the cells that
+    differentiable searches derived, and the cell of NAS-Bench-201's own DARTS-V1."""
     metric_of = metrics(scale)
     columns = {name: metric_of[name] for name in COLUMNS_7}
     found: dict[str, dict[str, float | None]] = {}

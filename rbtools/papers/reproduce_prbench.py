@@ -1,12 +1,13 @@
 """PRBench beside ours: tables 4, 5 and 8 to 12, the composite of figure 6, and the paper's claims.
 
-At full scale the network of tables 4, 5 and 12 is ResNet-18 on CIFAR-10, trained and evaluated as the paper's
-public code does, which made its numbers, and the other tables have 14 further pairs of data set and network.
-mini and tiny put a small network of NAS-Bench-201 on the built-in digits in its place, and another and
-MNIST's SimpleCNN for the further pairs; their radii are larger (32/255 for 8/255 and .03, .3 .35 .4 for .08
-.10 .12), as digits are easy: there the differences have no meaning, but the orderings may agree.
+At full scale, the network of tables 4, 5 and 12 is ResNet-18 on CIFAR-10, trained and evaluated as in the
+paper's public code, which produced its numbers. The other tables have 14 further pairs of data set and
+network. mini and tiny use a small network of NAS-Bench-201 on the built-in digits instead, and another such
+network and MNIST's SimpleCNN for the further pairs. Their radii are larger because digits are easy (32/255
+for 8/255 and .03, .3 .35 .4 for .08 .10 .12). At these scales the differences from the paper have no meaning,
+but the orderings may agree.
 
-What is printed and what the paper's site has are files of `printed/`; they differ, and stand side by side.
+The printed values and those on the paper's site are files in `printed/`. They differ, so both are shown.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ NOISE_COLUMNS = (
     *(f"{noise} {name}" for noise in NOISES for name in RADII),
     *(f"{noise} {NOISE_GE}" for noise in NOISES),
 )
-# The pair of tables 4, 5 and 12, and the other half of 12.
+# The data set and network of tables 4, 5 and 12, and those of the other half of table 12.
 FIRST, HALF_12 = "cifar10, resnet18, ", "cifar100, resnet18, "
-# Table 11: its data sets, and the network of MNIST, which digits have below full scale.
+# Table 11: its data sets, and the network of MNIST, which is used on digits below full scale.
 SETS_11, NETWORK_11 = ("cinic10", "imagenet50", "mnist"), "simplecnn"
 # timm's networks by PRBench's names.
 OF_TIMM = {
@@ -60,7 +61,7 @@ COMPOSITE = {
 
 
 def fractions(name: str) -> dict[str, dict[str, float | None]]:
-    """A file of `printed/` in the unit of our metrics: fractions, and seconds as they are."""
+    """The values of a file in `printed/` in the units of our metrics: fractions and seconds."""
     return {
         row: {
             column: value if value is None or column == "s/epoch" else value / 100
@@ -71,19 +72,20 @@ def fractions(name: str) -> dict[str, dict[str, float | None]]:
 
 
 def of_group(rows: side.Rows, prefix: str, kept: str = "") -> dict[str, dict[str, float | None]]:
-    """The rows whose names begin so, with `kept` in place of that beginning."""
+    """The rows whose names begin with `prefix`, which is replaced by `kept`."""
     return {
         kept + name.removeprefix(prefix): dict(one) for name, one in rows.items() if name.startswith(prefix)
     }
 
 
 def wanted(rows: side.Rows, chosen: Callable[..., bool]) -> dict[str, dict[str, float | None]]:
-    """The rows that are chosen by the parts of their names: data set, network and method, or the method."""
+    """The rows for which `chosen` holds. Its arguments are the parts of the name: data set, network and
+    method, or only the method."""
     return {name: dict(one) for name, one in rows.items() if chosen(*name.split(", "))}
 
 
 def printed_rows() -> dict[str, dict[str, float | None]]:
-    """What is printed of ResNet-18 on CIFAR-10 in tables 4, 5 and 12, in one row for each method."""
+    """The printed values of ResNet-18 on CIFAR-10 in tables 4, 5 and 12, in one row for each method."""
     rows = fractions("prbench-table-4")
     for name, values in fractions("prbench-table-5").items():
         rows[name] = {**values, **rows.get(name, {})}
@@ -91,14 +93,14 @@ def printed_rows() -> dict[str, dict[str, float | None]]:
 
 
 def metrics(scale: str, dataset: object = None) -> dict[str, str]:
-    """Column -> metric of our records."""
+    """Maps each column to the metric of our records."""
     eps, radii = "8", ("0.03", "0.08", "0.1", "0.12")  # .03 in the code, 8/255 in the text
     if scale != "full":
         eps, radii = "32", ("0.12549", "0.3", "0.35", "0.4")
     elif dataset == "mnist":
         eps, radii = "76.5", ("0.3", "0.35", "0.4", "0.45")
     ten, twenty = ("1", "2") if scale == "tiny" else ("10", "20")
-    # Below full scale AutoAttack is some of its attacks, and the metric has their names.
+    # Below full scale only some attacks of AutoAttack run, and the name of the metric contains their names.
     aa = {"full": "aa", "mini": "ensemble-apgd-ce-apgd-t", "tiny": "ensemble-apgd-ce"}[scale]
     at = dict(zip(RADII, radii, strict=True))
     named = {"Acc": "acc", "PGD10": f"pgd{ten}.{eps}", "PGD20": f"pgd{twenty}.{eps}"}
@@ -113,7 +115,7 @@ def metrics(scale: str, dataset: object = None) -> dict[str, str]:
 
 
 def row(record: dict[str, Any]) -> str | None:
-    """The name that the paper gives to a record's training."""
+    """The paper's name for a record's training method."""
     train = record.get("train", {})
     name = PAPER.get(train.get("method", ""))
     config = train.get("config", {})
@@ -126,7 +128,7 @@ def row(record: dict[str, Any]) -> str | None:
 
 
 def network(record: dict[str, Any]) -> str:
-    """A record's network; timm's at 32 pixels and patches of 4 by PRBench's names."""
+    """The name of a record's network. timm's networks for 32 pixels and patches of 4 have PRBench's names."""
     arch = record.get("arch", {})
     name = str(arch.get("name"))
     at_32 = (arch.get("space"), arch.get("side"), arch.get("patch")) == ("timm", 32, 4)
@@ -134,23 +136,23 @@ def network(record: dict[str, Any]) -> str:
 
 
 def pair(record: dict[str, Any]) -> str:
-    """The beginning of the names of rows: the data set and the network."""
+    """The beginning of a row's name: the data set and the network."""
     return f"{record.get('dataset')}, {network(record)}, "
 
 
 def first_pair(records: list[dict[str, Any]]) -> str:
-    """The pair of tables 4, 5 and 12: that of the first record."""
+    """The data set and network of tables 4, 5 and 12: those of the first record."""
     return pair(records[0]) if records else ""
 
 
 def passes(record: dict[str, Any]) -> dict[str, float]:
-    """Passes forward through the network for each image and step of the training."""
+    """The number of forward passes for each image and step of the training."""
     forward = record.get("train", {}).get("passes", {}).get("forward")
     return {} if forward is None else {"passes": forward}
 
 
 def rows_of(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
-    """The columns of all tables, by data set, network and method."""
+    """The columns of all tables, for each data set, network and method."""
     found: dict[str, dict[str, float | None]] = {}
     for dataset in dict.fromkeys(record.get("dataset") for record in records):
         some = [
@@ -163,9 +165,9 @@ def rows_of(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, fl
 
 
 def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records that figures show, none with the filter; other noise in training is part of the method.
-    Figure 2a has one name for what each data set has under its own distance: `aa` and `pr.08`.
-    """
+    """The records that figures show, without those trained with the filter. Training noise that is not
+    uniform becomes part of the method's name. For figure 2a, the metrics at each data set's own distance have
+    common names, `aa` and `pr.08`."""
     found = [record for record in records if row(record) in {*PAPER.values(), *WITH_NOISES}]
     for at_place, record in enumerate(found):
         names = [metrics(scale, record.get("dataset")) for scale in ("full", "mini", "tiny")]
@@ -184,7 +186,7 @@ def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def composite(rows: side.Rows) -> dict[str, dict[str, float | None]]:
-    """The mean of the min-max scaled columns of each row that has them all."""
+    """The mean of the min-max scaled columns, for each row that has all of them."""
     whole = {name: one for name, one in rows.items() if all(one.get(part) is not None for part in COMPOSITE)}
     scores = dict.fromkeys(whole, 0.0)
     for part, higher in COMPOSITE.items():
@@ -198,19 +200,17 @@ def composite(rows: side.Rows) -> dict[str, dict[str, float | None]]:
 
 def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
     """The paper's claims on tables 4, 5 and 12, tested on the first pair of these records, and on figure 6,
-    whose scores are medians over all pairs.
-    """
+    whose scores are medians over all pairs."""
     rows = rows_of(records, scale)
     pairs = dict.fromkeys(map(pair, records))
     return claims_of(of_group(rows, first_pair(records)), [of_group(rows, one) for one in pairs])
 
 
 def claims_of(rows: side.Rows, pairs: Sequence[side.Rows] = ()) -> list[side.Claim]:
-    """The claims, tested on rows by method and column, printed ones or ours. pairs: the rows of all pairs of
-    data set and network, by default of one.
-    """
+    """The claims, tested on the values of methods (rows) in columns, either printed values or ours. pairs:
+    the rows of each pair of data set and network, by default of one pair."""
     scores = medians(pairs or [rows])
-    # The time is that of one run, so passes tell more where they are known.
+    # The time is measured in one run only, so the number of passes is used if it is known.
     by = "passes" if any(at(rows, name, "passes") is not None for name in rows) else "s/epoch"
     compared = {
         name: {**rows.get(name, {}), "score": scores.get(name), "cost": at(rows, name, by)}
@@ -224,8 +224,8 @@ def at(rows: side.Rows, name: str, column: str) -> float | None:
 
 
 def medians(pairs: Sequence[side.Rows]) -> dict[str, float]:
-    """The median of each method's composite score over pairs of data set and network, as in figure 6, which
-    has no AT-PR."""
+    """The median of each method's composite score over pairs of data set and network, as in figure 6. AT-PR
+    is left out, as in the figure."""
     every: dict[str, list[float]] = {}
     for rows in pairs:
         shown = {name: one for name, one in rows.items() if name in PAPER.values() and name != "AT-PR"}
@@ -242,7 +242,8 @@ def show(column: str, value: float) -> str:
 
 
 def by_noise(rows: side.Rows) -> dict[str, dict[str, float | None]]:
-    """Table 5: of each method a row for each noise, of PR at four radii and the error of the first."""
+    """Table 5: for each method and noise, a row with PR at four radii and the generalisation error at the
+    first."""
     columns = ("Acc", *RADII, NOISE_GE)
     return {
         f"{name}, {noise}": {
@@ -276,11 +277,11 @@ def in_table_12(method: str) -> bool:
 
 
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
-    """Tables 4, 5 and 8 to 12, and the composite. The text of table 10 is not at hand, only the site's."""
+    """Tables 4, 5 and 8 to 12, and the composite score. Table 10 has only the site's values."""
     ours = rows_of(records, scale)
     first = first_pair(records)
     here = of_group(ours, first)
-    # Below full scale the first pair is none of the paper's, and only the others stand for further pairs.
+    # Below full scale the first pair is not one of the paper's, and only the others replace further pairs.
     further = {name: one for name, one in ours.items() if first == FIRST or not name.startswith(first)}
     methods = wanted(here, lambda method: method in PAPER.values())
     half_12 = wanted(of_group(ours, HALF_12), in_table_12)
@@ -344,7 +345,7 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 
 def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The tables, the claims on our records, and how many of them the printed tables themselves bear."""
+    """The tables, the claims tested on our records, and how many claims hold for the printed tables."""
     made = tables(records, scale)
     texts = [table.text() for table in made.values() if table.ours]
     further = [f"table {number}" for number in (8, 9, 10, 11)]

@@ -1,9 +1,10 @@
-"""Searches on a published table beside the papers' own (NAS-RobBench-201's table 2, Jung et al.'s table 1).
+"""Searches on a published table, compared with the papers (NAS-RobBench-201's table 2, Jung et al.'s table
+1).
 
-The table is one that rb-convert made; its metrics tell which paper it belongs to, and any other table of
-NAS-Bench-201 is searched by its own metrics, without published values. Repeats cost a query, as in NASLib,
-whose settings the papers used, as far as they report them. Random numbers are ours, so single figures differ
-by a run's spread over the square root of the runs.
+The table comes from rb-convert, and its metrics show to which paper it belongs. Any other table of
+NAS-Bench-201 is searched by its own metrics, without published values. Repeated queries count, as in NASLib,
+whose settings the papers used, as far as they report them. Our random numbers differ from those of the
+papers, so single values differ by about the spread of a run divided by the square root of the number of runs.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ SEARCHES = {"RS": "random", "RE": "evolution", "LS": "local", "BANANAS": "banana
 
 
 class SearchTable(NamedTuple):
-    """What a paper reports: column -> metric, what was searched by, queries, and the file of its printed
-    table, in fractions or in percent."""
+    """The table of a paper: its columns with their metrics, the metrics of the searches, the number of
+    queries, and the file of printed values, which are fractions or percentages."""
 
     name: str
     columns: Mapping[str, str]
@@ -71,7 +72,7 @@ def printed_values(paper: SearchTable) -> dict[str, dict[str, float | None]]:
 
 
 def paper_of(names: Sequence[str]) -> SearchTable:
-    """The paper that a table with these metrics belongs to, or one without rows."""
+    """The paper to which a table with these metrics belongs, or one without rows."""
     for paper in (ROBBENCH, JUNG):
         if set(paper.objectives.values()) <= set(names):
             return paper
@@ -82,9 +83,9 @@ def paper_of(names: Sequence[str]) -> SearchTable:
 def rows(
     paper: SearchTable, records: list[dict[str, Any]], algorithms: Sequence[str], **options: object
 ) -> dict[str, Any]:
-    """Row -> column -> the mean of the metric at what searches of the records found, and the best there is.
+    """For each row and column, the mean of the metric over the results of searches, and the optimum.
 
-    options: further ones of rb-search. Raises RbError.
+    options: further options of rb-search. Raises RbError if a search fails.
     """
     found: dict[str, Any] = {}
     options = {"budget": paper.budget, "charge_repeats": True, "table": records, **options}
@@ -118,10 +119,10 @@ def claims(paper: SearchTable, ours: Mapping[str, Mapping[str, float]]) -> list[
 def on_records(
     paper: SearchTable, columns: Mapping[str, str], records: list[dict[str, Any]], scale: str, title: str
 ) -> side.PaperTable:
-    """The paper's table, of searches on the records of the data set that comes first.
+    """The paper's table for searches on the records of the first data set.
 
-    columns: column -> metric there. At full scale 100 runs with the paper's budget; below ten runs of ten
-    queries, without BANANAS, which fits networks between its queries.
+    columns: maps columns to metrics. At full scale there are 100 runs with the paper's budget. At other
+    scales there are ten runs of ten queries, without BANANAS, which trains networks between its queries.
     """
     shown = printed_values(paper)
     some = [
@@ -141,7 +142,7 @@ def on_records(
 
 
 def report(table: str, runs: str = "100", where: str | None = None) -> str:
-    """The searches on the records of a file, or of standard input ("-"), beside the paper's."""
+    """The searches on the records of a file or of standard input ("-"), compared with the paper's."""
     with sys.stdin.buffer if table == "-" else streamed(table) as stream:
         records = list(side.each(stream))
     paper = paper_of(list(dict.fromkeys(name for record in records for name in record.get("metrics", {}))))

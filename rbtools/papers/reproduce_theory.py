@@ -1,10 +1,11 @@
-"""The theory of NAS-RobBench-201 on the networks that it is about: its bounds beside what training finds.
+"""The theory of NAS-RobBench-201 on the networks that it describes: its bounds, compared with the results of
+training.
 
-Residual networks of fcnn (theorems 1 and 2) and rescnn (corollary 1), on two classes, whose images are
-brought to norm 1. The network's f is the difference of its two logits; the adversary is definition 1's: on
-the sphere, at an L2 distance of at most rho. Algorithm 1 trains, and its errors stand beside the bounds,
-which leave out the theorem's constants. The paper prints no values. make reproduce-prbench and make
-reproduce-wci end with the bounds of their papers.
+Residual networks of fcnn (theorems 1 and 2) and rescnn (corollary 1) are trained with algorithm 1 on two
+classes of images that are scaled to norm 1. The network's f is the difference of its two logits. The
+adversary is that of definition 1: on the sphere, at an L2 distance of at most rho. The errors of training are
+shown with the bounds, which leave out the theorem's constants. The paper prints no values. make
+reproduce-prbench and make reproduce-wci also print the bounds of their papers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from rbtools.papers import items
 from rbtools.papers import sidebyside as side
 
-# Errors of training are measured under attacks in L-infinity, and the bounds are of the sphere in L2.
+# Errors of training are measured under L-infinity attacks, but the bounds are for L2 on the sphere.
 OTHER_BALL = "robust error in L-infinity"
 THEOREM_1 = ("clean bound", "clean error", "robust bound", OTHER_BALL)
 ALGORITHM_1 = ("step size", "iterations", "iterate drawn")
@@ -47,14 +48,14 @@ def columns_of(record: dict[str, Any], theorem: str) -> dict[str, float | None]:
 
 
 def training(record: dict[str, Any]) -> dict[str, float | None]:
-    """What algorithm 1 was run with, and which of its iterates it returned."""
+    """The settings with which algorithm 1 ran, and which of its iterates it returned."""
     train = record.get("train", {})
     output, rates = train.get("output", {}), train.get("history", {}).get("lr") or [None]
     return dict(zip(ALGORITHM_1, (rates[0], output.get("of"), output.get("step")), strict=True))
 
 
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
-    """A table for each theorem, for the corollary and for the algorithm; a row a network."""
+    """A table for each theorem, for the corollary and for the algorithm, with a row for each network."""
 
     def table(title: str, columns: Sequence[str], space: str, values: Any) -> side.PaperTable:
         some = [one for one in records if one["arch"]["space"] in space.split()]
@@ -79,9 +80,8 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 
 def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
-    """Whether errors stay below the bounds of theorem 1, and eigenvalues above those of theorem 2, as far as
-    the bounds say anything.
-    """
+    """Whether errors are below the bounds of theorem 1, and eigenvalues above the bounds of theorem 2, if the
+    bounds are not vacuous."""
     rows = {f"{number} {name}": row for number, one in made.items() for name, row in one.ours.items()}
     told = {
         name: {column: _told(name, column, value) for column, value in row.items()}
@@ -96,7 +96,7 @@ def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list
 
 
 def _told(number: str, column: str, value: float | None) -> float | None:
-    """A value of a table; None for a vacuous bound: from 1 on of an error, up to 0 of an eigenvalue."""
+    """A value of a table; None for a vacuous bound: at least 1 for an error, at most 0 for an eigenvalue."""
     if value is None or not column.endswith("bound"):
         return value
     vacuous = value <= 0 if number.startswith("theorem 2") else value >= 1

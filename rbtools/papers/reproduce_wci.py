@@ -1,11 +1,11 @@
-"""The Weight-Curvature Index beside the robust gaps along adversarial training.
+"""The Weight-Curvature Index and the robust gaps during adversarial training.
 
-The paper prints curves and no numbers, so there are none beside ours: Spearman's rho of the index (and of the
-trace in it) with the robust gaps (test minus train, under PGD), over the measured epochs of each training and
-over those of all, with 95 % bootstrap intervals, whatever they are. Epochs of one training follow from each
-other, so the intervals are too narrow. At full scale it is the paper's setting, PreActResNet-18 on CIFAR-10;
-mini puts a small network on the built-in digits, radius 32/255, 24 epochs whose rate falls after 14 and 20.
-Below stand lemmas 1 to 3 and theorem 4 for the last weights.
+The paper prints curves but no numbers, so our numbers have no counterpart: Spearman's rho of the index (and
+of the trace in it) with the robust gaps (test minus train, under PGD), over the measured epochs of each
+training run and of all runs together, with 95 % bootstrap intervals. The epochs of a training run are not
+independent, so the intervals are too narrow. The full scale is the paper's setting, PreActResNet-18 on
+CIFAR-10. mini trains a small network on the built-in digits with radius 32/255 for 24 epochs; the learning
+rate falls after 14 and 20. Lemmas 1 to 3 and theorem 4 follow, evaluated for the last weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Moments = list[dict[str, float]]
 
 
 def moments(record: dict[str, Any]) -> Moments:
-    """The measurements, a row for each measured epoch."""
+    """The measurements, with a row for each measured epoch."""
     history = record["train"]["history"]
     return [
         {"epoch": epoch + 1, **{name: history[name][epoch] for name in SHOWN}}
@@ -42,7 +42,7 @@ def spearman(rows: Moments) -> Any:
 
 
 def cells(found: Any) -> list[str]:
-    """A correlation and its interval, a cell a pair."""
+    """A cell for each pair: a correlation and its interval."""
     texts = []
     for value, low, high in zip(*(one.ravel() for one in (found.value, found.low, found.high)), strict=True):
         interval = "" if np.isnan(low) else f" [{low:.2f}, {high:.2f}]"
@@ -60,7 +60,8 @@ def follows(words: str, found: Any, gap: int) -> side.Claim:
 
 
 def trainings(records: list[dict[str, Any]]) -> dict[str, Moments]:
-    """What was measured along the trainings, by what regularised them, and on which of several data sets."""
+    """Maps the regularisation of each training run (and its data set, if there are several) to its
+    measurements."""
     rows: dict[str, Moments] = {}
     several = len({record.get("dataset") for record in records}) > 1
     for record in records:
@@ -71,13 +72,13 @@ def trainings(records: list[dict[str, Any]]) -> dict[str, Moments]:
 
 
 def pooled(records: list[dict[str, Any]]) -> dict[str, Moments]:
-    """What was measured along each training, and along all of them together."""
+    """The measurements of each training run, and of all runs together."""
     rows = trainings(records)
     return {**rows, "all": [row for found in rows.values() for row in found]}
 
 
 def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records with what regularised them as one text, `none` among them, by which figures choose."""
+    """The records with their regularisation as one text, possibly `none`, by which figures choose records."""
     shown = []
     for record in records:
         train = record["train"]

@@ -21,11 +21,11 @@ from rbtools.scoring import render
 from rbtools.scoring.table import Heading, Table, TableCell
 
 Rows = Mapping[str, Mapping[str, float | None]]
-"""Row -> column -> value."""
+"""Maps a row and a column to a value."""
 
 
 class Claim(NamedTuple):
-    """A paper's claim in words, whether it holds (None: these records cannot tell), and what was found."""
+    """A paper's claim, whether it holds (None: these records do not show it), and the found values."""
 
     words: str
     holds: bool | None
@@ -33,18 +33,18 @@ class Claim(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether it holds, in words."""
+        """A text that says whether the claim holds."""
         return {True: "holds", False: "FAILS", None: "cannot be told"}[self.holds]
 
 
-# What figures and tables show of a record, besides its entries.
+# The fields of a record, besides its entries, that figures and tables show.
 _SHOWN = ("schema", "arch", "dataset", "checkpoint", "train", "search", "metrics")
 # The entries that they show: intervals of PR and of generalisation errors. The bounds have no other place.
 _WITH_INTERVALS = ("pr", "probacc", "ge")
 
 
 def each(stream: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
-    """The records of a stream, whole, one by one; those that failed are counted on stderr and left out."""
+    """The records of a stream, one by one. Failed records are left out, and stderr gives their number."""
     count = failed = 0
     for line in stream:
         if line.strip():
@@ -59,9 +59,9 @@ def each(stream: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
 
 
 def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str, Any]:
-    """What a figure or a table shows of a record: a tenth of a record with 90 entries. The history of a
-    training is kept where something was measured along it. confidences: with those on clean images.
-    """
+    """The parts of a record that a figure or a table shows, about a tenth of a record with 90 entries. The
+    history of a training is kept if something was measured during it. confidences: also keep the confidences
+    on clean images."""
     kept = {name: record[name] for name in _SHOWN if name in record}
     train = record.get("train")
     if isinstance(train, dict) and {"wci", "test_robust_error"}.isdisjoint(train.get("history", ())):
@@ -77,12 +77,12 @@ def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str,
 
 
 def read(stream: Iterable[str | bytes]) -> list[dict[str, Any]]:
-    """What figures and tables show of the records of a stream."""
+    """The parts of the records of a stream that figures and tables show."""
     return [essential(record) for record in each(stream)]
 
 
 def put(new: Path, old: Path) -> None:
-    """Replace a file if the new one differs: figures compare dates."""
+    """Replace the file `old` if `new` differs. An equal file keeps its date, which figures compare."""
     if old.exists() and filecmp.cmp(old, new, shallow=False):
         new.unlink()
     else:
@@ -90,7 +90,7 @@ def put(new: Path, old: Path) -> None:
 
 
 def of_first_set(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records of the data set that comes first: tables are of one, CIFAR-10 at full scale."""
+    """The records of the first data set. A table has only one data set, at full scale CIFAR-10."""
     return [record for record in records if record.get("dataset") == records[0].get("dataset")]
 
 
@@ -111,7 +111,7 @@ def means(
 
 
 def correlation(rows: Sequence[dict[str, Any]], first: str, second: str) -> float | None:
-    """Spearman's rank correlation of two columns; None below three rows or where one does not vary."""
+    """Spearman's rank correlation of two columns; None for fewer than three rows or a constant column."""
     from scipy import stats
 
     pairs = [(one[first], one[second]) for one in rows if first in one and second in one]
@@ -121,19 +121,18 @@ def correlation(rows: Sequence[dict[str, Any]], first: str, second: str) -> floa
 
 
 def percent(value: float) -> str:
-    """A fraction as papers print it: 53.15."""
+    """A fraction in percent, as papers print it: 53.15."""
     return f"{100 * value:.2f}"
 
 
 def plain(value: float) -> str:
-    """A number as it is, with three digits that count."""
+    """A number with three significant digits."""
     return f"{value:.3g}"
 
 
 class PaperTable(NamedTuple):
-    """A paper's printed values, those of its web page (`site`) and ours, row -> column -> value. show: how a
-    column's value is written.
-    """
+    """The values that a paper prints, those on its web page (`site`), and ours. show: returns the text of a
+    column's value."""
 
     title: str
     printed: Rows
@@ -143,21 +142,22 @@ class PaperTable(NamedTuple):
     site: Mapping[str, Mapping[str, float | None]] = {}
 
     def sides(self) -> dict[str, Rows]:
-        """The sides by their names, ours last. A paper's side without values is left out."""
+        """Maps the names of the sides to their values, ours last. A paper's side without values is left
+        out."""
         paper = {"printed": self.printed, "site": self.site}
         return {**{name: rows for name, rows in paper.items() if rows}, "ours": self.ours}
 
     @property
     def found(self) -> bool:
-        """Whether anything of it is ours."""
+        """Whether any value is ours."""
         return bool(self.ours)
 
     def rows(self) -> list[str]:
-        """The rows of any side, the paper's first."""
+        """The rows of all sides, those of the paper first."""
         return list(dict.fromkeys(row for side in self.sides().values() for row in side))
 
     def cell(self, row: str, column: str) -> tuple[str, ...]:
-        """The value of each side, and ours minus the first of the others; a dash for what is not there."""
+        """The value of each side, and ours minus that of the first other side. A missing value is a dash."""
         *paper, here = (side.get(row, {}).get(column) for side in self.sides().values())
         texts = ["-" if value is None else self.show(column, value) for value in (*paper, here)]
         first = next((value for value in paper if value is not None), None)
@@ -165,7 +165,7 @@ class PaperTable(NamedTuple):
         return *texts, apart if apart.startswith("-") else f"+{apart}"
 
     def text(self) -> str:
-        """Markdown: a line a row, and in each cell the values of the sides, and the difference."""
+        """Markdown with a line for each row. A cell contains the values of the sides, and the difference."""
         lines = [f"{self.title}: {' / '.join(self.sides())} / difference", ""]
         lines += [f"| | {' | '.join(self.columns)} |", "|---" * (len(self.columns) + 1) + "|"]
         for row in self.rows():
@@ -175,9 +175,8 @@ class PaperTable(NamedTuple):
         return "\n".join([*lines, ""])
 
     def beside(self) -> Table:
-        """For Markdown and LaTeX files: for each of the paper's columns one of each side, ours last. A side
-        that says nothing else in a column than those before it is left out there.
-        """
+        """The table for Markdown and LaTeX files. Each column of the paper becomes one column for each side,
+        ours last. A side is left out if it only repeats the values of previous sides in this column."""
         named = ["" if side == "ours" else f" ({side})" for side in self.sides()]
         cells = {(row, column): self.cell(row, column) for row in self.rows() for column in self.columns}
         shown = [
@@ -195,7 +194,7 @@ class PaperTable(NamedTuple):
         return Table([Heading("", False), *names], rows)
 
     def files(self) -> dict[str, str]:
-        """The files of the table by their endings."""
+        """Maps each file extension to the contents of the table's file."""
         table = self.beside()
         return {
             "md": f"{render.heading(self.title, 'md')}\n{render.to_markdown(table)}",
@@ -204,18 +203,18 @@ class PaperTable(NamedTuple):
 
 
 class Excerpt(NamedTuple):
-    """What a paper shows of a file, of ours."""
+    """The part of our file that corresponds to an excerpt in a paper."""
 
     title: str
     lines: str
 
     @property
     def found(self) -> bool:
-        """Whether it has anything."""
+        """Whether the excerpt contains anything."""
         return bool(self.lines)
 
     def rows(self) -> list[str]:
-        """Its lines."""
+        """The lines of the excerpt."""
         return self.lines.splitlines()
 
     def text(self) -> str:
@@ -223,7 +222,7 @@ class Excerpt(NamedTuple):
         return f"{self.title}\n\n```\n{self.lines}\n```\n"
 
     def files(self) -> dict[str, str]:
-        """Its files by their endings."""
+        """Maps each file extension to the contents of the excerpt's file."""
         return {"md": self.text(), "tex": f"\\begin{{verbatim}}\n{self.lines}\n\\end{{verbatim}}\n"}
 
 
@@ -232,11 +231,12 @@ Tables = Mapping[str, Any]
 
 
 def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
-    """The claim that comparisons of values in a table hold, each for its columns or its rows.
+    """The claim that comparisons of values in a table hold.
 
     `{"AA": ["PGD,MART > ERM"]}` compares rows in a column, `{"CVaR": ["PGD20 > CW20 by 0.1"]}` columns in a
-    row. `>=` allows equal values, and `<= 0.02` is at most that. Names stand with commas, and may be patterns
-    of rows; a number stands for itself.
+    row. `>=` also allows equal values. `<= 0.02` requires a value of at most 0.02. Several names are
+    separated by commas, and a name may be a pattern that matches rows. A number on either side is compared as
+    a number.
     """
     pairs = []
     for place, comparisons in tests.items():
@@ -268,13 +268,13 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 def _named(text: str, rows: Rows) -> list[str]:
-    """The names in a list, with the rows that patterns among them match."""
+    """The names in a list, in which patterns are replaced by the rows that they match."""
     names = [fnmatch.filter(rows, name) if "*" in name else [name] for name in text.split(",")]
     return [name for some in names for name in some]
 
 
 def _value(name: str, place: str, rows: Rows) -> float | None:
-    """A number, or the value of a row in a column, whichever of the two is the row."""
+    """The number that `name` is, or the value of a row in a column; either name may be the row."""
     if _NUMBER.fullmatch(name):
         return float(name)
     row, column = (name, place) if name in rows else (place, name)
@@ -282,9 +282,9 @@ def _value(name: str, place: str, rows: Rows) -> float | None:
 
 
 def theory(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """The bounds of `rb-measure bound` in records: a row for each, with the inputs of the least value.
+    """The bounds of `rb-measure bound` in records: a row for each bound, with the inputs of its least value.
 
-    Columns: `THEORY`. A bound that has no value counts as vacuous.
+    Columns: `THEORY`. A bound without a value counts as vacuous.
     """
     found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for record in records:
@@ -309,7 +309,7 @@ THEORY = ("bound", "formula", "least", "largest", "inputs of the least", "vacuou
 
 
 def theory_text(records: Iterable[Mapping[str, Any]]) -> str:
-    """`theory` in Markdown; empty where no record has a bound."""
+    """`theory` in Markdown; empty if no record has a bound."""
     rows = theory(records)
     if not rows:
         return ""
@@ -319,7 +319,7 @@ def theory_text(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def told(claims: Sequence[Claim]) -> str:
-    """The claims, a line each, those that fail as openly as those that hold, and their count."""
+    """The claims, one on each line, whether they hold or fail, and the number of claims that hold."""
     lines = ["Claims of the paper:", ""]
     lines += [f"- {claim.words}: {claim.verdict} ({claim.found})" for claim in claims]
     known = [claim for claim in claims if claim.holds is not None]

@@ -1,4 +1,4 @@
-"""The complete recipes of papers, with our choices where their sources disagree."""
+"""The complete training recipes of papers. If a paper's sources disagree, the choice is ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PGD = {"eps": 8 / 255, "step_size": 2 / 255, "inner_mode": "eval"}
 _PAIRED = {"pair": "logits", "distance": "l2", "extra_pass": True}
 _SGD = {"momentum": 0.9, "nesterov": False, "weight_decay": 5e-4, "decay": 0.1, "val": 0.0}
 PRESETS: dict[str, TrainingPreset] = {
-    # Dong and Yang 2020. The rate is set once an epoch.
+    # Dong and Yang 2020. The learning rate is set once per epoch.
     "nasbench201": TrainingPreset(
         "erm",
         {
@@ -37,7 +37,7 @@ PRESETS: dict[str, TrainingPreset] = {
         },
         {**_PGD, "attack_steps": 7},
     ),
-    # As in its text, which does not give the batch size (here MART's) and the inner mode (advbench's).
+    # As in its text, which does not give the batch size (here MART's) and the inner mode (here advbench's).
     "prbench": TrainingPreset(
         "erm",
         {
@@ -58,9 +58,9 @@ PRESETS: dict[str, TrainingPreset] = {
         },
         weights={"alp": 0.01, "clp": 0.3},
     ),
-    # As its code trains (wellzline/PRBenchmark: run.sh, main.py, attack_algorithms.py, utils.py). Steps on
-    # SVHN, radius and steps on MNIST and the epochs of ImageNet-50 have to be given there by hand, and are
-    # those of the text. CINIC-10 and ImageNet-50 cannot be loaded there: they are augmented as CIFAR is.
+    # As in its code (wellzline/PRBenchmark: run.sh, main.py, attack_algorithms.py, utils.py). Steps on SVHN,
+    # radius and steps on MNIST, and epochs on ImageNet-50 are from the text, because the code leaves them to
+    # the user. It cannot load CINIC-10 and ImageNet-50: they are augmented in the same way as CIFAR.
     "prbench-code": TrainingPreset(
         "erm",
         {
@@ -120,7 +120,7 @@ PRESETS: dict[str, TrainingPreset] = {
             },
         },
     ),
-    # Its algorithm 1, of the theory: plain gradient descent on (1 - beta) clean + beta adversarial logistic
+    # Its algorithm 1, for the theory: plain gradient descent on (1 - beta) clean + beta adversarial logistic
     # loss, one sample per step, each drawn once, with the step size of theorem 1; the output is a uniformly
     # drawn iterate. The theory leaves beta, radius and attack open, and the constant nu / (sqrt(C) e^C) of
     # the step size unknown: the values here are our choice. --norm linf is the attack of the benchmark.
@@ -142,8 +142,8 @@ PRESETS: dict[str, TrainingPreset] = {
         },
         {**_PGD, "attack_steps": 7, "norm": "sphere"},
     ),
-    # Jia et al. 2022 on CIFAR-10, as its code trains (jiaxiaojunQAQ/FGSM-PGI), by which a label of one in ten
-    # classes has .6 of the weight. It takes the gradient of the step in training mode.
+    # Jia et al. 2022 on CIFAR-10, as in its code (jiaxiaojunQAQ/FGSM-PGI): with ten classes, the label has a
+    # weight of .6, and the gradient of the attack step is computed in training mode.
     "fgsm-pgi": TrainingPreset(
         "fgsm-pgi",
         {

@@ -1,7 +1,7 @@
-"""Figures and pages made from records: one file per kind, one line here.
+"""Figures and pages made from records: one file for each kind, and one line here.
 
-A kind is a frozen dataclass of its options. `draw` takes records and returns a matplotlib Figure, or text
-where its file is text; `base.encode` makes the bytes of a file of either.
+A kind is a frozen dataclass of its options. `draw` takes records and returns a matplotlib Figure or, for text
+formats, a text. `base.encode` returns the bytes of the file for both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PLOTS = Registry(
 
 
 class Plot(Protocol):
-    """The interface of registered plots. `endings` are those of the files that it can be written to."""
+    """The interface of registered plots. `endings` are the possible file extensions."""
 
     name: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]

@@ -30,7 +30,7 @@ class Bars(weightings.Composed):
 
     With --group, bars are the means of the groups, and lines the standard deviations of their records.
 
-    Needs the metrics of --metric, or those of a score: of rb-score or of --preset.
+    Needs the metrics in --metric, or those of a score (from rb-score or --preset).
     """
 
     name: ClassVar[str] = "bars"
@@ -79,9 +79,11 @@ class Bars(weightings.Composed):
 
 
 def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str, share: bool) -> FigureSpec:
-    """The bars of each row, a colour for each title; of a single one with numbers, if without error bars.
+    """The bars of each row, with a colour for each title. With one title and without error bars, numbers are
+    written beside the bars.
 
-    ends: (2, rows, titles), how far intervals reach below and above; NaN for none.
+    ends: (2, rows, titles), the distances from a value to the lower and the upper end of its interval; NaN
+    without an interval.
     """
     count = len(rows.names)
     thick = 0.8 / len(titles)

@@ -1,4 +1,4 @@
-"""What all figures have: their options, and the bytes of a file."""
+"""The common part of all figures: their options, and the bytes of their files."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _METADATA: dict[str, dict[str, None]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """The options of every figure; a kind adds its own, and says what is drawn in `spec`."""
+    """The options of every figure. A kind of figure adds its own options, and defines `spec`, which describes
+    what to draw."""
 
     endings: ClassVar[tuple[str, ...]] = ENDINGS
-    detail: ClassVar[str] = ""  # what it shows of the details of evaluations
+    detail: ClassVar[str] = ""  # the part of the details of evaluations that the figure shows
 
     width: float = param(
         6.5, "Width of the figure in inches; a column of a paper is about 3.3 wide.", check="positive"
@@ -61,12 +62,12 @@ class Drawing:
             return renderer.render(self.spec(held), self.width, self.title)
 
     def spec(self, records: Sequence[Record]) -> renderer.FigureSpec:
-        """What is drawn of the records."""
+        """The description of the figure of the records."""
         raise NotImplementedError
 
 
 def encode(drawn: Figure | str, ending: str) -> bytes:
-    """The bytes of a file: of a Figure as "png", "svg" or "pdf", of a text in UTF-8."""
+    """The bytes of a file: a Figure as "png", "svg" or "pdf", or a text in UTF-8."""
     if isinstance(drawn, str):
         return drawn.encode()
     stream = io.BytesIO()

@@ -24,9 +24,10 @@ MOST_LINES = 8
 class SearchPlot(Drawing):
     """The best value so far over the queries of searches (rb-search), with a line for each algorithm.
 
-    Lines are means over the runs, bands their 95 % intervals. The optimum of the table is dotted.
+    Lines are means over the runs, and bands are their 95 % intervals. A dotted line is the optimum of the
+    table.
 
-    Needs search, which rb-search writes, with one objective.
+    Needs the field search, which rb-search writes, with one objective.
     """
 
     name: ClassVar[str] = "search"
@@ -76,7 +77,7 @@ def _objective(search: dict[str, Any]) -> str:
 
 
 def _names(searches: Sequence[dict[str, Any]]) -> list[str]:
-    """The names of the algorithms; those that occur twice also with their configuration."""
+    """The names of the algorithms. A name that occurs several times is followed by the configuration."""
     names = [str(search.get("algorithm")) for search in searches]
     if len(set(names)) == len(names):
         return names

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# Classes of published data sets that rbtools does not have.
+# Numbers of classes of published data sets that rbtools does not have.
 _OTHERS = {"fashionmnist": 10, "imagenet": 1000}
-FEW = 5  # up to this many records are points, not a box
+FEW = 5  # up to this number of records, points are drawn instead of a box
 _BOX = 0.12  # the least inches of a box
 
 
-# Title of a panel, key in words.AXES of what lies along it, names, numbers and colour of each box.
+# Title of a panel, key of its horizontal axis in words.AXES, and the names, numbers and colours of its boxes.
 Boxes = tuple[str, str, list[str], list[list[float]], list[str]]
 
 
@@ -39,7 +39,7 @@ class Box(weightings.Composed):
     weighting of the composite score (see rb-score) has a panel: PRBench's figure 6 is --preset prbench
     --weightings prbench --within dataset,arch.name.
 
-    Needs one metric or more: the accuracies under attacks and corruptions, or those of --metric.
+    Needs one metric or more: the accuracies under attacks and corruptions, or the metrics in --metric.
     """
 
     name: ClassVar[str] = "box"
@@ -117,17 +117,17 @@ class Box(weightings.Composed):
 def _by_group(
     groups: Mapping[str, Sequence[int]], columns: Mapping[str, Sequence[float | None]]
 ) -> Iterator[Boxes]:
-    """A panel for each metric or score, a box for each group of records."""
+    """A panel for each metric or score, with a box for each group of records."""
     colours = [look["color"] for look in style.look([*groups]).values()]
     for name, column in columns.items():
         boxes = [record_values.present([column[place] for place in places]) for places in groups.values()]
-        title = words.label(name) if len(columns) > 1 else ""  # of one the axis says it
+        title = words.label(name) if len(columns) > 1 else ""  # a single metric is named at the axis
         yield title, "", [words.label(group) for group in groups], boxes, colours
 
 
 def _by_family(columns: Mapping[str, Sequence[float | None]], together: bool) -> Iterator[Boxes]:
-    """Families in the order in which they are met, each sorted by distance; single metrics before them, all
-    with `together`."""
+    """Families in order of first occurrence, each sorted by distance. Single metrics come first; with
+    `together`, all metrics are treated as single metrics."""
     found = {} if together else words.families(columns)
     found = {family: members for family, members in found.items() if len(members) > 1}
     several = {name for members in found.values() for _, name in members}
@@ -173,7 +173,7 @@ def _box(axes: Axes, column: Sequence[float], place: int, colour: str) -> None:
 
 
 def classes(records: Sequence[dict[str, Any]]) -> int | None:
-    """The number of classes of the records' data set; None where it is unknown or they differ."""
+    """The number of classes of the records' data set; None if it is unknown or data sets differ in it."""
     counts = {_classes_of(record) for record in records}
     return counts.pop() if len(counts) == 1 else None
 

@@ -1,4 +1,5 @@
-"""cells: operations of the best cells of NAS-Bench-201 by edge, cells as graphs, the network around them."""
+"""cells: operations on the edges of the best NAS-Bench-201 cells, cells as graphs, or the network around a
+cell."""
 
 from __future__ import annotations
 
@@ -33,11 +34,11 @@ OP_LOOKS = (
 _EDGE_NAMES = [f"{number + 1}: {a}→{b}" for number, (a, b) in enumerate(nasbench201.EDGES)]
 _SHORT = ("none", "skip", "1x1 conv", "3x3 conv", "avg pool")
 _NODES = ((0.0, 0.0), (1.25, 0.62), (2.5, -0.62), (3.75, 0.0))
-# The curvature of each edge's arrow, as a share of its length, so that none passes over a node.
+# The curvature of each edge's arrow, as a share of its length. No arrow may cross a node.
 _BENDS = (0.16, 0.2, 0.0, -0.52, 0.08, 0.12)
-# Where along its arrow the name of each edge is drawn, so that no name covers another arrow.
+# The position of each edge's name along its arrow. No name may cover another arrow.
 _PLACES = (0.6, 0.5, 0.5, 0.5, 0.5, 0.5)
-# How many points before the middle of its node each arrow ends: the fifth meets the broad side of the output.
+# The distance in points between each arrow's end and the middle of its node; the output node is wide.
 _SHRINK = (9, 9, 9, 9, 19, 9)
 
 
@@ -49,7 +50,7 @@ class CellsPlot(Drawing):
     to output are pale. With several expressions in --by, the best cell by each is drawn as a graph, with its
     edit distances (numbers of different edges) to the other cells below it.
 
-    Needs architectures of NAS-Bench-201; with --top or several --by their metrics, too.
+    Needs architectures of NAS-Bench-201, and with --top or several expressions in --by also their metrics.
     """
 
     name: ClassVar[str] = "cells"
@@ -100,7 +101,7 @@ class CellsPlot(Drawing):
 
 
 def _operations(cells: Sequence[Record]) -> FigureSpec:
-    """For each edge the share of the cells with each operation."""
+    """For each edge, the share of the cells with each operation."""
     ops = np.array([nasbench201.ops_of(record["arch"]) for record in cells])
 
     def draw(axes: Axes) -> None:
@@ -117,7 +118,7 @@ def _operations(cells: Sequence[Record]) -> FigureSpec:
                 linewidth=0.6,
                 label=name,
             )
-            texts = [f"{100 * part:.0f} %" if part >= 0.09 else "" for part in share]  # where it fits
+            texts = [f"{100 * part:.0f} %" if part >= 0.09 else "" for part in share]  # if it fits
             ink = "white" if colour in (style.BLUE, style.GREEN) else "black"
             axes.bar_label(bars, texts, label_type="center", size=style.SMALL - 0.5, color=ink)
             low += share
@@ -148,7 +149,9 @@ def _grid(cells: Sequence[Record]) -> FigureSpec:
 
     each = 0.17 if len(cells) <= 30 else 0.12
     names = [f"#{nasbench201.index_by_ops()[tuple(cell)]}" for cell in ops.tolist()]
-    y = "architecture, best first" if each * len(cells) > 1.4 else ""  # else it is longer than the axis
+    y = (
+        "architecture, best first" if each * len(cells) > 1.4 else ""
+    )  # if not, it would be longer than the axis
     panel = Panel(draw, x="edge of the cell", y=y, columns=_EDGE_NAMES, rows=names)
     return FigureSpec([panel], lambda _: each * len(cells))
 
@@ -167,7 +170,7 @@ def _best_of_each(cells: Sequence[Record], by: Sequence[str]) -> FigureSpec:
 
 
 def _graphs(cells: Sequence[Record], titles: Sequence[str], below: Sequence[str] | None = None) -> FigureSpec:
-    """Each cell as a graph, an arrow for each edge, with a title above and a text below it."""
+    """Each cell as a graph with an arrow for each edge, a title above and a text below."""
     if len(cells) > MOST_GRAPHS:
         raise RbError(
             f"There are {len(cells)} cells to draw as graphs, and {MOST_GRAPHS} fit. Choose with --top"
@@ -209,7 +212,7 @@ def _graph(axes: Axes, ops: Sequence[int]) -> None:
             shrinkB=_SHRINK[edge],
         )
         axes.add_patch(arrow)
-        # The arrow is a quadratic curve, whose handle is off the chord's middle by `bend` of its length.
+        # The arrow is a quadratic curve. Its control point is `bend` times the chord's length off the middle.
         start, end = np.array(ends)
         handle = (start + end) / 2 + bend * np.array([end[1] - start[1], start[0] - end[0]])
         x, y = (1 - share) ** 2 * start + 2 * share * (1 - share) * handle + share**2 * end

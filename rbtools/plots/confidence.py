@@ -1,4 +1,4 @@
-"""confidence: confidences of networks in correct and wrong predictions, and by class."""
+"""confidence: the confidences of networks in correct and wrong predictions, and for each class."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 MOST_NAMED = 10
-_FAR = 10  # a last distance so many times the one before it (255 after 8) has a place as any other
-# The panels of --view class, and what lies along their axes.
+_FAR = 10  # if the last distance is so many times the one before it (255 after 8), steps are equal
+# The panels of --view class, and the labels of their axes.
 SCHEMES = {"label": "true class", "argmax": "predicted class", "prediction": "prediction"}
 Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> details of the records
 
@@ -29,12 +29,12 @@ Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> details of t
 class Confidence(Drawing):
     """Confidences of evaluations with --detail, as medians and middle 80 % over the records.
 
-    Over the distance: the mean of the largest probability, of correct and of wrong predictions. By
-    prediction: these two against each other, a point for each distance, which stands above it. By class, for
-    each evaluation of --metric (without it the last): the probability of the true class over its images
-    (label), that of the predicted class over the images predicted as it (argmax), and the largest one of
-    correct and of wrong predictions (prediction). By label, over the distance: the mean probability of every
-    class over the images of one class (--class).
+    Over the distance: the mean largest probability of correct and of wrong predictions. By prediction: these
+    two means against each other, with a point for each distance, which is written above it. By class, for
+    each evaluation in --metric (by default the last one): the mean probability of each class over its images
+    (label), the mean probability of each class over the images that are predicted as this class (argmax), and
+    the largest probability of correct and of wrong predictions (prediction). By label, over the distance: the
+    mean probability of every class over the images of one class (--class).
 
     Needs evaluations of rb-attack --detail.
     """
@@ -117,7 +117,7 @@ class Confidence(Drawing):
 
 
 def _places(distances: set[float]) -> dict[float, float]:
-    """Distance -> its place on an axis with equal steps; empty where the distances themselves are legible."""
+    """Maps distances to places on an axis with equal steps; empty if an axis of the distances is legible."""
     ordered = sorted(distances)
     if len(ordered) < 3 or ordered[-1] < _FAR * ordered[-2]:
         return {}
@@ -138,8 +138,8 @@ def _matrices(rows: Sequence[dict[str, Any]], scheme: str) -> np.ndarray:
 def _labels(axes: Axes, steps: Steps, label: int) -> None:
     """The mean probability of each class over the images of class `label`, medians over the records.
 
-    The class itself has a thick line with the middle 80 % of the records; of more than ten others, the ten
-    that gain most are named and the rest is grey.
+    The class itself has a thick line and a band of the middle 80 % of the records. If there are more than ten
+    other classes, the ten whose probability increases most are named, and the rest are grey.
     """
     xs = [x for x, _ in steps]
     classes = _matrices([row for _, details in steps for row in details], "label").shape[1]
@@ -161,7 +161,7 @@ def _labels(axes: Axes, steps: Steps, label: int) -> None:
 def _quantiles(
     axes: Axes, steps: Sequence[tuple[float, list[Any]]], look: dict[str, Any], label: str
 ) -> None:
-    """Median and middle 80 % over the records; without correct (or wrong) images there is no confidence."""
+    """Median and middle 80 % over the records that have correct (or wrong) images."""
     found = [
         (x, np.quantile(known, (0.1, 0.5, 0.9))) for x, values in steps if (known := [v for v in values if v])
     ]
@@ -171,8 +171,9 @@ def _quantiles(
 
 
 def _against(axes: Axes, steps: Steps) -> None:
-    """The mean largest probability of wrong predictions over that of correct ones, a point a distance:
-    medians over the records that have both, and their middle 80 %."""
+    """The mean largest probability of wrong predictions over that of correct predictions, with a point for
+    each distance. Points are medians over the records that have both, with the middle 80 % of these records.
+    """
     points, names = [], []
     for distance, rows in steps:
         both = [row["confidence"]["prediction"] for row in rows]
@@ -190,14 +191,14 @@ def _against(axes: Axes, steps: Steps) -> None:
 
 
 def _classes(scheme: str, rows: Sequence[dict[str, Any]]) -> list[np.ndarray]:
-    """The probability of each class over the images of it (label), or over those predicted as it (argmax)."""
+    """The mean probability of each class over its images (label), or images predicted as it (argmax)."""
     diagonal = np.diagonal(_matrices(rows, scheme), axis1=1, axis2=2)
     counts = np.array([row.get("images", {}).get(scheme, [1] * diagonal.shape[1]) for row in rows])
     return list(np.where(counts > 0, diagonal, np.nan).T)
 
 
 def _spread(axes: Axes, columns: Sequence[np.ndarray], colour: str) -> None:
-    """At 0, 1 ... the median of each column and its middle 80 %; NaN is left out."""
+    """Draw the median and the middle 80 % of each column at 0, 1 ...; NaN is left out."""
     for place, column in enumerate(columns):
         known = column[~np.isnan(column)]
         if len(known):

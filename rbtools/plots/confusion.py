@@ -25,8 +25,8 @@ _LEAST = 2.2  # inches of a matrix
 class Confusion(Drawing):
     """Confusion matrices of evaluations with --detail, summed over the records.
 
-    Rows are true classes. Colours and numbers are shares of a row, so that the diagonal is the accuracy
-    within a class.
+    Rows are true classes. Colours and numbers are shares of a row, so the diagonal contains the accuracy for
+    each class.
 
     Needs evaluations of rb-attack --detail.
     """

@@ -1,4 +1,4 @@
-"""curves: metrics over the radius of noise, the tolerated rate, the distance, the severity, the epoch."""
+"""curves: metrics over the noise radius, the tolerated failure rate, the distance, the severity or epoch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-MOST_LINES = 16  # the most records with a line and a name each
+MOST_LINES = 16  # the most records that have their own line and name
 _BANDS = 6  # the most records whose intervals are drawn
-_TRACED = 200  # the most records with a grey line each
+_TRACED = 200  # the most records that have their own grey line
 _DEFAULT = {"gamma": "pr.*", "rho": "probacc.*", "eps": "*", "severity": "corrupt.*"}
 _MAKERS = {
     "gamma": "rb-pr --gamma 0:0.15:31",
@@ -40,12 +40,11 @@ class Point(NamedTuple):
     deviation: float | None = None
 
 
-Lines = dict[int, list[Point]]  # place of the record -> points, by x
+Lines = dict[int, list[Point]]  # maps the place of a record to its points, sorted by x
 
 
 class LineGroup(NamedTuple):
-    """The lines of a panel: those of one family of metrics, over a quantity (a key of words.AXES), in a facet
-    of the records."""
+    """The lines of a panel: one family of metrics over a quantity (a key of words.AXES), for one facet."""
 
     title: str
     over: str
@@ -63,13 +62,13 @@ class Names(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CurvesPlot(Drawing):
-    """A line for each record: PR over gamma, ProbAcc over rho, accuracy over eps, and so on.
+    """A line for each record, such as PR over gamma, ProbAcc over rho, or accuracy over eps.
 
     Shades are 95 % intervals, and bars the standard deviations of means (rb-rank --aggregate). If a panel
     has more than 16 records, their median and middle 80 % are shown.
 
-    Needs a metric at two places or more: pr.*, probacc.*, an attack at several eps, a corruption at
-    several severities, or train.history.
+    Needs a metric with two points or more: pr.*, probacc.*, an attack at several eps, a corruption at several
+    severities, or train.history.
     """
 
     name: ClassVar[str] = "curves"
@@ -116,7 +115,7 @@ class CurvesPlot(Drawing):
         )
 
     def _groups(self, records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[LineGroup]:
-        """The lines of these metrics by facet and family, facets in order of first occurrence."""
+        """The lines of these metrics for each facet and family; facets are in order of first occurrence."""
         whole = (self._histories if self.over == "epoch" else self._curves)(records, metric)
         groups = [
             LineGroup(title, over, key, {place: line for place, line in lines.items() if keys[place] == key})
@@ -135,12 +134,13 @@ class CurvesPlot(Drawing):
             self._beside(axes, beside, names)
         if self.over in ("epoch", "severity"):
             low, high = axes.get_xlim()
-            if high - low < 1:  # ticks at fractions of a single epoch
+            if high - low < 1:  # ticks would be at fractions of a single epoch
                 axes.set_xlim(round(low) - 0.5, round(low) + 0.5)
             layout.whole_numbers(axes.xaxis)
 
     def _beside(self, axes: Axes, groups: Sequence[LineGroup], names: Names) -> None:
-        """Draw the metrics of --right on an axis of their own, in dashes; the legend names several."""
+        """Draw the metrics of --right in dashes on a second axis; the legend names them if there are
+        several."""
         right = axes if self.same_scale else axes.twinx()
         several = len(groups) > 1
         for number, group in enumerate(groups):
@@ -166,7 +166,7 @@ class CurvesPlot(Drawing):
         return _history_words(metric + beside)
 
     def _curves(self, records: Sequence[Record], metric: str | None) -> dict[tuple[str, str], Lines]:
-        """Lines by family, ProbAcc for each gamma, or each rho, and by the quantity along the axis."""
+        """Maps (family, quantity along the axis) to lines. ProbAcc has a family for each gamma or rho."""
         known = [record.get("metrics") or {} for record in records]
         intervals = [record_values.intervals(record) for record in records]
         deviations = [record_values.deviations(record) for record in records]
@@ -184,7 +184,7 @@ class CurvesPlot(Drawing):
         }
 
     def _names(self, records: Sequence[Record], metric: str | None) -> list[str]:
-        """The metrics of a list that run over the quantity; by default those on test images."""
+        """The metrics of a list that depend on the quantity; by default those on test images."""
         try:
             names = expr.select(metric_name.names(records), metric or _DEFAULT[self.over])
         except RbError as wrong:
@@ -222,7 +222,8 @@ def _history_words(name: str) -> str:
 
 
 def _quantities(known: list[str], metric: str | None) -> list[str]:
-    """The quantities of a history that are drawn; without names its accuracies, else its losses."""
+    """The quantities of a training history to draw. By default they are its accuracies or, without
+    accuracies, its losses."""
     if metric is None:
         accuracies = [name for name in known if name.endswith("acc")]
         return accuracies or [name for name in known if name.endswith("loss")] or known[:4]
@@ -230,12 +231,12 @@ def _quantities(known: list[str], metric: str | None) -> list[str]:
 
 
 def _is_drawn(value: object) -> bool:
-    """Whether a value of a history is a number that axes can hold."""
+    """Whether a value of a training history is a number that can be drawn."""
     return (type(value) is int or type(value) is float) and abs(value) < 1e150
 
 
 def _names(records: Sequence[Record], keys: Sequence[str], groups: Sequence[LineGroup]) -> Names:
-    """Names and looks of all records that are drawn; those of different facets may share them."""
+    """Names and looks of all drawn records; records in different facets may have the same."""
     shown = sorted({place for group in groups for place in group.lines})
     at: dict[str, list[int]] = {}
     for number, place in enumerate(shown):
@@ -248,7 +249,7 @@ def _names(records: Sequence[Record], keys: Sequence[str], groups: Sequence[Line
 
 
 def _lines(axes: Axes, group: LineGroup, names: Names, look: dict[str, Any]) -> None:
-    """A line for each record, in the same look in every panel, but for what `look` has."""
+    """A line for each record, with the same look in every panel except for the settings in `look`."""
     several = len(set(names.names)) > 1 and len(group.lines) <= MOST_LINES
     for place, name, own in zip(*names, strict=True):
         points = group.lines.get(place)
@@ -264,7 +265,7 @@ def _lines(axes: Axes, group: LineGroup, names: Names, look: dict[str, Any]) -> 
 
 
 def _crowd(axes: Axes, lines: Lines) -> None:
-    """The median of all records with a value at a place, over grey lines or over their range."""
+    """The median over all records that have a value at a place, in front of grey lines or of their range."""
     import pandas
 
     table = pandas.DataFrame(
@@ -282,7 +283,7 @@ def _crowd(axes: Axes, lines: Lines) -> None:
         axes.fill_between(places, low, high, color="#E0E0E0", linewidth=0, label="all")
     look: dict[str, Any] = {"color": style.BLUE, "linewidth": 1.8, "marker": "o", "zorder": 4}
     band: dict[str, Any] = {"color": style.BLUE, "alpha": 0.3, "linewidth": 0, "zorder": 3}
-    # If no record's line crosses two places, their medians are of different records, and no line joins them.
+    # If no record has values at two places, their medians are of different records: no line joins them.
     crossed = (table.ffill().notna() & table.bfill().notna()).to_numpy()
     apart = np.flatnonzero(~(crossed[:-1] & crossed[1:]).any(1)) + 1
     for part in np.split(np.arange(len(places)), apart):

@@ -1,4 +1,4 @@
-"""The details of evaluations by `rb-attack --detail`: confidences and confusion, by metric."""
+"""The details of evaluations from `rb-attack --detail`: the confidences and the confusion for each metric."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ if TYPE_CHECKING:
     from rbtools.store import Store
 
 Record = dict[str, Any]
-Details = dict[str, list[dict[str, Any]]]  # metric -> the details of the records that have them
+Details = dict[str, list[dict[str, Any]]]  # maps a metric to the details of the records that have them
 
 
 def _are_shares(values: object, count: int) -> bool:
-    """Whether this is a list of that many numbers that can be drawn."""
+    """Whether this is a list of `count` numbers that can be drawn."""
     if not isinstance(values, list) or len(values) != count:
         return False
     return all(type(value) in (int, float) and 0 <= value < 2**53 for value in values)
 
 
 def _are_square(matrix: object) -> bool:
-    """Whether this is a row and a column for each class."""
+    """Whether this is a square matrix."""
     return isinstance(matrix, list) and all(_are_shares(row, len(matrix)) for row in matrix) and matrix != []
 
 
 def _has_confidence(detail: dict[str, Any]) -> bool:
-    """Whether it has the means of correct and wrong predictions, and both matrices by class or none."""
+    """Whether the details contain the means of correct and wrong predictions, and either both matrices by
+    class or none."""
     confidence, images = detail.get("confidence"), detail.get("images") or {}
     if not isinstance(confidence, dict) or not isinstance(images, dict):
         return False
@@ -47,10 +48,10 @@ _WHOLE = {"confusion": lambda detail: _are_square(detail.get("confusion")), "con
 
 
 def fetched(record: Record, asked: str | None, key: str, store: Store) -> Record:
-    """The record with `key` of the details that it has in the store, where an evaluation leaves large ones;
-    of the metrics of a list, by default of all.
+    """The record with `key` of the details that are in the store, where evaluations put large details. This
+    is done for the metrics in a list, by default for all.
 
-    Raises RbError where the store lacks them.
+    Raises RbError if the store does not contain them.
     """
     entries = list(record.get("evals") or ())
     names = [str(entry.get("metric")) for entry in entries]
@@ -74,7 +75,7 @@ def fetched(record: Record, asked: str | None, key: str, store: Store) -> Record
 def of(records: Sequence[Record], asked: str | None, key: str) -> Details:
     """The details of the metrics of a list (by default all with details), from records that have `key`.
 
-    Raises RbError where none has, and for a metric of the list that no record has details of.
+    Raises RbError if no record has `key`, or if no record has details of a metric in the list.
     """
     by_metric: Details = {}
     for record in records:

@@ -15,8 +15,8 @@ from rbtools.plots.renderer import FigureSpec, Panel
 from rbtools.registry import param
 from rbtools.scoring import correlate
 
-FEWEST = 3  # least number of records: two always agree or disagree
-# Inches of a cell at most, and of all rows at most, in widths of the figure.
+FEWEST = 3  # the least number of records; two records always agree or disagree
+# The largest height of a cell in inches, and of all rows in widths of the figure.
 _HIGHEST, _TALLEST = 0.6, 1.2
 _NAMES = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b"}
 Correlations = tuple[list[str], list[str], "np.ndarray"]  # rows, columns, values, NaN where there is none
@@ -28,7 +28,7 @@ class Heatmap(Drawing):
 
     Grey cells have no correlation, because one of the metrics has the same value in all records.
 
-    Needs two metrics or more in three records or more, or what rb-corr writes.
+    Needs two metrics or more in three records or more, or the output of rb-corr.
     """
 
     name: ClassVar[str] = "heatmap"
@@ -44,7 +44,7 @@ class Heatmap(Drawing):
 
     @staticmethod
     def adopt(line: dict[str, Any]) -> bool:
-        """Whether this is a line of rb-corr, which is no record but can be drawn."""
+        """Whether this is a line of rb-corr, which is not a record but can be drawn."""
         return line.get("tool") == "rb-corr" and {"row", "col", "value", "kind"} <= line.keys()
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
@@ -95,8 +95,8 @@ class Heatmap(Drawing):
 
 
 def _names(names: Sequence[str], width: float) -> list[str]:
-    """The words for metrics; of so many that names would be illegible, those of families, each at its first
-    metric. One of rb-corr's SET:NAME has its set in the name."""
+    """The words for metrics. If there are so many that names would be illegible, only families are named,
+    each at its first metric. The words for SET:NAME of rb-corr contain the set."""
     if len(names) * layout.line_height(layout.SMALLEST) <= 0.75 * width:
         return [words.label(name) for name in names]
     families = []

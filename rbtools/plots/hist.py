@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-MOST = 8  # histograms in one figure
+MOST = 8  # the most histograms in one figure
 MOST_BINS = 1000
 _BINS = 60
 

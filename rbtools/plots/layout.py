@@ -1,4 +1,4 @@
-"""Lines of text that fit, and the numbers and names of axes."""
+"""Text that fits into its space, and the numbers and names along axes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 _INCH = 72.0  # points
-_SPACING = 1.35  # distance of two lines, in font sizes
+_SPACING = 1.35  # distance between two lines, in font sizes
 SMALLEST = 5.0  # points; a smaller name cannot be read
-_LONGEST = 1.5  # inches of a name that stands upright below an axis
+_LONGEST = 1.5  # the most inches of a vertical name below an axis
 
 
 def text_width(text: str, size: float) -> float:
@@ -39,7 +39,7 @@ def line_height(size: float) -> float:
 
 
 def wrapped(text: str, width: float, size: float) -> str:
-    """The text in lines that fit a width in inches, broken between words where they fit."""
+    """The text, broken into lines that fit a width in inches, between words if possible."""
     text = words.tidy(text)
     letters = int(1.3 * width * len(text) / (text_width(text, size) or 1)) + 1
     while True:
@@ -50,7 +50,7 @@ def wrapped(text: str, width: float, size: float) -> str:
 
 
 def fitted(text: str, width: float, size: float, *, end: bool = False) -> str:
-    """The text, without its middle, or its end, if it does not fit."""
+    """The text, shortened in the middle (or at the end) if it does not fit."""
     most = len(text)
     while most > 3 and text_width(text, size) > width:
         most -= 1
@@ -59,8 +59,8 @@ def fitted(text: str, width: float, size: float, *, end: bool = False) -> str:
 
 
 def apart(names: Sequence[str], width: float, size: float) -> list[str]:
-    """Names that fit a width in inches. Where names without their middles would be equal, they lose what
-    they have in common at the beginning instead."""
+    """Names that fit a width in inches. Names that would be equal without their middles lose their common
+    beginning instead."""
     texts = [fitted(name, width, size) for name in names]
     for text in {text for text in texts if texts.count(text) > 1}:
         alike = {name for name, other in zip(names, texts, strict=True) if other == text}
@@ -73,10 +73,9 @@ def apart(names: Sequence[str], width: float, size: float) -> list[str]:
 
 
 def name_places(axes: Axes, which: str, names: Sequence[str], room: float, most: float = _LONGEST) -> None:
-    """Names at the places 0, 1, ... of an axis ("x" or "y") that is `room` inches long, at most `most` inches
-    each. Below the axis they are horizontal if they fit, else upright. Names that would overlap those before
-    them, and empty ones, are left out.
-    """
+    """Write names at the places 0, 1, ... of an axis ("x" or "y") that is `room` inches long; each name has
+    at most `most` inches. Names below an axis are horizontal if they fit, else vertical. Empty names, and
+    names that would overlap previous ones, are left out."""
     slot = room / max(len(names), 1)
     level = which == "x" and widest(names, style.SMALL) + 0.06 <= slot
     size = style.SMALL if level else max(SMALLEST, min(style.SMALL, slot / line_height(1)))
@@ -92,7 +91,8 @@ def name_places(axes: Axes, which: str, names: Sequence[str], room: float, most:
 
 
 def short_number(value: float, _: object = None) -> str:
-    """A tick's number: 1.2M, 350k, 0.05. Without powers of ten, which would need superscripts."""
+    """The number of a tick, such as 1.2M, 350k or 0.05. Powers of ten are not used, because they need
+    superscripts."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:.4g}{letter}".replace("-", "−")
@@ -100,7 +100,7 @@ def short_number(value: float, _: object = None) -> str:
 
 
 def plain_numbers(axis: Axis) -> None:
-    """Large numbers of this axis in the short form; others in matplotlib's."""
+    """Write large numbers along this axis in the short form, and other numbers as matplotlib does."""
     from matplotlib.ticker import FuncFormatter
 
     low, high = axis.get_view_interval()
@@ -109,7 +109,7 @@ def plain_numbers(axis: Axis) -> None:
 
 
 def whole_numbers(axis: Axis, steps: Sequence[float] | None = None) -> None:
-    """Ticks of a linear axis at whole numbers only; `steps` as matplotlib's MaxNLocator takes them."""
+    """Put the ticks of a linear axis only at whole numbers. `steps` are those of matplotlib's MaxNLocator."""
     from matplotlib.ticker import MaxNLocator
 
     locator = axis.get_major_locator()

@@ -1,4 +1,4 @@
-"""What several kinds of figures draw: lines with intervals, matrices of numbers."""
+"""Elements of several kinds of figures: lines with intervals, and matrices of numbers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-MARKED = 12  # the most points of a line with markers
-_WRITTEN = 0.2  # the least inches of a column of a matrix with numbers
+MARKED = 12  # a line with more points has no markers
+_WRITTEN = 0.2  # the least inches for each column of a matrix with numbers
 Interval = tuple[float, float]
 
 
@@ -25,8 +25,7 @@ def line(
     intervals: Sequence[Interval | None] = (),
     marked: int = MARKED,
 ) -> None:
-    """A line through points, with markers if they are few, and a band of the intervals of those that have
-    one."""
+    """A line through points, with markers if there are few, and a band for the points with an interval."""
     x, y = zip(*points, strict=True)
     shown = {"markersize": 3.5, **look}
     if len(points) > marked:
@@ -46,8 +45,8 @@ def matrix(
     is_dark: Callable[[float], bool] = bool,
     **colours: Any,
 ) -> None:
-    """Coloured cells (rows, columns), with numbers if they fit into `room` inches of all columns; NaN is
-    grey."""
+    """A matrix (rows, columns) as coloured cells, with numbers if they fit when all columns have `room`
+    inches. NaN is grey."""
     axes.set(facecolor="#BDBDBD", frame_on=bool(np.isnan(table).any()))
     axes.imshow(table, aspect="auto", interpolation="nearest", **colours)
     axes.grid(visible=False)

@@ -24,7 +24,7 @@ def output_param() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class PlotOptions:
-    """The options of a figure or page of records, as typed."""
+    """The options of a figure or page, as the user typed them."""
 
     output: str = output_param()
     where: str | None = where_param()
@@ -32,7 +32,7 @@ class PlotOptions:
 
 
 def save(drawn: Figure | str, file: Path, ending: str) -> None:
-    """Write the file whole."""
+    """Write the whole file."""
     from rbtools.plots.base import encode
     from rbtools.store.files import user_output
 
@@ -42,7 +42,7 @@ def save(drawn: Figure | str, file: Path, ending: str) -> None:
 
 
 def ending_of(file: str, endings: tuple[str, ...]) -> str:
-    """The ending of the file's name. Raises UsageError if the plot has no such format, or the path is a
+    """The extension of the file. Raises UsageError if the plot has no such format, or if the path is a
     folder."""
     from rbtools.store.files import check_folder_of
 
@@ -57,7 +57,7 @@ def ending_of(file: str, endings: tuple[str, ...]) -> str:
 
 
 def refuse_to_overwrite(source: shared.RecordSource, file: str) -> None:
-    """Raise UsageError if the file is also one that is read."""
+    """Raise UsageError if the file is also an input."""
     for name in source.files:
         if os.path.exists(file) and os.path.exists(name) and os.path.samefile(name, file):
             raise UsageError(f"{name} is both read and written. Write elsewhere.")

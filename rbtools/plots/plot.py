@@ -68,7 +68,8 @@ def main(
 
 
 def _ending(output: str, endings: tuple[str, ...]) -> str | None:
-    """The ending of the file, one of these; None where a program takes the figure and needs no file."""
+    """The extension of the file, which must be in `endings`; None if a program takes the figure and needs no
+    file."""
     needs_no_file = isinstance(streams.of_command(), streams.MemoryStreams) and not output
     return None if needs_no_file else ending_of(output, endings)
 
@@ -81,7 +82,7 @@ def corruptions(typed: ContactSheet, work: shared.CommandContext) -> int:
 
     The image is the first one that rb-corrupt evaluates, with the same corruption. No records are read.
 
-    Needs no record and no metric: only a data set.
+    Needs a data set; records and metrics are not needed.
 
     \b
     Examples:

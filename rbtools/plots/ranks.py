@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 MOST_CURVES, MOST_LINES = 8, 30
-_MARKED = 40  # the most records whose points are joined by a line
+_MARKED = 40  # the points of more records are not joined by a line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +32,10 @@ class Ranks(Drawing):
     drawn as points with a running median. `view=own`: each metric in its own order. `view=changes`: the ranks
     themselves, with a line for each record from metric to metric.
 
-    With --join the sets of records are compared in one metric, such as the same architectures on several data
-    sets: the rank of each in a set is drawn over its rank in the first.
+    With --join, sets of records are compared in one metric, for example the same architectures on several
+    data sets. The rank of each record in the other sets is drawn over its rank in the first set.
 
-    Needs one metric or more, and several records; with --join two sets of them.
+    Needs one metric or more, and several records; with --join, two sets of records.
     """
 
     name: ClassVar[str] = "ranks"
@@ -97,7 +97,8 @@ class Ranks(Drawing):
         return [*(["acc"] if "acc" in accuracies else []), *last]
 
     def _joined(self, records: Sequence[Record], names: Sequence[str]) -> FigureSpec:
-        """Each record's rank in the other sets over its rank in the first, of those that all sets have."""
+        """The rank of each record in the other sets over its rank in the first set, for records that are in
+        all sets."""
         name = names[0] if self.metric is None else names[-1]
         if self.metric is not None and len(names) > 1:
             raise RbError(f"--join compares sets in one metric, and --metric names {len(names)}. Name one.")
@@ -165,8 +166,8 @@ class Ranks(Drawing):
 
 
 def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Sequence[str]) -> None:
-    """Numbers over the ranks 1, 2, ...; of those in `smooth` over many records the points and their running
-    median."""
+    """Numbers over the ranks 1, 2, ... For the lines in `smooth` with many records, the points and their
+    running median are drawn."""
     for name, look in style.look([*lines]).items():
         known = [(rank, value) for rank, value in enumerate(lines[name], start=1) if value is not None]
         if len(known) > _MARKED and name in smooth:
@@ -180,7 +181,7 @@ def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Seq
                 color=look["color"],
                 rasterized=True,
             )
-            # The median of each window of a fiftieth of the records (five at least).
+            # A window of the running median has a fiftieth of the records, and at least five.
             width = max(5, len(known) // 50)
             windows = np.lib.stride_tricks.sliding_window_view(np.array(known), width, axis=0)
             known = [tuple(point) for point in np.median(windows[:: max(1, width // 10)], axis=-1)]
@@ -189,7 +190,8 @@ def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Seq
 
 
 def _ranks(values: Any, name: str) -> Any:
-    """Ranks from 1, the best, in each column; equal values share one, as in rb-rank; NaN without a value."""
+    """The ranks in each column, 1 for the best. Equal values share a rank, as in rb-rank; NaN if there is no
+    value."""
     import pandas
 
     table = values if isinstance(values, pandas.DataFrame) else pandas.Series(values, dtype=float)
@@ -197,8 +199,8 @@ def _ranks(values: Any, name: str) -> Any:
 
 
 def _name_ends(axes: Axes, last: Sequence[float], tags: Sequence[str], most: float) -> None:
-    """The names of the records at the ends of their lines, at most `most` inches wide; equal ranks share a
-    line of text."""
+    """Write the names of the records at the ends of their lines, at most `most` inches wide. Records of equal
+    rank share a line of text."""
     at: dict[float, list[str]] = {}
     for rank, tag in zip(last, tags, strict=True):
         if rank == rank:

@@ -1,4 +1,5 @@
-"""Numbers from records: the metrics that an option names, one value per record, and groups of records."""
+"""Numbers from records: the metrics that an option names, one value for each record, and groups of
+records."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ Record = dict[str, Any]
 def _each(
     records: Sequence[Record], text: str, option: str, taken: Callable[[expr.Expression, Record], Any]
 ) -> list[Any]:
-    """What is taken of an expression for each record, None where that raises RbError. Raises RbError, naming
-    the option, if the text does not parse, or if nothing can be taken of any record."""
+    """The result of `taken` for each record, None if it raises RbError. Raises RbError, with the option in
+    the message, if the text cannot be parsed, or if no record gives a result."""
     values: list[Any] = []
     wrong: RbError | None = None
     try:
@@ -39,17 +40,17 @@ def _each(
 
 
 def column(records: Sequence[Record], text: str, option: str) -> list[float | None]:
-    """The value of a metric or an expression for each record, None where it has none.
+    """The value of a metric or an expression for each record, None if the record has none.
 
-    Raises RbError, naming the option, if the text does not parse, if no record has such a value (with similar
-    names), and if no record has a number there.
+    Raises RbError, with the option in the message, if the text cannot be parsed, if no record has such a
+    value (the message gives similar names), or if no record has a number.
     """
     numbers = _each(records, text, option, lambda compiled, record: compiled.number(record))
     return [None if value is None else float(value) for value in numbers]
 
 
 def ordered(records: Sequence[Record], by: str, option: str) -> list[int]:
-    """The places of the records that have a value of an expression, the best first; see `column`."""
+    """The places of the records for which an expression has a value, the best first; see `column`."""
     values = column(records, by, option)
     sign = -1 if metric_name.higher_is_better(by) else 1
     known = [(sign * value, place) for place, value in enumerate(values) if value is not None]
@@ -62,10 +63,10 @@ def present(column: Sequence[float | None]) -> list[float]:
 
 
 def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str]:
-    """The metrics and expressions of a list, globs among them replaced by what they match.
+    """The metrics and expressions of a list, in which globs are replaced by the metrics that they match.
 
-    Without a text: `score` if there is one, else the metric that was evaluated last. Raises RbError, naming
-    the option, for a glob that matches nothing and for an empty list.
+    Without a text, the result is `score` if there is one, or else the last evaluated metric. Raises RbError,
+    with the option in the message, if a glob matches nothing or the list is empty.
     """
     if text is None:
         return [metric_name.default_rank_key(records)]
@@ -84,10 +85,10 @@ def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str
 
 
 def named(text: str, known: Collection[str], lacking: str, there: str) -> list[str]:
-    """The names of a list, globs among them replaced by the known names that they match.
+    """The names of a list, in which globs are replaced by the known names that they match.
 
-    Raises RbError, with what is lacking and which names are there, for one that is not known, and for an
-    empty list.
+    Raises RbError if a name is not known (the message begins with `lacking` and lists the known names after
+    `there`), or if the list is empty.
     """
     names: dict[str, None] = {}
     for item in expr.items(text):
@@ -101,10 +102,9 @@ def named(text: str, known: Collection[str], lacking: str, there: str) -> list[s
 
 
 def keys(records: Sequence[Record], text: str, option: str) -> list[str]:
-    """The value of an expression, or of each in a list, for every record, as text on one line. `without`
-    stands for a missing one. Raises RbError, naming the option, if an expression does not parse, if no record
-    has it, and for an empty list.
-    """
+    """For every record, the values of the expressions in a list, as text on one line; `without` replaces a
+    missing value. Raises RbError, with the option in the message, if an expression cannot be parsed, if no
+    record has a value for it, or if the list is empty."""
     items = expr.items(text)
     if not items:
         raise RbError(f"{option} is empty. Expected fields with commas, such as dataset,arch.name")
@@ -113,7 +113,7 @@ def keys(records: Sequence[Record], text: str, option: str) -> list[str]:
 
 
 def _text(compiled: expr.Expression, record: Record) -> str:
-    """A value of a record on one line; for a list its parts."""
+    """A value of a record on one line; of a list, all its parts."""
     value = words.method(record) if compiled.text == "train.method" else compiled(record)
     if isinstance(value, list):
         value = "+".join(map(str, value)) or None
@@ -121,9 +121,9 @@ def _text(compiled: expr.Expression, record: Record) -> str:
 
 
 def groups(records: Sequence[Record], text: str, option: str) -> dict[str, list[int]]:
-    """The places of the records that agree in an expression or a list of them, by its value; see `keys`.
-    Training methods are in the order of all figures, others in order of first occurrence.
-    """
+    """Maps each value of an expression, or of a list of expressions, to the places of the records that have
+    it; see `keys`. Training methods are in the order of all figures, other values in order of first
+    occurrence."""
     at: dict[str, list[int]] = {}
     for place, key in enumerate(keys(records, text, option)):
         at.setdefault(key, []).append(place)
@@ -143,12 +143,12 @@ def cell(record: Record) -> tuple[int, ...] | None:
 
 
 def intervals(record: Record) -> dict[str, tuple[float, float]]:
-    """Metric -> its 95 % interval, for those that were measured with one."""
+    """Maps each metric that was measured with a 95 % interval to this interval."""
     pairs = ((name, results.interval(entry)) for name, entry in results.by_metric(record).items())
     return {name: ends for name, ends in pairs if ends is not None}
 
 
 def deviations(record: Record) -> dict[str, float]:
-    """Metric -> the standard deviation over the averaged records (rb-rank --aggregate)."""
+    """Maps each metric to its standard deviation over the averaged records (rb-rank --aggregate)."""
     entries = results.by_metric(record).items()
     return {name: float(entry["std"]) for name, entry in entries if results.is_number(entry.get("std"))}

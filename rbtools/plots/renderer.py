@@ -1,4 +1,4 @@
-"""The renderer of all figures: panels in a grid, labels at its edges, one legend, sizes of what is drawn."""
+"""The renderer of all figures: panels in a grid, labels at its edges, one legend, and all sizes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 MOST_PANELS = 48
 _SIDE = 0.65  # inches for the label and the numbers on the left
-_EDGE = 0.06  # inches below what is drawn
-_LEGEND = 0.5  # inches of a legend's line and the gap after its name
+_EDGE = 0.06  # inches below the panels
+_LEGEND = 0.5  # inches of the line of a legend entry and of the gap after its name
 
 
 class Panel(NamedTuple):
     """A pair of axes: what draws on them, and the words around them.
 
-    columns, rows: names of the places 0, 1, ... along x and along y, where these are no numbers. What `draw`
-    gives a `label` is in the legend of the figure, once for all panels.
+    columns, rows: names of the places 0, 1, ... along x and y, if these are not numbers. Everything that
+    `draw` draws with a `label` is in the legend of the figure, once for all panels.
     """
 
     draw: Callable[[Axes], object]
@@ -40,16 +40,16 @@ class Panel(NamedTuple):
 
 
 def shaped(share: float, most: float) -> Callable[[float], float]:
-    """The height of axes as a share of their width, at most so many inches."""
+    """A function from the width of axes to their height: `share` of the width, and at most `most` inches."""
     return lambda width: min(max(1.15, share * width), most)
 
 
 class FigureSpec(NamedTuple):
     """A figure of panels.
 
-    height: of the axes of a panel for their width, in inches. least: the least width of a panel. alike:
-    whether the vertical axes have one scale. bar: the label of a bar of the colours of the last panel's image
-    or points, at the side `bar_at`.
+    height: maps the width of a panel's axes to their height, in inches. least: the least width of a panel.
+    alike: whether all vertical axes have the same scale. bar: the label of a colour bar for the image or the
+    points of the last panel, at the side `bar_at`.
     """
 
     panels: Sequence[Panel]
@@ -61,7 +61,7 @@ class FigureSpec(NamedTuple):
 
 
 def blank(width: float) -> Figure:
-    """An empty Figure of that width in inches, on the Agg canvas; inside `style.applied` only."""
+    """An empty Figure of a width in inches, on the Agg canvas. To be called only inside `style.applied`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -71,7 +71,7 @@ def blank(width: float) -> Figure:
 
 
 def render(spec: FigureSpec, width: float, title: str = "") -> Figure:
-    """The Figure of a specification, of a width in inches; inside `style.applied` only."""
+    """The Figure of a specification, of a width in inches. To be called only inside `style.applied`."""
     count = len(spec.panels)
     if count > MOST_PANELS:
         raise RbError(f"There would be {count} panels, and {MOST_PANELS} fit. Name fewer with --metric.")
@@ -112,8 +112,8 @@ def _bar(figure: Figure, drawn: Sequence[Axes], label: str, side: str) -> None:
 
 
 def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
-    """One legend of what has a label in any panel: in the free places of the last row if it fits there, else
-    at the lower edge."""
+    """One legend for everything with a label in any panel: in the free places of the last row if it fits
+    there, else at the lower edge."""
     entries: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -127,10 +127,10 @@ def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
 def _add_legend(
     figure: Figure, entries: Mapping[str, Any], where: str, free: float = 0.0, height: float = 0.0
 ) -> Legend:
-    """A legend of handles by their names, in a free place of that width and height in inches if it fits
-    there, else where it is said."""
+    """A legend of names and handles, in a free place of `free` x `height` inches if it fits there, else at
+    `where`."""
     room = figure.get_figwidth() - 0.15
-    # Many names in one column would be too high: then even the longest leaves room for two columns.
+    # Many names in one column would be too high, so even the longest name leaves room for two columns.
     most = room / (2 if len(entries) > 6 else 1) - _LEGEND
     names = [fitted(name, most, style.SMALL) for name in entries]
     across = _columns(names, free)
@@ -142,10 +142,9 @@ def _add_legend(
 
 
 def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None, list[Figure]]:
-    """One legend in a figure for those of its parts that explain a colour which another part explains alike,
-    and these parts. They lose theirs: what is left of them begins at 0 of their box. Inside `style.applied`
-    only.
-    """
+    """One legend for the parts of a figure that explain a colour in the same way as another part, and these
+    parts. Their own legends are removed, and their content then begins at 0 of their box. To be called only
+    inside `style.applied`."""
     explained = [(part, _explained(part.legends[0])) for part in parts if part.legends]
     met = Counter(key for _, entries in explained for key in entries)
     sharing = [(part, entries) for part, entries in explained if any(met[key] > 1 for key in entries)]
@@ -159,7 +158,7 @@ def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None,
 
 
 def _explained(legend: Legend) -> dict[tuple[str, Any], Any]:
-    """The handles of a legend by name and colour."""
+    """Maps the names and colours of a legend to its handles."""
     from matplotlib.colors import to_rgba_array
 
     entries = {}
@@ -171,7 +170,7 @@ def _explained(legend: Legend) -> dict[tuple[str, Any], Any]:
 
 
 def _columns(names: Sequence[str], room: float) -> int:
-    """The most columns in which names of a legend fit a width in inches; 0 if they do not."""
+    """The most columns with which the names of a legend fit into a width in inches; 0 if they do not fit."""
     widths = [text_width(name, style.SMALL) + _LEGEND for name in names]
     tables = (
         [widths[at : at + rows] for at in range(0, len(widths), rows)] for rows in range(1, len(widths) + 1)
@@ -180,10 +179,10 @@ def _columns(names: Sequence[str], room: float) -> int:
 
 
 def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, columns: int) -> None:
-    """Break lines of text and choose the height of the figure for the size that the axes have, several times:
-    each changes the other."""
+    """Break lines of text and choose the height of the figure for the current size of the axes. This is
+    repeated, because the text, the height and the size of the axes depend on each other."""
     engine = figure.get_layout_engine()
-    assert engine is not None  # the style has one
+    assert engine is not None  # the style sets a layout engine
     widths = [(figure.get_figwidth() - _SIDE) / columns - 0.15] * len(drawn)
     figure.set_figheight(rows * (spec.height(widths[0]) + 2.0) + 1.0)
     for attempt in range(5):
@@ -204,7 +203,7 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
         if abs(lacking) < 0.02 or attempt == 4:
             break
         if attempt < 2 and any(panel.columns or panel.rows for panel in spec.panels):
-            continue  # names may grow with the width, into axes of little height
+            continue  # wider axes allow longer names, which reduce the height
         figure.set_figheight(float(full[1]) + rows * lacking)
 
 
@@ -212,8 +211,8 @@ def _settle(figure: Figure, drawn: Sequence[Axes], columns: int) -> None:
     """Keep the layout, with rounded positions, so that the same records make the same bytes, and then find
     the places of a legend in the last row and of the names beside points.
 
-    matplotlib's solver orders its constraints by memory address: the last digits of its solution differ from
-    run to run.
+    matplotlib's solver orders its constraints by memory address, so the last digits of its solution differ
+    from run to run.
     """
     from matplotlib.transforms import Bbox
 
@@ -237,13 +236,13 @@ def _settle(figure: Figure, drawn: Sequence[Axes], columns: int) -> None:
         _place_names(axes)
 
 
-# Where a name may stand beside its point, in points: right or left, on its height, above or below.
+# Possible places of a name beside its point, in points: right or left of it, at its height, above or below.
 _BESIDE = tuple(itertools.product((0, 8.5, -8.5), (("left", 4), ("right", -4))))
 _NAME = "_beside"  # matplotlib's legends leave out what begins with _
 
 
 def write_names(axes: Axes, points: Iterable[tuple[float, float]], names: Sequence[str]) -> None:
-    """Names beside points. When the figure has its size, those that have no room are hidden."""
+    """Write names beside points. When the size of the figure is fixed, names without room are hidden."""
     from matplotlib import patheffects
 
     for point, name in zip(points, names, strict=True):
@@ -256,7 +255,8 @@ def write_names(axes: Axes, points: Iterable[tuple[float, float]], names: Sequen
 
 
 def _place_names(axes: Axes) -> None:
-    """Put each name at the first side of its point where it covers no other name and is inside the axes."""
+    """Put each name at the first place beside its point where it is inside the axes and does not cover
+    another name."""
     taken: list[Any] = []
     frame = axes.get_window_extent()
     for text in (text for text in axes.texts if text.get_label() == _NAME):

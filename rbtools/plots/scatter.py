@@ -36,9 +36,9 @@ class Points(NamedTuple):
 class Scatter(Drawing):
     """Two metrics against each other, coloured by a third, with the Pareto front.
 
-    `neighbours=13714` marks one architecture of NAS-Bench-201 and those that differ from it in one edge:
-    colour and shape show the operation that the edge has instead, the number beside it the edge (1: 0→1, 2:
-    0→2, 3: 1→2, 4: 0→3, 5: 1→3, 6: 2→3).
+    `neighbours=13714` marks one architecture of NAS-Bench-201 and those that differ from it in one edge.
+    Colour and shape show the other operation on this edge, and the number beside a point shows the edge (1:
+    0→1, 2: 0→2, 3: 1→2, 4: 0→3, 5: 1→3, 6: 2→3).
 
     Needs two metrics or fields: --x and --y.
     """
@@ -75,7 +75,7 @@ class Scatter(Drawing):
             try:
                 shades = record_values.column(points.records, self.colour, "--colour")
                 bar = words.axis([self.colour])
-            except RbError:  # no numbers
+            except RbError:  # not numbers
                 groups = record_values.groups(points.records, self.colour, "--colour")
 
         def draw(axes: Axes) -> None:
@@ -122,7 +122,7 @@ class Scatter(Drawing):
         axes.plot(
             [points.x[place] for place in ordered],
             [points.y[place] for place in ordered],
-            # Between two points of the front, the second is attained, or if less x is better the first.
+            # Between two points, the second value is reached, or the first if less x is better.
             drawstyle="steps-pre" if higher[0] else "steps-post",
             color=style.BLACK,
             linewidth=1.2,
@@ -146,7 +146,8 @@ def _points(records: Sequence[Record], x: str, y: str) -> Points:
 
 
 def _dots(axes: Axes, points: Points, places: Sequence[int] | None = None, **look: Any) -> None:
-    """A dot for each record, or for those at some places; smaller the more there are."""
+    """A dot for each record, or for the records at some places. The more dots there are, the smaller they
+    are."""
     places = range(len(points.x)) if places is None else places
     count = len(places)
     size = 16 if count <= 200 else 6 if count <= 2000 else 3
@@ -156,16 +157,16 @@ def _dots(axes: Axes, points: Points, places: Sequence[int] | None = None, **loo
 
 
 def _shaded(axes: Axes, points: Points, shades: Sequence[float | None]) -> None:
-    """Colours by a number, which a bar beside the axes explains."""
+    """Colour the points by a number. A bar beside the axes explains the colours."""
     _dots(axes, points, [place for place, shade in enumerate(shades) if shade is None], color=style.PALE)
-    # In the order of the colour both ends stay visible; otherwise the densest part would cover them.
+    # In the order of the colours, both extremes stay visible; otherwise the densest part would cover them.
     known = sorted((shade, place) for place, shade in enumerate(shades) if shade is not None)
     places = [place for _, place in known]
     _dots(axes, points, places, c=[shade for shade, _ in known], cmap="viridis")
 
 
 def _highlighted(axes: Axes, points: Points, condition: str) -> None:
-    """The records for which a condition holds in colour, over the others in grey."""
+    """Draw the records for which a condition holds in colour, in front of the others in grey."""
     try:
         compiled = expr.compile(condition)
         holds = [compiled.holds(record) for record in points.records]
@@ -193,7 +194,8 @@ def _at_2_and_5(value: float, _: object = None) -> str:
 
 
 def _neighbourhood(axes: Axes, points: Points, centre: int) -> None:
-    """The architecture and its neighbours, each by the index of its class; all others in grey."""
+    """Draw the architecture and its neighbours, found through the indices of their classes, and all others in
+    grey."""
     at: dict[int, list[int]] = {}
     classes, indices = nasbench201.classes(), nasbench201.index_by_ops()
     for place, record in enumerate(points.records):
@@ -226,5 +228,5 @@ def _neighbourhood(axes: Axes, points: Points, centre: int) -> None:
         shown = [numbers[place] for place in marked]
         margin = 0.08 * (max(shown) - min(shown)) or 0.02
         limits(min(shown) - margin, max(shown) + margin)
-    # Equal networks are one point, reached by several edges.
+    # Equal networks are one point that several edges lead to.
     write_names(axes, names, [",".join(sorted(edges)) for edges in names.values()])

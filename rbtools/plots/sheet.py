@@ -1,4 +1,5 @@
-"""A contact sheet: one image under corruptions, a row for each, a column for each severity."""
+"""A contact sheet: one image under corruptions, with a row for each corruption and a column for each
+severity."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
 
 Images = Sequence["np.ndarray"]
-_LARGEST, _BLOCK = 0.8, 3.0  # inches: of a tile at most; the width for a block of names and tiles
+_LARGEST, _BLOCK = 0.8, 3.0  # inches: the largest tile; the width of a block of names and tiles
 _HALF = 0.48  # half a tile, as a share of its place
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContactSheet(base.Drawing):
-    """The options of a sheet of corrupted images, as typed; the caller provides the images."""
+    """The options of a sheet of corrupted images, as the user typed them. The caller provides the images."""
 
     names: str = param("all", "", metavar="[NAME,...]", positional=True)
     output: str = output_param()
@@ -54,7 +55,7 @@ class ContactSheet(base.Drawing):
 
 
 def _tiles(axes: Axes, rows: Sequence[Images], down: int) -> None:
-    """An image at each place of a column and of a row, with room for `down` rows."""
+    """Draw an image for each row and column, with room for `down` rows."""
     for row, images in enumerate(rows):
         for column, image in enumerate(images):
             shown = image.repeat(3, 2) if image.shape[2] == 1 else image

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-# Okabe and Ito, "Color universal design" (2008), without yellow, which is too light for lines on white; then
-# wine, olive, indigo and brown of Tol's "muted" and Brewer's BrBG, to tell twelve methods apart.
+# Okabe and Ito, "Color universal design" (2008), without yellow, which is too light for lines on white. Wine,
+# olive, indigo and brown from Tol's "muted" and Brewer's BrBG are added to distinguish twelve methods.
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY, ORANGE, BLACK, GREY, PALE = "#56B4E9", "#E69F00", "#000000", "#767676", "#C4C4C4"
 WINE, OLIVE, INDIGO, BROWN = "#882255", "#999933", "#332288", "#8C510A"
@@ -28,7 +28,7 @@ class MethodLook(NamedTuple):
     marker: str
 
 
-# Adversarial training is solid, noise dashed, training without either dotted, other training dash-dotted.
+# Adversarial training has solid lines, training with noise dashed, with neither dotted, other dash-dotted.
 METHODS: dict[str, MethodLook] = {
     "erm": MethodLook("ERM", GREY, DASHES[2], "o"),
     "erm-dataaug": MethodLook("ERM + augmentation", BLACK, DASHES[2], "s"),
@@ -88,17 +88,18 @@ _SETTINGS: dict[str, Any] = {
 
 @contextlib.contextmanager
 def applied() -> Iterator[None]:
-    """matplotlib with this style only, without the user's settings; needed for drawing and writing."""
+    """Use matplotlib with only this style, without the user's settings. Needed to draw and to write
+    figures."""
     from matplotlib import style
 
     with warnings.catch_warnings(), style.context(["default", _SETTINGS], after_reset=True):
-        # A name in a script that the font lacks is shown as boxes.
+        # Characters that the font lacks are shown as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         yield
 
 
 def line(number: int) -> dict[str, Any]:
-    """Colour and dashes of the n-th line: different in both from its neighbours, 44 of them in all."""
+    """Colour and dashes of the n-th line. Neighbours differ in both; there are 44 combinations."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[(number % len(COLOURS) + number // len(COLOURS)) % len(DASHES)],
@@ -106,8 +107,8 @@ def line(number: int) -> dict[str, Any]:
 
 
 def look(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Colour, dashes and marker of everything that is named: a method has its own everywhere, anything else
-    one that no method among the names has."""
+    """Colour, dashes and marker of each name. A training method has the same look in all figures; other names
+    get colours that no method among the names has."""
     taken = {METHODS[name].color for name in names if name in METHODS}
     free = [number for number, colour in enumerate(COLOURS) if colour not in taken] or [*range(len(COLOURS))]
     looks: dict[str, dict[str, Any]] = {}
@@ -123,10 +124,9 @@ def look(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
-    """Colour, dashes and marker of lines that differ in these parts. The method among them decides the
-    colour, else the last part; the other parts, and which it is of equal ones, the dashes. If there are not
-    enough of either, simply by position.
-    """
+    """Colour, dashes and marker of lines that differ in these parts. The training method, or else the last
+    part, decides the colour. The other parts, and the number of the line among equal ones, decide the dashes.
+    If there are not enough colours or dashes, the position of the line decides."""
     places = range(min(map(len, parts), default=0))
     at = next((place for place in places if any(part[place] in METHODS for part in parts)), -1)
     tails = [str(*part[at:][:1]) for part in parts]

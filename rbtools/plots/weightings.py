@@ -15,8 +15,8 @@ from rbtools.registry import param
 from rbtools.scoring import terms
 from rbtools.scoring.composite import MISSING, Composite
 
-# The weights of PRBench's figure 6, panel by panel: of clean accuracy, PGD-20, PR, ProbAcc, the two
-# generalisation errors and the time, as rb-score's preset has them. wellzline/PRbenchwebsite shows it.
+# The weights of each panel of PRBench's figure 6, for clean accuracy, PGD-20, PR, ProbAcc, the two
+# generalisation errors and the time, in the order of rb-score's preset. Source: wellzline/PRbenchwebsite.
 PRESETS: dict[str, dict[str, tuple[float, ...]]] = {
     "prbench": {
         "equal": (1, 1, 1, 1, 1, 1, 1),
@@ -30,8 +30,8 @@ PRESETS: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 class Rows(NamedTuple):
-    """Named rows of numbers (rows, columns): the means over the records of each group, and the deviations of
-    the sample. NaN where no record, or fewer than two, have one."""
+    """Named rows of numbers (rows, columns): the means over the records of each group, and the sample
+    standard deviations. A mean without records and a deviation of fewer than two records are NaN."""
 
     names: list[str]
     means: np.ndarray
@@ -47,9 +47,9 @@ _OF_FEW = {
 
 @dataclass(frozen=True)
 class Own:
-    """The scores in the records, in place of one that is computed over the drawn records.
+    """The scores in the records, used instead of scores that are computed over the drawn records.
 
-    scaled: (records, terms), the metrics on the scale of the score; NaN where a record has none.
+    scaled: (records, terms), the metrics on the scale of the score; NaN if a record does not have the metric.
     """
 
     terms: list[terms.Term]
@@ -57,7 +57,7 @@ class Own:
 
     @staticmethod
     def of(records: Sequence[Record]) -> Own | None:
-        """The score of records that rb-score scored by the same metrics and weights; None for others."""
+        """The scores, if rb-score scored all records with the same metrics and weights; else None."""
         entries = [results.last_entry(record, "score") for record in records]
         found = [terms.of_entry(entry) if entry.get("tool") == "rb-score" else [] for entry in entries]
         if not found[0] or any(own != found[0] for own in found):
@@ -69,7 +69,7 @@ class Own:
         return Own(found[0], shares * total / np.where(weights > 0, weights, np.nan))
 
     def weighed(self, weights: Sequence[float]) -> list[float | None]:
-        """The scores under these weights of `terms`, over the metrics that each record has."""
+        """The scores with these weights of `terms`, each over the metrics that the record has."""
         total = (~np.isnan(self.scaled) * np.array(weights)).sum(1)
         scores = np.nansum(self.scaled * weights, 1) / np.where(total > 0, total, np.nan)
         return [None if np.isnan(score) else float(score) for score in scores]
@@ -77,7 +77,7 @@ class Own:
 
 @dataclass(frozen=True, kw_only=True)
 class Composed(Drawing):
-    """The options of bars for a composite score, as rb-score has them."""
+    """The options for a composite score, as in rb-score."""
 
     metric: str | None = param(
         None,
@@ -106,14 +106,16 @@ class Composed(Drawing):
     def scored(self, records: Sequence[Record]) -> Composite | Own:
         """The composite score of the records.
 
-        Without other options it is the score that rb-score gave them, if all have one with the same terms.
+        Without options, these are the scores from rb-score, if all records have one with the same terms.
         """
         options = (self.metric, self.preset, self.within, self.missing)
         if options == (None, None, None, "refuse") and (own := Own.of(records)) is not None:
             return own
         if self.preset is not None and self.preset not in terms.presets():
             raise unknown("preset", self.preset, terms.presets())
-        asked = [] if self.metric is None else terms.asked(self.metric)  # the axis has the warnings
+        asked = (
+            [] if self.metric is None else terms.asked(self.metric)
+        )  # the label of the axis contains the warnings
         within = expr.items(self.within or "")
         return Composite(records, asked, preset=self.preset, within=within, missing=self.missing)
 
@@ -121,8 +123,8 @@ class Composed(Drawing):
 def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[float]]:
     """Parse `equal; robust: pgd20.8=3, pr.*=2`: a weight for each metric, by default the `usual` one.
 
-    A name of `PRESETS` is its weightings, for as many metrics in their order. Raises RbError for a weight
-    that is no number or below 0, and a metric that is not among `usual`.
+    A name in `PRESETS` stands for its weightings, which need the same number of metrics in the same order.
+    Raises RbError if a weight is not a number or is below 0, or if a metric is not in `usual`.
     """
     names = list(usual)
     if text in PRESETS:
@@ -144,8 +146,8 @@ def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[floa
             matching = expr.expand(name.strip(), names)
             if not equals or not matching:
                 raise RbError(
-                    f"--weightings: '{item}' is no METRIC=WEIGHT.{near(name.strip(), names)} The metrics are:"
-                    f" {', '.join(names)}."
+                    f"--weightings: '{item}' is not METRIC=WEIGHT.{near(name.strip(), names)} The metrics"
+                    f" are: {', '.join(names)}."
                 )
             weights.update(dict.fromkeys(matching, _weight(number, item)))
         if not any(weights.values()):
@@ -169,7 +171,7 @@ def _weight(text: str, item: str) -> float:
 
 
 def together(records: Sequence[Record], within: str | None, score: Composite | Own) -> str:
-    """A remark for the axis if several data sets were scaled together, or too few records; else empty."""
+    """A remark for the axis if several data sets, or too few records, were scaled together; else empty."""
     if within is not None:
         return ""
     sets = {str(record.get("dataset")) for record in records}
@@ -178,7 +180,7 @@ def together(records: Sequence[Record], within: str | None, score: Composite | O
 
 
 def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]], group: str | None) -> Rows:
-    """The columns over the records that agree in `group`, or the records themselves."""
+    """The columns averaged over records that agree in `group`, or of single records without a `group`."""
     import pandas
 
     names = words.tags(records)
@@ -191,9 +193,8 @@ def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]]
 
 
 def best(rows: Rows, top: int, *, higher: bool = True) -> Rows:
-    """The `top` rows that are highest (or lowest) in their first column; those that lack a number are last,
-    since a score over one metric of four is not comparable to one over all of them.
-    """
+    """The `top` rows that are highest (or lowest) in their first column. Rows that lack a number are last,
+    because a score over one of four metrics is not comparable to a score over all four."""
     first = -rows.means[:, 0] if higher else rows.means[:, 0]
     order = np.lexsort((first, np.isnan(rows.means).sum(1)))[:top]
     return Rows([rows.names[row] for row in order], rows.means[order], rows.deviations[order])

@@ -1,4 +1,4 @@
-"""Words in figures: one function from a name to its label, and the names of records in legends."""
+"""The words in figures: labels for the names of metrics and methods, and names of records for legends."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _WORDS = {
     "wrn-28-10": "WRN-28-10",
     **{name: look.words for name, look in style.METHODS.items()},
 }
-# What stands before the number of a metric in its words, by the quantity of the number.
+# Maps the quantity of a metric's number to the text before the number.
 _SYMBOLS = {"eps": "ε", "eps1": "ε", "eps2": "ε", "gamma": "γ", "rho": "ρ", "severity": "severity"}
-# The parts of the name of a measure; the Frobenius norm and the Hessian of the weights are the usual ones.
+# The parts of a measure's name. The usual norm is the Frobenius norm, the usual Hessian that of the weights.
 _MEASURES = {"ntk": "NTK", "jacobian": "Jacobian", "hessian": "Hessian"}
 _OF_MEASURES = {"init": "untrained", "fro": "", "weight": "", "lmax": "λmax"}
 _OWN: ContextVar[Mapping[str, str]] = ContextVar("_OWN", default=MappingProxyType({}))
@@ -54,7 +54,7 @@ _OWN: ContextVar[Mapping[str, str]] = ContextVar("_OWN", default=MappingProxyTyp
 
 @contextlib.contextmanager
 def own(labels: str) -> Iterator[None]:
-    """Words of the user, NAME=WORDS; ..., in place of those of `label`. Raises RbError for others."""
+    """Use the user's words, NAME=WORDS; ..., instead of those of `label`. Raises RbError for another form."""
     pairs = [text.partition("=") for text in labels.split(";") if text.strip()]
     if wrong := [(name + sign).strip() for name, sign, text in pairs if not (name.strip() and text.strip())]:
         raise RbError(f"--label is '{wrong[0]}'. Expected NAME=WORDS, such as pgd20.8=PGD.")
@@ -66,9 +66,9 @@ def own(labels: str) -> Iterator[None]:
 
 
 def label(name: object) -> str:
-    """The words for a metric, a training method, a data set, or several of them with commas: `Corr_U` for
-    `corruption`, `PGD-20, ε = 8/255` for `pgd20.8`. Other names and expressions are unchanged, on one line.
-    """
+    """The words for a metric, a training method, a data set, or several of these with commas, such as
+    `Corr_U` for `corruption` and `PGD-20, ε = 8/255` for `pgd20.8`. Other names and expressions are
+    unchanged, on one line."""
     text = tidy(name)
     return _OWN.get().get(text) or _words(text)
 
@@ -79,10 +79,10 @@ def _words(text: str) -> str:
     if ", " in text and "(" not in text:
         return ", ".join(map(label, text.split(", ")))
     parts, heading = metric_name.parse(text), metric_words.heading(text)
-    if heading == text and parts.over == "eps" and not parts.prefixes:  # of an attack that is not known
+    if heading == text and parts.over == "eps" and not parts.prefixes:  # the attack is not known
         return f"{metric_words.attack(parts)}, {metric_words.distance(parts)}"
     measure, *rest = text.split(".")
-    if heading == text and measure in _MEASURES:  # a kernel may be that of attacked images
+    if heading == text and measure in _MEASURES:  # a kernel may be computed on attacked images
         of, attack = (rest[:2], ".".join(rest[2:])) if measure == "ntk" else (rest, "")
         said = " ".join(filter(None, [_MEASURES[measure], *(_OF_MEASURES.get(part, part) for part in of)]))
         return f"{said}, {_words(attack)}" if attack else said
@@ -90,7 +90,7 @@ def _words(text: str) -> str:
 
 
 def family(name: str, over: str) -> str:
-    """The words for all metrics that differ from this one in the quantity `over` only: `PGD-20`."""
+    """The words for all metrics that differ from this one only in the quantity `over`, such as `PGD-20`."""
     known, words = metric_name.parse(name).family, _words(name).split(", ")
     kept = [part for part in words if not part.startswith(_SYMBOLS[over])]
     return _OWN.get().get(known) or (", ".join(kept) if len(kept) < len(words) else known)
@@ -103,8 +103,8 @@ def with_number(name: str) -> metric_name.MetricName | None:
 
 
 def families(names: Iterable[str], over: str = "") -> dict[tuple[str, str], list[tuple[float, str]]]:
-    """The metrics that have a number, or those over one quantity ("eps", "gamma", "rho", "severity"): by the
-    words for all that differ in the number only and its key in AXES, the numbers and metrics, sorted."""
+    """Groups metrics that differ only in a number, or only in one quantity ("eps", "gamma", "rho",
+    "severity"). Maps the words for a group and its key in AXES to its numbers and metrics, sorted."""
     found: dict[tuple[str, str], list[tuple[float, str]]] = {}
     for name in names:
         parts = with_number(name)
@@ -129,7 +129,7 @@ def axis(names: Sequence[str]) -> str:
 
 
 def quantity(names: Sequence[str]) -> str:
-    """The common quantity of metrics, for an axis that they share: accuracy, PR ..., else "value"."""
+    """The common quantity of metrics, for their axis, such as accuracy or PR; "value" if there is none."""
     kinds = {_quantity(name) for name in names}
     return kinds.pop() if len(kinds) == 1 else "value"
 
@@ -168,13 +168,14 @@ def shortened(text: str, most: int = LONGEST) -> str:
 
 
 def method(record: Record) -> str | None:
-    """The training method of a record; of corruption training with its noise, if that is not uniform."""
+    """The training method of a record. The name of corruption training is followed by its noise if this is
+    not uniform."""
     name, noise = (at(record, ("train", *path)) for path in (("method",), ("config", "noise")))
     return f"{name} {noise}" if name == "corruption" and noise not in (None, "uniform") else name
 
 
 def _parts(record: Record) -> tuple[str | None, ...]:
-    """What tells records apart: network, data set, training method, regularisation and seed."""
+    """The parts of a record's name: network, data set, training method, regularisation and seed."""
     dataset, regularize = at(record, ("dataset",)), at(record, ("train", "config", "regularize"))
     if isinstance(regularize, list):
         regularize = "+".join(map(str, regularize))
@@ -193,10 +194,10 @@ def _parts(record: Record) -> tuple[str | None, ...]:
 def told_apart(
     records: Sequence[Record], apart: Iterable[Sequence[int]] | None = None
 ) -> list[tuple[tuple[str | None, ...], str]]:
-    """For each record those of its parts that differ among the records, and a short name made of them; equal
-    names get numbers.
+    """For each record, the parts that differ among the records, and a short name made from them. Equal names
+    get numbers.
 
-    apart: sets of records that are not compared with each other, by place.
+    apart: sets of places of records; only records in the same set are compared.
     """
     rows = [_parts(record) for record in records]
     sets = [range(len(rows))] if apart is None else list(apart)
@@ -222,5 +223,5 @@ def tags(records: Sequence[Record]) -> list[str]:
 
 
 def counted(number: int, noun: str = "record") -> str:
-    """`6,466 records`."""
+    """A number with its noun, such as `6,466 records`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -1,4 +1,4 @@
-"""Architectures: the spaces that rb-arch lists. Torch counts those of the zoo; the others need none."""
+"""Architectures: the spaces that rb-arch lists. Only counting the networks of the zoo needs torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPACES = Registry(
     closed=True,
 )
 
-# Spaces whose architectures are known by name, and cannot be listed.
+# Spaces whose architectures have names but cannot be listed.
 BY_NAME = Registry(
     "space",
     {"python": "rbtools.spaces.own_code:python", "checkpoint": "rbtools.spaces.own_code:checkpoint"},
@@ -36,7 +36,7 @@ BY_NAME = Registry(
 class Space(Protocol):
     """A numbered set of architectures; a frozen dataclass whose fields are the sizes of its networks.
 
-    Every method raises RbError for what the space does not have.
+    Every method raises RbError for an architecture that is not in the space.
     """
 
     sizes: ClassVar[tuple[str, ...]]
@@ -45,7 +45,7 @@ class Space(Protocol):
     def __len__(self) -> int: ...
 
     def indices(self, unique: bool = False) -> Iterable[int]:
-        """All indices, ascending; with `unique` one for each class of equal networks."""
+        """All indices in ascending order; with `unique`, one for each class of equal networks."""
 
     def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
         """A record's `arch`, with the counts for `classes` outputs and images of `shape` (C, H, W)."""
@@ -62,7 +62,7 @@ class Space(Protocol):
 
 @cache
 def space(name: str) -> Space:
-    """The space of that name. Raises RbError naming the near misses."""
+    """The space called `name`. Raises RbError for an unknown name; the message gives similar names."""
     if name not in SPACES and name not in BY_NAME:
         raise unknown("space", name, [*SPACES, *BY_NAME])
     built: Space = (BY_NAME if name in BY_NAME else SPACES).load(name)()
@@ -70,9 +70,9 @@ def space(name: str) -> Space:
 
 
 def sized(name: str, **sizes: int | None) -> Space:
-    """The space of that name with networks of these sizes; None keeps the default.
+    """The space called `name` with networks of these sizes; None keeps the default.
 
-    Raises RbError for a size that its networks do not have, or an impossible value.
+    Raises RbError if its networks do not have such a size, or if a value is not possible.
     """
     chosen, given = space(name), {key: value for key, value in sizes.items() if value is not None}
     for key in given:

@@ -15,9 +15,9 @@ from rbtools.spaces.residual import ResidualSpace, drawn
 Record = dict[str, Any]
 
 SHAPE, CLASSES = (3, 32, 32), 10
-"""The shape of images and number of classes for costs where no data set is named."""
+"""The image shape and number of classes for costs, if no data set is given."""
 
-LISTED = 100_000  # from larger spaces a sample is drawn without listing them
+LISTED = 100_000  # larger spaces are not listed to draw a sample
 TRIES = 20_000  # the most draws for each architecture that is requested
 
 
@@ -33,13 +33,13 @@ def records(
     seed: int = 0,
     warn: Callable[[str], None],
 ) -> Iterator[Record]:
-    """The architectures `numbers` of a space (None: all) as records; with `unique` one per class of equal
-    ones.
+    """The architectures with the indices `numbers` (None: all) as records; with `unique`, one for each class
+    of equal architectures.
 
-    about: the arguments of `Space.arch` (classes, shape); extra: further fields of every record. `where` is a
-    condition on records. `sample` draws that many at random, in their order: a smaller sample is part of a
-    larger one with the same seed, and `warn` is called if there are fewer. Raises UsageError for a condition
-    that cannot be parsed or evaluated.
+    about: the arguments of `Space.arch` (classes, shape). extra: further fields of every record. `where` is a
+    condition on records. `sample` is the number of records to draw at random, without changing their order. A
+    smaller sample is part of a larger one with the same seed. `warn` is called if there are fewer records.
+    Raises UsageError if the condition cannot be parsed or evaluated.
     """
     if numbers is None and sample is not None and isinstance(space, ResidualSpace) and space.size > LISTED:
         return _drawn(space, about, extra, where, sample, seed, warn)
@@ -107,7 +107,7 @@ def _drawn(
     seed: int,
     warn: Callable[[str], None],
 ) -> Iterator[Record]:
-    """`count` records of a space that is too large to be listed, ascending."""
+    """`count` records, in ascending order, of a space that is too large to be listed."""
     met = 0
 
     def meeting() -> Iterator[Record]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rbtools.errors import RbError, shown
 
-# The fields of an architecture, besides its name, that determine its network; for sizes, the largest value.
+# The fields, besides the name, that determine the network of an architecture. Sizes with their largest value.
 _SIZES = {"channels": 1 << 20, "cells": 1000, "patch": 1 << 20, "side": 1 << 20, "width": 1 << 24}
 _TEXTS = tuple("space str stem pool shortcut activation eps member code inputs".split())
 
@@ -15,8 +15,8 @@ _TEXTS = tuple("space str stem pool shortcut activation eps member code inputs".
 def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[str, Any]:
     """The fields of an architecture that determine its network, without derived ones.
 
-    Raises RbError for a value that rb-arch does not write (records and files are untrusted). `whose` begins
-    the message.
+    Raises RbError for a value that rb-arch does not write (records and files are untrusted); the message
+    begins with `whose`.
     """
     fields = {key: arch[key] for key in (*_SIZES, *_TEXTS, "normalize") if key in arch}
     if "str" not in arch:
@@ -33,7 +33,8 @@ def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[
 
 
 def _is_normalization(value: object) -> bool:
-    """Whether this is None, "none", "per-image", or the means and standard deviations of the channels."""
+    """Whether the value is None, "none", "per-image", or the means and standard deviations of the
+    channels."""
     if value in (None, "none", "per-image"):
         return True
     return isinstance(value, list) and len(value) == 2 and all(map(_are_numbers, value))

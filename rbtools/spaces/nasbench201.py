@@ -1,10 +1,10 @@
 """NAS-Bench-201 (Dong & Yang, ICLR 2020): 15,625 cells in a fixed skeleton, as the space of rb-arch.
 
-Published indices, strings, isomorphism classes and costs, all computed, without torch or numpy. A cell has
-four nodes; node j is the sum over i < j of an operation on node i; node 3 is the output. It is stored as
-`ops`, six indices into `OPS`, one per edge of `EDGES`. The order and the classes follow from rules, not from
-a table: Dong & Yang (D-X-Y/AutoDL-Projects) shuffled the list of all cells, and Jung et al. (ICLR 2023,
-steffen-jung/robustness-dataset) published which are the same graph.
+All published indices, strings, isomorphism classes and costs are computed here, without torch or NumPy. A
+cell has four nodes; node j is the sum over i < j of an operation on node i; node 3 is the output. It is
+stored as `ops`, six indices into `OPS`, one per edge of `EDGES`. The order and the classes follow from rules,
+not from a table: Dong & Yang (D-X-Y/AutoDL-Projects) shuffled the list of all cells, and Jung et al. (ICLR
+2023, steffen-jung/robustness-dataset) published which cells are the same graph.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def to_string(ops: Ops) -> str:
 
 
 def parse(text: str) -> Ops:
-    """Read an architecture string; `~` and `^` (in print) both stand before the source node.
+    """Read an architecture string. The source node follows `~` or, as printed in papers, `^`.
 
-    Raises RbError with the position, counted from 1, of the first error.
+    Raises RbError; the message gives the position of the first error, counted from 1.
     """
     ops, at = [], len(text) - len(text.lstrip())
     for edge, (source, target) in enumerate(EDGES):
@@ -94,8 +94,8 @@ def cells() -> tuple[Ops, ...]:
     def top_bits() -> Iterator[int]:
         """The top 27 bits of the generator's words (the last ones: 26 bits and a zero).
 
-        Taken from `random()`, the one method whose sequence Python promises never to change; `shuffle`
-        and `getrandbits` carry no such promise. Each float holds two words, 27 and 26 bits of them.
+        They are taken from `random()`, the only method whose sequence Python promises to keep (`shuffle` and
+        `getrandbits` may change). Each float contains 27 bits of one word and 26 bits of the next.
         """
         draw = Random(_SEED).random
         while True:
@@ -106,7 +106,7 @@ def cells() -> tuple[Ops, ...]:
     listed = list(itertools.product(range(len(OPS)), repeat=len(EDGES)))
     words = top_bits()
     for last in range(len(listed) - 1, 0, -1):
-        # Fisher-Yates as in `random.shuffle`: a word's top bits, drawn again until in range.
+        # Fisher-Yates as in `random.shuffle`: the top bits of a word, drawn again until in range.
         shift = 27 - (last + 1).bit_length()
         while (chosen := next(words) >> shift) > last:
             pass
@@ -116,18 +116,18 @@ def cells() -> tuple[Ops, ...]:
 
 @cache
 def index_by_ops() -> dict[Ops, int]:
-    """Cell -> published index."""
+    """Maps each cell to its published index."""
     return {ops: index for index, ops in enumerate(cells())}
 
 
 @cache
 def classes() -> tuple[int, ...]:
-    """For each index the smallest index of a cell that is the same graph: 6,466 different ones.
+    """For each index, the smallest index of a cell that is the same graph. There are 6,466 different values.
 
-    Cells are the same if they are written the same by the rule of Dong & Yang: an edge is '#' from a zero
-    node or by `none`, its source's text by `skip_connect`, else '(source)@op'; a node is its sorted edges
-    joined by '+', zeros kept. Nodes 1 and 2 have only 5 and 125 texts, so the texts that cells share are
-    written once.
+    Cells are the same if the rule of Dong & Yang writes the same text for them. The text of an edge is '#' if
+    its source is zero or its operation is `none`, the text of its source for `skip_connect`, and
+    '(source)@op' for other operations. The text of a node is its sorted edges joined by '+', with zeros.
+    Nodes 1 and 2 have only 5 and 125 different texts, which are computed once.
     """
     every = range(len(OPS))
     from_0 = [_edge_text("0", op) for op in every]
@@ -151,12 +151,12 @@ def _edge_text(source: str, op: int) -> str:
 
 @cache
 def unique() -> tuple[int, ...]:
-    """The 6,466 class representatives, each the smallest index of its class, ascending."""
+    """The 6,466 class representatives in ascending order; each is the smallest index of its class."""
     return tuple(index for index, first in enumerate(classes()) if index == first)
 
 
 class Cost(NamedTuple):
-    """Parameters or multiply-adds: those of the skeleton, and of one operation in every cell."""
+    """Parameters or multiply-adds, of the skeleton and of one operation in every cell."""
 
     skeleton: int
     conv1: int
@@ -177,8 +177,8 @@ def params(ops: Ops, channels: int = 16, cells: int = 5, classes: int = 10, in_c
 def macs(ops: Ops, channels: int = 16, cells: int = 5, classes: int = 10, shape: Shape = (3, 32, 32)) -> int:
     """Multiply-adds of the convolutions and the classifier for one image of `shape` (C, H, W).
 
-    AutoDL's FLOPs are these plus `classes`, its count of the classifier's bias.
-    Raises RbError for a count below 1 and for an image that the two reductions do not halve.
+    AutoDL's FLOPs are larger by `classes`, because it counts the classifier's bias. Raises RbError for a
+    count below 1, and for an image that the two reductions cannot halve.
     """
     return mac_cost(channels, cells, classes, tuple(shape)).of(ops)
 
@@ -200,7 +200,7 @@ def mac_cost(channels: int, cells: int, classes: int, shape: Shape) -> Cost:
     in_channels, height, width = shape
     check_counts(channels=channels, cells=cells, classes=classes, in_channels=in_channels)
     sides = [height, width]
-    # A reduction adds two branches: a convolution of stride 2, padding 1, rounds up, the pooling down.
+    # A reduction adds two branches: its convolution (stride 2, padding 1) rounds up, its pooling down.
     for number in ("first", "second"):
         convolved, pooled = [(side - 1) // 2 + 1 for side in sides], [side // 2 for side in sides]
         if convolved != pooled or 0 in pooled:
@@ -230,22 +230,21 @@ def _by(sides: list[int]) -> str:
 
 
 def kernel_params(ops: Ops) -> int:
-    """1 for each 1x1 convolution and 9 for each 3x3, on all edges: 0 to 54."""
+    """The sum over all edges of 1 for each 1x1 and 9 for each 3x3 convolution: 0 to 54."""
     return ops.count(CONV1) + 9 * ops.count(CONV3)
 
 
 def live_kernel_params(ops: Ops) -> int:
-    """The same over the live edges only.
+    """As `kernel_params`, but only over the live edges.
 
-    By this count 408 class representatives have 18, as in Jung et al. (ICLR 2023).
+    The value is 18 for 408 class representatives, as in Jung et al. (ICLR 2023).
     """
     return sum([_KERNEL[op] for op in itertools.compress(ops, live_edges(ops))])
 
 
 def live_edges(ops: Ops) -> tuple[bool, ...]:
-    """Which edges lie on a path from node 0 to node 3 without `none`. If there is no such path, the logits
-    are constant and the accuracy is chance.
-    """
+    """For each edge, whether it is on a path from node 0 to node 3 without `none`. If there is no such path,
+    the logits are constant and the accuracy is chance."""
     a, b, c, d, e, f = map(bool, ops)  # NONE is 0
     return (a and (e or (c and f)), b and f, a and c and f, d, a and e, f and (b or (a and c)))
 
@@ -276,7 +275,7 @@ def find(text: str) -> int:
 
 
 def neighbours(index: int) -> list[int]:
-    """The 24 indices whose cells differ in one edge, by edge and then by operation.
+    """The 24 indices whose cells differ in one edge, sorted by edge and then by operation.
 
     Raises RbError for an index out of range.
     """
@@ -290,10 +289,10 @@ def neighbours(index: int) -> list[int]:
 
 
 def distance(record: Mapping[str, Any], other: object) -> int:
-    """The number of edges, 0 to 6, in which a record's cell differs from another, given by index, name or
+    """The number of edges, 0 to 6, in which a record's cell differs from the cell with an index, name or
     string.
 
-    It is `distance(13714)` in expressions. Raises RbError for a record of another space.
+    In expressions it is written as `distance(13714)`. Raises RbError for a record of another space.
     """
     arch = record.get("arch")
     if not isinstance(arch, Mapping) or arch.get("space") != NASBench201.name:
@@ -307,9 +306,9 @@ def edit_distance(first: Ops, second: Ops) -> int:
 
 
 def ops_of(arch: Mapping[str, Any]) -> Ops:
-    """The cell of a record's `arch`: by its `str`, else its `index`, else its `name`.
+    """The cell of a record's `arch`, from its `str`, or else its `index`, or else its `name`.
 
-    Raises RbError if it has none of them, or if string and index are not the same cell.
+    Raises RbError if all of them are missing, or if string and index are different cells.
     """
     if "str" in arch:
         ops = parse(str(arch["str"]))
@@ -339,8 +338,9 @@ def arch(
 ) -> dict[str, Any]:
     """Describe an architecture as in a record's `arch`.
 
-    Its counts are those of this index, dead convolutions included, not of its class. `shape` is one
-    image's (C, H, W). Raises RbError for an index out of range or a network that cannot be built.
+    The counts are those of this index, dead convolutions included, and not of its class representative.
+    `shape` is the shape (C, H, W) of an image. Raises RbError for an index out of range or a network that
+    cannot be built.
     """
     return _describe(_checked(index), channels, cells, classes, tuple(shape))
 
@@ -373,7 +373,7 @@ def _checked(index: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NASBench201:
-    """NAS-Bench-201 as a `rbtools.spaces.Space`: `cells` cells in each of three stages."""
+    """NAS-Bench-201 as a `rbtools.spaces.Space`, with `cells` cells in each of three stages."""
 
     name: ClassVar[str] = "nasbench201"
     version: ClassVar[int] = 1

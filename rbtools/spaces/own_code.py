@@ -1,4 +1,4 @@
-"""Networks that are known by name only, and those of the user's own code."""
+"""Networks that only have names and cannot be listed, and networks of the user's own code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rbtools.plain_files import LARGEST_LIST, read_plain
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """Networks that are known by name only: they cannot be listed, and building one is needed to count it."""
+    """Networks that only have names: they cannot be listed, and have to be built to be counted."""
 
     name: str
     example: str
@@ -68,7 +68,9 @@ def code_digest(name: str) -> str:
     """
     module, colon, function = name.partition(":")
     if not (colon and module and function):
-        raise RbError(f"The architecture python:{name} names no function. Expected python:MODULE:FUNCTION.")
+        raise RbError(
+            f"The architecture python:{name} does not name a function. Expected python:MODULE:FUNCTION."
+        )
     file = _source_file(module)
     if file is None:
         raise no_module(module)
@@ -76,9 +78,10 @@ def code_digest(name: str) -> str:
 
 
 def own_options(name: str) -> dict[str, str | int | float | bool]:
-    """The parameters in MODULE:FUNCTION:NAME=VALUE:NAME=VALUE: numbers, true and false, else texts.
+    """The parameters in MODULE:FUNCTION:NAME=VALUE:NAME=VALUE. Values are numbers, true, false, or else
+    texts.
 
-    Raises RbError for a part that is no NAME=VALUE, or a name that stands twice.
+    Raises RbError if a part is not NAME=VALUE, or if a name occurs twice.
     """
     options: dict[str, str | int | float | bool] = {}
     for part in name.split(":")[2:]:
@@ -103,7 +106,7 @@ def _plain_value(text: str) -> str | int | float | bool:
 
 
 def no_module(name: str) -> RbError:
-    """The error for a missing module, with a hint where a file name was given."""
+    """The error for a missing module, with a hint if a file name was given."""
     meant = name.removesuffix(".py").replace("/", ".")
     what = f"Did you mean '{meant}'?" if meant != name else "Check the name."
     return RbError(f"There is no Python module {name}, in {Path.cwd()} or installed. {what}")

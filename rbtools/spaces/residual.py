@@ -1,11 +1,11 @@
 """The spaces of the theory of NAS-RobBench-201 (Wu et al., ICLR 2024, equations 1 and 2), of any depth.
 
-fcnn: f_1 = s_1(W_1 x), f_l = s_l(W_l f_(l-1)) / L + a_l f_(l-1), and W_L f_(L-1) at the end, without
-biases. The choices are the activation s_l of each layer and whether it has a skip connection
-(a_l is 0 or 1). rescnn: the same with convolutions, and the size of each layer's filters. Imports no torch.
+fcnn: f_1 = s_1(W_1 x), f_l = s_l(W_l f_(l-1)) / L + a_l f_(l-1), and W_L f_(L-1) at the end, without biases.
+The choices are the activation s_l of each layer and whether it has a skip connection (a_l is 0 or 1). rescnn:
+the same with convolutions; the size of each layer's filters is a further choice. Imports no torch.
 
-x is the image scaled to norm 1 (assumption 1), if the record has "inputs": "unit"; without that, a network
-takes the unchanged pixels. The paper gives no list of activations or sizes; those here are our choice.
+x is the image scaled to norm 1 (assumption 1) if the record has "inputs": "unit", else the unchanged image.
+The paper does not list activations or sizes; the lists here are our choice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILTERS = (1, 3, 5, 7)
 WIDTH, DEPTH = 64, 4
 UNIT = "unit"
 _WIDEST, _DEEPEST = 1 << 16, 1000  # larger values are typing errors
-_EXACT = 1 << 53  # integers in JSON are exact up to here
+_EXACT = 1 << 53  # JSON readers keep integers exact up to this value
 _LAYER = re.compile(rf"({'|'.join(ACTIVATIONS)})(\d*)(\+skip)?")
 
 
@@ -43,7 +43,7 @@ Layers = tuple[Layer, ...]
 
 
 def outputs(classes: int) -> int:
-    """Rows of the last layer: one for two classes, whose logits are then (0, f)."""
+    """The number of rows of the last layer. It is 1 for two classes, whose logits are then (0, f)."""
     return 1 if classes == 2 else classes
 
 
@@ -51,8 +51,9 @@ def outputs(classes: int) -> int:
 class ResidualSpace:
     """Either space as a `rbtools.spaces.Space`, with networks of `depth` layers.
 
-    `depth` counts the last, linear layer (the paper's L); `width` is the paper's m. A layer is written as
-    its activation, in rescnn with the size of its filters, and `+skip`: relu/tanh+skip, relu3/tanh5+skip.
+    `depth` counts the last, linear layer (the paper's L); `width` is the paper's m. A layer is written as its
+    activation, in rescnn followed by the size of its filters, and `+skip` if it has a skip connection:
+    relu/tanh+skip, relu3/tanh5+skip.
     """
 
     name: str
@@ -106,7 +107,8 @@ class ResidualSpace:
         return self._index(layers)
 
     def neighbours(self, index: int) -> list[int]:
-        """Those that differ in one layer's activation, filter size or skip connection, layer by layer."""
+        """Architectures that differ in one layer's activation, filter size or skip connection, layer by
+        layer."""
         digits, bases = self._digits(self._checked(index)), self._bases()
         neighbours = []
         for place, base in enumerate(bases):
@@ -120,9 +122,9 @@ class ResidualSpace:
         return {**arch, **described, "name": arch.get("name", described["name"])}
 
     def of(self, arch: Mapping[str, Any]) -> tuple[ResidualSpace, Layers]:
-        """The space of a record's `arch`, with its sizes, and its layers: by `str`, else `index` or `name`.
+        """The space (with its sizes) and the layers of a record's `arch`, from `str`, else `index` or `name`.
 
-        Raises RbError if it has none of them, or they contradict each other.
+        Raises RbError if all of them are missing, or if they contradict each other.
         """
         own_sizes = {"width": arch.get("width", WIDTH), "depth": arch.get("depth", DEPTH)}
         space = replace(self, **own_sizes, inputs=arch.get("inputs", "raw"))
@@ -146,7 +148,7 @@ class ResidualSpace:
         )
 
     def parse(self, text: str) -> Layers:
-        """The layers of a notation. Raises RbError saying which layer is wrong."""
+        """The layers that the text describes. Raises RbError; the message says which layer is wrong."""
         return tuple(self._layer(word, place) for place, word in enumerate(text.strip().split("/"), 1))
 
     def _layer(self, word: str, place: int) -> Layer:
@@ -169,7 +171,8 @@ class ResidualSpace:
         return "relu3/tanh5+skip" if self.filters else "relu/tanh+skip"
 
     def _bases(self) -> list[int]:
-        """The number of choices of each digit: activation, size of filters, skip; the last layer first."""
+        """The number of choices for each digit of an index: activation, filter size and skip of each layer,
+        the last layer first."""
         one = [len(ACTIVATIONS), *([len(self.filters)] if self.filters else [])]
         return [*(self.depth - 2) * [*one, 2], *one]
 
@@ -245,11 +248,11 @@ def _number(digits: list[int], bases: list[int]) -> int:
 
 
 def drawn(size: int, key: str) -> Iterator[int]:
-    """Indices below `size` in an order determined by `key`, each once, without listing them."""
+    """Indices below `size`, each once, in an order that `key` determines. They are never listed."""
     seen: set[int] = set()
     number = 0
     while len(seen) < size:
-        # 64 bits more than the size has, so that the bias of the remainder is below 2^-64.
+        # 64 bits more than `size` has, so that the bias of the remainder is below 2^-64.
         digest = hashlib.shake_256(f"{key}:{number}".encode()).digest(size.bit_length() // 8 + 9)
         index = int.from_bytes(digest, "big") % size
         number += 1

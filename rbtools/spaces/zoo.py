@@ -1,8 +1,8 @@
 """The model zoo: fixed networks of papers on robustness. Torch counts their parameters and multiply-adds.
 
-They have the forms for small images, and adapt to 28x28x1, 32x32, 64x64 and 224x224 images: by average
-pooling, a ResNet by its stem, a transformer by resizing the image. A form defines the fields of its
-architecture record besides the name (`fields`).
+They are variants for small images that also adapt to 28x28x1, 32x32, 64x64 and 224x224 images: through
+average pooling, in a ResNet also through its stem, and in a transformer by resizing the image. A form defines
+the fields of its architecture record besides the name (`fields`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Protocol
 from rbtools.errors import RbError, unknown
 from rbtools.registry import Registry
 
-LARGEST_SMALL_IMAGE = 96  # pixels per side up to which a ResNet has the stem for small images
+LARGEST_SMALL_IMAGE = 96  # pixels per side; for larger images a ResNet has the paper's stem
 STEMS = ("cifar", "imagenet", "cifar-maxpool")
 POOLS = ("global", "4x4")
 SHORTCUTS = ("activation", "input")
-# Fields that leave no trace in the weights, with their values, the usual one first: the function behind every
-# BatchNorm, and BatchNorm's epsilon. The usual ones need no field.
+# Fields that the weights do not show, with their values, the usual value first: the function after every
+# BatchNorm, and BatchNorm's epsilon. A usual value needs no field.
 TRACELESS = {"activation": ("relu", "silu", "gelu"), "eps": ("1e-5", "1e-3")}
 
 COUNTERS = Registry("way to count a network", {"meta": "rbtools.models.costs:of_arch"})
@@ -35,7 +35,8 @@ class Form(Protocol):
     def family(self) -> str: ...
 
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
-        """The record's fields besides the name, completed for images of this shape. Raises RbError."""
+        """The record's fields except the name, completed for images of this shape. Raises RbError for invalid
+        fields."""
 
 
 def traceless(arch: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,12 +64,12 @@ class ResNetForm:
     """ResNet (He et al., CVPR 2016) with `blocks` in each of four stages.
 
     `stem` in the record: "cifar", a 3x3 convolution of stride 1 and no pooling (kuangliu/pytorch-cifar),
-    "imagenet", the paper's 7x7 one of stride 2 and max-pooling, or "cifar-maxpool", the 3x3 one with that
-    max-pooling (huyvnphan/PyTorch_CIFAR10); by default it depends on the size of the images. `pool` in the
-    record: the pooling before the linear layer, the mean over the image ("global", which needs no field) or
-    over windows of 4x4 ("4x4": kuangliu/pytorch-cifar and wellzline/PRBenchmark), each of whose means is an
-    input of the linear layer: (side/32)^2 * 512 for ResNet-18 with the stem for small images. At 32 pixels
-    both are equal.
+    "imagenet", the paper's 7x7 convolution of stride 2 with max-pooling, or "cifar-maxpool", the 3x3
+    convolution with that max-pooling (huyvnphan/PyTorch_CIFAR10). The default depends on the size of the
+    images. `pool` in the record is the pooling before the linear layer: the mean over the whole image
+    ("global", which needs no field) or over windows of 4x4 ("4x4": kuangliu/pytorch-cifar and
+    wellzline/PRBenchmark). The means of all windows are inputs of the linear layer: (side/32)^2 * 512 inputs
+    for ResNet-18 with the stem for small images. For 32x32 images both are equal.
     """
 
     blocks: Sequence[int]
@@ -86,7 +87,7 @@ class ResNetForm:
         return {"stem": stem, **({"pool": arch["pool"]} if "pool" in arch else {}), **traceless(arch)}
 
     def windows(self, fields: Mapping[str, Any], shape: Shape) -> int:
-        """How many windows of 4x4 pixels the last features have. Raises RbError for too small images."""
+        """The number of 4x4 windows of the last features. Raises RbError for images that are too small."""
         halved = {"cifar": 3, "cifar-maxpool": 4, "imagenet": 5}[fields["stem"]]
         high, wide = (-(-side // 2**halved) // 4 for side in shape[1:])
         if not high * wide:
@@ -102,9 +103,9 @@ class PreActResNetForm:
     """Pre-activation ResNet (He et al., ECCV 2016): normalise, activate, convolve.
 
     `final_norm`: whether BatchNorm and ReLU follow the last block, as in locuslab/robust_overfitting;
-    kuangliu/pytorch-cifar leaves them out. `shortcut` in the record: the input of a block's shortcut
-    convolution, the block's "activation" (after BatchNorm and ReLU; the usual form, which needs no field) or
-    its "input" (locuslab/fast_adversarial, RobustBench's Wong2020Fast and Andriushchenko2020Understanding).
+    kuangliu/pytorch-cifar leaves them out. `shortcut` in the record is the input of a block's shortcut
+    convolution: the block's "activation" (after BatchNorm and ReLU; this is usual and needs no field) or its
+    "input" (locuslab/fast_adversarial, RobustBench's Wong2020Fast and Andriushchenko2020Understanding).
     """
 
     blocks: Sequence[int]
@@ -134,7 +135,7 @@ class WideResNetForm:
 
 @dataclass(frozen=True)
 class VGGForm(NoFields):
-    """VGG with BatchNorm in its CIFAR form (kuangliu/pytorch-cifar): one linear layer after five stages."""
+    """VGG with BatchNorm for CIFAR (kuangliu/pytorch-cifar): five stages and one linear layer."""
 
     convs: Sequence[int]
     widths: ClassVar[Sequence[int]] = (64, 128, 256, 512, 512)
@@ -161,8 +162,8 @@ class SimpleCNNForm(NoFields):
 class ViT:
     """Vision transformer (Dosovitskiy et al., ICLR 2021; Touvron et al., ICML 2021).
 
-    `patch` and `side` in the record: the side of a patch and of the images inside, by default 16 and 224;
-    images of another size are resized inside the model.
+    `patch` and `side` in the record are the side lengths of a patch and of the network's images, by default
+    16 and 224. The model resizes images of another size.
     """
 
     width: int
@@ -207,7 +208,7 @@ FORMS: dict[str, Form] = {
 
 
 def form(name: str) -> Form:
-    """The form of that name: one of the list, or any `wrn-DEPTH-WIDTH`. Raises RbError for another."""
+    """The form called `name`: one in the list, or any `wrn-DEPTH-WIDTH`. Raises RbError for other names."""
     known = FORMS.get(name)
     wide = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,3})", name)
     if known is None and wide and int(wide[1]) >= 10 and int(wide[1]) % 6 == 4 and int(wide[2]):
@@ -218,7 +219,8 @@ def form(name: str) -> Form:
 
 
 def completed(arch: Mapping[str, Any], shape: Iterable[int]) -> dict[str, Any]:
-    """The `name` of a zoo architecture and the fields that decide its network. Raises RbError."""
+    """The `name` of a zoo architecture and the fields that determine its network. Raises RbError if they are
+    invalid."""
     name = arch.get("name")
     if not isinstance(name, str):
         raise RbError(

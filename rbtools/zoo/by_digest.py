@@ -31,17 +31,17 @@ def digest(state: State, head: str, stem: str) -> str:
 
 
 def torchvision(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The network of torchvision that has exactly these names and shapes, its head under any usual name."""
+    """The torchvision network with exactly these names and shapes. The head may have any usual name."""
     table = {about["digest"]: {**about, "names": [name]} for name, about in external.table().items()}
     return _listed("torchvision", table, state, metadata)
 
 
 def timm(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The network of timm that has exactly these names and shapes. Raises RbError if several have.
+    """The timm network with exactly these names and shapes. Raises RbError if there are several.
 
-    Some names of timm have the same tensors and another function: pooling that blurs, TensorFlow's padding
-    and epsilon, another GELU. Accuracies hardly distinguish them, so the file's own options decide, else the
-    user.
+    Some timm networks have the same tensors but compute different functions: they have blur pooling,
+    TensorFlow's padding and epsilon, or another GELU. Accuracies hardly distinguish them, so the options in
+    the file decide, or else the user.
     """
     return _listed("timm", external.timm_table(), state, metadata)
 
@@ -49,7 +49,7 @@ def timm(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 def _listed(
     space: str, table: Mapping[str, Mapping[str, Any]], state: State, metadata: Mapping[str, Any]
 ) -> Inferred | None:
-    """The network of these tensors in a table by digests, whose rows have `head`, `stem` and `names`."""
+    """The network of these tensors in a table that maps digests to rows with `head`, `stem` and `names`."""
     own = (head_key(state) or "").removesuffix("weight")
     for head, stem in dict.fromkeys((about["head"], about["stem"]) for about in table.values()):
         renamed = state

@@ -1,4 +1,4 @@
-"""Architectures of other libraries: torchvision's list, tabulated, and those known by name only.
+"""Architectures of other libraries: torchvision's list with a table of sizes, and those that only have names.
 
 `torchvision.json` is written by `python -m rbtools.zoo.make_torchvision_table`, which builds every network
 once; a test compares it with the library.
@@ -18,39 +18,43 @@ from rbtools.models import Shape
 from rbtools.spaces.own_code import Foreign
 
 SMALL_STEM = "cifar"
-WITH_SMALL_STEM = ("mobilenet_v2", "shufflenet_v2_")  # prefixes of spaces in names
+WITH_SMALL_STEM = (
+    "mobilenet_v2",
+    "shufflenet_v2_",
+)  # beginnings of the names of networks with a stem for small images
 
 
 @cache
 def table() -> dict[str, dict[str, Any]]:
-    """The table of torchvision's classification networks, by name.
+    """Maps the names of torchvision's classification networks to their rows of the table.
 
-    params: [a, b] for a + b x classes. per_channel: weights of the first layer for each image channel. macs:
-    by pixels a side, [a, b] likewise, for three channels. smallest: the least pixels a side. fixed: the only
-    size that it accepts, or 0. auxiliary: whether it has heads used only in training. head, stem: its last
-    and first weights. digest: of its names and shapes, see `rbtools.zoo.by_digest`.
+    params: [a, b] for a + b x classes. per_channel: the number of weights of the first layer for each image
+    channel. macs: maps a side length in pixels to [a, b], as in `params`, for three channels. smallest: the
+    least side length in pixels. fixed: the only accepted side length, or 0. auxiliary: whether there are
+    heads that only training uses. head, stem: the names of the last and first weights. digest: see
+    `rbtools.zoo.by_digest`.
     """
     return json.loads(Path(__file__).with_name("torchvision.json").read_text("utf-8"))
 
 
 @cache
 def timm_table() -> dict[str, dict[str, Any]]:
-    """timm's networks by the digest of names and shapes: `head`, `stem`, `names` (one per function)."""
+    """Maps digests of names and shapes to timm's networks: `head`, `stem`, `names` (one per function)."""
     return json.loads(Path(__file__).with_name("timm.json").read_text("utf-8"))
 
 
 def torchvision(name: str) -> dict[str, Any]:
-    """The entry of that network, with its name. Raises RbError naming the near misses."""
+    """The entry of a network, with its name. Raises RbError, with similar names, for an unknown name."""
     if name not in table():
         raise unknown("torchvision model", name, table())
     return {"name": name, **table()[name]}
 
 
 def small_stem(arch: Mapping[str, Any]) -> bool:
-    """Whether the record has the form for small images (`stem` "cifar"), without the first strides and the
-    pooling of a shufflenet. huyvnphan/PyTorch_CIFAR10 and chenyaofo/pytorch-cifar-models have it.
+    """Whether the record describes the variant for small images (`stem` "cifar"): without the first strides,
+    and without a shufflenet's pooling. huyvnphan/PyTorch_CIFAR10 and chenyaofo/pytorch-cifar-models use it.
 
-    Raises RbError for another stem, and for a network that has no such form.
+    Raises RbError for another stem, and for a network without such a variant.
     """
     stem, name = arch.get("stem"), str(arch.get("name"))
     if stem is not None and not (stem == SMALL_STEM and name.startswith(WITH_SMALL_STEM)):
@@ -105,7 +109,7 @@ class Torchvision:
         )
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
-        """With `params`, and with `macs` if they are tabulated for images of this size."""
+        """`arch` with `params`, and with `macs` if the table has them for images of this size."""
         about = torchvision(str(arch.get("name")))
         in_channels, height, width = shape
         fields = {key: value for key, value in arch.items() if key != "macs"}

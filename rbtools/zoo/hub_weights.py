@@ -1,8 +1,7 @@
 """Published weights by name: hf:ORG/NAME[@REVISION], timm:NAME and torchvision:NAME[:WEIGHTS].
 
-A name stands for a file, its architecture, its normalisation and the preprocessing of its images, as their
-library publishes them. Files come from the cache that the library keeps; `--download` fetches what is
-missing.
+A name denotes a file, its architecture, its normalisation and the preprocessing of its images, as the library
+publishes them. Files are read from the library's cache; `--download` fetches missing files.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ _INTERPOLATIONS = ("bilinear", "bicubic")
 def of_hub(name: str, run: Run) -> NamedWeights:
     """The weights of a repository of the Hub, ORG/NAME or ORG/NAME@REVISION."""
     match = _REPOSITORY.fullmatch(name)
-    # The Hub allows no other first and last characters, no double marks, and no longer names.
+    # The Hub does not allow other first or last characters, double marks, or longer names.
     parts = [] if match is None or len(match[1]) > 96 else match[1].split("/")
     if not parts or any(part.strip("-.") != part or "--" in part or ".." in part for part in parts):
         here = os.path.exists(name) or name[:1] in "./~"
         folder = " For a file here write --checkpoint FILE." if here else ""
         raise RbError(
-            f"hf:{shown(name)} names no repository of the Hub. Expected hf:ORG/NAME or hf:ORG/NAME@REVISION."
-            f"{folder}"
+            f"hf:{shown(name)} does not name a repository of the Hub. Expected hf:ORG/NAME or"
+            f" hf:ORG/NAME@REVISION.{folder}"
         )
     assert match is not None
     repository, revision = match.groups()
@@ -54,8 +53,8 @@ def of_hub(name: str, run: Run) -> NamedWeights:
 
 
 def beside(path: str) -> dict[str, Any]:
-    """The architecture that the configuration beside a file describes, as downloads from the Hub have it;
-    empty without one. Raises RbError for a damaged one and for a network that has no counterpart here.
+    """The architecture that a configuration in the folder of a file describes, as in downloads from the Hub;
+    empty if there is none. Raises RbError if it is damaged or describes a network that cannot be built here.
     """
     folder = Path(path).parent
     there = {file: (folder / file).is_file() for file in (CONFIG_FILE, transformers_config.IMAGES_FILE)}
@@ -69,7 +68,8 @@ def beside(path: str) -> dict[str, Any]:
 
 
 def _configured(source: str, file: Callable[[str], str]) -> dict[str, Any]:
-    """The architecture of the configuration files of timm or transformers; `file` gives their paths."""
+    """The architecture in the configuration files of timm or transformers. `file` maps their names to
+    paths."""
     config = _config(source, file(CONFIG_FILE))
     of_timm = isinstance(config.get("architecture"), str)
     try:
@@ -118,14 +118,13 @@ def _config(source: str, path: str) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise RbError(f"The file {file} of {source} is damaged: {error}. Fetch it again.") from None
     if not isinstance(config, dict):
-        raise RbError(f"The file {file} of {source} is no JSON object. Fetch it again.")
+        raise RbError(f"The file {file} of {source} is not a JSON object. Fetch it again.")
     return config
 
 
 def _of_timm_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The architecture of timm that a repository's configuration describes. Raises RbError if its
-    arguments are changed.
-    """
+    """The timm architecture that a repository's configuration describes. Raises RbError if it changes
+    arguments."""
     if config.get("model_args"):
         changed = shown(", ".join(map(str, config["model_args"])), 100)
         raise RbError(
@@ -161,7 +160,7 @@ def of_timm(name: str, run: Run) -> NamedWeights:
 
 
 def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """The normalisation and the preprocessing of a configuration of timm."""
+    """The normalisation and the preprocessing in a timm configuration."""
     from rbtools.models import normalising
 
     fields: dict[str, Any] = {}
@@ -172,7 +171,8 @@ def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_torchvision(name: str, run: Run) -> NamedWeights:
-    """The weights NAME:WEIGHTS of torchvision, such as resnet50:IMAGENET1K_V2; without WEIGHTS its best."""
+    """The weights NAME:WEIGHTS of torchvision, such as resnet50:IMAGENET1K_V2; without WEIGHTS, the best
+    ones."""
     from rbtools.models.torchvision_import import torchvision
     from rbtools.zoo import external
 
@@ -194,7 +194,8 @@ def of_torchvision(name: str, run: Run) -> NamedWeights:
 
 
 def _have(path: Path, url: str, name: str, run: Run) -> None:
-    """Download a missing file if `download`, and check it against the SHA-256 prefix in its name."""
+    """Download a missing file if `--download` is given, and compare its SHA-256 with the prefix in its
+    name."""
     if not path.is_file():
         if not run.selection.download:
             raise RbError(

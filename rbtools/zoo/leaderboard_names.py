@@ -1,4 +1,4 @@
-"""RobustBench's entries by name: their networks, normalisations and preprocessing, in `robustbench.json`.
+"""The networks, normalisations and preprocessing of RobustBench's entries, from `robustbench.json`.
 
 `python bench/zoo.py SOURCE --table` writes the table from RobustBench's own code.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from rbtools.errors import RbError, unknown
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet": 1000}
-# Entries of several networks, or with special layers: why they need their authors' code.
+# Entries with several networks or special layers, and the reason why they need their authors' code.
 WITHOUT = {
     "Chen2020Adversarial": "an ensemble of three networks in three files",
     "Diffenderfer2021Winning_LRR_CARD_Deck": "an ensemble of six networks; each is repo:card/resnet18-w128",
@@ -30,9 +30,9 @@ WITHOUT = {
 
 @cache
 def table() -> dict[str, tuple[str, str, str]]:
-    """`--arch`, `--normalize` and the preprocessing of each DATASET/THREAT/NAME.
+    """Maps each DATASET/THREAT/NAME to `--arch`, `--normalize` and the preprocessing.
 
-    A normalisation is "" if the file holds it, a preprocessing is "" if it is the usual one.
+    A normalisation is "" if the weights file contains it, a preprocessing is "" if it is the usual one.
     """
     text = Path(__file__).with_name("robustbench.json").read_text("utf-8")
     return {name: (row[0], row[1], row[2]) for name, row in json.loads(text).items()}
@@ -42,7 +42,7 @@ def entry(name: str, classes: int | None = None) -> tuple[str, str, str]:
     """The row of NAME, DATASET/NAME or DATASET/THREAT/NAME; `classes` chooses the data set if a name has
     several.
 
-    Raises RbError for a name that is unknown, ambiguous, or needs its authors' code.
+    Raises RbError if the name is unknown or ambiguous, or if the entry needs its authors' code.
     """
     own = name.rpartition("/")[2]
     rows = {key: row for key, row in table().items() if _is(key, name)}

@@ -17,9 +17,10 @@ from rbtools.zoo import external, timm_2020
 def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
     """torchvision's classification network called `arch["name"]`, without its published weights.
 
-    Its first convolution takes the images' channels. A network for a single image size resizes images inside;
-    auxiliary heads, used only in training, are left out. With `arch["stem"]` "cifar" it is the form for small
-    images (see `external.small_stem`). Raises RbError for an unknown name and for images that are too small.
+    Its first convolution takes the channels of the images. A network for a single image size resizes images
+    itself. Auxiliary heads, which only training uses, are left out. If `arch["stem"]` is "cifar", the network
+    is the variant for small images (see `external.small_stem`). Raises RbError if the name is unknown or the
+    images are too small.
     """
     # the import takes 2 s, so other networks skip it
     from rbtools.models.torchvision_import import torchvision
@@ -27,7 +28,7 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
     about = external.torchvision(str(arch.get("name")))
     options = {"aux_logits": False, "init_weights": True} if about["auxiliary"] else {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the constructor warns of a slow initialisation
+        warnings.simplefilter("ignore")  # the constructor warns about a slow initialisation
         network: nn.Module = torchvision.models.get_model(
             about["name"], weights=None, num_classes=classes, **options
         )
@@ -40,13 +41,13 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
 
 
 def variants_of(arch: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The usual form, and that for small images, of a network of torchvision that has one."""
+    """The usual variant of a torchvision network and, if it exists, the variant for small images."""
     small = str(arch.get("name")).startswith(external.WITH_SMALL_STEM)
     return [{}, {"stem": external.SMALL_STEM}] if small else []
 
 
 def without_first_strides(network: nn.Module) -> None:
-    """Make the form for small images of a mobilenet_v2 or a shufflenet_v2, in place."""
+    """Turn a mobilenet_v2 or a shufflenet_v2 into the variant for small images, in place."""
     if hasattr(network, "maxpool"):
         network.maxpool = nn.Identity()
         places = ["conv1.0"]
@@ -59,7 +60,7 @@ def without_first_strides(network: nn.Module) -> None:
 
 
 def let_in(network: nn.Module, place: str, channels: int) -> None:
-    """Replace the first convolution by one for images of that many channels."""
+    """Replace the first convolution, at `place`, by one for images with `channels` channels."""
     parent, _, name = place.rpartition(".")
     old = network.get_submodule(place)
     assert isinstance(old, nn.Conv2d)
@@ -75,7 +76,7 @@ def let_in(network: nn.Module, place: str, channels: int) -> None:
 
 
 def resizing(network: nn.Module, side: int) -> nn.Module:
-    """Let a network resize images of another size to its own before anything else."""
+    """Make a network first resize images of another size to its own."""
 
     def resized(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (images,) = inputs
@@ -88,8 +89,9 @@ def resizing(network: nn.Module, side: int) -> nn.Module:
 
 
 def import_timm() -> Any:
-    """The package timm, with the networks that it no longer has. Raises RbError if it is not installed."""
-    # timm imports torchvision, which fails where its compiled operators cannot be loaded.
+    """The package timm, with networks added that it no longer contains. Raises RbError if it is not
+    installed."""
+    # timm imports torchvision, which fails if its compiled operators cannot be loaded.
     from rbtools.models.torchvision_import import torchvision  # noqa: F401
 
     try:
@@ -106,9 +108,9 @@ def import_timm() -> Any:
 def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
     """timm's network called `arch["name"]`, without its published weights. Nothing is downloaded.
 
-    `side` and `patch` in the record are the sides of its images and patches, for networks that have them as
-    arguments (vision transformers). Raises RbError if timm is not installed, has no network of that name,
-    or the network has no such sizes.
+    `side` and `patch` in the record are the side lengths of its images and patches, for networks that have
+    such arguments (vision transformers). Raises RbError if timm is not installed or does not have the
+    network, or if these sizes are not possible for the network.
     """
     network = _timm(arch, num_classes=classes, in_chans=shape[0])
     cfg = getattr(network, "pretrained_cfg", {})
@@ -119,10 +121,10 @@ def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
 def pretrained_timm(
     arch: Mapping[str, Any], state: Mapping[str, Tensor], *, classes: int, shape: Shape
 ) -> nn.Module:
-    """timm's network with these weights, which timm fits to it: patches, positions, channels, classes.
+    """timm's network with these weights; timm adapts patches, positions, channels and classes.
 
-    state: tensors in timm's names. The classifier is fresh unless the weights' number of classes, as timm
-    publishes it, is `classes`. Raises RbError if a tensor is missing or does not fit.
+    state: tensors with timm's names. The classifier is newly initialised unless timm publishes the weights
+    for `classes` classes. Raises RbError if a tensor is missing or does not fit.
     """
     timm = import_timm()
     name = str(arch.get("name"))
@@ -151,7 +153,7 @@ def pretrained_timm(
 def _timm(arch: Mapping[str, Any], **options: Any) -> nn.Module:
     timm = import_timm()
     name = str(arch.get("name"))
-    if not timm.is_model(name):  # so that timm fetches nothing: "hf-hub:..." is no name of its list
+    if not timm.is_model(name):  # so that timm downloads nothing: "hf-hub:..." is not in its list
         raise unknown("timm model", name, timm.list_models())
     sizes = {word: arch[key] for word, key in (("img_size", "side"), ("patch_size", "patch")) if key in arch}
     try:

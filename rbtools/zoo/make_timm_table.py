@@ -1,4 +1,4 @@
-"""Write `spaces/timm.json`: timm's networks by a digest of their names and shapes.
+"""Write `spaces/timm.json`, which maps digests of tensor names and shapes to timm's networks.
 
 Run `python -m rbtools.zoo.make_timm_table > rbtools/spaces/timm.json` where timm is installed (20
 minutes).
@@ -16,11 +16,12 @@ from rbtools.models.meta import meta_init
 from rbtools.zoo.by_digest import digest
 from rbtools.zoo.libraries import import_timm
 
-LARGEST = 450_000_000  # parameters
+LARGEST = 450_000_000  # the most parameters of a network in the table
 
 
 def entries() -> dict[str, dict[str, Any]]:
-    """{digest: names, head, stem}; of names with the same function the shortest."""
+    """Maps each digest to `names`, `head` and `stem`. Of several names for the same function, the shortest is
+    kept."""
     timm = import_timm()
     functions: set[tuple[str, str]] = set()
     table: dict[str, dict[str, Any]] = {}
@@ -30,7 +31,7 @@ def entries() -> dict[str, dict[str, Any]]:
                 warnings.simplefilter("ignore")
                 network = timm.create_model(name, pretrained=False, num_classes=7)
         except (RuntimeError, RbError, ValueError, NotImplementedError, AttributeError, TypeError):
-            continue  # networks that compute with their parameters while they are built
+            continue  # the network computes with its parameters while it is built
         state, cfg = network.state_dict(), network.pretrained_cfg
         ends = [f"{cfg.get(end)}.weight" for end in ("classifier", "first_conv")]
         small = sum(value.numel() for value in network.parameters()) <= LARGEST

@@ -1,4 +1,5 @@
-"""Write `spaces/torchvision.json`: sizes of torchvision's networks, measured without memory for parameters.
+"""Write `spaces/torchvision.json`: the sizes of torchvision's networks, computed without memory for their
+parameters.
 
 Run `python -m rbtools.zoo.make_torchvision_table > rbtools/spaces/torchvision.json`.
 """
@@ -18,12 +19,12 @@ from rbtools.models.meta import meta_init
 from rbtools.models.torchvision_import import torchvision
 from rbtools.zoo import by_digest
 
-SIDES = (32, 64, 224)  # sides of images in pixels for which multiply-adds are tabulated
+SIDES = (32, 64, 224)  # side lengths of images, in pixels, for which the table has multiply-adds
 NATIVE, LARGE = 224, 256
 
 
 def names() -> list[str]:
-    """torchvision's classification networks."""
+    """The names of torchvision's classification networks."""
     return torchvision.models.list_models(module=torchvision.models)
 
 
@@ -36,7 +37,7 @@ def network(name: str, classes: int = 1000, **options: object) -> nn.Module:
 
 
 def entry(name: str) -> dict[str, Any]:
-    """One network's line of the table; its fields are explained at `rbtools.zoo.external.table`."""
+    """The table's line for one network. `rbtools.zoo.external.table` explains the fields."""
     whole = network(name)
     auxiliary = any(key.startswith(("aux", "AuxLogits")) for key in whole.state_dict())
     options = {"aux_logits": False} if auxiliary else {}
@@ -67,7 +68,8 @@ def _line(at_10: int, at_20: int) -> list[int]:
 
 
 def _ends(first: nn.Module, second: nn.Module) -> tuple[str, str]:
-    """The names of the weights whose shape depends on the classes, and of the first convolution's."""
+    """The names of the weights whose shape depends on the number of classes, and of the first convolution's
+    weights."""
     state, other = first.state_dict(), second.state_dict()
     (head,) = (k for k, v in state.items() if v.shape != other[k].shape and k.endswith("weight"))
     stem = next(k for k, v in state.items() if v.ndim == 4 and v.shape[1] == 3)

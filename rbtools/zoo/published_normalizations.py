@@ -1,4 +1,4 @@
-"""The normalisations that other people's networks are published with."""
+"""The normalisations with which other people's networks are published."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import nn
 from rbtools.models.normalize import Known, kinds
 from rbtools.zoo.libraries import import_timm
 
-IMAGENET: Known = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # that of torchvision's weights
+IMAGENET: Known = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # used by torchvision's weights
 LARGE = 1000  # classes of ImageNet
 
 
 def of_network(arch: Mapping[str, Any], network: nn.Module, classes: int, named: bool) -> list[Known]:
-    """What those publish who publish these tensors for that many classes, one of each kind.
+    """The normalisations of all who publish these tensors for this number of classes, one of each kind.
 
     The name decides between configurations with equal tensors, if the user `named` the network.
     """
@@ -33,7 +33,8 @@ def of_network(arch: Mapping[str, Any], network: nn.Module, classes: int, named:
 
 
 def _of_timm(name: str, network: nn.Module, classes: int, named: bool) -> list[Known]:
-    """The normalisation of the network's configuration, or of all that have weights for these classes."""
+    """The normalisation in the network's configuration, or in all configurations with weights for this number
+    of classes."""
     configurations = [getattr(network, "pretrained_cfg", None) or {}]
     if not named:
         listed = import_timm().models.get_arch_pretrained_cfgs(name).values()

@@ -1,10 +1,10 @@
 """timm's vision transformer vit_small_patch16_224 of 2020, which PRBench calls ViT-S.
 
-timm replaced it in 2021 by DeiT's small network under the same name. It has width 768, depth 8, 8 heads,
-three times the width inside the MLP, no bias of queries, keys and values, LayerNorm with epsilon 1e-5, and
-attention scaled by the width (768^-1/2) in place of that of a head; 48,754,408 parameters for 1000 classes.
-Sources: timm 0.4.5, vision_transformer.py; wellzline/PRBenchmark, vit_model_for_cifar (47,338,762 parameters
-at 32 pixels, patch 4, 10 classes).
+In 2021, timm gave the name to DeiT's small network. The network of 2020 has width 768, depth 8, 8 heads, an
+MLP of three times the width, no biases for queries, keys and values, LayerNorm with epsilon 1e-5, and
+attention scaled by the width of the network (768^-1/2) instead of the width of a head. It has 48,754,408
+parameters for 1000 classes. Sources: timm 0.4.5, vision_transformer.py; wellzline/PRBenchmark,
+vit_model_for_cifar (47,338,762 parameters at 32 pixels, patch 4, 10 classes).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ default_cfgs: dict[str, Any] = {  # timm's registry reads this name
 
 
 def vit_small_patch16_224_2020(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """The network. kwargs: as of timm's vision transformers (img_size, patch_size, num_classes ...)."""
+    """The network. kwargs: the arguments of timm's vision transformers (img_size, patch_size, num_classes
+    ...)."""
     from timm.models import build_model_with_cfg
     from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 
@@ -52,7 +53,7 @@ def vit_small_patch16_224_2020(pretrained: bool = False, **kwargs: Any) -> nn.Mo
     )
     for block in network.blocks:  # type: ignore[union-attr]
         block.attn.scale = WIDTH**-0.5
-        block.attn.fused_attn = False  # the fused operator scales by the width of a head
+        block.attn.fused_attn = False  # the fused operator would scale by the width of a head
     return network
 
 

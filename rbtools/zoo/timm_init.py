@@ -1,4 +1,5 @@
-"""Trainings that start from timm's weights, for vision transformers fitted to other patches and images."""
+"""Training runs that start from timm's weights, which are adapted to other patch and image sizes of vision
+transformers."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ KERNEL, POSITIONS = "patch_embed.proj.weight", "pos_embed"
 
 
 def network(arch: dict[str, Any], about: Description, recipe: Recipe, run: Run) -> nn.Module:
-    """timm's network with its published weights, or those of a file; the classifier is fresh."""
+    """timm's network with its published weights or with weights of a file; the classifier is newly
+    initialised."""
     try:
         path = recipe.init_file or published_weights.find(f"timm:{arch['name']}", run).path
     except RbError as error:
@@ -40,12 +42,12 @@ def network(arch: dict[str, Any], about: Description, recipe: Recipe, run: Run) 
 
 
 def as_prbench(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
-    """timm's weights, with the patch kernel and the positions in the sizes of `network`, one of timm's.
+    """timm's weights, with the patch kernel and the positions resized for `network`, a network of timm.
 
     The kernel (D, C, P, P) is summed over blocks, and the grid of positions is interpolated bilinearly
-    without antialiasing; tokens before the patches keep theirs (wellzline/PRBenchmark, vit_model_for_cifar,
-    checkpoint_filter_fn). timm itself inverts the resizing of patches and interpolates bicubically.
-    Raises RbError for a network without patches and positions, and for sizes that do not divide.
+    without antialiasing; positions of tokens before the patches stay the same (wellzline/PRBenchmark,
+    vit_model_for_cifar, checkpoint_filter_fn). timm itself inverts the resizing of patches and interpolates
+    bicubically. Raises RbError if the network has no patches and positions, or if the sizes do not divide.
     """
     embed, own = getattr(network, "patch_embed", None), getattr(network, POSITIONS, None)
     proj = getattr(embed, "proj", None)
@@ -67,15 +69,15 @@ def as_prbench(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor
 def summed(kernel: Tensor, side: int) -> Tensor:
     """A kernel (D, C, P, P) summed over blocks, so that it is (D, C, side, side).
 
-    Applied to an image, it is the given kernel on the image enlarged by repeating each pixel. Raises RbError
-    where P is no multiple of `side`.
+    For an image, it gives the same result as the given kernel for the image enlarged by repeating pixels.
+    Raises RbError if P is not a multiple of `side`.
     """
     old = kernel.shape[-1]
     if kernel.ndim != 4 or kernel.shape[-2] != old or old % side:
         raise RbError(
             f"--resample prbench sums blocks of the patch kernel, whose shape is"
             f" {tuple(kernel.shape)}, and"
-            f" {old} is no multiple of {side}. Choose another patch, or resample=timm."
+            f" {old} is not a multiple of {side}. Choose another patch, or resample=timm."
         )
     factor = old // side
     return kernel.reshape(*kernel.shape[:2], side, factor, side, factor).sum(dim=(3, 5))
@@ -87,7 +89,8 @@ def interpolated(positions: Tensor, grid: tuple[int, int], prefix: int = 1) -> T
     old = math.isqrt(rest.shape[1])
     if old * old != rest.shape[1]:
         raise RbError(
-            f"The weights have {rest.shape[1]} positions of patches, which are no square. Use resample= timm."
+            f"The weights have {rest.shape[1]} positions of patches, which do not form a square."
+            " Use resample=timm."
         )
     if grid == (old, old):
         return positions

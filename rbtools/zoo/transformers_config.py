@@ -1,8 +1,7 @@
-"""Image classifiers of the package transformers: the contents of their `config.json` and
-`preprocessor_config.json`.
+"""Read `config.json` and `preprocessor_config.json` of image classifiers of the package transformers.
 
-The network is recognised from its weights (`zoo.transformers_names`); here the configuration is compared
-with what the class that is built computes, and the preprocessing is read.
+The network is recognised from its weights (`zoo.transformers_names`); here, the configuration is compared
+with the function of the class that is built, and the preprocessing is read.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from rbtools.errors import RbError
 
 IMAGES_FILE = "preprocessor_config.json"
 _VIT = {"hidden_act": "gelu", "qkv_bias": True}
-# Settings of the classes that are built here, by transformers' class; these are also its defaults.
+# Maps transformers' classes to the settings of the classes that are built here, which are also the defaults.
 CLASSES: dict[str, dict[str, Any]] = {
     "ViTForImageClassification": _VIT,
     "DeiTForImageClassificationWithTeacher": _VIT,
@@ -33,16 +32,16 @@ CLASSES: dict[str, dict[str, Any]] = {
     },
     "RegNetForImageClassification": {"hidden_act": "relu"},
 }
-_DISTILLED = {192: "tiny", 384: "small", 768: "base"}  # timm's names by width
-EPSILON = 1e-6  # epsilon of LayerNorm here; a smaller one changes the logits by at most 1e-5 of the largest
-_OF_A_HEAD = 64  # channels, in all vision transformers here
+_DISTILLED = {192: "tiny", 384: "small", 768: "base"}  # maps widths to timm's names
+EPSILON = 1e-6  # LayerNorm's epsilon here; a smaller epsilon changes logits by at most 1e-5 of the largest
+_OF_A_HEAD = 64  # channels of a head in all vision transformers here
 _INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
-_LARGE = 384  # from this side on ConvNeXt's preprocessing scales both sides and crops nothing
+_LARGE = 384  # for at least this side, ConvNeXt's preprocessing scales both sides and does not crop
 
 
 def network(config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The fields of the architecture that the weights do not show. Raises RbError for a network that has no
-    counterpart here.
+    """The fields of the architecture that the weights do not show. Raises RbError if the network cannot be
+    built here.
     """
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else f"a {config.get('model_type')}"
@@ -78,8 +77,8 @@ def _refused(source: str, what: str) -> RbError:
 
 
 def images(config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """`normalize`, and `preprocessing` where the data set imagenet has it. Raises RbError for pixels on
-    another scale than [0, 1], and LookupError, TypeError or ValueError for a damaged file.
+    """`normalize` and, if the data set imagenet can do it, `preprocessing`. Raises RbError if pixels are not
+    on the [0, 1] scale, and LookupError, TypeError or ValueError if the file is damaged.
     """
     if not config.get("do_rescale", True) or abs(255 * config.get("rescale_factor", 1 / 255) - 1) > 1e-6:
         raise _refused(source, "takes pixels that are not scaled to [0, 1]")
@@ -91,13 +90,13 @@ def images(config: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def _preprocessing(config: Mapping[str, Any]) -> str | None:
-    """Scaling and cropping, as the data set imagenet names them; None for others."""
+    """Scaling and cropping as an argument of the data set imagenet; None if it has no such argument."""
     interpolation, size = _INTERPOLATIONS.get(config.get("resample", 0)), config.get("size")
     if interpolation is None or size is None or not config.get("do_resize", True):
         return None
     sides = size if isinstance(size, Mapping) else {}
     shortest = sides.get("shortest_edge")
-    if "crop_pct" in config:  # in ConvNeXt's configuration a single size is that of the crop
+    if "crop_pct" in config:  # in ConvNeXt's configuration, a single size is the size of the crop
         side = int(sides["shortest_edge"] if sides else size)
         whole = int(side / (config["crop_pct"] or 1))
         large = f"squash-{interpolation}-{side}-{side}"

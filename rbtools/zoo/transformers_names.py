@@ -1,9 +1,9 @@
-"""State dicts of the package transformers under the names of the classes that are built for them.
+"""Rename the tensors of the package transformers to the names in the classes that are built for them.
 
 `save_pretrained` writes `vit.encoder.layer.0...` and `classifier.weight`. Each kind has a table of
 substitutions, which are applied one after the other, to the names of timm (vit, deit, convnext, convnextv2,
-regnet), torchvision (resnet) or Microsoft's code (swin); query, key and value become one matrix. A file alone
-does not tell the activation and the number of heads; `zoo.transformers_config` compares these.
+regnet), torchvision (resnet) or Microsoft's code (swin); query, key and value become one matrix. A weights
+file does not show the activation and the number of heads; `zoo.transformers_config` compares these.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _REGNET: Substitutions = (
     (r"layers\.(\d+)\.", _numbered_from_one("b{}.")),
     (r"attention\.0", "fc1"),
     (r"attention\.2", "fc2"),
-    (r"layer\.2\.fc", "se.fc"),  # RegNet-Y: squeeze-and-excitation stands before the last convolution
+    (r"layer\.2\.fc", "se.fc"),  # RegNet-Y: squeeze-and-excitation is before the last convolution
     (r"layer\.3\.", "layer.2."),
     (r"layer\.(\d)\.", _numbered_from_one("conv{}.")),
     (r"shortcut", "downsample"),
@@ -81,7 +81,7 @@ _REGNET: Substitutions = (
     (r"normalization", "bn"),
     (r"^classifier\.1\.", "head.fc."),
 )
-# The table of the names that begin with a word, as the class of transformers calls its body.
+# Maps the first word of the names, which transformers' class gives its body, to the table.
 TABLES: dict[str, Substitutions] = {
     "vit": _TRANSFORMER,
     "deit": _TRANSFORMER,
@@ -91,12 +91,12 @@ TABLES: dict[str, Substitutions] = {
     "resnet": _RESNET,
     "regnet": _REGNET,
 }
-CONVOLVED = 80  # width of timm's largest ConvNeXtV2 with 1x1 convolutions in place of linear layers
+CONVOLVED = 80  # width of timm's largest ConvNeXtV2 with 1x1 convolutions instead of linear layers
 _HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")
 
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under the names of the class that is built for them; as they are where no table fits."""
+    """The tensors with the names of the class that is built for them; unchanged if no table fits."""
     kind = next((kind for kind in TABLES if any(key.startswith(f"{kind}.") for key in state)), None)
     if kind is None or not all(key.startswith((f"{kind}.", *_HEADS)) for key in state):
         return dict(state)
@@ -119,7 +119,7 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _of_convnextv2(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """timm's shapes: its small ones have 1x1 convolutions where others have linear layers."""
+    """The tensors in timm's shapes: its small networks have 1x1 convolutions instead of linear layers."""
     stem = state.get("stem.0.weight")
     small = stem is not None and len(stem) <= CONVOLVED
     for key, value in state.items():

@@ -157,7 +157,7 @@ def test_class_map_gives_the_models_order(photos, tmp_path, text):
     ("text", "message"),
     [
         ('{"cat": 0}', "leaves out the class folder dog. Give each of the 2 its index."),
-        ('{"cat": 0, "dgo": 1}', "names 'dgo', which is no class folder. Did you mean 'dog'?"),
+        ('{"cat": 0, "dgo": 1}', "names 'dgo', which is not a class folder. Did you mean 'dog'?"),
         ('{"cat": 0, "cat": 1, "dog": 1}', "names 'cat' twice"),
         ('{"cat": 0, "dog": 0}', "gives index 0 to 'cat' and to 'dog'"),
         ('{"cat": 0, "dog": 999999}', "gives 'dog' the index 999999. Expected one from 0 to 99999"),

@@ -102,4 +102,4 @@ def test_other_folders_and_preprocessings_are_refused(flat: Path) -> None:
     cats.mkdir()
     image(0, (9, 9)).save(cats / "a.png")
     message = error_of(datasets.load, "imagenet", "test", "data")
-    assert "class folders cats, which are no wnids" in message and "imagefolder:PATH" in message
+    assert "class folders cats, which are not wnids" in message and "imagefolder:PATH" in message

@@ -56,7 +56,7 @@ def test_one_list_of_several_is_named(write, tmp_path):
         ("[1, 2", "", "is not JSON"),
         (PUBLISHED, "", "has several lists: train, valid. Name one: "),
         (PUBLISHED, ":vaild", "has no 'vaild'. Did you mean 'valid'? It has: train, valid."),
-        ("1 2", ":a", "is no JSON object, so it has no 'a'"),
+        ("1 2", ":a", "is not a JSON object, so it has no 'a'"),
         ("[1]", ":a", "is one list, so it has no 'a'"),
         ('{"a": 1}', ":a", "holds no list there"),
         (b"\xff\x00\xff", "", "cannot be read"),

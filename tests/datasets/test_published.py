@@ -175,10 +175,10 @@ def test_all_corruptions_are_the_fifteen_of_the_benchmark(corruptions, monkeypat
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("cifar10-c:fogg.3", "'fogg' is no corruption. Did you mean 'fog'"),
-        ("cifar10-c:", "'' is no corruption"),
-        ("cifar100-c:fog.6", "'6' is no severity. Severities are 1 to 5."),
-        ("cifar10-c:fog.3.1", "'3.1' is no severity"),
+        ("cifar10-c:fogg.3", "'fogg' is not a corruption. Did you mean 'fog'"),
+        ("cifar10-c:", "'' is not a corruption"),
+        ("cifar100-c:fog.6", "'6' is not a severity. Severities are 1 to 5."),
+        ("cifar10-c:fog.3.1", "'3.1' is not a severity"),
         ("cifar10:fog", "takes no argument, found 'cifar10:fog'"),
     ],
 )

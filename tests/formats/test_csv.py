@@ -116,7 +116,7 @@ def test_what_is_no_table_is_said(rows: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("Model,acc\n", {}, r"what the architecture is\. Columns: Model, acc\..*'Model=arch"),
+        ("Model,acc\n", {}, r"describes the architecture\. Columns: Model, acc\..*'Model=arch"),
         ("a,a\n", {}, "has the column 'a' twice"),
         ("Model,acc\n", {"map": "Modle=arch.name"}, "names the column 'Modle'.* Did you mean 'Model'"),
         ("Model,acc\n", {"map": "Model"}, r"--map has 'Model'\. Expected NAME=VALUE"),

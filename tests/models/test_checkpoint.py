@@ -410,7 +410,7 @@ def test_weights_come_into_the_module_inside_and_what_is_beside_is_said(maker: s
     state = {prefix + key: value for key, value in net.state_dict().items()}
     model, facts = load_own({"state_dict": {**state, **(BESIDE if prefix else {})}}, maker)
     assert torch.equal(model(images), net(images))
-    said = ["criterion.weight, metric.total, val_acc.tp beside the network in the file: left out"]
+    said = ["criterion.weight, metric.total, val_acc.tp are in the file beside the network: left out"]
     assert facts.get("warnings", []) == (said if prefix else [])
 
 

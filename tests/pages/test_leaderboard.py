@@ -420,7 +420,7 @@ def test_the_score_of_a_preset_with_other_names_on_a_data_set_is_kept(opened: An
         assert told["within"] == {"dataset": one["dataset"]} and told["compared"] == 8
         assert told["terms"][1]["metric"] == ("pgd20.76.5" if one["dataset"] == "mnist" else "pgd20.8")
     set_slider(page, "acc", 0)
-    assert "cannot be told" in page.inner_text("#score-command")
+    assert "There is no command line" in page.inner_text("#score-command")
 
 
 @pytest.mark.parametrize("missing", ["refuse", "renormalise", "worst"])

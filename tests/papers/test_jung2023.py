@@ -145,7 +145,7 @@ def test_a_file_that_is_cut_off_leaves_the_others() -> None:
     path.write_text(path.read_text()[:-4])
     told = ConversionReport()
     assert [record["metrics"] for record in read(told)] == [{"acc": 0.5}, {"acc": 0.25}]
-    assert "it is no complete JSON" in next(told.errors())
+    assert "it is not complete JSON" in next(told.errors())
 
 
 def test_an_isomorphic_id_is_written_under_its_class() -> None:
@@ -206,7 +206,7 @@ def test_without_its_meta_file_nothing_can_be_read(meta: Any, message: str) -> N
 @pytest.mark.parametrize(
     ("files", "meta", "message"),
     [
-        ({"new@Linf_accuracy": {"0": [0.5]}}, META, "new@Linf: meta.json names no distances for it"),
+        ({"new@Linf_accuracy": {"0": [0.5]}}, META, "new@Linf: meta.json gives no distances for it"),
         ({}, {**META, "ids": {"0": IDS["9"]}}, "numbers an architecture otherwise than NAS-Bench-201 does"),
     ],
 )

@@ -157,7 +157,7 @@ def test_measured_results_become_files() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "It is no complete JSON: Expecting property name"),
+        ("{", "It is not complete JSON: Expecting property name"),
         ("[]", "The file is a list. Expected an object."),
         ('{"rows": 1}', "It has neither autoattack_acc nor corruptions_acc (it has: rows)."),
     ],

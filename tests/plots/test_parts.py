@@ -104,7 +104,7 @@ def test_weightings_are_read_and_wrong_ones_named() -> None:
         "robust": [0.0, 3.0, 3.0],
     }
     for text, message in {
-        "a: ac=2": r"'ac=2' is no METRIC=WEIGHT\. Did you mean 'acc'",
+        "a: ac=2": r"'ac=2' is not METRIC=WEIGHT\. Did you mean 'acc'",
         "a: acc=x": r"the weight in 'acc=x' is 'x'",
         "a: *=0": r"all weights of 'a' are 0",
         ";": "--weightings is empty",

@@ -117,7 +117,7 @@ IMAGES = torch.full((2, 3, 16, 16), 0.5)
         (IMAGES, {"gamma": -0.1}, r"gamma is -0\.1\. Expected a radius of 0 or more"),
         (IMAGES, {"gamma": float("nan")}, r"gamma is nan"),
         (IMAGES * 255, {}, r"values from 127\.5 to 127\.5\. Expected \[0, 1\]"),
-        (IMAGES, {"samples": 0}, r"0 copies from number 0 are asked for"),
+        (IMAGES, {"samples": 0}, r"0 copies from number 0 are requested"),
         (IMAGES, {"draw": -1}, r"1 copies from number -1"),
         (IMAGES, {"samples": 2, "draw": 2**32 - 1}, r"2 copies from number 4294967295"),
         (IMAGES, {"examples": torch.arange(3)}, r"Expected 2 whole numbers"),

@@ -369,5 +369,5 @@ def test_what_is_read_is_not_written_over() -> None:
     assert result.exit_code == 2 and "both read and written" in result.stderr
     os.mkfifo("pipe")
     result = run("score", "--in-place pipe")
-    assert result.exit_code == 2 and "no plain file" in result.stderr
+    assert result.exit_code == 2 and "not a regular file" in result.stderr
     assert stat.S_ISFIFO(os.stat("pipe").st_mode)

@@ -529,6 +529,6 @@ def test_rounding_to_float16_stays_in_the_ball() -> None:
 def test_memory_that_does_not_suffice_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RB_IMAGE_MEMORY", "1G")
     method = METHODS.build("fgsm-pgi")
-    with pytest.raises(RbError, match=r"fgsm-pgi keeps 2\.3 GiB of 200000 images .* Use n-fgsm"):
+    with pytest.raises(RbError, match=r"fgsm-pgi keeps 2\.3 GiB for 200000 images .* Use n-fgsm"):
         allocate_carried(method, 200_000, (3, 32, 32), torch.device("cpu"))
     assert allocate_carried(METHODS.build("pgd"), 200_000, (3, 32, 32), torch.device("cpu")) == {}

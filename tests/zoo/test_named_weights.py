@@ -111,7 +111,7 @@ def test_a_downloaded_file_has_the_configuration_beside_it(hub: Path) -> None:
         config.write_text(content)
         assert "other tools take: --normalize" in fgsm(file).stderr
     config.write_text("[]")
-    assert "is no JSON object" in refusal(file)
+    assert "is not a JSON object" in refusal(file)
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_timm_s_own_weights_are_found_by_name(hub: Path, monkeypatch: pytest.Mon
         ({"architecture": NAME, "model_args": {"width": 2}}, "with changed arguments (width)"),
         ({"architecture": NAME, "pretrained_cfg": {"mean": ["x"], "std": [1]}}, "is damaged"),
         ({"architecture": "hf-hub:other/name"}, "timm model"),
-        ([], "is no JSON object"),
+        ([], "is not a JSON object"),
         (None, "is damaged"),
     ],
 )
@@ -198,6 +198,6 @@ def test_torchvisions_weights_bring_their_transforms(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("name", ["small", "./net", "org/-net", "org/net--2", "org/" + "n" * 99, "~/net"])
 def test_what_is_no_name_of_the_hub_is_one_sentence(name: str) -> None:
-    with pytest.raises(RbError, match=r"names no repository of the Hub\. Expected hf:ORG/NAME") as error:
+    with pytest.raises(RbError, match=r"does not name a repository of the Hub\. Expected") as error:
         published_weights.find(f"hf:{name}", Run.of("rb-test"))
     assert ("For a file here write --checkpoint FILE." in str(error.value)) == (name[0] in ".~")

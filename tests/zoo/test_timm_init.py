@@ -144,7 +144,7 @@ def test_weights_that_do_not_fit_are_refused(file: Path, state: dict[str, Tensor
     with pytest.raises(RbError, match=r"do not fit timm's test_vit: .*norm\.weight"):
         trained(of_file(short))
     for message, resample, arch in (
-        ("16 is no multiple of 3", "prbench", {**ARCH, "side": 9, "patch": 3}),
+        ("16 is not a multiple of 3", "prbench", {**ARCH, "side": 9, "patch": 3}),
         ("8 pixels does not divide into patches of 3", "timm", {**ARCH, "patch": 3}),
         ("resnet18 cannot be built with side=8", "timm", {"space": "timm", "name": "resnet18", "side": 8}),
     ):
@@ -153,7 +153,7 @@ def test_weights_that_do_not_fit_are_refused(file: Path, state: dict[str, Tensor
     torch.save(timm.create_model("test_resnet").state_dict(), short)
     with pytest.raises(RbError, match="--resample prbench is for vision transformers"):
         trained(of_file(short, resample="prbench"), {"space": "timm", "name": "test_resnet"})
-    with pytest.raises(RbError, match="24 positions of patches, which are no square"):
+    with pytest.raises(RbError, match="24 positions of patches, which do not form a square"):
         timm_init.interpolated(torch.zeros(1, 25, 4), (4, 4))
 
 

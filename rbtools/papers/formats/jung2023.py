@@ -1,14 +1,15 @@
 """The robustness dataset of Jung, Lukasik and Keuper (ICLR 2023): a folder of JSON files.
 
-Layout, from the reader in steffen-jung/robustness-dataset: `meta.json` with `ids` (published index ->
-`nb201-string` and `isomorph`, the representative's index) and `epsilons` (attack -> distances in 1/255); and
-`DATA/{key}_{measure}.json` holding {DATA: {key: {measure: {id: value}}}}, with DATA one of cifar10, cifar100,
-ImageNet16-120, the measure one of accuracy, confidence, cm, and the key "clean", an attack or a corruption.
-An accuracy is a number for "clean", else a list: one for each distance, or each severity.
+The layout is from the reader in steffen-jung/robustness-dataset. `meta.json` contains `ids`, which maps each
+published index to `nb201-string` and `isomorph` (the representative's index), and `epsilons`, which maps each
+attack to its distances in 1/255. `DATA/{key}_{measure}.json` contains {DATA: {key: {measure: {id: value}}}}:
+DATA is cifar10, cifar100 or ImageNet16-120, the measure is accuracy, confidence or cm, and the key is
+"clean", an attack or a corruption. An accuracy is a number for "clean", else a list with one number for each
+distance or severity.
 
-That reader does not show the contents of confidence and cm. Assumed: as for accuracies, one value for clean
-and else a list, or for confidence an object of such lists; a value itself is kept unchanged ("label",
-"argmax" and "prediction" of a confidence, as in the paper; a matrix for cm).
+That reader does not show the contents of confidence and cm. We assume that they are like accuracies: one
+value for clean, else a list, or for confidence also an object of such lists. The values themselves are kept
+unchanged ("label", "argmax" and "prediction" of a confidence, as in the paper; a matrix for cm).
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ CLEAN = "clean"
 # foolbox' PGD has 40 steps; APGD-CE and Square are AutoAttack's.
 ATTACKS = {"fgsm@Linf": "fgsm", "pgd@Linf": "pgd40", "aa_apgd-ce@Linf": "apgd-ce", "aa_square@Linf": "square"}
 LINF = "@Linf"
-DATA = {"imagenet16-120": "ImageNet16-120"}  # the others have the same names here
+DATA = {"imagenet16-120": "ImageNet16-120"}  # other data sets have the same names in records
 TRAIN = {"method": "erm", "preset": "nasbench201"}
 
 
 class JungResult(NamedTuple):
-    """One architecture on one data set: key -> measure -> value or list, and the distances of attacks."""
+    """One architecture on one data set: a value or list for each key and measure, and the attacks'
+    distances."""
 
     data: str
     arch: str
@@ -55,9 +57,10 @@ class JungResult(NamedTuple):
 class Jung2023:
     """The robustness dataset: a folder with meta.json and {key}_{measure}.json files for each data set.
 
-    One record for each data set and architecture, with the accuracies of all existing keys; confidence and cm
-    (confusion) go into the "detail" of their entry. What is missing is reported, and the rest is read. An id
-    that is no representative has its class's in arch.class, and is written under it.
+    There is a record for each data set and architecture, with the accuracies of all existing keys. Confidence
+    and cm (confusion) are in the "detail" of their entry. Missing parts are reported, and the rest is read.
+    If an id is not the representative of its class, arch.class contains the representative, which is also the
+    id in written files.
     """
 
     name: ClassVar[str] = "jung2023"
@@ -162,7 +165,7 @@ def _files(folder: Path) -> list[tuple[Path, str, str]]:
 
 
 def _epsilons(folder: Path, report: ConversionReport) -> dict[str, list[float]]:
-    """The values of eps in meta.json, whose numbering is checked against that of NAS-Bench-201."""
+    """The values of eps in meta.json. Its numbering of architectures is compared with NAS-Bench-201's."""
     path = folder / META
     try:
         text = read_plain(path, LARGEST_LIST)
@@ -206,7 +209,7 @@ def _merged(
     epsilons: dict[str, list[float]],
     report: ConversionReport,
 ) -> Iterator[Unit | Bad]:
-    """The units of one data set, an architecture from all its files; a file with an error is left out."""
+    """The units of one data set, one for each architecture, from all files without an error."""
     results: dict[str, dict[str, dict[str, Any]]] = {}
     counts: Counter[str] = Counter()
     for path, key, measure in files:
@@ -237,7 +240,7 @@ def _places(key: str, epsilons: dict[str, list[float]]) -> list[Record]:
     if key in epsilons:
         return [_attacked(key, level) for level in epsilons[key]]
     if key.endswith(LINF):
-        raise RbError(f"{META} names no distances for it")
+        raise RbError(f"{META} gives no distances for it")
     return [
         {"metric": metric_name.corrupt_name(key, n), "corruption": key, "severity": n, "split": "test"}
         for n in SEVERITIES
@@ -257,13 +260,13 @@ def _attacked(key: str, level: float) -> Record:
 
 
 def _taken_apart(key: str, values: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """A key's measures, one object for each eps or severity. Raises RbError for another length."""
+    """A key's measures, one object for each eps or severity. Raises RbError if a list has another length."""
     if key == CLEAN:
         return [values]
     measures: list[dict[str, Any]] = [{} for _ in range(count)]
     for measure, value in values.items():
         parts = value
-        if isinstance(value, dict):  # schemes outside, distances inside
+        if isinstance(value, dict):  # maps schemes to lists over distances
             if not all(isinstance(part, list) and len(part) == count for part in value.values()):
                 raise RbError(f"its {measure} is an object of other things than lists of {count}")
             parts = [{scheme: part[n] for scheme, part in value.items()} for n in range(count)]
@@ -276,7 +279,7 @@ def _taken_apart(key: str, values: dict[str, Any], count: int) -> list[dict[str,
 
 
 def _detail(row: PublishedRow, protocol: Record, measures: dict[str, Any]) -> None:
-    """Add confidence and confusion to the entry of their accuracy."""
+    """Add confidence and confusion to the entry of the accuracy."""
     detail = {
         name: numbers.plain(measures[measure])
         for measure, name in DETAILS.items()
@@ -293,7 +296,7 @@ def _detail(row: PublishedRow, protocol: Record, measures: dict[str, Any]) -> No
 
 
 def _place(metric: str) -> tuple[str, Any] | None:
-    """The key of a metric, and its eps or severity (None for clean); None where it has no key."""
+    """The key of a metric, and its eps or severity (None for clean); None if it has no key."""
     if metric == "acc":
         return CLEAN, None
     parts = metric_name.parse(metric)
@@ -308,7 +311,7 @@ def _place(metric: str) -> tuple[str, Any] | None:
 def _listed(
     levels_of: dict[str, dict[str, Any]], epsilons: dict[str, list[float]]
 ) -> dict[str, dict[str, Any]]:
-    """Levels as lists in the order of the files, null where there is no value."""
+    """The values of all levels as lists in the order of the files, null if there is no value."""
     listed: dict[str, dict[str, Any]] = {}
     for key, measures in levels_of.items():
         levels: list[Any] = [None] if key == CLEAN else [*epsilons.get(key, SEVERITIES)]

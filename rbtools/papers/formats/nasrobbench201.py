@@ -1,9 +1,9 @@
 """NAS-RobBench-201: one JSON file with the results of adversarially trained NAS-Bench-201 networks.
 
-Layout, from the reader in TT2408/nasrobbench201: {data set: {architecture id: {metric: {seed: number}}}}; its
-metrics are named by its training code, val_acc and val_ATTACK_EPS_acc with eps in 1/255. "threeseed", the
-mean over the seeds, is known from code that others published for this file. ImageNet16-120 is "imagenet" in
-that code; in the file any spelling of the names is accepted.
+The layout is from the reader in TT2408/nasrobbench201: {data set: {architecture id: {metric: {seed:
+number}}}}. The metrics have the names of its training code: val_acc, and val_ATTACK_EPS_acc with eps in
+1/255. "threeseed" is the mean over the seeds, according to code that others published for this file. That
+code calls ImageNet16-120 "imagenet"; any spelling of names in the file is accepted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rbtools.records import metric_name
 from rbtools.registry import param
 
 MEAN = "threeseed"
-# The test images are called val; PGD has 20 steps of 2.5 eps / 20.
+# The file calls the test images val. PGD has 20 steps of 2.5 eps / 20.
 ATTACKS = {"fgsm": "fgsm", "pgd": "pgd20", "square": "square", "autoattack": "aa", "apgd": "apgd-ce"}
 STEPS = {"pgd": 20, "apgd": 20}
 _METRIC = re.compile(r"(val|test)_(?:([a-z]+)_([\d.]+)_)?acc")
@@ -33,8 +33,7 @@ TRAIN = {"method": "pgd", "preset": "nasrobbench201"}
 
 class RobBenchResult(NamedTuple):
     """One architecture with one seed ("threeseed" is their mean): metrics, and their means over the seeds.
-    `lone` has the values that are published once for all seeds; they go with the first seed.
-    """
+    `lone` contains values that are published once for all seeds; they are added to the first seed."""
 
     dataset: str
     arch: str
@@ -46,12 +45,13 @@ class RobBenchResult(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NASRobBench201:
-    """NAS-RobBench-201_all.json: clean and robust accuracies of adversarially trained networks, by seed.
+    """NAS-RobBench-201_all.json: clean and robust accuracies of adversarially trained networks, for each
+    seed.
 
-    One record for each data set, architecture and seed. The mean over three seeds ("threeseed") is in the
-    entry of each value, or with --seeds mean a separate record. val_pgd_3.0_acc is pgd20.3, as its PGD has 20
-    steps, and the val images are the test images. An id that is no
-    representative has its class's in arch.class, and is written under it.
+    There is a record for each data set, architecture and seed. The mean over three seeds ("threeseed") is in
+    the entry of each value or, with --seeds mean, in a separate record. val_pgd_3.0_acc is pgd20.3, because
+    this PGD has 20 steps; the val images are the test images. If an id is not the representative of its
+    class, arch.class contains the representative, which is also the id in written files.
     """
 
     name: ClassVar[str] = "nasrobbench201"
@@ -203,7 +203,7 @@ def _protocol(name: str) -> Record | None:
 
 
 def _published(metric: str) -> str | None:
-    """The published name of a metric; None where it has none."""
+    """The published name of a metric; None if it has none."""
     if metric == "acc":
         return "val_acc"
     parts = metric_name.parse(metric)

@@ -60,17 +60,17 @@ METHODS = NameMap(
 LARGER = ("tinyimagenet", "imagenet50")  # data sets whose images are larger than 32 pixels
 NOISE = "Corr_"  # Corr_Uniform: the method `corruption` with uniform noise
 EPS = 8 / 255
-# Radii are printed rounded, and rows of MNIST have the keys of other data sets: key -> radius.
+# Maps keys to radii: keys are rounded, and rows of MNIST have the keys of other data sets.
 RADII = {"0.03": EPS, "0.08": 0.08, "0.10": 0.1, "0.12": 0.12}
 MNIST_EPS = 0.3
 MNIST_RADII = {"0.03": MNIST_EPS, "0.08": 0.35, "0.10": 0.4, "0.12": 0.45}
-# The criterion of the published ProbAcc: wellzline/PRBenchmark, evaluate.py, stricter than the text.
+# The criterion of the published ProbAcc (wellzline/PRBenchmark, evaluate.py). It is stricter than the text.
 CRITERION = "PR > 1 - rho"
-SAMPLES = 100  # draws per image there
+SAMPLES = 100  # draws per image in that code
 ATTACKS = {"PGD": ("pgd", "pgd{}"), "CW": ("cw", "cw{}"), "AA": ("aa", "aa"), "FGSM": ("fgsm", "fgsm")}
-# Keys that hold the PR of a row under one noise, at several radii: the leaderboard's, then the other file's.
+# Keys for the PR under one noise at several radii: first the leaderboard's, then those of the other file.
 PR_GROUPS = {"pr": "uniform", "pr_uniform": "uniform", "pr_gaussian": "gaussian", "pr_laplace": "laplace"}
-# Its `ge` has the generalisation error of PR at the smallest radius under each noise.
+# `ge` of that file contains the generalisation error of PR at the smallest radius, for each noise.
 GE_NOISES = {"uni": "uniform", "gau": "gaussian", "lap": "laplace"}
 GROUPS = ("ar", *PR_GROUPS, "probacc", "ge_ar", "ge_pr", "ge")
 KNOWN = ("dataset", "model", "method", "acc", *GROUPS, "time_s_per_ep")
@@ -80,14 +80,14 @@ KNOWN = ("dataset", "model", "method", "acc", *GROUPS, "time_s_per_ep")
 class PRBench:
     """PRBench's results, a JSON list with one row for each data set, network and training method.
 
-    Reads both published files: the leaderboard (prbench_table9.json), whose noise is uniform, and the one of
-    PR under uniform, Gaussian and Laplace noise (prbench_table8.json). Numbers are percents. Radii are
-    printed rounded: .03 is 8/255, and on MNIST .03 .08 .10 .12 mean .3 .35 .4 .45, as its attacks there are
-    at .3. ProbAcc is at the smallest radius, and so is "ge"; an image passes with a PR above 1 - rho, as in
-    the public code. The generalisation error of PR is over all images (ge.pr-all.NOISE.GAMMA): 433 of 540
-    published values are impossible over the images classified correctly without noise. Noise is recorded as
-    that code draws it, uniform noise with "truncate", and a ResNet for images above 32 pixels with its pool
-    4x4. Other fields of a row are kept under "prbench".
+    Both published files can be read: the leaderboard (prbench_table9.json) with uniform noise, and the file
+    with PR under uniform, Gaussian and Laplace noise (prbench_table8.json). Numbers are percentages. Radii
+    are rounded: .03 is 8/255, and on MNIST .03 .08 .10 .12 mean .3 .35 .4 .45, because PRBench's attacks
+    there are at .3. ProbAcc and "ge" are for the smallest radius. An image counts in ProbAcc if its PR is
+    above 1 - rho, as in the public code. The generalisation error of PR is over all images
+    (ge.pr-all.NOISE.GAMMA): 433 of 540 published values would be impossible over only the images that are
+    correct without noise. The entries record noise as in the public code, uniform noise with "truncate"; a
+    ResNet for images above 32 pixels has the pool 4x4. Other fields of a row are kept under "prbench".
     """
 
     name: ClassVar[str] = "prbench"
@@ -213,7 +213,7 @@ def _model(arch: Record) -> str:
 
 
 class _Keys:
-    """The keys inside a row and their metrics, on one data set."""
+    """The keys in a row and their metrics, for one data set."""
 
     def __init__(self, dataset: str, radius: str) -> None:
         mnist = dataset == "mnist"
@@ -225,8 +225,8 @@ class _Keys:
     def protocol(self, group: str, key: str) -> Record | None:
         """The metric of a key and its protocol; None for an unknown key.
 
-        The spelling of a key that differs from ours ("0.1"), or that is in another group, is kept: "KEY" or
-        "GROUP/KEY".
+        If a key is spelled differently from ours ("0.1") or is in another group, its spelling is kept as
+        "KEY" or "GROUP/KEY".
         """
         meant = self._meant(group, key)
         if meant is None or self.place(meant["metric"]) == (group, key):
@@ -303,7 +303,8 @@ class _Keys:
 
 
 def _noise(noise: str, gamma: float, denominator: str) -> Record:
-    """The noise fields of an entry as in the code: uniform noise truncated to [0, 1], the others clipped."""
+    """The noise fields of an entry, as in the public code: uniform noise is truncated to [0, 1], other noise
+    is clipped."""
     cut = {"truncate": True} if noise == "uniform" else {}
     settings = {"gamma": gamma, "samples": SAMPLES, "noise": noise, "norm": "linf", "clip": True, **cut}
     return {**settings, "denominator": denominator}

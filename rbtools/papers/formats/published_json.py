@@ -1,4 +1,4 @@
-"""What the readers of published files share: their JSON, and their names of data sets and networks."""
+"""Common code of the readers of published files: JSON, and the names of data sets and networks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import described, simple
 from rbtools.spaces import nasbench201, zoo
 
-_LONGEST = 200  # the most bytes of a file's name, less room for suffixes
+_LONGEST = 200  # the most bytes of a file name without suffixes
 
 
 def parsed(text: bytes, *, exact: bool = True) -> Any:
-    """The value of a JSON text. Numbers with a point become Decimals, which keep the printed digits, or with
-    `exact` False floats, which take a quarter of the memory; whole numbers of 19 digits and more become
-    Decimals, since they may have more than 64 bits. NaN and Infinity, which are not JSON but occur, become
-    `NotFinite`. Raises Broken.
-    """
+    """The value of a JSON text. Numbers with a decimal point become Decimals, which keep the printed digits,
+    or floats if not `exact`, which need a quarter of the memory. Whole numbers of 19 digits or more become
+    Decimals, because they may have more than 64 bits. NaN and Infinity, which are not JSON but occur, become
+    `NotFinite`. Raises Broken."""
     try:
         return json.loads(
             text.decode("utf-8-sig"),
@@ -36,7 +35,7 @@ def parsed(text: bytes, *, exact: bool = True) -> Any:
     except UnicodeDecodeError:
         raise Broken("is not UTF-8") from None
     except (ValueError, ArithmeticError, RecursionError) as wrong:
-        raise Broken(f"is no complete JSON: {' '.join(str(wrong).split())}") from None
+        raise Broken(f"is not complete JSON: {' '.join(str(wrong).split())}") from None
 
 
 def dumps(value: object, *, indent: bool = False) -> bytes:
@@ -52,7 +51,7 @@ def _digits(value: object) -> Any:
 
 
 def text_field(row: Mapping[str, Any], key: str) -> str:
-    """A text that a row must have. Raises RbError."""
+    """A text that a row must have. Raises RbError if it is missing or not a text."""
     text = row.get(key)
     if not isinstance(text, str) or not text.strip():
         listed = ", ".join(map(str, list(row)[:8])) or "nothing"
@@ -62,14 +61,14 @@ def text_field(row: Mapping[str, Any], key: str) -> str:
 
 
 def an_object(value: object, what: str) -> dict[str, Any]:
-    """Raises RbError where the value is no JSON object."""
+    """The value. Raises RbError if it is not a JSON object."""
     if not isinstance(value, dict):
         raise RbError(f"{what} is {numbers.kind(value)}. Expected an object.")
     return value
 
 
 def latest(units: Iterable[Unit], key: Callable[[Any], Any], report: ConversionReport) -> list[Any]:
-    """The units' contents; of several with an equal key only the last."""
+    """The contents of the units. Of several units with the same key, only the last is kept."""
     contents: dict[Any, Any] = {}
     for unit in units:
         name = key(unit.content)
@@ -81,7 +80,7 @@ def latest(units: Iterable[Unit], key: Callable[[Any], Any], report: ConversionR
 
 
 def file_name(text: str) -> str:
-    """A valid name of a file. Raises RbError for one that leaves the folder, or is too long."""
+    """The text, as a valid file name. Raises RbError if it would leave the folder or is too long."""
     if text in ("", ".", "..") or any(mark in text for mark in "/\\\0:") or len(text.encode()) > _LONGEST:
         raise RbError(
             f"'{shown(text)}' cannot be the name of a file. Expected one without slashes and colons, of at"
@@ -94,7 +93,7 @@ def file_name(text: str) -> str:
 
 
 class NameMap:
-    """Published names and those of records, both ways; unknown names are returned unchanged."""
+    """Maps published names to names in records, and back. Unknown names are returned unchanged."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
         self.known = {simple(published): ours for published, ours in known.items()}
@@ -108,7 +107,8 @@ class NameMap:
 
 
 def cell(index: object, dataset: str | None) -> Record:
-    """The `arch` of a NAS-Bench-201 network by its published id, with its class. Raises RbError."""
+    """The `arch` of the NAS-Bench-201 network with a published id, including its class. Raises RbError for
+    other ids."""
     if not (isinstance(index, int) or (isinstance(index, str) and index.isascii() and index.isdigit())):
         raise RbError(
             f"The architecture id is {index!r}. Expected a number from 0 to {nasbench201.SIZE - 1}, an index"
@@ -120,7 +120,7 @@ def cell(index: object, dataset: str | None) -> Record:
 def class_of(arch: Mapping[str, Any]) -> int | None:
     """The representative of an architecture's class, under which published files list it.
 
-    None for an architecture of another space. Raises RbError where `arch` does not determine its cell.
+    None for an architecture of another space. Raises RbError if `arch` does not determine its cell.
     """
     if arch.get("space") != "nasbench201":
         return None
@@ -132,7 +132,8 @@ _ZOO = {"wideresnet": "wrn-{}", "wrn": "wrn-{}", "preactresnet": "preactresnet{}
 
 
 def zoo_name(published: str) -> str | None:
-    """`WideResNet-34-10` as `wrn-34-10`; None for a network that the zoo does not have."""
+    """The zoo's name of a published network, such as `wrn-34-10` for `WideResNet-34-10`; None if the zoo does
+    not have it."""
     word = re.fullmatch(r"([A-Za-z]+)-?(\d+(?:-\d+)?)", published)
     form = _ZOO.get(word[1].lower()) if word else None
     if word is None or form is None:

@@ -1,4 +1,4 @@
-"""RobustBench's model_info: a folder of small JSON files, one per model and threat model."""
+"""RobustBench's model_info: a folder of small JSON files, one for each model and threat model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from rbtools.registry import param
 
 THREATS = {"Linf": "linf", "L2": "l2", "corruptions": None}
 USUAL = {"Linf": "8/255", "L2": "0.5"}
-ROUNDED = 0.031  # eps of some models in place of 8/255; the leaderboard mixes them with the others
+ROUNDED = (
+    0.031  # the eps of some models instead of 8/255; the leaderboard ranks them together with the others
+)
 # Metrics of a corruptions file; mCE is relative to a reference and may be above 1.
 CORRUPTIONS = {"corruptions_acc": "corrupt.mean", "corruptions_acc_3d": "corrupt-3d.mean"}
 MCE = {"corruptions_mce": "corrupt.mce", "corruptions_mce_3d": "corrupt-3d.mce"}
@@ -52,13 +54,13 @@ class Info(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RobustBench:
-    """RobustBench's model_info: a folder DATASET/THREAT/MODEL.json of small files, or one of them.
+    """RobustBench's model_info: a folder of small files DATASET/THREAT/MODEL.json, or one of these files.
 
-    Numbers are texts in percent, distances texts such as 8/255. A model's name is the training method of its
-    record; authors, venue and other fields are kept under "robustbench". clean_acc is acc, autoattack_acc
-    aa.8 (aa.l2.0.5), corruptions_acc corrupt.mean, reported and external reported.8 and external.8. Models
-    attacked at 0.031 are under aa.8 like the others, and their entry has the distance. Networks with the
-    zoo's sizes have the zoo's names. Reads file by file.
+    Numbers are texts in percent, distances are texts such as 8/255. The name of a model becomes the training
+    method of its record; authors, venue and other fields are kept under "robustbench". clean_acc becomes acc,
+    autoattack_acc aa.8 (or aa.l2.0.5), corruptions_acc corrupt.mean, and reported and external become
+    reported.8 and external.8. Models that were attacked at 0.031 also have the metric aa.8, and the entry
+    contains the distance. Networks with the zoo's sizes have the zoo's names. Files are read one by one.
     """
 
     name: ClassVar[str] = "robustbench"
@@ -135,7 +137,7 @@ class RobustBench:
             taken |= {key: attack_metric(key, eps, norm) for key in ("reported", "external")}
             taken["autoattack_acc"] = attack_metric("aa", eps, norm)
         arch = _arch(fields.get("architecture"), ours)
-        # Fields that the record already has are left out; an empty text is no number, and is kept.
+        # Fields that the record already has are left out. An empty text is not a number, and is kept.
         said = {"dataset": ours, "architecture": _published(arch)}
         if norm is not None and taken["autoattack_acc"] in row.metrics:
             said["eps"] = _eps_text(eps, norm)
@@ -193,7 +195,7 @@ def _info(path: PurePath, fields: Record) -> Info:
 
 
 def _threat(path: PurePath, fields: Record) -> str:
-    """The threat model: the folder's name, else what the file has. Raises RbError."""
+    """The threat model: the folder's name, or else the one in the file. Raises RbError."""
     if path.parent.name in THREATS:
         return path.parent.name
     if any(key in fields for key in (*CORRUPTIONS, *MCE)):
@@ -223,8 +225,8 @@ _FRACTION = re.compile(r"\s*\d+(\.\d+)?\s*/\s*\d+(\.\d+)?\s*")
 
 
 def distance(raw: object, norm: str) -> float:
-    """A distance as RobustBench writes it, in pixel units of [0, 1]: "8/255" and 0.031 unchanged, L-infinity
-    8 as 8/255. Raises RbError."""
+    """A distance of RobustBench in pixel units of [0, 1]: "8/255" and 0.031 are unchanged, and 8 in
+    L-infinity means 8/255. Raises RbError for other texts."""
     try:
         read = numbers.number(raw)
         if read is None or read.value < 0:

@@ -1,15 +1,15 @@
-"""Networks of public repositories, under the names of their tensors: `repo:OWNER/NAME`.
+"""Networks of public repositories, with their original tensor names: `repo:OWNER/NAME`.
 
 A family is one file here and one line in `REPOSITORIES`. Its module has
 
-    NAMES               a regular expression for all its names
-    EXAMPLES            some of them
-    names(state)        names that the network of a bare state dict may have, which are built and compared
-    build(match, fields, classes, shape)    the network of a name that matched, with the record's fields
-    variants(name)      fields that names and shapes leave open, the usual ones first; may be absent
+    NAMES               a regular expression for all names of its networks
+    EXAMPLES            some of these names
+    names(state)        candidate names for a bare state dict; these networks are built and compared
+    build(match, fields, classes, shape)    the network with the matched name and the record's fields
+    variants(name)      fields that tensor names and shapes do not determine, the usual ones first; optional
 
-A network may have `normalizations`, {number of classes: (mean, std)}: those that its authors use; and
-`other_normalizations`, {number of classes: [...]}, those of others who publish the same tensors.
+A network may have `normalizations`, {number of classes: (mean, std)}, which its authors use, and
+`other_normalizations`, {number of classes: [...]}, which others use who publish the same tensors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def families() -> Iterator[ModuleType]:
 
 
 def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The network of a public repository that these tensors are of, with the usual one of its variants."""
+    """The network of a public repository that has these tensors, in its usual variant."""
     classes, channels = classes_of(state), in_channels_of(state)
     if classes is None or channels is None:
         return None

@@ -1,4 +1,4 @@
-"""ResNeXt for small images (Xie et al., CVPR 2017) in the names of google-research/augmix.
+"""ResNeXt for small images (Xie et al., CVPR 2017) with the tensor names of google-research/augmix.
 
 `augmix/resnext-29-4x32d`: 29 layers, 4 groups of 32 channels in the first stage.
 """
@@ -71,13 +71,13 @@ class AugMixResNeXt(nn.Module):
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """The network of a name."""
+    """The network with the matched name."""
     sizes = (int(match[name]) for name in ("depth", "groups", "width"))
     return AugMixResNeXt(*sizes, classes=classes, in_channels=shape[0])
 
 
 def names(state: State) -> Iterator[str]:
-    """That of the blocks and the first grouped convolution of the first stage."""
+    """The name that fits the number of blocks and the first grouped convolution of the first stage."""
     grouped = weight(state, "stage_1.0.conv_conv.weight", 4)
     if grouped is not None:
         count = len(numbered(state, r"stage_1\.(\d+)\.conv_conv\.weight"))

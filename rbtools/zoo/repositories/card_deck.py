@@ -1,8 +1,9 @@
 """The networks of Diffenderfer et al. 2021 (CARD): a ResNet-18 of any width, and a binary Wide PreActResNet.
 
-`card/resnet18-w128` has torchvision's names behind a 3x3 stem; `card/wide-preactresnet18-x2` has BatchNorm
-layers without weights, and a 1x1 convolution without bias as its head. The binary weights stand in the file
-as numbers; the scores of edge-popup beside them are left out, as the authors' code for evaluation does.
+`card/resnet18-w128` has torchvision's names and a 3x3 stem. `card/wide-preactresnet18-x2` has BatchNorm
+layers without weights, and a 1x1 convolution without bias as its head. The file contains its binary weights
+as ordinary numbers. The scores of edge-popup in the file are left out, as in the authors' code for
+evaluation.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class CardResNet(ResNet):
 class CardBlock(nn.Module):
     """BatchNorm, ReLU, 3x3 convolution, twice; a shortcut convolution takes the activated input.
 
-    An identity shortcut takes it too.
+    An identity shortcut also takes the activated input.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
@@ -78,14 +79,14 @@ class CardWidePreActResNet(nn.Module):
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """The network of a name."""
+    """The network with the matched name."""
     if match["widen"]:
         return CardWidePreActResNet(int(match["widen"]), classes=classes, in_channels=shape[0])
     return CardResNet((2, 2, 2, 2), classes=classes, in_channels=shape[0], width=int(match["width"]))
 
 
 def names(state: State) -> Iterator[str]:
-    """Those of the widths of the stem and of the last stage."""
+    """The names that fit the widths of the stem and of the last stage."""
     stem, deep = weight(state, "conv1.weight", 4), weight(state, "layer4.1.conv2.weight", 4)
     if stem is not None and deep is not None:
         if len(deep) >= 512:

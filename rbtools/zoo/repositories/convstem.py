@@ -1,6 +1,6 @@
-"""ConvNeXt and ViT behind convolutional stems (Singh et al. 2023), for 224x224 images; the bodies are timm's.
+"""ConvNeXt and ViT with convolutional stems (Singh et al. 2023), for 224x224 images; timm builds the rest.
 
-`singh/convnext-t`, `-s`, `-b`, `-l` and `singh/vit-s`, `-b`. All but vit-s take pixels as they are.
+`singh/convnext-t`, `-s`, `-b`, `-l` and `singh/vit-s`, `-b`. All except vit-s take unchanged pixels.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class ChannelNorm(nn.Module):
 
 
 class ConvStem(nn.Module):
-    """3x3 convolutions, each with ChannelNorm and GELU; a last 1x1 one where `width` is given."""
+    """3x3 convolutions, each followed by ChannelNorm and GELU, and a last 1x1 convolution if `width` is
+    given."""
 
     def __init__(
         self, in_channels: int, channels: Sequence[int], strides: Sequence[int], width: int | None = None
@@ -77,6 +78,6 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
 
 
 def names(state: State) -> list[str]:
-    """All of them for a network with such a stem."""
+    """The names of all these networks if the tensors include such a stem."""
     stems = state.keys() & {"stem.stem.0.weight", "patch_embed.proj.stem.0.weight"}
     return [f"singh/{body}" for body in BODIES] if stems else []

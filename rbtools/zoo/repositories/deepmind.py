@@ -1,10 +1,10 @@
 """Wide and pre-activation ResNets in the names of google-deepmind/deepmind-research (adversarial_robustness).
 
 Gowal et al. 2020 and 2021, Rebuffi et al. 2021, Rade and Moosavi 2021, Pang et al. 2022, Wang et al. 2023,
-Bartoldson et al. 2024 and others publish weights in them, all with Swish (SiLU). The padding of a strided
-convolution is TensorFlow's: one row and column after the image, none before it. RaWRN (Peng et al. 2023) has
-other sizes and squeeze-and-excitation behind a block's second convolution; MeanSparse (Amini et al. 2024)
-puts a layer before every activation and behind every block.
+Bartoldson et al. 2024 and others publish weights with these names, all for networks with Swish (SiLU).
+Strided convolutions use TensorFlow's padding: one row and column after the image, none before it. RaWRN (Peng
+et al. 2023) has other sizes, and squeeze-and-excitation after the second convolution of a block. MeanSparse
+(Amini et al. 2024) adds a layer before every activation and after every block.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMES = (
 EXAMPLES = ("deepmind/wrn-28-10", "deepmind/preactresnet18", "deepmind/ra-wrn-70-16")
 BLOCKS = {"18": (2, 2, 2, 2), "34": (3, 4, 6, 3)}
 RA_WRN = ((30, 31, 10), (96, 216, 432, 864))  # (blocks of each stage, widths of the stem and the stages)
-SQUEEZE = 0.25  # squeeze-and-excitation's channels as a share of the block's
+SQUEEZE = 0.25  # channels of squeeze-and-excitation, as a share of the block's channels
 
 CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
 CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
@@ -37,7 +37,7 @@ CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 class MeanSparse(nn.Module):
     """Values nearer to their channel's mean than `threshold` standard deviations become that mean.
 
-    Amini et al. 2024. Channels are dimension `axis` of the input.
+    Amini et al. 2024. Dimension `axis` of the input are the channels.
     """
 
     running_mean: Tensor
@@ -75,7 +75,7 @@ class SqueezeExcite(nn.Module):
 
 
 def same_padding(x: Tensor, stride: int) -> Tensor:
-    """The image as a 3x3 convolution of this stride (1 or 2) needs it for TensorFlow's SAME padding."""
+    """The image, padded so that a 3x3 convolution of this stride (1 or 2) has TensorFlow's SAME padding."""
     return F.pad(x, (1, 1, 1, 1) if stride == 1 else (0, 1, 0, 1))
 
 
@@ -194,12 +194,12 @@ class DeepMindPreActResNet(nn.Module):
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """The activation does not show in names and shapes."""
+    """The possible activations, which names and shapes do not show."""
     return tuple({"activation": activation} for activation in ("silu", "relu"))
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """The network of a name: WRN-28-10 has 36,479,194 parameters for 10 classes."""
+    """The network with the matched name. WRN-28-10 has 36,479,194 parameters for 10 classes."""
     ends: dict[str, Any] = {"classes": classes, "in_channels": shape[0], "activation": fields["activation"]}
     if match["blocks"]:
         return DeepMindPreActResNet(BLOCKS[match["blocks"]], **ends)
@@ -213,7 +213,7 @@ def _sizes(depth: int, widen: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def names(state: State) -> Iterator[str]:
-    """Those of the blocks and the width of the first stage."""
+    """The names that fit the number of blocks and the width of the first stage."""
     if "conv_2d.weight" in state:
         yield from (f"deepmind/preactresnet{blocks}" for blocks in BLOCKS)
     first = weight(state, "layer.0.block.0.conv_1.weight", 4)

@@ -1,8 +1,9 @@
-"""Wide ResNets with stages of their own depth and width: Huang et al. 2021 (form r) and 2022 (form a).
+"""Wide ResNets whose stages have different depths and widths: Huang et al. 2021 (form r) and 2022 (form a).
 
-`huang/wrn-r-d5-5-5-w320-640-512` is that of Huang2021Exploring, and `huang/wrn-a-d27-28-13-w160-448-384` the
-WRN-A4 of Huang2022Revisiting. Both activate before they convolve, and in shortcuts too; they differ in names,
-and form a has a shortcut convolution wherever the stride is 2.
+`huang/wrn-r-d5-5-5-w320-640-512` is the network of Huang2021Exploring, and
+`huang/wrn-a-d27-28-13-w160-448-384` the WRN-A4 of Huang2022Revisiting. Both apply the activation before each
+convolution, also in shortcuts. Their tensors have different names, and in form a, a block with stride 2
+always has a shortcut convolution.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ORDER = ("relu", "silu")
 
 
 class HuangBlock(PreActivated):
-    """Its shortcut convolution is named by the form."""
+    """A block in which the form determines the name of the shortcut convolution."""
 
     def __init__(self, channels_in: int, channels: int, stride: int, form: str, activation: str) -> None:
         super().__init__(channels_in, channels, stride, ACTIVATIONS[activation])
@@ -86,20 +87,20 @@ def _last_norm(form: str) -> str:
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """The activation does not show in names and shapes; form a is published with SiLU."""
+    """The possible activations, which names and shapes do not show; form a is published with SiLU."""
     order = reversed(ORDER) if "-a-" in name else ORDER
     return tuple({"activation": activation} for activation in order)
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """The network of a name."""
+    """The network with the matched name."""
     sizes = [int(number) for number in match.groups()[1:]]
     ends: dict[str, Any] = {"classes": classes, "in_channels": shape[0], "activation": fields["activation"]}
     return HuangWideResNet(match["form"], sizes[:3], sizes[3:], **ends)
 
 
 def names(state: State) -> Iterator[str]:
-    """Those of the blocks and widths of three stages, in either form."""
+    """The names that fit the numbers of blocks and the widths of the three stages, in both forms."""
     kernels = [weight(state, f"blocks.{number}.layer.0.conv2.weight", 4) for number in range(3)]
     blocks = [len(numbered(state, rf"blocks\.{n}\.layer\.(\d+)\.conv2\.weight")) for n in range(3)]
     widths = [len(kernel) for kernel in kernels if kernel is not None]

@@ -29,12 +29,12 @@ NORMALIZATIONS = {
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """The strides do not show in names and shapes."""
+    """The possible strides, which names and shapes do not show."""
     return ({"stem": "imagenet"}, {"stem": "cifar"})
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """timm's class with the sizes of a name."""
+    """timm's class with the sizes in the name."""
     width, heads = SIZES[match["size"]]
     network: Any = import_timm().models.xcit.Xcit(
         patch_size=16,
@@ -55,5 +55,5 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
 
 
 def names(state: State) -> list[str]:
-    """All of them for a network with the temperatures of cross-covariance attention."""
+    """All names if the tensors include the temperatures of cross-covariance attention."""
     return [f"debenedetti/xcit-{size}12" for size in SIZES] if "blocks.0.attn.temperature" in state else []
