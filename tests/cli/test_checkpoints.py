@@ -186,7 +186,7 @@ def test_code_runs_only_where_the_command_line_says_so(own_code: str) -> None:
     Path("it-ran").unlink()
     asked = {**record, "allow_code": True}
     refused = attack("--n 20", asked)
-    assert refused.exit_code == 1 and "alone cannot do" in refused.stderr
+    assert refused.exit_code == 1 and "alone may not do" in refused.stderr
     assert not Path("it-ran").exists()
     # The prefix belongs to the network's own names, so it is not removed.
     assert one(attack("--n 20 --allow-code", asked))["evals"][-1]["n"] == 20
