@@ -153,7 +153,7 @@ def _check(mode: int, path: str | os.PathLike[str]) -> None:
 
 
 def _ends(status: os.stat_result) -> bool:
-    """Whether a character device is the null device or the terminal of this process, which have an end."""
+    """Whether a character device is the null device or a terminal of this process: reading them ends."""
     known = [os.stat(os.devnull), *(os.fstat(handle) for handle in range(3) if os.isatty(handle))]
     return any(one.st_rdev == status.st_rdev for one in known)
 

@@ -236,6 +236,14 @@ def _no_network() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _seed() -> None:
+    """A network that a test builds has the same weights whichever tests ran before it."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(int(os.environ.get("RBTOOLS_TEST_SEED", "0")))
+
+
+@pytest.fixture(autouse=True)
 def _tracer() -> Iterator[None]:
     """Restore tracing (coverage) after a test of code that switches it off."""
     outer = sys.gettrace()

@@ -35,7 +35,7 @@ def pixels_hash(pieces: Sequence[np.ndarray], labels: np.ndarray) -> str:
 
 
 def lines(*fields: str) -> bytes:
-    """The fields, each with a zero byte at its end, which a file name cannot contain."""
+    """The fields, each followed by a zero byte. A file name cannot contain one."""
     return b"".join(os.fsencode(field) + b"\0" for field in fields)
 
 

@@ -278,8 +278,8 @@ def sample_copies(
 
     All radii share a unit draw, scaled: curves over the radius are smooth, and a draw is made once. With
     rules, an example is sampled at a radius until all rules have decided, and draws after that do not count:
-    no result depends on the batch. Only examples classified correctly without noise are sampled, or
-    `everyone`. At radius 0 a copy is the example itself, and nothing is drawn.
+    no result depends on the batch. Only examples classified correctly without noise are sampled, or all
+    examples if `everyone` is true. At radius 0 a copy is the example itself, and nothing is drawn.
     """
     chosen = torch.ones_like(batch.clean) if everyone else batch.clean
     part = batch if bool(chosen.all()) else batch.take(chosen)

@@ -108,7 +108,7 @@ class JobReport:
 
 
 class CallFailed(RbError):
-    """A call that a worker ran for a job failed. trace: the traceback, if the reason is a bug."""
+    """Raised if a call fails that a worker runs for a job. trace: the traceback, if the reason is a bug."""
 
     def __init__(self, problem: str, trace: str | None) -> None:
         super().__init__(problem)

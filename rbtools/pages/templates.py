@@ -60,7 +60,7 @@ def _environment() -> Environment:
 
 
 def _plain(value: object) -> object:
-    """A value of a template without control characters, except for line ends."""
+    """A template's value, with spaces for control characters other than line ends."""
     if hasattr(value, "__html__"):
         return value
     lines = str(value).encode(errors="replace").decode().split("\n")

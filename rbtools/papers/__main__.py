@@ -123,7 +123,10 @@ def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
 @click.argument("item", required=False)
 @click.option("--scale", type=click.Choice(SCALES), default="mini", help="Of the experiments.")
 @click.option(
-    "--reproduced", "folder", default="reproduced", help="The folder of records, figures and tables."
+    "--reproduced",
+    "folder",
+    default=str(item_listing.DEFAULT),
+    help="The folder of records, figures and tables.",
 )
 @click.option("--data", default="data", help="The folder of data sets.")
 @click.option("--weights", default=None, help="NAS-Bench-201's weights.  [default: nas-bench-201 in --data]")
@@ -175,7 +178,7 @@ def main(
         if name == "list":
             click.echo(item_listing.listed())
         elif item is not None:
-            click.echo(item_listing.shown(item, setting.scale))
+            click.echo(item_listing.shown(item, setting, Path(folder), options["width"]))
         elif of == "search":
             from rbtools.papers import reproduce_search
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from rbtools.errors import RbError, near
 from rbtools.papers import items, pipes, recipes
 
+DEFAULT = Path("reproduced")
+
 
 def listed() -> str:
     """A line for each item and claim of every paper: its name (such as PAPER.figure-3), caption and
@@ -20,20 +22,21 @@ def listed() -> str:
     return "\n".join(lines)
 
 
-def shown(name: str, scale: str) -> str:
-    """The description of an item or a claim at a scale: what it shows, the command lines of its panels and of
-    the recipe for its records (or the reason why there are none), what is missing, and the verdict.
+def shown(name: str, setting: recipes.Setting, folder: Path = DEFAULT, width: float = items.WIDTH) -> str:
+    """The description of an item or a claim: what it shows, the command lines of its panels and of the recipe
+    for its records (or the reason why there are none), what is missing at this scale, and the verdict.
 
-    Raises RbError if the name is not in the list.
+    folder: of the records, figures and tables; width: of figures, in inches. Raises RbError if the name is
+    not in the list.
     """
-    found = _all(scale)
+    found = _all(setting.scale, folder, width)
     if name not in found:
         raise RbError(f"There is no item '{name}'.{near(name, found)} python -m rbtools.papers list has all.")
     recipe, text, fields = found[name]
     lines = [f"  {key}: {one}".replace(": \n", ":\n") for key, one in fields.items() if one]
     if recipe:
-        made = pipes.shown(recipes.pipe(recipe, recipes.Setting(scale)), "    ")
-        lines += [f"  records, made by make reproduce-{recipe} SCALE={scale}:", *made]
+        made = pipes.shown(recipes.pipe(recipe, setting), "    ")
+        lines += [f"  records, made by make reproduce-{recipe} SCALE={setting.scale}:", *made]
     return "\n".join([f"{name}: {text}", *lines])
 
 
@@ -41,14 +44,18 @@ Listed = tuple[str, str, Mapping[str, str]]
 """The recipe that makes the records, if any, a text, and further fields."""
 
 
-def _all(scale: str) -> dict[str, Listed]:
-    return {f"{paper}.{name}": one for paper in items.NAMES for name, one in _of_paper(paper, scale)}
+def _all(scale: str, folder: Path = DEFAULT, width: float = items.WIDTH) -> dict[str, Listed]:
+    return {
+        f"{paper}.{name}": one
+        for paper in items.NAMES
+        for name, one in _of_paper(paper, scale, folder / paper, width)
+    }
 
 
-def _of_paper(name: str, scale: str) -> Iterator[tuple[str, Listed]]:
+def _of_paper(name: str, scale: str, folder: Path, width: float) -> Iterator[tuple[str, Listed]]:
     paper = items.paper(name, scale)
     for number, item in paper.items.items():
-        commands = item.commands(Path("reproduced", name), items.WIDTH).values()
+        commands = item.commands(folder, width).values()
         fields = {
             "axes": item.axes,
             f"drawn by make figures-{name} SCALE={scale}": "\n    ".join(["", *commands]),
@@ -58,7 +65,7 @@ def _of_paper(name: str, scale: str) -> Iterator[tuple[str, Listed]]:
             "at this scale": "" if scale == "full" else item.lacks,
             "verdict": item.verdict,
         }
-        recipe = "" if item.reason else item.of or paper.records
+        recipe = item.of or paper.records if item.from_records and not item.reason else ""
         yield number.replace(" ", "-"), (recipe, item.caption, fields)
     for place, (words, tests) in enumerate(paper.claims, 1):
         tested = "; ".join(f"{at}: {one}" for at, some in tests.items() for one in some)

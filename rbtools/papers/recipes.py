@@ -81,7 +81,7 @@ def word(name: str, placeholder: str, setting: Setting) -> list[str]:
 
 def _words(recipe: Mapping[str, Any], setting: Setting) -> dict[str, str]:
     words = {**packaged.at_scale(recipe["words"], setting.scale), **setting.words()}
-    kept = [one for one in _filled(words.get("vits", ""), words).split(",") if _VIT_L not in one]
+    kept = [one for one in _filled("{vits}", {"vits": "", **words}).split(",") if _VIT_L not in one]
     return {**words, "vits_of_table_9": ",".join(kept)}
 
 
@@ -120,7 +120,7 @@ class _Reader:
     def _turns(self, item: Mapping[str, Any], words: Mapping[str, str]) -> Iterator[dict[str, str]]:
         """The words of each repetition of a loop; without a loop, there is one repetition."""
         names = item.get("for", "").split("/")
-        for value in shlex.split(_filled(item["in"], words)) if "for" in item else [""]:
+        for value in _filled(item["in"], words).split() if "for" in item else [""]:
             of = [more for pattern, more in item.get("words_of", {}).items() if fnmatchcase(value, pattern)]
             parts = value.split("/", len(names) - 1)
             if len(parts) < len(names):

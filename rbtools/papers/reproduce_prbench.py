@@ -165,9 +165,9 @@ def rows_of(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, fl
 
 
 def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records that figures show, without those trained with the filter. Training noise that is not
-    uniform becomes part of the method's name. For figure 2a, the metrics at each data set's own distance have
-    common names, `aa` and `pr.08`."""
+    """The records that figures show, without those trained with the filter. If the training noise is not
+    uniform, its name is added to the method's name. For figure 2a, the metrics at each data set's own
+    distance have common names, `aa` and `pr.08`."""
     found = [record for record in records if row(record) in {*PAPER.values(), *WITH_NOISES}]
     for at_place, record in enumerate(found):
         names = [metrics(scale, record.get("dataset")) for scale in ("full", "mini", "tiny")]

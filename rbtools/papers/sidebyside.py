@@ -238,7 +238,7 @@ def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
     separated by commas, and a name may be a pattern that matches rows. A number on either side is compared as
     a number.
     """
-    pairs = []
+    pairs, lacking = [], 0
     for place, comparisons in tests.items():
         for comparison in comparisons:
             parts = _COMPARISON.fullmatch(comparison)
@@ -247,19 +247,28 @@ def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
             for at, *both in itertools.product(*(_named(text, rows) for text in (place, left, right))):
                 name = " and ".join(one for one in both if not _NUMBER.fullmatch(one))
                 high, low = (_value(one, at, rows) for one in both)
-                if high is not None and low is not None:
-                    pairs.append((f"{at}: {name}" if at in rows else name, high, low))
+                if high is None or low is None:
+                    lacking += 1
+                    continue
+                pairs.append((f"{at}: {name}" if at in rows else name, high, low))
     if not pairs:
         return Claim(words, None, "not measured here")
     if sign == "<=":
         most = max(high for _, high, _ in pairs)
         return Claim(words, most <= float(right), f"{most:.4g}, limit {float(right):g}")
-    wrong = [f"{name} ({high:.4g} and {low:.4g})" for name, high, low in pairs if high - low < float(by or 0)]
-    equal = [name for name, high, low in pairs if high == low and sign == ">" and not by]
+    # Two equal measurements tell nothing, but a limit has to be exceeded.
+    alike = [name for name, high, low in pairs if high == low and sign == ">" and not by]
+    equal = [] if _NUMBER.fullmatch(right) else alike
+    wrong = [
+        f"{name} ({high:.4g} and {low:.4g})"
+        for name, high, low in pairs
+        if high - low < float(by or 0) or (name in alike and not equal)
+    ]
     holds = False if wrong else None if equal else True
     if len(pairs) == 1:
         return Claim(words, holds, "{:.4g} and {:.4g}".format(*pairs[0][1:]))
-    found = f"equal for {', '.join(equal)}" if equal else f"all {len(pairs)}"
+    measured = f"all {len(pairs)}" + (f" of {len(pairs) + lacking} that are measured" if lacking else "")
+    found = f"equal for {', '.join(equal)}" if equal else measured
     return Claim(words, holds, f"not so for {', '.join(wrong)}" if wrong else found)
 
 

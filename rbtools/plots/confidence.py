@@ -136,7 +136,7 @@ def _matrices(rows: Sequence[dict[str, Any]], scheme: str) -> np.ndarray:
 
 
 def _labels(axes: Axes, steps: Steps, label: int) -> None:
-    """The mean probability of each class over the images of class `label`, medians over the records.
+    """For each class, its mean probability over the images of class `label`: the median over the records.
 
     The class itself has a thick line and a band of the middle 80 % of the records. If there are more than ten
     other classes, the ten whose probability increases most are named, and the rest are grey.

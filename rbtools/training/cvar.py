@@ -42,7 +42,7 @@ class CVaR(Sampled):
     tail_lr: float = param(1.0, "Step size of the threshold.", check="non-negative")
     tail_step: str = param(
         "batch",
-        "Divide a step by the batch size: no, image (text), or yes, batch (PRBench's code).",
+        "Divide a step of the threshold by the batch size: no, image (text), or yes, batch (PRBench's code).",
         choices=("batch", "image"),
     )
 

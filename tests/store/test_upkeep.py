@@ -120,13 +120,14 @@ def test_links_to_folders_of_the_user_lead_nowhere(filled: Filled) -> None:
     os.utime(Path("mine", "notes.txt"), (0, 0))
     for kind in ("objects", "results", "state", "leases", "cache"):
         (base / kind).mkdir(exist_ok=True)
-        for name in ("aa", "notes"):
+        free = next(f"{n:02x}" for n in range(256) if not (base / kind / f"{n:02x}").exists())
+        for name in (free, "notes"):
             (base / kind / name).symlink_to(Path("mine").absolute())
     found = damaged(filled.store)
     assert len(found) == 2 * len(CHECKED) - 2 and set(found.values()) == {"it is not a file of a store"}
     for kind in ("objects", "state", "leases", "cache"):  # no name of a store
         place = base / kind / "ab" / "notes.txt"
-        place.parent.mkdir()
+        place.parent.mkdir(exist_ok=True)
         place.write_text("mine")
         os.utime(place, (0, 0))
     cleared(filled.store, keep_metrics=True)
