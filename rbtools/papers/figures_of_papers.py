@@ -274,6 +274,9 @@ class PaperRun:
         if records:
             self.tables = {**module.tables(records, self.scale, *others.values())}
             self.claims = module.claims(records, self.scale, self.tables)
+            for item in self.paper.items.values():
+                if item.bound:
+                    self.tables[item.number] = side.bound_table(records, item.number, item.bound)
 
     def make(self, jobs: int = 1) -> dict[str, Made]:
         """Maps the numbers of all items to their results. `jobs` figures are drawn at the same time."""

@@ -56,7 +56,8 @@ class Item(NamedTuple):
     and why. lacks: what is missing below full scale. note: a remark at every scale. The page adds a full stop
     to these texts. of: the reproduction whose records are drawn, if it is another paper's. from_records:
     whether records are drawn. columns: the number of panels in a row. maker: a text on how to make the
-    records of a table, if the reproduction alone does not make them.
+    records of a table, if the reproduction alone does not make them. bound: the bound of `rb-measure bound`
+    that a theorem states, such as wci4.
     """
 
     number: str
@@ -71,6 +72,7 @@ class Item(NamedTuple):
     from_records: bool = True
     columns: int = 2
     maker: str = ""
+    bound: str = ""
 
     @property
     def stem(self) -> str:

@@ -290,6 +290,27 @@ def _value(name: str, place: str, rows: Rows) -> float | None:
     return rows.get(row, {}).get(column)
 
 
+def bound_table(records: Iterable[Mapping[str, Any]], number: str, bound: str) -> PaperTable:
+    """The table of a theorem: the least and largest value of its bound (such as wci4) for each attack, and the
+    number of vacuous bounds. The paper prints none."""
+    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for record in records:
+        for entry in record.get("evals") or ():
+            if entry["metric"].startswith(f"bound.{bound}.") and "vacuous" in entry:
+                found[entry["metric"]].append(entry)
+    rows: dict[str, dict[str, float | None]] = {}
+    for name, entries in found.items():
+        values = [entry["value"] for entry in entries if entry["value"] is not None]
+        vacuous = float(sum(bool(entry["vacuous"]) for entry in entries))
+        rows[name] = {
+            **({"least": min(values), "largest": max(values)} if values else {}),
+            "vacuous": vacuous,
+            "networks": float(len(entries)),
+        }
+    columns = ("least", "largest", "vacuous", "networks")
+    return PaperTable(f"{number.capitalize()}, bounds", {}, rows, columns, lambda _, value: plain(value))
+
+
 def theory(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """The bounds of `rb-measure bound` in records: a row for each bound, with the inputs of its least value.
 
