@@ -291,7 +291,7 @@ def _value(name: str, place: str, rows: Rows) -> float | None:
 
 
 def bound_table(records: Iterable[Mapping[str, Any]], number: str, bound: str) -> PaperTable:
-    """The table of a theorem: the least and largest value of its bound (such as wci4) for each attack, and the
+    """The table of a theorem: the least and largest value of its bound (such as wci4) for each attack and the
     number of vacuous bounds. The paper prints none."""
     found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for record in records:
