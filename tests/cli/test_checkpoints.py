@@ -350,7 +350,7 @@ def test_which_of_several_sets_of_weights_is_taken_is_said(trained_network: Norm
     torch.save({"last": state, "best": state, "epoch": 3}, "two.pt")
     words = f"--checkpoint two.pt --dataset {data} --normalize {NUMBERS}"
     result = attack(words)
-    assert "several sets of weights: best is taken, besides it are last. --member" in result.stderr
+    assert "several sets of weights: best is used; the others are last. Choose with --member" in result.stderr
     assert one(result)["recognised"]["nesting"] == ["best"]
     named = attack(f"{words} --member last")
     assert one(named)["metrics"] and "several sets" not in named.stderr
