@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import json
 import pkgutil
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ def found() -> dict[str, Any]:
     }
     for one in REGISTRIES:
         for name in one:
-            options = registry.options(one.load(name))
-            all_of[f"{one.kind} {name}"] = {field.name: plain(field.default) for field in options}
+            fields = [field for field in dataclasses.fields(one.load(name)) if field.default is not MISSING]
+            all_of[f"{one.kind} {name}"] = {field.name: plain(field.default) for field in fields}
     for module in (evaluation_presets, training_presets):
         for name, value in vars(module).items():
             if name.isupper() and not name.startswith("_"):

@@ -126,6 +126,29 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
 
 
 @pytest.mark.slow
+def test_records_of_a_reproduction_become_figures_tables_and_a_page() -> None:
+    history = {name: [1.0, 2.0, 3.0 + at] for at, name in enumerate(wci.SHOWN)}
+    bound = {"measure": "bound", "formula": "a < b", "value": 0.25, "inputs": {"n": 3}, "vacuous": False}
+    record = {
+        "schema": 1,
+        "arch": {"space": "zoo", "name": "small"},
+        "dataset": "digits",
+        "train": {"config": {}, "history": history},
+        "evals": [{**bound, "metric": "bound.wci4.pgd.32"}],
+    }
+    Path("reproduced").mkdir()
+    Path("reproduced/wci-tiny.jsonl").write_text(lines(record, {**record, "error": {"message": "no"}}))
+    words = ["figures-wci", "--scale", "tiny", "--only-draw", "--jobs", "1"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0 and "shows 2 of the 5 figures" in done.stdout, done.output
+    assert "1 of 2 records failed and are left out" in done.stderr
+    assert "| bound.wci4.pgd.32 | 0.25 | 0.25 | 0 | 1 |" in Path("reproduced/wci/theorem4.md").read_text()
+    page = Path("reproduced/wci/index.html").read_text()
+    assert page.count("<div") == page.count("</div") and "cannot be told (rho 1.00 [-1.00, 1.00])" in page
+    assert "lemma 1: " in done.stderr and "has nothing of it" in done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_drawing_process_that_is_killed_costs_its_figure_alone() -> None:
     run = figures_of_papers.PaperRun("wci", "mini", Path("made"), 3.3)
