@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -126,14 +127,19 @@ class FigurePanel(Artist):
         self.panel.draw(renderer)
 
 
-def joined(panels: Sequence[tuple[str, Figure]], columns: int, width: float) -> Figure:
-    """One figure with all panels, row by row, and a letter above each. If several legends explain the same
-    colours, one legend replaces them, below the last of these panels.
+def joined(panels: Sequence[tuple[str, Figure]], width: float) -> Figure:
+    """One figure of this width (inches) with all panels and a letter above each. A row has as many panels as
+    fit. If several legends explain the same colours, one legend below the last of these panels replaces them.
 
-    panels: pairs of a letter and a figure. The width of a figure (inches) is that of the whole divided by the
-    number of panels in its row.
+    panels: pairs of a letter and a figure.
     """
-    rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
+    rows: list[list[tuple[str, Figure]]] = []
+    x = math.inf
+    for panel in panels:
+        x += panel[1].get_figwidth()
+        if x > 1.001 * width:
+            rows, x = [*rows, []], panel[1].get_figwidth()
+        rows[-1].append(panel)
     with style.applied():
         whole = renderer.blank(width)
         legend, sharing = renderer.share_legend(whole, [figure for _, figure in panels])
@@ -142,11 +148,12 @@ def joined(panels: Sequence[tuple[str, Figure]], columns: int, width: float) -> 
         top = total = sum(heights) + below
         whole.set_figheight(total)
         for row, height in zip(rows, heights, strict=True):
-            for place, (letter, figure) in enumerate(row):
-                x = place * width / len(row)
+            x = 0.0
+            for letter, figure in row:
                 how: dict[str, Any] = {"va": "top", "weight": "bold", "size": style.SIZE}
                 whole.text((x + 0.03) / width, (top - 0.03) / total, f"({letter})", **how)
                 whole.add_artist(FigurePanel(figure, x, top - GAP - figure.bbox_inches.y1))
+                x += figure.get_figwidth()
             top -= height
             if legend and any(figure is sharing[-1] for _, figure in row):
                 top -= below
@@ -157,23 +164,16 @@ def joined(panels: Sequence[tuple[str, Figure]], columns: int, width: float) -> 
 def draw(item: Item, folder: Path, width: float) -> dict[str, str]:
     """Write the files of a figure. Returns a mapping of the letters of panels that cannot be drawn to the
     reasons. folder: the folder of the paper's figures; width: the width of the whole figure in inches."""
-    each = item.width_of_panel(width)
-    columns = round(width / each)
     records = folder / item.records if item.from_records else None
     missing: dict[str, str] = {}
     drawn = []
-    for letter, calls in item.panels.items():
+    for letter, each in item.widths(width).items():
         try:
-            drawn.append((letter, figure_of(calls, records, each)))
+            drawn.append((letter, figure_of(item.panels[letter], records, each)))
         except RbError as error:
             missing[letter] = reason(error)
-    if last := len(drawn) % columns:  # these panels share the whole width of the last row
-        wider = [
-            (letter, figure_of(item.panels[letter], records, width / last)) for letter, _ in drawn[-last:]
-        ]
-        drawn[-last:] = wider
     if drawn:
-        whole = drawn[0][1] if len(item.panels) == 1 else joined(drawn, columns, width)
+        whole = drawn[0][1] if len(item.panels) == 1 else joined(drawn, width)
         for ending in ENDINGS:
             (folder / f"{item.stem}.{ending}").write_bytes(base.encode(whole, ending))
     return missing

@@ -92,19 +92,21 @@ class Item(NamedTuple):
             return f"{self.number.replace(' ', '')}.jsonl"
         return records_file(self.of)
 
-    def width_of_panel(self, width: float) -> float:
-        """The width of a panel in a row of the given width (inches). A row has fewer panels if they would be
-        narrower than rb-plot allows."""
-        return width / max(1, min(self.columns, len(self.panels), int(width / LEAST_WIDTH)))
+    def widths(self, width: float) -> dict[str, float]:
+        """Maps the letter of each panel to its width in inches. Panels share the width of a row evenly. A
+        row has fewer panels if they would be narrower than rb-plot allows."""
+        letters, most = list(self.panels), max(1, min(self.columns, int(width / LEAST_WIDTH)))
+        rows = [letters[at : at + most] for at in range(0, len(letters), most)]
+        return {letter: width / len(row) for row in rows for letter in row}
 
     def commands(self, folder: Path, width: float) -> dict[str, str]:
         """Maps the letter of each panel to its command line. folder: the folder of the paper's figures;
         width: the width of the whole figure in inches."""
-        lines = {}
+        lines, widths = {}, self.widths(width)
         for letter, calls in self.panels.items():
             stages = [call.line() for call in calls]
             file = folder / f"{self.stem}{letter}.pdf"
-            stages[-1] += ["-o", str(file), "--width", f"{self.width_of_panel(width):g}"]
+            stages[-1] += ["-o", str(file), "--width", f"{widths[letter]:g}"]
             stages[0] += [str(folder / self.records)] if self.from_records else []
             lines[letter] = " | ".join(" ".join(map(_quoted, words)) for words in stages)
         return lines

@@ -271,17 +271,18 @@ def test_networks_of_one_size_span_their_accuracies_under_attack() -> None:
     assert jung.spreads(records[:1]) == {}
 
 
-def test_panels_of_a_figure_fill_their_rows() -> None:
+def test_panels_of_a_figure_fill_their_rows_and_are_as_wide_as_their_commands_say() -> None:
     Path("records.jsonl").write_text(lines(*NINE))
     panels = {
         "a": [HISTOGRAM],
         "b": [HISTOGRAM._replace(options={"metric": "missing"})],
         "c": [HISTOGRAM._replace(options={"metric": "acc", "label": "acc=other"})],
-        "d": [HISTOGRAM],
     }
-    item = items.Item("figure 1", "Four.", "x", "as in the paper", panels)
+    item = items.Item("figure 1", "Three.", "x", "as in the paper", panels)
     said = figures_of_papers.draw(item, Path(), 6.0)
     assert list(said) == ["b"] and "missing" in said["b"]
+    widths = [command.split()[-2] for command in item.commands(Path(), 6.0).values()]
+    assert widths == ["3", "3", "6"]
     half, whole = (figures_of_papers.figure_of([HISTOGRAM], Path("records.jsonl"), width) for width in (3, 6))
     height = half.get_figheight() + whole.get_figheight() + 2 * figures_of_papers.GAP
     box = re.search(rb"/MediaBox \[ 0 0 (\S+) (\S+) \]", Path("fig1.pdf").read_bytes())
@@ -297,14 +298,14 @@ def test_panels_share_one_legend_of_what_they_explain_alike() -> None:
     Path("two.jsonl").write_text(lines(*two))
     first, other, last = figure("acc,fgsm.8"), figure("pgd20.8,fgsm.8"), figure("pgd20.8,acc")
     alone = figure("acc,fgsm.8").get_figheight()
-    whole = figures_of_papers.joined([("a", first), ("b", figure("acc,fgsm.8")), ("c", last)], 2, 6.0)
+    whole = figures_of_papers.joined([("a", first), ("b", figure("acc,fgsm.8")), ("c", last)], 6.0)
     (legend,) = whole.legends
     assert [text.get_text() for text in legend.get_texts()] == ["clean", "FGSM, ε = 8/255"]
     # acc has another colour in c, which keeps its legend; the others are lower by the height of theirs.
     assert not first.legends and len(last.legends) == 1
     assert first.bbox_inches.height == pytest.approx(alone)
     assert whole.get_figheight() < alone + last.get_figheight() + 2 * figures_of_papers.GAP + 0.1
-    assert len(figures_of_papers.joined([("a", other)], 1, 3.0).legends) == 0
+    assert len(figures_of_papers.joined([("a", other)], 3.0).legends) == 0
 
 
 def test_a_reason_names_what_makes_missing_metrics() -> None:
