@@ -1,15 +1,19 @@
 """Numbers that come from papers and codes change on purpose only: `constants.json` has all of them.
 
-These are the defaults of everything that is registered, the presets, and the module-level constants of the
-rooms that contain methods. After an intended change, write the file anew: `python -m tests.test_constants`.
+These are the defaults of everything that is registered, the presets, and the numbers at module level in the
+rooms whose results depend on them. `python -m tests.test_constants` updates the file after an intended change.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
+import inspect
 import json
+import math
 import pkgutil
+import re
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
@@ -28,7 +32,10 @@ from rbtools.training import METHODS
 
 FILE = Path(__file__).with_name("constants.json")
 REGISTRIES = (ATTACKS, CERTIFIERS, CORRUPTIONS, MEASURES, METHODS, NOISES, SEARCHES)
-ROOMS = "attacks certification corruptions defences formats measures probabilistic training".split()
+ROOMS = (
+    "attacks certification corruptions defences evaluation formats jobs measures probabilistic scoring search"
+    " trainer training"
+).split()
 
 
 def plain(value: Any) -> Any:
@@ -42,6 +49,13 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(type(value))
+
+
+def _numeric(value: Any) -> bool:
+    """Whether the value is a number, or a table that contains one."""
+    if isinstance(value, tuple | list | dict):
+        return any(map(_numeric, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int | float) and not math.isnan(value)
 
 
 def found() -> dict[str, Any]:
@@ -60,16 +74,12 @@ def found() -> dict[str, Any]:
     for room in ROOMS:
         path = Path(rbtools.__file__).with_name(room)
         for info in pkgutil.iter_modules([str(path)], f"rbtools.{room}."):
-            for name, value in vars(importlib.import_module(info.name)).items():
-                if (
-                    name.isupper()
-                    and name != "TYPE_CHECKING"
-                    and isinstance(value, int | float | tuple | dict)
-                ):
-                    try:
-                        all_of[f"{info.name}.{name}"] = plain(value)
-                    except TypeError:
-                        continue  # a table of functions or types
+            module = importlib.import_module(info.name)
+            for name in re.findall(r"^(?=.* = )(\w.*?)(?::.*)? = ", inspect.getsource(module), re.MULTILINE):
+                for one in filter(str.isupper, name.split(", ")):
+                    with contextlib.suppress(TypeError):  # a table of functions or types
+                        if _numeric(getattr(module, one)):
+                            all_of[f"{info.name}.{one}"] = plain(getattr(module, one))
     return json.loads(json.dumps(all_of, default=repr))
 
 
