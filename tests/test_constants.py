@@ -1,7 +1,7 @@
 """Numbers that come from papers and codes change on purpose only: `constants.json` has all of them.
 
 These are the defaults of everything that is registered, the presets, and the numbers at module level in the
-rooms whose results depend on them. `python -m tests.test_constants` updates the file after an intended change.
+rooms whose results depend on them. `python -m tests.test_constants` writes the file after an intended change.
 """
 
 from __future__ import annotations
