@@ -149,6 +149,14 @@ def test_the_pace_is_of_what_was_done_since_the_start(monkeypatch: pytest.Monkey
     assert report.clock_time(3723) == "1:02:03"
 
 
+def test_the_status_line_counts_all_records_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Terminal, "status", lambda screen, text: said.append(text))
+    failed = {"arch": {"name": "other"}, "error": {"tool": "rb-arch", "message": "before"}}
+    run("train", f"{TRAIN} --method erm", "no record\n" + lines(failed, *SMALL))
+    assert {text.partition(" ·")[0] for text in said} == {"[3/3] erm seed 0"}
+
+
 def test_a_name_in_the_status_line_moves_no_cursor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,7 +51,10 @@ def evaluated(**more: Any) -> Record:
 def test_a_report_has_results_curves_commands_and_references() -> None:
     text = page([], evaluated())
     assert len(re.findall(r'class="curve" alt="[^"]*" src="data:image/svg\+xml;base64,', text)) == 3
-    assert "[0.8, 1]" in text and "attack pgd, norm linf, eps 4/255, steps 20" in text
+    assert (
+        re.search(r"\[0\.8, 1\]</td>\s*<td class=\"number\">50</td>", text)
+        and "attack pgd, norm linf, eps 4/255, steps 20" in text
+    )
     assert "none is in the record" in text
     made = [entry("acc", 0.5, command="rb-attack none &"), entry("fgsm.8", 0.5, command="rb-attack none &")]
     labelled = page([], record(*made, train={"method": "trades", "command": "rb-train a.jsonl@01234567"}))

@@ -167,6 +167,7 @@ def test_the_batch_size_of_a_loader_is_taken() -> None:
         ({"model": nn.Sequential(nn.Conv2d(1, 10, 3))}, r"gives \(2, 10, 6, 6\) for 2 images"),
         ({"model": nn.Flatten()}, "no parameters to train"),
         ({"method": nn.Linear}, "The method is a type"),
+        ({"epoch": 3}, "Did you mean 'epochs'"),
         ({"method": TRADES(), "attack_steps": 3}, "Unknown option of rbtools.fit 'attack_steps'"),
         ({"method": "trades", "eps": 8}, r"8/255 is eps=8 / 255"),
         ({"normalize": "cifar10"}, "takes no normalize: the normalisation belongs in the model"),
