@@ -1,4 +1,5 @@
-"""Fold BatchNorm into the convolution before it: the same function in eval mode with one layer less."""
+"""Folds each BatchNorm into the convolution before it. The network then computes the same function in eval
+mode with fewer layers."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ _BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
-    """Return a traced copy without each BatchNorm that directly follows a convolution, and a mapping of the
-    names of these convolutions to the names of their BatchNorms.
+    """Return a traced copy of the network without each BatchNorm that directly follows a convolution. Also
+    return a dict that maps the name of each such convolution to the name of its BatchNorm.
 
-    The convolutions of the copy still have their own weights: `merged` gives the new ones. Raises what
-    torch.fx raises for a network that it cannot trace.
+    The convolutions of the copy still have their original weights. `merged` computes the new weights. Raises
+    the exceptions of torch.fx if torch.fx cannot trace the network.
     """
     copied = copy.deepcopy(network)
     for module in copied.modules():
@@ -54,10 +55,12 @@ def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
 
 
 def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -> tuple[Tensor, Tensor]:
-    """Weight and bias of one convolution equivalent to both layers in eval mode.
+    """Weight and bias of a single convolution that is equivalent to the convolution and the BatchNorm in eval
+    mode.
 
-    Stored results were computed with two orders of the product in the bias, which differ in the last bit:
-    trainings use `scale_first`, evaluations the order of torch's own fusion.
+    The factors of the bias can be multiplied in two orders, whose results differ in the last bit. Training
+    uses `scale_first`, and evaluation uses the order of torch's own fusion, because stored results depend on
+    these orders.
     """
     assert norm.running_mean is not None and norm.running_var is not None
     scale = inverse = (norm.running_var + norm.eps).rsqrt()
@@ -72,13 +75,15 @@ def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -
 
 
 def check_same(expected: Tensor, logits: Tensor) -> None:
-    """Raise ValueError if the logits of a folded copy and of the network differ by more than rounding."""
+    """Raise ValueError if the logits of a folded copy differ from the network's logits by more than rounding
+    errors."""
     largest, difference = float(expected.abs().max()), float((expected - logits).abs().max())
     if not difference <= TOLERANCE * largest:  # NaN fails this comparison, too
         raise ValueError(f"the folded copy's logits differ by {difference:.3g}, the largest is {largest:.3g}")
 
 
 def reason(wrong: Exception) -> str:
-    """The first sentence of an exception from tracing or checking, without torch's advice and links."""
+    """Returns the first sentence of an exception message from tracing or checking, without torch's advice and
+    links."""
     first = re.split(r"\.\s|\n|https?://", str(wrong).strip(), maxsplit=1)[0]
     return f"{type(wrong).__name__}: {shown(first.rstrip(), 200)}"
