@@ -1,6 +1,8 @@
-"""Neural architecture search: algorithms that query values of architectures, and never compute them.
+"""Neural architecture search. The algorithms only query values of architectures and do not compute these
+values.
 
-Each algorithm is one file and one line here. `rbtools.search.driver` counts its queries.
+To add an algorithm, add one file and one line in this module. `rbtools.search.driver` counts the queries of
+an algorithm.
 """
 
 from __future__ import annotations

@@ -21,14 +21,15 @@ PATIENCE = 5
 class Bananas(Algorithm):
     """BANANAS (White et al., AAAI 2021): Bayesian optimisation with an ensemble of neural predictors.
 
-    After `initial=10` random architectures, every round trains `networks=3` feed-forward networks on the path
-    encoding of all known architectures, and queries the `per_round=10` best candidates by independent
-    Thompson sampling. Candidates are one mutation away from the `parents=2` best architectures, or from the
-    next best ones if too few of these candidates are new.
+    BANANAS first queries `initial=10` random architectures. In every later round, it trains `networks=3`
+    feed-forward networks on the path encoding of all known architectures and queries the `per_round=10` best
+    candidates by independent Thompson sampling. A candidate differs by one mutation from one of the
+    `parents=2` best architectures. If too few candidates are new, the next best architectures are mutated.
 
-    The networks predict the distance of a value to the best value seen, divided by the spread of all values,
-    plus 0.1. The percentage error `loss=mape` needs costs above 0, and a search must not know the true
-    optimum of the table.
+    For each architecture, the networks predict a cost: the distance of its value to the best value so far,
+    divided by the spread of all values, plus 0.1. The cost must be above 0 for the percentage error
+    `loss=mape`. It is relative to the best value so far because a search must not know the optimum of the
+    table.
     """
 
     name: ClassVar[str] = "bananas"
@@ -71,7 +72,8 @@ class Bananas(Algorithm):
     def _candidates(
         self, field: SearchSpace, known: dict[Any, Any], finite: Sequence[tuple[int, float]], draws: RunDraws
     ) -> list[int]:
-        """New architectures one mutation from the best, filled up with random ones if there are too few."""
+        """Returns new architectures that are one mutation away from the best ones, and random architectures
+        if there are too few."""
         candidates: dict[Any, int] = {}
         ranked = sorted(finite, key=lambda pair: -pair[1])
         for index, _ in ranked[: self.parents * PATIENCE]:
@@ -89,6 +91,7 @@ class Bananas(Algorithm):
 
 
 def _costs(values: Sequence[float]) -> list[float]:
-    """The distance of each value to the best value, divided by the spread, plus a margin; in (0, 1.1]."""
+    """Returns the distance of each value to the best value, divided by the spread, plus a margin. Results are
+    in (0, 1.1]."""
     best, spread = max(values), max(values) - min(values) or 1.0
     return [(best - value) / spread + MARGIN for value in values]

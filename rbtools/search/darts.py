@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DARTS(Algorithm):
-    """DARTS-V1 (Liu et al., ICLR 2019): trains the weights and the architecture of a supernet in turn.
+    """DARTS-V1 (Liu et al., ICLR 2019), which alternately trains the weights and the architecture of a
+    supernet.
 
-    The weights are trained by SGD on half of the training images, the architecture parameters by Adam on the
-    other half. The derived cell has the operation with the largest parameter on each edge. The settings are
-    those of the search in NAS-Bench-201.
+    SGD trains the weights on half of the training images, and Adam trains the architecture parameters on the
+    other half. On each edge, the derived cell has the operation with the largest parameter. The settings are
+    those of the DARTS search in NAS-Bench-201.
     """
 
     name: ClassVar[str] = "darts"
@@ -38,5 +39,6 @@ class DARTS(Algorithm):
     arch_decay: float = param(1e-3, "Weight decay of the architecture parameters.", check="non-negative")
 
     def architecture_loss(self, model: nn.Module, images: Tensor, labels: Tensor, epoch: int) -> Tensor:
-        """The loss of the architecture parameters, on images that the weights are not trained on."""
+        """Returns the loss of the architecture parameters on images that are not used to train the
+        weights."""
         return F.cross_entropy(model(images), labels)

@@ -15,10 +15,10 @@ from rbtools.search.search_space import SearchSpace
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegularizedEvolution(Algorithm):
-    """Regularised evolution (Real et al., AAAI 2019): the oldest member is removed, not the worst.
+    """Regularised evolution (Real et al., AAAI 2019), which removes the oldest member and not the worst.
 
-    In each step, `sample=10` members are drawn with replacement. The best of them gets a child with one
-    changed operation, which replaces the oldest of the `population=30` members.
+    In each step, `sample=10` members are chosen at random with replacement. The best chosen member produces a
+    child with one changed operation. The child replaces the oldest of the `population=30` members.
     """
 
     name: ClassVar[str] = "evolution"

@@ -14,7 +14,8 @@ Point = tuple[float, ...]
 
 
 def front(items: Sequence[T], point: Callable[[T], Point]) -> list[T]:
-    """The items whose points no other point dominates, in their order; only the first of equal points."""
+    """Returns the items whose points are not dominated by another point, in their order. Of equal points,
+    only the first is kept."""
     points = [point(item) for item in items]
     if points and len(points[0]) == 1:  # without sorting: a run with one objective may have many points
         return [max(items, key=point)]
@@ -27,7 +28,8 @@ def front(items: Sequence[T], point: Callable[[T], Point]) -> list[T]:
 
 
 def scaled(points: Sequence[Point], low: Point, high: Point) -> list[Point]:
-    """The points with each objective scaled from 0 (at `low`) to 1 (at `high`); 1 if both are equal."""
+    """Returns the points with each objective scaled from 0 (at `low`) to 1 (at `high`). The scaled value is 1
+    if `low` equals `high`."""
     spans = [(a, b - a) for a, b in zip(low, high, strict=True)]
     return [
         tuple((x - a) / span if span else 1.0 for x, (a, span) in zip(point, spans, strict=True))
@@ -36,9 +38,11 @@ def scaled(points: Sequence[Point], low: Point, high: Point) -> list[Point]:
 
 
 def hypervolume(points: Sequence[Point]) -> float:
-    """The volume between the origin and the points. Points with a negative number are ignored.
+    """Returns the volume of the region between the origin and the points. Points with a negative coordinate
+    are ignored.
 
-    Computed by slicing along the last objective (Zitzler): exact, and fast for the few points of a front.
+    The algorithm cuts the region into slices along the last objective (Zitzler). It is exact, and fast for
+    the few points of a front.
     """
     nondominated = front([point for point in points if min(point) >= 0], tuple)
     if not nondominated:

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 class NASISearch(Algorithm):
     """NASI (Shu et al., ICLR 2022): search by the gradients of a supernet at initialisation.
 
-    `steps=100` architectures are drawn with Gumbel noise. For each, the trace norm of the neural tangent
-    kernel is estimated by the squared norm of a mini-batch's gradient. `penalty` times the excess of this
-    norm over `limit` is subtracted (equation 13). The architecture parameters are the mean of the gradients
-    of these values, each divided by the largest norm so far (equation 18). In the paper, penalty and limit
-    are chosen for each space; the defaults here are not from the paper.
+    In each of `steps=100` steps, an architecture is sampled with Gumbel noise. For each architecture, the
+    trace norm of the neural tangent kernel is estimated by the squared norm of the gradient on a mini-batch.
+    If this norm exceeds `limit`, `penalty` times the excess is subtracted (equation 13). The architecture
+    parameters are the mean of the gradients of the penalised norms, each divided by the largest gradient norm
+    so far (equation 18). In the paper, `penalty` and `limit` are chosen for each space. The defaults of
+    rbtools are not from the paper.
     """
 
     name: ClassVar[str] = "nasi"
@@ -37,7 +38,8 @@ class NASISearch(Algorithm):
     )
 
     def reward(self, model: nn.Module, weights: list[Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        """The penalised trace norm of the weighted network, differentiable in the architecture weights."""
+        """Returns the penalised trace norm of the weighted network, which is differentiable in the
+        architecture weights."""
         loss = F.cross_entropy(model(images), labels)
         slopes = torch.autograd.grad(loss, weights, create_graph=True)
         norm = torch.stack([slope.square().sum() for slope in slopes]).sum()

@@ -13,19 +13,21 @@ from rbtools.scoring import rank_order
 
 
 class SearchObjective(NamedTuple):
-    """One quantity to optimise. `text` is what the user wrote; `higher`: more is better."""
+    """One quantity to optimise. `text` is the text from the user. `higher` is true if higher values are
+    better."""
 
     text: str
     higher: bool
     expression: expr.Expression
 
     def of(self, record: Mapping[str, Any]) -> float | None:
-        """The value in a record; None if it is not a finite number. Raises expr.MissingName or RbError."""
+        """Returns the value in a record, or None if the value is not a finite number. Raises expr.MissingName
+        if the record lacks a name, and RbError for other errors."""
         value = self.expression(record)
         return float(value) if is_number(value) and math.isfinite(value) else None
 
     def upward(self, value: float) -> float:
-        """The value, negated if lower is better, so that more is better. The function is its own inverse."""
+        """Returns the value, or the negated value if lower is better. The function is its own inverse."""
         return value if self.higher else -value
 
     @property
@@ -34,9 +36,11 @@ class SearchObjective(NamedTuple):
 
 
 def objectives(texts: Sequence[str]) -> tuple[SearchObjective, ...]:
-    """Parse a list of `EXPR[:lower|higher]` with commas. The default direction is that of the metric.
+    """Parse a comma-separated list of `EXPR[:lower|higher]`. The default direction is the direction of the
+    metric.
 
-    Raises UsageError if there is none, a duplicate, or an expression that cannot be parsed.
+    Raises UsageError if there is no objective, if an objective occurs twice, or if an expression cannot be
+    parsed.
     """
     parsed: dict[str, SearchObjective] = {}
     for piece in [piece for text in texts for piece in expr.items(text)]:

@@ -1,4 +1,4 @@
-"""rb-search: search algorithms over a table of results, or live."""
+"""rb-search: search algorithms over a table of results or over live evaluations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """The options of a search, as typed."""
+    """The options of a search as given by the user."""
 
     objective: tuple[str, ...] = param(
         (),
@@ -141,7 +141,7 @@ class SearchCommand:
         self.rules = Rules(1, seed=seed) if algorithm.supernet else charged
 
     def __call__(self) -> int:
-        """Search as the algorithm and the options say. Returns the exit status."""
+        """Search with the algorithm and the options. Returns the exit status of the command."""
         options = self.options
         if self.algorithm.supernet:
             return self.derive()
@@ -179,7 +179,7 @@ class SearchCommand:
         return self._finish(table, traces, tables)
 
     def evaluate(self, work: Work) -> int:
-        """Search; `work` computes values that are not known yet."""
+        """Search, and compute values that are not known yet with `work`."""
         if self.source.files:
             raise UsageError(
                 "FILE is a table to search in, but --live or --measure evaluates. To look up the results in"
@@ -195,7 +195,7 @@ class SearchCommand:
         return self._finish(source, traces, tables)
 
     def derive(self) -> int:
-        """Derive cells by a differentiable search, and look them up."""
+        """Derive cells by a differentiable search, and look up their results."""
         from rbtools.trainer import supernet_search
 
         for option in ("live", "measure", "time_limit"):
@@ -231,7 +231,8 @@ class SearchCommand:
         return cast("NASBench201", space)
 
     def _with_jobs(self) -> Run:
-        """The run. Without --jobs, it uses a process per core if the algorithm computes much itself."""
+        """The run. If --jobs is missing and the algorithm itself needs much computation, the run uses one
+        process per core."""
         from rbtools.execution import cores
 
         call = calls.current()
@@ -240,13 +241,14 @@ class SearchCommand:
         return self.run if alone else self.run.changed(jobs=cores.count())
 
     def _tables(self, files: Sequence[str]) -> dict[str, ResultTable]:
-        """Map the names of tables to look results up in to the tables."""
+        """Maps the names of files to tables in which results are looked up."""
         return {name: self._read((name,), ())[0] for name in files}
 
     def _read(
         self, files: Sequence[str], wanted: Sequence[SearchObjective], *, allow_empty: bool = True
     ) -> tuple[ResultTable, RecordReader]:
-        """The records of these files as a table. Raises UsageError if it cannot be searched."""
+        """Returns the records of these files as a table. Raises UsageError if the table cannot be
+        searched."""
         source = dataclasses.replace(self.source, files=tuple(files), allow_empty=allow_empty)
         reading = RecordReader(source, self.screen, self.output)
         table = ResultTable(wanted, share=self.options.share)
@@ -263,7 +265,8 @@ class SearchCommand:
         return table, reading
 
     def _chosen(self, lines: Iterator[Line]) -> Iterator[Line]:
-        """The lines for which --where holds. It does not hold for a record that lacks one of its names.
+        """Yields the lines for which the condition of --where holds. The condition does not hold for a record
+        that lacks a name in the condition.
 
         Raises UsageError if the condition holds for no record.
         """
@@ -293,7 +296,7 @@ class SearchCommand:
         tables: Mapping[str, ResultTable],
         cells: Sequence[Record] = (),
     ) -> int:
-        """Report and write the results. cells: the cells that a differentiable search derived."""
+        """Report and write the results. `cells` are the cells that a differentiable search derived."""
         done = outcome.Searched(self.algorithm, self.wanted, self.rules, source, traces, tables)
         if cells:
             records = outcome.derived(done, cells)
