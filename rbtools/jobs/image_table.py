@@ -1,4 +1,5 @@
-"""A table of the results on single images: a row for each image of each metric (`rb-convert per-image`)."""
+"""A table of the results on single images, with a row for each image of each metric (`rb-convert
+per-image`)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ KINDS = {
 
 
 def frame(entries: Iterable[Record]) -> pandas.DataFrame:
-    """The rows of all entries, in the columns of KINDS. Unknown values are missing."""
+    """Returns the rows of all entries in the columns of KINDS. Unknown values are missing."""
     import pandas
 
     parts = [pandas.DataFrame(columns).astype(KINDS) for columns in entries]
@@ -33,9 +34,11 @@ def frame(entries: Iterable[Record]) -> pandas.DataFrame:
 
 
 def columns_of(record: Record, entry: Record, model: str) -> Record | None:
-    """The columns of an entry of the record `model`: arrays (N,) or single values. None without answers.
+    """Returns the columns of an entry of the record `model`. Each column is an array (N,) or a single value.
+    Returns None if the entry has no answers.
 
-    `example` is the place in the order of the evaluation. Raises RbError if the answers are damaged.
+    The column `example` contains the image's place in the order of the evaluation. Raises RbError if the
+    answers are damaged.
     """
     own = answers.of(entry)
     if own is None:
