@@ -32,8 +32,7 @@ class MaskingChecklist(PlanJob):
 
     @property
     def distances(self) -> tuple[float, ...]:
-        """The eps values of PGD, which are `eps` and every larger value of 16, 32, 64, 128 and 255, divided
-        by 255."""
+        """The eps values of PGD: `eps` and each of 16/255, 32/255, 64/255, 128/255 and 1 that is larger."""
         return (self.eps, *(level / 255 for level in BEYOND if level / 255 > self.eps))
 
     def plans(self) -> Sequence[Plan]:
@@ -78,7 +77,7 @@ def _tests(entries: Sequence[Entry], missed: float, rare: float) -> list[Entry]:
     `entries` are the entries of PGD at each distance, FGSM, Square and random points. For a randomised model,
     the entries contain standard errors over repeated passes, and a difference of at most two standard errors
     counts as noise. `missed` is the share of images that random points break and PGD does not break. `rare`
-    is the share that is tolerated as chance.
+    is the share of images that is tolerated as chance.
     """
 
     def compared(name: str, weak: Entry) -> Entry:

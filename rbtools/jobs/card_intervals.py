@@ -1,4 +1,4 @@
-"""Intermediate results of a card, which are called looks, and intervals that hold for all looks together.
+"""The looks of a card (its intermediate results), and intervals that hold for all looks together.
 
 A card evaluates 16, 32, 64 ... images and may end after any of these looks, for any reason. With K looks,
 each interval has error probability 0.05 / K. By Bonferroni's inequality, all intervals hold together with
@@ -21,7 +21,7 @@ _FIRST = 16
 
 
 def sizes(most: int) -> list[int]:
-    """Returns the number of images of each look. The number doubles from look to look, and the last number is
+    """Returns the number of images of each look, which doubles from look to look up to the last one,
     `most`."""
     planned, size = [], _FIRST
     while size < most:
@@ -31,8 +31,7 @@ def sizes(most: int) -> list[int]:
 
 
 def confidence(looks: int) -> float:
-    """Returns the confidence of each interval with which the intervals of all `looks` hold together at 95
-    %."""
+    """Returns the confidence of each interval so that the intervals of all `looks` hold together at 95 %."""
     return 1 - 0.05 / looks
 
 
@@ -55,8 +54,7 @@ class LookIntervals:
             yield bare
 
     def of(self, entry: Entry) -> Interval | None:
-        """Returns the interval of an entry, or None if the entry's value is not a mean of values in [0,
-        1]."""
+        """Returns the interval of an entry, or None if its value is not a mean of values in [0, 1]."""
         value, n = entry.get("value"), entry.get("n", 0)
         if value is None:
             return None

@@ -49,7 +49,7 @@ class CardPart:
 
 def parts(eps: float, sure: float) -> dict[str, CardPart]:
     """Maps the names of parts to the parts. `eps` is the L-infinity distance of the attacks on the [0, 1]
-    scale. `sure` is the confidence of a look."""
+    scale. `sure` is the confidence of the intervals of a look."""
     pgd = ATTACKS.build("pgd", steps=_STEPS)
     norms = tuple(
         attacked(ATTACKS.build("apgd-ce", norm=norm, steps=_NORM_STEPS), (distance or eps,))

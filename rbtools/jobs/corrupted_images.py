@@ -128,7 +128,7 @@ class ArchiveJob(PlanJob):
     """Accuracies on the files of an archive, and the means of these accuracies. If `detail` is true, all
     logits are kept.
 
-    Every file is checked before the first is evaluated. Raises RbError if a file does not belong to the
+    Every file is checked before the first evaluation. Raises RbError if a file does not belong to the
     record's data set.
     """
 
@@ -360,8 +360,8 @@ class Sheet(NamedTuple):
 def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run: Run) -> Sheet:
     """Returns the first image of the data set under each corruption at each severity.
 
-    The first image is the one that an evaluation processes first. It is corrupted with the random numbers of
-    the evaluation. Raises RbError if the image is too small for a corruption.
+    The first image is the one that an evaluation processes first. The image is corrupted with the random
+    numbers of the evaluation. Raises RbError if the image is too small for a corruption.
     """
     data = data_of({}, run)
     dataset = data.load()

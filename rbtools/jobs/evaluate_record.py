@@ -1,7 +1,7 @@
 """Plans, and how a plan is carried out on a record: the check before the work, the work, and the results.
 
-A plan is a function that asks for the results of evaluations and returns entries; it does not deal with
-stores, workers or messages. The simplest plan asks for one evaluation.
+A plan is a function that asks for the results of evaluations and returns entries. Stores, workers and
+messages are not the task of a plan. The simplest plan asks for one evaluation.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from rbtools.records import answers, dumps, results
 
 
 class Ask:
-    """The argument of a plan. `ask(evaluation)` returns the results of an evaluation, which are stored or
-    measured.
+    """The argument of a plan. `ask(evaluation)` returns the results of an evaluation, which are read from the
+    store or measured.
 
     A plan is called once with `before`, when results are only partly known (`expected_entries`), and once to
     do the work. `inputs` is the record on the split that the run names. `draws` is the number of passes over
@@ -58,7 +58,7 @@ class Ask:
         return found
 
     def each(self, evaluation: Evaluation, places: Sequence[Inputs]) -> list[Results]:
-        """Returns the results on the images of each item of `places`."""
+        """Returns the results of the evaluation on the images of each item of `places`."""
         judged = randomness.judged(self.inputs, evaluation, tell=not self.before)
         if self.before:
             return [Results(expected_entries(inputs, judged), [], unknown) for inputs in places]

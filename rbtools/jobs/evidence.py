@@ -43,7 +43,7 @@ _ORDERS = {"linf": math.inf, "l2": 2, "l1": 1}
 
 
 class _Refuted(Exception):
-    """Raised if the images do not show what is claimed. The text states the reason."""
+    """Raised if the images do not show what is claimed. The text of the exception states the reason."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""A table of the results on single images, with a row for each image of each metric (`rb-convert
-per-image`)."""
+"""A table with one row for each image of each metric (`rb-convert per-image`)."""
 
 from __future__ import annotations
 
@@ -35,9 +34,9 @@ def frame(entries: Iterable[Record]) -> pandas.DataFrame:
 
 def columns_of(record: Record, entry: Record, model: str) -> Record | None:
     """Returns the columns of an entry of the record `model`. Each column is an array (N,) or a single value.
-    Returns None if the entry has no answers.
+    Without answers, returns None.
 
-    The column `example` contains the image's place in the order of the evaluation. Raises RbError if the
+    The column `example` contains the place of the image in the order of the evaluation. Raises RbError if the
     answers are damaged.
     """
     own = answers.of(entry)

@@ -61,8 +61,8 @@ class MeasureItem(NamedTuple):
 
     @property
     def statistics(self) -> dict[str, str]:
-        """The BatchNorm statistics, as fields of the entry. The result is empty if the measure offers no
-        choice, and also for running statistics on trained weights."""
+        """Returns the BatchNorm statistics as fields of the entry. The result is empty if the measure offers
+        no choice, and also for running statistics on trained weights."""
         usual = self.measure.batchnorm is None or (self.on, self.batchnorm) == ("trained", "running")
         return {} if usual else {"batchnorm": self.batchnorm}
 
@@ -122,8 +122,8 @@ class MeasureWork:
         """Returns the tiles of all items. Tiles of the same images are in one group, because they share
         attacks.
 
-        A tile is a batch. If processes share the work, the batches of measures that are sums over images are
-        divided into chunks of `chunk` images. A single process uses the same chunks.
+        A tile is usually a batch. If processes share the work, the batches of measures that are sums over
+        images are divided into chunks of `chunk` images. A single process uses the same chunks.
         """
         run = self.inputs.run
         chunk = run.settings.batch or CHUNK.get(resources.kind(run).type, CHUNK["cpu"])
@@ -142,7 +142,7 @@ class MeasureWork:
 def measured(work: MeasureWork) -> Iterator[tuple[str, list[Value], float]]:
     """Yields the key of each item, its values and its seconds. Yields nothing if other shards finish first.
 
-    The workers of the run's engine, or this process, do the measuring.
+    The work is done by the workers of the run's engine or by this process.
     """
     run = work.inputs.run
     store, groups = run.store, work.tiles()

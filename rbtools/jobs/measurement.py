@@ -45,9 +45,9 @@ class MeasureJob(SplitJob):
     `attacks` are the attacks that perturb batches, each with its eps. `eps` is for measures that have their
     own eps. If `on` is "auto", each measure is computed on the weights for which it is defined. If `on` is
     "both", fresh weights and the checkpoint (if there is one) are measured. If `splits`, `batches` or
-    `batch_size` is None, the measure's own value is used. `batchnorm` selects the statistics of BatchNorm
-    ("batch", "image" or "running") in measures that support more than running statistics. None selects the
-    measure's own statistics on fresh weights and "running" on trained weights.
+    `batch_size` is None, the value is the measure's own default. `batchnorm` selects the statistics of
+    BatchNorm ("batch", "image" or "running") in measures that support more than running statistics. None
+    selects the measure's own statistics on fresh weights and "running" on trained weights.
     """
 
     measures: tuple[Any, ...]
@@ -162,7 +162,8 @@ def _shown(entry: dict[str, Any], record: dict[str, Any], job: MeasureItem, run:
 
 
 def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[MeasureItem]:
-    """Returns every measure on each of its weights and splits under each attack. Raises RbError."""
+    """Returns the items to measure: every measure on each of its weights and splits under each attack. Raises
+    RbError."""
     jobs = []
     for measure in request.measures:
         size = (request.batches or measure.size[0], request.batch_size or measure.size[1])
@@ -212,8 +213,8 @@ def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run:
 
 
 def _data(record: dict[str, Any], run: Run, split: str, on: str) -> Data:
-    """Returns the data of the split. For a training split, these are only the images that the training run
-    did not hold out."""
+    """Returns the data of the split. From a training split, images that the training run held out are
+    excluded."""
     if on == "trained" and split == "train" and run.selection.indices is None:
         run = run.changed(indices=trained_on(record, run))
     data = data_of(record, run, split)

@@ -2,8 +2,8 @@
 
 A card has several parts (`card_parts`), each of which is an evaluation by one of the tools. All parts are
 evaluated on 16 images, then on 32, 64 ... until the time is over or all images are evaluated. The intervals
-hold together for all these intermediate results (`card_intervals`). For two checkpoints, two cards are made
-one after the other and then compared image by image.
+of all intermediate results hold together (`card_intervals`). For two checkpoints, two cards are made one
+after the other and then compared image by image.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def run_pair(records: tuple[Record, Record], request: CardRequest, run: Run) -> 
 
 @contextlib.contextmanager
 def _with_store(run: Run) -> Iterator[Run]:
-    """Yields the run. If the run has no store, it gets a temporary one, because each look continues from the
-    look before."""
+    """Yields the run. A run without a store gets a temporary store, because each look continues from the
+    results of earlier looks."""
     if run.store.folder is not None or run.plan is not None:
         yield run
         return
@@ -114,8 +114,8 @@ def _with_store(run: Run) -> Iterator[Run]:
 
 @dataclass
 class PartState:
-    """The state of one part. `n` is the number of images in its last look, and `remarks` are the remarks of
-    this look. `reason` is the reason why the part cannot be evaluated further, or None."""
+    """The state of one part. `n` is the number of images in the part's last evaluation, and `remarks` are the
+    remarks of this evaluation. `reason` is the reason why the part cannot be evaluated further, or None."""
 
     part: CardPart
     n: int = 0

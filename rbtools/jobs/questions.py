@@ -52,7 +52,7 @@ SPECS: tuple[type[Spec], ...] = (
 
 
 class Unsayable(Exception):
-    """Raised if an entry does not determine its measurement. The text states the reason."""
+    """Raised if an entry does not determine its measurement. The text of the exception states the reason."""
 
 
 def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
@@ -81,7 +81,7 @@ def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
 class Question:
     """A job whose results contain the answer. `under` contains the options of the run (`Run.changed`), with
     `defend` as text. `fixed` is the job, if the job does not depend on the run. `metric` is the name of the
-    answer in the results of the job, or None if this is the entry's own name.
+    answer in the results of the job, or None if the name is the entry's own.
     """
 
     under: Mapping[str, Any]
@@ -173,7 +173,7 @@ class MeasureQuestion(Question):
     """Numbers of one measure on the same images and weights, under one attack.
 
     `about` contains the settings of weights and batches, which are equal for all entries. `attack` contains
-    the settings of the attack on the images. It is empty if no number depends on an attack.
+    the settings of the attack on the images. `attack` is empty if no number depends on an attack.
     """
 
     measure_name: str

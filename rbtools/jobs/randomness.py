@@ -26,7 +26,7 @@ _last: list[tuple[Inputs, Randomness]] = []
 
 
 def found(inputs: Inputs) -> Randomness:
-    """Returns what is random in the record's model. Networks that rb-train trained are not random.
+    """Returns the kinds of randomness in the record's model. Networks that rb-train trained are not random.
 
     Raises RbError for a model whose result for one image depends on the other images.
     """
@@ -52,7 +52,7 @@ def _found(inputs: Inputs) -> Randomness:
 
 
 def _looked(inputs: Inputs) -> Randomness:
-    """Test the model for randomness, in a worker if there are workers. Meanwhile, the other workers import
+    """Test the model for randomness. If there are workers, one of them runs the test, and the others import
     torch."""
     run, arch = inputs.run, inputs.record.get("arch")
     look = LookCall(arch, inputs)
@@ -64,8 +64,7 @@ def _looked(inputs: Inputs) -> Randomness:
 
 
 def draws_of(inputs: Inputs) -> int:
-    """Returns the number of passes over which a verdict on the record's model is averaged, or 0 if one pass
-    is enough.
+    """Returns the number of passes over which a verdict is averaged, or 0 if the model needs only one.
 
     Raises RbError in the same cases as `found`.
     """
@@ -88,7 +87,7 @@ def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
 
 
 def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
-    """The record, with the field `randomised` if its model is randomised."""
+    """Returns the record, with the field `randomised` if its model is randomised."""
     return {**record, "randomised": True} if found(inputs).randomised else record
 
 
@@ -104,8 +103,8 @@ class ReadyCall(Call):
 
 @dataclass(frozen=True)
 class LookCall(Call):
-    """Test the model for randomness with passes over the first images. The test uses one batch, or two images
-    if memory runs out."""
+    """Test the model for randomness with passes over the first images. If memory runs out, the test uses two
+    images instead of a batch."""
 
     arch: Any
     inputs: Inputs

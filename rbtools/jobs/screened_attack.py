@@ -2,9 +2,9 @@
 
 The first phase is a cheap PGD attack (APGD in L1) on all images, first with the cross-entropy and then with
 the margin. The survivors of the first phase are put into a random stratified order
-(`probabilistic.two_phase`). The expensive attack runs on the first N of them. The order is fixed, so a run
-with a larger N, or after a crash, continues from the stored outcomes. A finished estimate is stored as a
-separate result. Neither images nor torch are needed to find it again.
+(`probabilistic.two_phase`). The expensive attack runs on the first N of them. The order is fixed. Therefore,
+a run with a larger N, or a run after a crash, continues from the stored outcomes. A finished estimate is
+stored as a separate result. Neither images nor torch are needed to read a stored estimate.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class _Estimate:
     def _answers(self, order: indices.Indices, stands: np.ndarray) -> Entry:
         """Returns one bit for each image, which is 1 if the image survives both phases. The expensive attack
         must have run on all survivors of the first phase. `stands` (N,) is 1 for each survivor that also
-        survives the expensive attack and 0 for the others, in the order `order`.
+        survives the expensive attack and 0 for the others. The survivors are in the order `order`.
         """
         data = self.inputs.data
         right = np.isin(data.order(data.load().labels)[: self.n].numpy(), np.array(order.numbers)[stands > 0])

@@ -55,15 +55,15 @@ class Results(NamedTuple):
 
 
 def unknown(spec: Spec, again: bool = False) -> NoReturn:
-    """The function `rows` of the results before the work. Raises LookupError."""
+    """The function `rows` of `Results` before the work. Raises LookupError."""
     raise LookupError(f"{spec.name()} is not measured yet.")
 
 
 def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
     """Returns the entries of the evaluation as known before the computation, without results.
 
-    Fields that only the computation determines are results.LATER. These are the number of correct images, a
-    loss that may replace another loss, and whether the attack can run on the fast model.
+    Fields that only the computation determines are results.LATER. Such fields are the number of correct
+    images, a loss that may replace another loss, and whether the attack can run on the fast model.
     """
     entries = []
     for unit in (_Unit(inputs, (spec,)) for spec in evaluation.specs):
@@ -211,8 +211,8 @@ class _Unit:
         return digest(self.entries_fields)
 
     def stored(self) -> Entries | None:
-        """Returns the entries in the store. They are checked, because the store may contain anything under
-        the key."""
+        """Returns the entries in the store. The entries are checked, because the store may contain anything
+        under the key."""
         kept = self.inputs.run.store.result(self.entries_key)
         if not isinstance(kept, list) or len(kept) != len(self.specs):
             return None
@@ -236,8 +236,8 @@ class _Unit:
 
     @property
     def common(self) -> Entry:
-        """The fields that describe the examples, the random numbers, and the stages before the network. They
-        include the gradients of these stages if the attack needed them."""
+        """The fields that describe the examples, the random numbers, and the stages before the network. If
+        the attack went through the stages, the kind of their gradients is included."""
         stages, data = self.inputs.run.selection.defend, self.inputs.data
         entry: Entry = {"split": data.split, **data.protocol()}
         if stages is not None:

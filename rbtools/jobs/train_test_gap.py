@@ -22,7 +22,8 @@ from rbtools.trainer.validation import trained_on
 
 @dataclass(frozen=True)
 class GapJob(PlanJob):
-    """Computes the gap of each evaluation. For each of its numbers, the gap is `ge.NAME` = train - test.
+    """Computes the gap of each evaluation. For each number NAME of the evaluation, the gap is `ge.NAME` =
+    train - test.
 
     The numbers on both splits (`NAME` and `train.NAME`) are also added to the record. Training images are not
     augmented. A difference of accuracies has Newcombe's interval, and other intervals are combined by

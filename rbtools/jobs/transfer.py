@@ -37,8 +37,9 @@ class Transferred(Attacked):
 
     Every example that the evaluated model classifies correctly is attacked on the source model. If there are
     several sources, the example is first attacked on their ensemble, which averages the logits (Liu et al.
-    2017, arXiv:1611.02770). Then it is attacked on each source in the order of the checkpoints' names, until
-    the evaluated model misclassifies it. An example survives if it survives all of these attacks.
+    2017, arXiv:1611.02770). The example is then attacked on each source in the order of the checkpoints'
+    names, until the evaluated model misclassifies it. An example survives if it survives all of these
+    attacks.
 
     `sources` contains the names of the checkpoints in alphabetical order, and `models` their descriptions in
     the same order. `records` (the records of the sources as JSON) and `context` (the run that loads them) are
@@ -119,7 +120,7 @@ class Transferred(Attacked):
 
 
 def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run: Run) -> Evaluation:
-    """The evaluation of clean accuracy, and of accuracy at each eps on adversarial examples of the models in
+    """Returns the evaluation of clean accuracy and of the accuracy under transfer from the models in
     `records`."""
     names, models = zip(*_by_name(records, run), strict=True)
     described = tuple({key: model[key] for key in DESCRIBES if key in model} for model in models)
@@ -129,8 +130,8 @@ def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run
 
 
 def _one_or_all(items: Sequence[Any]) -> Any:
-    """Returns the value of a field of an entry or key. A single item is not put into a list, because earlier
-    versions allowed only one source."""
+    """Returns a field of an entry or key. A single source is not in a list, as in versions that allowed only
+    one source."""
     return items[0] if len(items) == 1 else list(items)
 
 
@@ -140,8 +141,7 @@ def _listed(value: object) -> list[Any]:
 
 
 def _by_name(sources: Sequence[str], run: Run) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the checkpoint name and the record of each source. The result is sorted and does not depend on
-    the given order."""
+    """Returns the checkpoint name and the record of each source, sorted by checkpoint name."""
     records = map(orjson.loads, sources)
     return sorted(((resolve.checkpoint_name(one, run), one) for one in records), key=lambda pair: pair[0])
 
@@ -156,11 +156,10 @@ _last: list[tuple[Any, list[nn.Module]]] = []
 
 
 def _loaded(sources: Sequence[str], run: Run, batch: Batch) -> list[nn.Module]:
-    """Returns the sources' models in the order of the checkpoints' names. They are in eval mode with frozen
-    parameters.
+    """Returns the sources' models in the order of the checkpoints' names. The models are in eval mode with
+    frozen parameters.
 
-    Raises RbError if a model cannot be loaded, or if its images or classes differ from those of the evaluated
-    model.
+    Raises RbError if a model cannot be loaded, or if images or classes differ from the evaluated model's.
     """
     from rbtools.evaluation.randomised import controlled, randomness_of
 

@@ -57,8 +57,8 @@ def build(
 ) -> nn.Module:
     """Return the network of an architecture, freshly initialised under torch's current seed.
 
-    `arch` is the architecture of a record, or the whole record. `classes` is the number of logits. `shape` is
-    the shape (C, H, W) of an image. The network takes normalised images (see `normalize.Normalized`). If
+    `arch` is the architecture of a record, or the complete record. `classes` is the number of logits. `shape`
+    is the shape (C, H, W) of an image. The network expects normalised images (see `normalize.Normalized`). If
     `allow_code` is true, a record of the space `python` may run the user's function that the record names.
     Raises RbError if the space or the name is unknown, or if the record does not describe a network for such
     images. The message for an unknown name lists similar names.

@@ -1,7 +1,7 @@
 """The NAS-Bench-201 network (Dong and Yang, 2020; D-X-Y/AutoDL-Projects).
 
-It computes the same function as the original and has the same state_dict keys, so published weights can be
-loaded. It returns only the logits, whereas the original returns (features, logits).
+The network computes the same function as the original and has the same state_dict keys, so published weights
+can be loaded. The network returns only the logits, whereas the original returns (features, logits).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Zero(nn.Module):
     """The operation `none`, which returns zeros of the input's shape and has a zero gradient with respect to
     the input.
 
-    The original multiplies by 0, which turns inf into NaN. Here the output is zero for any input. The output
-    stays connected to the input in the autograd graph, because an attack on one of the 341 cells without a
-    path to the output needs a zero gradient and not an error.
+    The original multiplies by 0, which turns inf into NaN. In this class, the output is zero for every input.
+    The output stays connected to the input in the autograd graph, because an attack on one of the 341 cells
+    without a path to the output needs a zero gradient and not an error.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,9 +57,9 @@ def operation(op: int, channels: int) -> nn.Module:
 
 
 def edges_to_compute(ops: Sequence[int]) -> tuple[bool, ...]:
-    """For each of the 6 edges, True if the cell's output depends on the edge. An edge that only adds zeros to
-    other terms or has no path to the output is False. If a node is all zeros but is the input of a
-    convolution, one of its `none` edges is True, although this edge is on no path from the input: BatchNorm
+    """For each of the 6 edges, True if the cell's output depends on the edge. The value is False if the edge
+    only adds zeros to other terms or has no path to the output. If a convolution is applied to a node of
+    zeros, one `none` edge of this node is True although no path from the input contains it, because BatchNorm
     turns the zeros into a constant."""
     incoming: dict[int, list[int]] = {1: [], 2: [], 3: []}
     for k, ((source, target), op) in enumerate(zip(EDGES, ops, strict=True)):
@@ -80,8 +80,8 @@ class CellModule(nn.Module):
     """A cell with four nodes and six edges. Node j is the sum over i < j of op_ij(node i), and node 3 is the
     output.
 
-    Edges that cannot change the output are not computed, even in training. Their BatchNorm statistics do not
-    change, and their weights get the gradient `None`.
+    Edges that cannot change the output are not computed, even in training. The BatchNorm statistics of such
+    edges do not change, and the gradient of their weights is `None`.
     """
 
     def __init__(self, ops: Sequence[int], channels: int) -> None:
@@ -114,7 +114,8 @@ class ResidualBlock(nn.Module):
 
 
 class Skeleton(nn.Module):
-    """A stem, three stages of `cells` cells with a residual block between them, and a classifier.
+    """A network with a stem, three stages of `cells` cells, residual blocks between the stages, and a
+    classifier.
 
     `cell` creates a cell with a given number of channels. The first stage has `channels` channels, and each
     later stage has twice as many as the stage before.

@@ -66,16 +66,16 @@ def load(
     weights.
 
     Returns (model, arch, facts). The model is in eval mode on the CPU, and its first layer is the
-    normalisation, if there is one. `arch` is the whole architecture record. `facts` contains plain values for
-    the record, such as the sources of the architecture and of the normalisation. Two fields of `arch`
+    normalisation, if there is one. `arch` is the complete architecture record. `facts` contains plain values
+    for the record, such as the sources of the architecture and of the normalisation. Two fields of `arch`
     describe the file: `member` (see `read`) and, if the file does not contain its normalisation, `normalize`
     ([mean, std], "per-image" or "none").
 
-    `classes` and `shape` (C, H, W) describe the data set and must agree with the file. Tensor names and
-    shapes do not always determine the normalisation, the variant of a network, and operations without
-    weights. In such a case the accuracy on the images of `hints` decides, and `facts` contains the accuracies
-    (`tried`). Without images, `facts` contains the undecided fields (`unchecked`). If `allow_code` is true,
-    programs (TorchScript, torch.export) and the user's own functions may run. Raises RbError if no network or
+    `classes` and `shape` (C, H, W) describe the data set and must agree with the file. The normalisation, the
+    variant of a network, and operations without weights do not always follow from tensor names and shapes. In
+    such a case the accuracy on the images of `hints` decides, and `facts` contains the accuracies (`tried`).
+    Without images, `facts` contains the undecided fields (`unchecked`). If `allow_code` is true, programs
+    (TorchScript, torch.export) and the user's own functions may run. Raises RbError if no network or
     normalisation fits the file, if several of them fit equally well, or if the data set does not agree with
     the file. The global random state is unchanged.
     """
@@ -205,7 +205,7 @@ def _architectures(
 
 
 def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-    """The architecture in the file's metadata, checked against its weights."""
+    """Returns the architecture in the file's metadata, which is checked against the weights."""
     identity(arch, f"The architecture noted in the checkpoint {checkpoint.path}")
     for key, value in skeleton(checkpoint.state).items():
         if arch.get("space") == "nasbench201" and arch.get(key, value) != value:
@@ -254,12 +254,12 @@ def _network(
 
 
 def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
-    """Returns the checkpoint with the file's own tensor names if they match the names of the network or of
-    the module inside its wrapper.
+    """Returns the checkpoint with the file's own tensor names if the network, or the module inside its
+    wrapper, has the same names.
 
     The tensor names of a user's own network may look like a wrapper's prefix or like a normaliser's buffers.
-    The file may also contain losses, metrics or a second, smaller network. If nothing fits, the names that
-    fit best are used for the error message.
+    The file may also contain losses, metrics or a second, smaller network. If no names fit, the error message
+    uses the names that fit best.
     """
     names = {key for key in network.state_dict() if not key.endswith(tensor_names.OPTIONAL)}
     saved = {key: value for key, value in checkpoint.saved.items() if not key.endswith(tensor_names.OPTIONAL)}
@@ -284,7 +284,7 @@ def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
 
 
 def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Tensor]) -> Checkpoint:
-    """Returns a checkpoint with only the tensors whose names begin with `prefix`, which is replaced by
+    """Returns a checkpoint with only the tensors whose names begin with `prefix`, and replaces this prefix by
     `inside`. `rest` contains the file's other tensors."""
     state = {k.removeprefix(prefix): v for k, v in checkpoint.saved.items() if k.startswith(prefix)}
     origin, mean, std = {**checkpoint.origin, "prefix": prefix}, checkpoint.mean, checkpoint.std
@@ -298,7 +298,7 @@ def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Ten
 
 
 def _wrappers(names: set[str]) -> Iterator[str]:
-    """All prefixes that every name begins with, such as "", "module." and "module.net."."""
+    """Yields the prefixes that all names share, such as "", "module." and "module.net."."""
     inside = ""
     while True:
         yield inside
@@ -309,7 +309,7 @@ def _wrappers(names: set[str]) -> Iterator[str]:
 
 
 def _given(arch: Mapping[str, Any]) -> list[list[float]] | str | None:
-    """Returns the [mean, std] or PER_IMAGE of an architecture record, or None if pixels stay unchanged."""
+    """Returns [mean, std] or PER_IMAGE of an architecture record, or None if pixels stay unchanged."""
     given = arch.get("normalize")
     return None if given in (None, RAW) else given
 
@@ -372,8 +372,8 @@ def _of_other_channels(path: Path, shape: Shape, channels: int) -> Misfit:
 
 
 def _check_own(path: Path, network: nn.Module, classes: int | None, shape: Shape) -> None:
-    """Raise Misfit if a user's network takes grey images but fails on RGB images, or the reverse, or if its
-    number of logits is not the data set's number of classes."""
+    """Raise Misfit if a user's network does not accept the data set's number of channels but accepts grey or
+    RGB images, or if its number of logits is not the data set's number of classes."""
     other, output = {1: 3, 3: 1}.get(shape[0]), _output(network, shape)
     if output is None and other and _output(network, (other, *shape[1:])) is not None:
         raise _of_other_channels(path, shape, other)
@@ -388,7 +388,8 @@ def _check_own(path: Path, network: nn.Module, classes: int | None, shape: Shape
 
 
 def _output(network: nn.Module, shape: Shape) -> Any:
-    """The output of a network for two black images; None if its code raises an exception."""
+    """Returns the output of a network for two black images, or None if the network's code raises an
+    exception."""
     output = None
     with optional(), torch.random.fork_rng(devices=[]), torch.no_grad():
         output = (deepcopy(network).eval() if network.training else network)(torch.zeros(2, *shape))

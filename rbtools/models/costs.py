@@ -17,7 +17,7 @@ from rbtools.models.meta import meta_init
 @cache
 def of_arch(fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Shape) -> tuple[int, int]:
     """Counts the parameters and multiply-adds of the architecture with these fields and values. Raises
-    RbError as `models.build` does."""
+    RbError in the same cases as `models.build`."""
     with meta_init():
         network = models.build(dict(fields), classes=classes, shape=shape)
     network = network.to("meta").eval()
@@ -25,7 +25,7 @@ def of_arch(fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Sha
 
 
 def parameters(network: nn.Module) -> int:
-    """The number of values in all parameters."""
+    """Returns the number of values in all parameters."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 

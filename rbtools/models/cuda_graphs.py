@@ -7,8 +7,8 @@ and logits and gradients are copied out of it. Weights may change in place betwe
 is compared with the network before it is used.
 
 On an H200, an epoch of PGD-10 training of a ResNet-18 takes 8.7 s with graphs and 21.1 s without. PGD-20 in
-an evaluation does not use graphs, because graphs made it slower: 0.42 s instead of 0.28 s for 1,000 images
-(bench/gpu.py). Longer attacks replay complete attack steps (attacks/replays.py).
+an evaluation does not use graphs, because the evaluation is slower with graphs: 0.42 s instead of 0.28 s for
+1,000 images (bench/gpu.py). Longer attacks replay complete attack steps (attacks/replays.py).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Recording:
         return torch.autograd.grad(logits, images, incoming, retain_graph=True)[0]
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits of images of the captured shape."""
+        """Returns the logits of images of the captured shape."""
         with torch.no_grad():
             self.images.copy_(images)
         self.pool.ticket += 1
@@ -115,8 +115,8 @@ class _Replay(torch.autograd.Function):
 
 
 class GraphedNetwork(nn.Module):
-    """A network in eval mode whose weights have no gradient. It maps images (N, C, H, W) in [0, 1] to logits
-    (N, K).
+    """A network in eval mode without gradients of its weights. The network maps images (N, C, H, W) in [0, 1]
+    to logits (N, K).
 
     Two passes for batches of `count` images are captured, one with and one without a gradient. Batches of
     other sizes run without graphs. If a capture fails, `notify` is called with a message, and no pass is
@@ -151,7 +151,8 @@ class GraphedNetwork(nn.Module):
         return logits
 
     def _record(self, images: Tensor, differentiable: bool) -> bool:
-        """Capture the passes and compare their results with the network's. Returns True if both succeed."""
+        """Capture the passes and compare their results with the network's. Returns True if the capture and
+        the comparison succeed."""
         try:
             self.pool = self.pool or Pool(images.device)
             with torch.set_grad_enabled(differentiable):

@@ -1,9 +1,9 @@
 """Network families, which are recognised by the names and shapes of their tensors.
 
 To add a family, add a function `(state, metadata) -> Inferred | None` and one line in `FAMILIES`. The
-function returns None if the state belongs to another family. It raises RbError if no network of the family
-fits, and `Ambiguous` if several networks fit. The function infers the possible sizes from a few shapes. Then
-`fits` builds the network and compares all names and shapes.
+function returns None if the state belongs to another family. The function raises RbError if no network of the
+family fits, and `Ambiguous` if several networks fit. The function infers the possible sizes from a few
+shapes. The function `fits` then builds the network and compares all names and shapes.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ State = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Inferred:
-    """A network inferred from weights, with its architecture record, its number of classes and its number of
-    image channels."""
+    """A network inferred from weights: its architecture record and its numbers of classes and image
+    channels."""
 
     arch: dict[str, Any]
     classes: int
@@ -57,8 +57,8 @@ class Inferred:
 
 
 class Ambiguous(RbError):
-    """Several networks have these weights. `candidates` contains all of these networks, and the message
-    contains some of them."""
+    """Raised if several networks have these weights. `candidates` contains all of these networks, and the
+    message contains some of them."""
 
     def __init__(self, message: str, candidates: list[Inferred]) -> None:
         super().__init__(message)
@@ -81,23 +81,20 @@ def weight(state: State, name: str, rank: int) -> Tensor | None:
 
 
 def head_key(state: State) -> str | None:
-    """Returns the name of the last layer's weight tensor if exactly one tensor is possible, and None
-    otherwise."""
+    """Returns the name of the last layer's weight tensor, or None if not exactly one is possible."""
     names = [key for key, value in state.items() if value.numel() and HEAD.fullmatch(key)]
     linear = [key for key in names if state[key].ndim == 2 or state[key].shape[2:] == (1, 1)]
     return linear[0] if len(linear) == 1 else None
 
 
 def head_of(state: State) -> Tensor | None:
-    """Returns the last layer's weight tensor (classes, features) if exactly one tensor is possible, and None
-    otherwise."""
+    """Returns the last layer's weights (classes, features), or None if not exactly one tensor is possible."""
     key = head_key(state)
     return None if key is None else state[key]
 
 
 def classes_of(state: State) -> int | None:
-    """Returns the number of logits from a last layer with a common name, or None if no tensor has such a
-    name."""
+    """Returns the number of logits of a last layer with a common name, or None if no layer has one."""
     head = head_of(state)
     if head is None:
         numbers = {key: int(match[1]) for key in state if (match := COUNTED.fullmatch(key))}
@@ -121,7 +118,7 @@ def noted_names(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def numbered(state: State, pattern: str) -> list[int]:
-    """The number in each tensor name that the pattern matches, in ascending order."""
+    """Returns the number in each tensor name that the pattern matches, in ascending order."""
     matches = (re.fullmatch(pattern, key) for key in state if len(key) < LONGEST_NAME)
     return sorted(int(match[1]) for match in matches if match)
 
@@ -203,8 +200,7 @@ def _texts(value: object, depth: int = 4) -> Iterator[str]:
 
 
 def zoo(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """Returns the zoo network with these shapes and with these tensor names. Synonyms that `tensor_names`
-    knows count as the same name."""
+    """Returns the zoo network with these shapes and tensor names. Synonyms in `tensor_names` are equal."""
     classes, channels = classes_of(state), in_channels_of(state)
     if classes is None or channels is None:
         return None
@@ -217,8 +213,7 @@ def zoo(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 
 
 def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> bool:
-    """True if an architecture's network has exactly these tensors. Raises RbError if no such network can be
-    built."""
+    """True if an architecture's network has these tensors. Raises RbError if the network cannot be built."""
     wanted = shapes_of(tuple(arch.items()), classes, shape)
     if Counter(wanted.values()) - Counter(value.shape for value in state.values()):
         return False
@@ -228,8 +223,7 @@ def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> b
 
 
 def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
-    """Zoo architectures with the sizes of these weights. Each architecture is returned with the side length
-    of its images."""
+    """Yields zoo architectures with the sizes of these weights, and the side lengths of their images."""
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if first is not None:
         count = len(numbered(state, r"block1\.layer\.(\d+)\.conv1\.weight"))
@@ -248,8 +242,7 @@ def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def pooled_windows(state: State) -> int:
-    """Returns the number of 4x4 pooling windows per side in front of a ResNet's linear layer. The number is 1
-    for global pooling."""
+    """Returns the number of 4x4 pooling windows per side in a ResNet, which is 1 for global pooling."""
     head = head_of(state)
     channels = 2048 if "layer1.0.conv3.weight" in state else 512
     side = 1 if head is None else math.isqrt(head.shape[1] // channels)
@@ -257,8 +250,8 @@ def pooled_windows(state: State) -> int:
 
 
 def _patches(state: State) -> dict[str, int] | None:
-    """Returns a transformer's `patch` and `side` if they differ from 16 and 224, by the tensor names of
-    torchvision or timm. Returns None for other networks.
+    """Returns a transformer's `patch` and `side` if they differ from 16 and 224, from tensors with the names
+    of torchvision or timm. Returns None for other networks.
 
     The weights do not determine the number of heads. Each head is assumed to have 64 channels, as in all
     published networks.

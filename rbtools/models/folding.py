@@ -1,5 +1,5 @@
-"""Folds each BatchNorm into the convolution before it. The network then computes the same function in eval
-mode with fewer layers."""
+"""Folds each BatchNorm into the convolution before it, without changing the network's function in eval
+mode."""
 
 from __future__ import annotations
 
@@ -55,12 +55,10 @@ def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
 
 
 def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a single convolution that is equivalent to the convolution and the BatchNorm in eval
-    mode.
+    """Returns weight and bias of a convolution that is equivalent to both layers in eval mode.
 
-    The factors of the bias can be multiplied in two orders, whose results differ in the last bit. Training
-    uses `scale_first`, and evaluation uses the order of torch's own fusion, because stored results depend on
-    these orders.
+    The factors of the bias are multiplied in one of two orders, which differ in the last bit of the result.
+    Training uses `scale_first`, and evaluation uses the order of torch's own fusion, as for stored results.
     """
     assert norm.running_mean is not None and norm.running_var is not None
     scale = inverse = (norm.running_var + norm.eps).rsqrt()
@@ -75,15 +73,13 @@ def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -
 
 
 def check_same(expected: Tensor, logits: Tensor) -> None:
-    """Raise ValueError if the logits of a folded copy differ from the network's logits by more than rounding
-    errors."""
+    """Raise ValueError if the logits of a folded copy and of the network differ by more than rounding."""
     largest, difference = float(expected.abs().max()), float((expected - logits).abs().max())
     if not difference <= TOLERANCE * largest:  # NaN fails this comparison, too
         raise ValueError(f"the folded copy's logits differ by {difference:.3g}, the largest is {largest:.3g}")
 
 
 def reason(wrong: Exception) -> str:
-    """Returns the first sentence of an exception message from tracing or checking, without torch's advice and
-    links."""
+    """Returns the first sentence of an exception's message, without torch's advice and links."""
     first = re.split(r"\.\s|\n|https?://", str(wrong).strip(), maxsplit=1)[0]
     return f"{type(wrong).__name__}: {shown(first.rstrip(), 200)}"

@@ -72,10 +72,10 @@ def fuse(network: nn.Module, inputs: Tensor) -> nn.Module | None:
     """A copy of a traced network with fused convolutions. None if no convolution can be fused, or if the
     inputs are not bfloat16 on a GPU.
 
-    network: its weights must be constant. inputs: an example batch (N, C, H, W). The modules of the copy keep
-    their names. Raises ValueError if the copy's logits or gradients differ from the network's, which sums
-    with broadcasting and layers that change their inputs in place can cause. Raises RuntimeError if cuDNN has
-    no suitable kernel.
+    The weights of `network` must be constant. `inputs` (N, C, H, W) is an example batch. The modules of the
+    copy keep their names. Raises ValueError if the logits or gradients of the copy differ from those of the
+    network. Sums with broadcasting and layers that change their inputs in place can cause such a difference.
+    Raises RuntimeError if cuDNN has no suitable kernel.
     """
     if not (isinstance(network, fx.GraphModule) and inputs.is_cuda and inputs.dtype == torch.bfloat16):
         return None
@@ -99,8 +99,8 @@ def _logits_and_gradient(network: nn.Module, inputs: Tensor) -> tuple[Tensor, Te
 
 
 def fuse_in_place(traced: fx.GraphModule) -> int:
-    """Replace each convolution that is followed only by ReLU, or by a sum and ReLU, with a fused one. Return
-    the number of replaced convolutions."""
+    """Replace each convolution that is followed only by ReLU, or by a sum and ReLU, by a fused convolution.
+    Return the number of replaced convolutions."""
     modules, count = dict(traced.named_modules()), 0
     calls = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
     for node in list(traced.graph.nodes):

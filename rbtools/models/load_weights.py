@@ -18,8 +18,8 @@ from rbtools.models.tensor_names import OPTIONAL, translation
 def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
     """Load the weights strictly into `network`, or into the network inside a `Normalized`.
 
-    Tensor names that are synonyms are translated, and BatchNorm's `num_batches_tracked` may be missing. A
-    network that was built under `meta_init` afterwards shares memory with the checkpoint. Raises RbError if
+    Tensor names that are synonyms are translated, and BatchNorm's `num_batches_tracked` may be missing. After
+    loading, a network that was built under `meta_init` shares memory with the checkpoint. Raises RbError if
     keys are missing or unexpected, if shapes differ (the message names the keys), or if weights are NaN or
     infinite.
     """
@@ -73,8 +73,8 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
 
 def _of_other_images(pairs: Sequence[tuple[torch.Size, torch.Size]]) -> tuple[int | None, int | None]:
     """Returns the number of classes and image channels of the weights, from pairs of found and expected
-    shapes. Each number is None unless another number of classes in the last layer, or grey instead of RGB
-    images (or the reverse) in the first layer, explains all differences."""
+    shapes. Both are None unless other classes in the last layer, or grey instead of RGB images (or the
+    reverse) in the first layer, explain all differences."""
     if any(len(there) != len(wanted) or not there for there, wanted in pairs):
         return None, None
     rows = {(there[0], wanted[0]) for there, wanted in pairs if there[1:] == wanted[1:]}
@@ -91,8 +91,8 @@ def _of_other_images(pairs: Sequence[tuple[torch.Size, torch.Size]]) -> tuple[in
 
 
 def _finite(value: Tensor) -> bool:
-    """True if all values are finite. A finite sum proves that all values are finite. An infinite sum does not
-    prove the opposite, because the sum may have overflowed."""
+    """True if all values are finite. A finite sum proves that all values are finite. If the sum is infinite,
+    each value is checked, because the sum may have overflowed."""
     if value.is_meta or not value.is_floating_point() or value.sum(dtype=torch.float32).isfinite():
         return True
     return bool(value.isfinite().all())

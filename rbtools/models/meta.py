@@ -21,11 +21,11 @@ _FILLS |= {Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.mul_, Tensor.
 
 
 class _MetaInit(TorchFunctionMode):
-    """Makes `torch.empty`, which layers use to create their parameters, allocate no memory, and skips
-    initialisations.
+    """A context in which parameters need no memory and are not initialised. Layers create their parameters by
+    `torch.empty`, which allocates no memory in this context.
 
-    Other tensors are not on the meta device, because while they are built, some networks compute their sizes
-    or constants of their forward pass with small tensors.
+    Other tensors are ordinary ones, because some networks need them to compute sizes or constants during
+    their construction.
     """
 
     def __torch_function__(
@@ -47,7 +47,7 @@ class _MetaInit(TorchFunctionMode):
 
 @contextmanager
 def meta_init() -> Iterator[None]:
-    """Build networks with parameters on the meta device, which need no memory and are not initialised.
+    """A context that builds networks with parameters on the meta device (no memory, no initialisation).
 
     The global random state is unchanged.
     """
@@ -60,7 +60,7 @@ def shapes_of(
     fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Shape
 ) -> dict[str, torch.Size]:
     """Returns the tensors that a file must contain for the architecture with these fields and values. Raises
-    RbError as `models.build` does."""
+    RbError in the same cases as `models.build`."""
     with meta_init():
         network = models.build(dict(fields), classes=classes, shape=shape)
     return {key: value.shape for key, value in network.state_dict().items() if not key.endswith(OPTIONAL)}

@@ -26,7 +26,7 @@ GUESS = "guess: "  # beginning of `normalize_from` if neither file, user nor ima
 
 @dataclass(frozen=True)
 class NormalizationHints:
-    """Known normalisations, and images on which the possible ones are compared. `known` maps names to
+    """Known normalisations, and images on which possible normalisations are compared. `known` maps names to
     normalisations. `classes` maps the name of a normalisation to the number of classes of its data set.
     `batches` returns labelled images on which several normalisations are compared.
     """
@@ -37,9 +37,9 @@ class NormalizationHints:
 
 
 class Choices(NamedTuple):
-    """`fields` has an entry for each possible normalisation. It maps the normalisation's value of --normalize
-    to fields of an architecture record. `source` describes the source of these fields. `preferred` contains
-    the values that are chosen first if several are equally accurate."""
+    """`fields` has an entry for each possible normalisation. The key is the normalisation's value of
+    --normalize, and the value contains fields of an architecture record. `source` describes the source of
+    these fields. `preferred` contains the values that are chosen first if several are equally accurate."""
 
     fields: dict[str, dict[str, Any]]
     source: str
@@ -87,8 +87,8 @@ def choices(
 
 
 def of_program(program: nn.Module, path: Path, hints: NormalizationHints, channels: int) -> Choices:
-    """Returns the possible normalisations of a program. If the program has a normaliser's buffers, no
-    normalisation is added; otherwise, the first known normalisation of each kind is possible."""
+    """Returns the possible normalisations of a program. No normalisation is added to a program with a
+    normaliser's buffers. For other programs, the first known normalisation of each kind is possible."""
     mean, _ = take_normalisation(dict(program.named_buffers()), path, {})
     if mean is not None:
         return Choices({RAW: chosen(None)}, f"{GUESS}the program normalises by itself")
@@ -121,7 +121,7 @@ def _equal(pair: Pair, other: Pair) -> bool:
 
 
 def chosen(pair: Known) -> dict[str, Any]:
-    """The field of an architecture record for this normalisation."""
+    """Returns the fields of an architecture record for this normalisation."""
     return {"normalize": RAW if pair is None else pair if isinstance(pair, str) else list(map(list, pair))}
 
 
@@ -131,7 +131,7 @@ def noted_per_image(checkpoint: Checkpoint) -> bool:
 
 
 def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
-    """The known normalisations for images with this number of channels."""
+    """Returns the known normalisations for images with this number of channels."""
     return {
         name: pair
         for name, pair in known.items()

@@ -1,4 +1,4 @@
-"""Normalisation as a model's first layer, so that the model takes pixels in [0, 1]."""
+"""Normalisation as the first layer of a model, whose inputs are then pixels in [0, 1]."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NEAR_STD, NEAR_MEAN = 1.3, 0.1  # accuracies cannot distinguish normalisations t
 
 
 class Preprocessed(nn.Module):
-    """A network with preprocessing that has no weights. It maps images (N, C, H, W) in [0, 1] to the
-    network's output."""
+    """A network with preprocessing that has no weights: images (N, C, H, W) in [0, 1] -> the network's
+    output."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -35,9 +35,9 @@ class Preprocessed(nn.Module):
 class Normalized(Preprocessed):
     """Applies `network` to (images - mean) / std, for images (N, C, H, W) in [0, 1].
 
-    `mean` and `std` are on the [0, 1] scale and contain one number per channel or one for all channels. They
-    are stored as buffers of shape (C, 1, 1). Raises RbError if a standard deviation is not positive or a
-    value is not finite.
+    `mean` and `std` are on the [0, 1] scale and contain one number per channel or one for all channels. Both
+    are buffers of shape (C, 1, 1). Raises RbError if a standard deviation is not positive or a value is not
+    finite.
     """
 
     mean: Tensor
@@ -75,8 +75,7 @@ class PerImageStandardization(Preprocessed):
 
 
 def behind(network: nn.Module, normalize: str | Sequence[Sequence[float]] | None) -> nn.Module:
-    """Returns the network with a normalisation in front. The normalisation is [mean, std], PER_IMAGE, or None
-    for unchanged pixels."""
+    """Returns the network with a normalisation ([mean, std], PER_IMAGE, or None for unchanged pixels)."""
     if normalize is None:
         return network
     return PerImageStandardization(network) if normalize == PER_IMAGE else Normalized(network, *normalize)
@@ -97,7 +96,7 @@ def per_channel(values: Sequence[float] | Tensor) -> Tensor:
 
 
 def kinds(known: Mapping[str, Known]) -> list[str]:
-    """The first name of each group of similar normalisations."""
+    """Returns the first name of each group of similar normalisations."""
     names: list[str] = []
     for name, pair in known.items():
         if not any(_near(pair, known[one]) for one in names):

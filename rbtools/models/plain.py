@@ -15,8 +15,9 @@ from rbtools.spaces import zoo
 class SimpleCNN(nn.Module):
     """MNISTNet without its log-softmax: images (N, C, H, W) -> logits (N, classes).
 
-    It has two 3x3 convolutions without padding, max-pooling and two linear layers. The first linear layer is
-    made for features of at most 12x12, the size for 28x28 images. Larger features are averaged to that size.
+    The network has two 3x3 convolutions without padding, max-pooling and two linear layers. The first linear
+    layer is made for features of at most 12x12, the size for 28x28 images. Larger features are averaged to
+    12x12.
     """
 
     def __init__(self, *, classes: int, shape: Shape) -> None:

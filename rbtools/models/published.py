@@ -2,9 +2,9 @@
 
 A file of NAS-Bench-201's archive is called `000123-FULL.pth` and was written by torch.save. A file of
 NATS-Bench's full archive of the topology space is called `000123.pickle.pbz2`, a pickle compressed with
-bzip2. Both kinds of file contain all training runs of one architecture, for each data set and seed. They have
-the layout that `nas_201_api` and `nats_bench` (Dong et al.) read: {"full" or the number of epochs:
-{"all_results": {(data set, seed): {"net_state_dict": ..., "arch_config": ...}}}}.
+bzip2. Both kinds of file contain all training runs of one architecture, for each data set and seed. The
+layout of the content is the layout that `nas_201_api` and `nats_bench` (Dong et al.) read: {"full" or the
+number of epochs: {"all_results": {(data set, seed): {"net_state_dict": ..., "arch_config": ...}}}}.
 """
 
 from __future__ import annotations

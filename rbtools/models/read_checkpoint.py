@@ -27,11 +27,11 @@ class Checkpoint:
     """The content of a weights file in one form: the tensors of the bare network, and the metadata of the
     file.
 
-    `mean` and `std`, shape (C,), are the normalisation found in the file, for images in [0, 1]. `origin`
+    `mean` and `std` have shape (C,) and are the normalisation in the file, for images in [0, 1]. `origin`
     describes the place of the weights in the file: the nested keys, the removed prefix, and the tensors that
     are left out because they do not belong to the network. `inside` is the prefix of all tensor names in the
-    network itself, if the network is a wrapper. `saved` maps names in the file to tensors, including those of
-    the normalisation.
+    network itself, if the network is a wrapper. `saved` maps names in the file to tensors, and includes the
+    tensors of the normalisation.
     """
 
     path: Path
@@ -54,8 +54,8 @@ class Checkpoint:
             return []
 
     def in_file(self, name: str) -> str:
-        """Returns the name in the file of the tensor that `state` calls `name`, or the name that it would
-        have if the file contained it."""
+        """Returns the name in the file of a tensor that is called `name` in `state`. The file need not
+        contain this tensor."""
         return self.origin.get("prefix", "") + name.removeprefix(self.inside)
 
 
@@ -109,7 +109,7 @@ def counted(names: Sequence[str]) -> str:
 
 
 def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the weights that torch.nn.utils.prune computes with, `NAME_orig` times `NAME_mask`."""
+    """Returns the state with the pruned weights of torch.nn.utils.prune, `NAME_orig` times `NAME_mask`."""
     state = dict(state)
     for name in [key.removesuffix(_MASK) for key in state if key.endswith(_MASK)]:
         weights, mask = state.get(f"{name}{_PRUNED}"), state[f"{name}{_MASK}"]
@@ -121,7 +121,8 @@ def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
     """Raise RbError if a tensor is expanded from a few bytes to a shape larger than memory, or if many
-    tensors share a few bytes. Results computed from such tensors would not share memory and could fill it."""
+    tensors share a few bytes. Results computed from such tensors do not share memory and could need too much
+    of it."""
     storages = [tensor.untyped_storage() for tensor in state.values()]
     there = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
@@ -134,7 +135,7 @@ def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
 
 def _refuse_unusual(key: str, value: object, path: Path) -> None:
     """Raise RbError for tensors that are not dense and for long names. Only dense tensors can be compared,
-    cast and copied, and names are searched for patterns."""
+    cast and copied. The search for patterns in long names would be slow."""
     if not isinstance(value, (Tensor, UnusualTensor)):
         return
     if len(key) > LONGEST_NAME:

@@ -3,14 +3,14 @@
 The tensor names of ResNet (He et al., CVPR 2016) are those of kuangliu/pytorch-cifar. The shortcut is a 1x1
 convolution with BatchNorm (`shortcut.0`, `shortcut.1`), and the last layer is called `linear`. The stem for
 small images is a 3x3 convolution with stride 1 and without pooling. The paper's stem, for 224x224 images, is
-a 7x7 convolution with stride 2 and max-pooling. huyvnphan/PyTorch_CIFAR10 combines the small convolution with
-that max-pooling. For 32x32 images the average pooling equals the fixed 4x4 pooling, which is also available
-for larger images (`windows`).
+a 7x7 convolution with stride 2 and max-pooling. The stem of huyvnphan/PyTorch_CIFAR10 is the 3x3 convolution
+with this max-pooling. For 32x32 images the average pooling equals the fixed 4x4 pooling, which is also
+available for larger images (`windows`).
 
 The tensor names of the pre-activation ResNet (He et al., ECCV 2016) are those of locuslab/robust_overfitting.
-If a block's shortcut is a convolution, which has no BatchNorm, its input is the output of the block's first
-BatchNorm and ReLU. If the shortcut is the identity, its input is the block's input. In
-locuslab/fast_adversarial and derived networks, the input of a shortcut convolution is also the block's input.
+If the shortcut of a block is a convolution (without BatchNorm), the convolution is applied after the block's
+first BatchNorm and ReLU. An identity shortcut returns the block's input. In locuslab/fast_adversarial and
+derived networks, a shortcut convolution is applied to the block's input, too.
 
 The tensor names of Wide ResNet (Zagoruyko and Komodakis, 2016) are those of the WideResNet of TRADES and
 MART. Shortcut convolutions (`convShortcut`) of a Wide ResNet are applied to the activated input, and identity
@@ -222,8 +222,9 @@ class PreActBlock(PreActivated):
 class PreActResNet(_FourStages):
     """Maps images (N, in_channels, H, W) to logits (N, classes). The network has four stages of blocks.
 
-    If `final_norm` is true, BatchNorm (`bn`) and ReLU follow the last block. They are missing in
-    kuangliu/pytorch-cifar. `shortcut` is the input of a shortcut convolution. It is "activation" or "input".
+    If `final_norm` is true, BatchNorm (`bn`) and ReLU follow the last block. Both layers are missing in
+    kuangliu/pytorch-cifar. `shortcut` is the input of a shortcut convolution. The value is "activation" or
+    "input".
     """
 
     def __init__(
@@ -284,7 +285,7 @@ class WideResNet(nn.Module):
 
     `depth` is 6n+4, where n is the number of blocks in each of the three stages. The widths of the stages are
     16, 32 and 64 times `widen`. There is no dropout. Average pooling adapts to the image size. For 32x32
-    images it is the usual 8x8 pooling.
+    images, this is the usual 8x8 pooling.
     """
 
     def __init__(self, depth: int, widen: int, *, classes: int, in_channels: int = 3) -> None:

@@ -13,7 +13,8 @@ from rbtools.spaces.nasbench201 import EDGES, OPS
 
 
 class MixedOp(nn.Module):
-    """The weighted sum of all operations of an edge. It maps (N, C, H, W) and weights (5,) to (N, C, H, W).
+    """The weighted sum of all operations of an edge. The module maps (N, C, H, W) and weights (5,) to (N, C,
+    H, W).
 
     BatchNorm has no trainable scale, because such a scale could undo the effect of the weights.
     """
@@ -31,7 +32,8 @@ class MixedOp(nn.Module):
 
 
 class SearchCell(nn.Module):
-    """A cell with four nodes and six mixed edges. It maps (N, C, H, W) and weights (6, 5) to (N, C, H, W)."""
+    """A cell with four nodes and six mixed edges. The module maps (N, C, H, W) and weights (6, 5) to (N, C,
+    H, W)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Extracts a bare state dict from a training script's file by removing nesting, prefixes and normaliser
+"""Extracts a bare state dict from a training script's file: removes nesting, prefixes and normaliser
 buffers."""
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def take_normalisation(
 
 
 def _of_one_size(path: object, mean: Numbers, std: Numbers) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation, each with one number per channel."""
+    """Returns mean and standard deviation, each with one number per channel."""
     means, stds = per_channel(mean), per_channel(std)
     if len(means) != len(stds) and 1 not in (len(means), len(stds)):
         raise RbError(
@@ -204,7 +204,8 @@ MOST = 1_000_000  # limit of characters and numbers in one value; a long trainin
 
 
 class PickleScan:
-    """Queries on the containers of one file, which must not change during its lifetime."""
+    """Queries about the containers of one file. The file's content must not change while the object
+    exists."""
 
     def __init__(self) -> None:
         self._holds: dict[tuple[int, int], bool] = {}
@@ -223,8 +224,8 @@ class PickleScan:
         return self._holds[key]
 
     def is_plain(self, value: object) -> bool:
-        """True if a value can be written as JSON. This is possible for the options of a training script, but
-        not for an optimiser state."""
+        """True if a value can be written as JSON. The options of a training script can be written as JSON,
+        but not an optimiser state."""
         return self._size(value, DEPTH) <= MOST
 
     def _size(self, value: object, depth: int) -> float:

@@ -24,15 +24,15 @@ def variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def label(arch: Mapping[str, Any]) -> str:
-    """Returns the name for messages and for `--arch`, NAME or NAME:FIELD=VALUE. The space is part of the name
-    unless the space is the zoo."""
+    """Returns the name for messages and `--arch`: NAME or NAME:FIELD=VALUE, with the space if it is not the
+    zoo."""
     space = "" if arch.get("space") in ("zoo", "nasbench201") else f"{arch.get('space')}:"
     fields = [f":{field}={arch[field]}" for field in (*VARIANT_FIELDS, "pool") if field in arch]
     return f"{space}{arch.get('name') or arch.get('str')}{''.join(fields)}"
 
 
 def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The fields of each variant of a network."""
+    """Returns the fields of each variant of a network."""
     name = str(arch.get("name"))
     if arch.get("space") in models.VARIANTS:
         return list(models.VARIANTS.load(str(arch["space"]))(arch))
@@ -45,8 +45,8 @@ def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def different_cells(candidates: Sequence[Inferred]) -> list[dict[str, Any]]:
-    """Returns one architecture for each distinct function. Edges that do not influence the output are
-    ignored."""
+    """Returns one architecture per distinct function, without regard to edges that do not affect the
+    output."""
     by_function: dict[tuple[int | None, ...], dict[str, Any]] = {}
     for arch in sorted((one.arch for one in candidates), key=lambda arch: int(arch["index"])):
         ops = ops_of(arch)

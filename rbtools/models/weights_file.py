@@ -70,7 +70,7 @@ def read(path: Path) -> tuple[Any, dict[str, Any], str]:
 
 
 def _read_shards(shards: list[Path]) -> tuple[Any, dict[str, Any], str]:
-    """Reads the tensors of all files of a sharded checkpoint. Raises RbError as `read` does."""
+    """Reads the tensors of all files of a sharded checkpoint. Raises RbError in the same cases as `read`."""
     tensors: dict[str, Any] = {}
     kind = ""
     for shard in shards:

@@ -1,8 +1,6 @@
-"""Neural architecture search. The algorithms only query values of architectures and do not compute these
-values.
+"""Algorithms of neural architecture search, which only query the values of architectures.
 
-To add an algorithm, add one file and one line in this module. `rbtools.search.driver` counts the queries of
-an algorithm.
+To add an algorithm, add one file and one line here. `rbtools.search.driver` counts the queries.
 """
 
 from __future__ import annotations

@@ -26,10 +26,9 @@ class Bananas(Algorithm):
     candidates by independent Thompson sampling. A candidate differs by one mutation from one of the
     `parents=2` best architectures. If too few candidates are new, the next best architectures are mutated.
 
-    For each architecture, the networks predict a cost: the distance of its value to the best value so far,
-    divided by the spread of all values, plus 0.1. The cost must be above 0 for the percentage error
-    `loss=mape`. It is relative to the best value so far because a search must not know the optimum of the
-    table.
+    For each architecture, the networks predict a cost: the distance of the value to the best value so far,
+    divided by the spread of all values, plus 0.1. The percentage error `loss=mape` needs costs above 0. A
+    search must not know the optimum of the table.
     """
 
     name: ClassVar[str] = "bananas"
@@ -72,8 +71,7 @@ class Bananas(Algorithm):
     def _candidates(
         self, field: SearchSpace, known: dict[Any, Any], finite: Sequence[tuple[int, float]], draws: RunDraws
     ) -> list[int]:
-        """Returns new architectures that are one mutation away from the best ones, and random architectures
-        if there are too few."""
+        """Returns new mutations of the best architectures, and random architectures if there are too few."""
         candidates: dict[Any, int] = {}
         ranked = sorted(finite, key=lambda pair: -pair[1])
         for index, _ in ranked[: self.parents * PATIENCE]:
@@ -91,7 +89,7 @@ class Bananas(Algorithm):
 
 
 def _costs(values: Sequence[float]) -> list[float]:
-    """Returns the distance of each value to the best value, divided by the spread, plus a margin. Results are
-    in (0, 1.1]."""
+    """Returns the distance of each value to the best one, divided by the spread, plus a margin, in (0,
+    1.1]."""
     best, spread = max(values), max(values) - min(values) or 1.0
     return [(best - value) / spread + MARGIN for value in values]

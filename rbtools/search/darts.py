@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DARTS(Algorithm):
-    """DARTS-V1 (Liu et al., ICLR 2019), which alternately trains the weights and the architecture of a
-    supernet.
+    """DARTS-V1 (Liu et al., ICLR 2019), which trains a supernet's weights and architecture in turn.
 
     SGD trains the weights on half of the training images, and Adam trains the architecture parameters on the
     other half. On each edge, the derived cell has the operation with the largest parameter. The settings are
@@ -39,6 +38,5 @@ class DARTS(Algorithm):
     arch_decay: float = param(1e-3, "Weight decay of the architecture parameters.", check="non-negative")
 
     def architecture_loss(self, model: nn.Module, images: Tensor, labels: Tensor, epoch: int) -> Tensor:
-        """Returns the loss of the architecture parameters on images that are not used to train the
-        weights."""
+        """Returns the loss of the architecture parameters, on images that do not train the weights."""
         return F.cross_entropy(model(images), labels)

@@ -103,8 +103,8 @@ class SearchRun:
         self.pending: Any = next(self._proposals)
 
     def charge(self) -> dict[Hashable, int]:
-        """Charge the pending proposal as far as the budget allows. Returns the architectures to evaluate, as
-        a dict from keys."""
+        """Charge the pending proposal as far as the budget allows. Returns a dict that maps keys to the
+        architectures to evaluate."""
         self._asked, new = [], {}
         for index in self.pending:
             key = self.field.key(index)
@@ -149,7 +149,7 @@ class SearchRun:
 def search(
     algorithm: Algorithm, field: SearchSpace, values: Values, rules: Rules, runs: Sequence[int]
 ) -> list[Trace]:
-    """Run the algorithm once for each run number. All runs advance by one step at a time.
+    """Run the algorithm once for each run number. All runs advance together, one step at a time.
 
     If several runs need an architecture, it is evaluated once and charged to each of these runs. Runs do not
     depend on each other, because the random numbers of a run depend only on (seed, run number).

@@ -1,6 +1,6 @@
 """Evaluates queried architectures with the user's pipe (`--live`) or with a measure (`--measure`).
 
-Only a command line from the user is run.
+No command line is run unless the user typed it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _POLL_SECONDS = 0.5
 class LivePipe:
     """A command line that reads records and writes them with results in the same order.
 
-    The command line runs in `run.placement.jobs` parallel processes, each for at most `seconds` per record.
-    There is no limit if `seconds` is None. The processes also use the store of the run (`RB_STORE`).
+    The command line runs in `run.placement.jobs` parallel processes, each of which may take at most `seconds`
+    per record. The time is unlimited if `seconds` is None. The processes also use the store of the run
+    (`RB_STORE`).
     """
 
     command: str

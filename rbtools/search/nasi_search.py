@@ -19,10 +19,10 @@ class NASISearch(Algorithm):
 
     In each of `steps=100` steps, an architecture is sampled with Gumbel noise. For each architecture, the
     trace norm of the neural tangent kernel is estimated by the squared norm of the gradient on a mini-batch.
-    If this norm exceeds `limit`, `penalty` times the excess is subtracted (equation 13). The architecture
+    If the norm exceeds `limit`, the excess times `penalty` is subtracted (equation 13). The architecture
     parameters are the mean of the gradients of the penalised norms, each divided by the largest gradient norm
-    so far (equation 18). In the paper, `penalty` and `limit` are chosen for each space. The defaults of
-    rbtools are not from the paper.
+    so far (equation 18). In the paper, `penalty` and `limit` are chosen for each space. The paper does not
+    contain the defaults of rbtools.
     """
 
     name: ClassVar[str] = "nasi"
@@ -38,8 +38,7 @@ class NASISearch(Algorithm):
     )
 
     def reward(self, model: nn.Module, weights: list[Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        """Returns the penalised trace norm of the weighted network, which is differentiable in the
-        architecture weights."""
+        """Returns the penalised trace norm of the network, differentiable in the architecture weights."""
         loss = F.cross_entropy(model(images), labels)
         slopes = torch.autograd.grad(loss, weights, create_graph=True)
         norm = torch.stack([slope.square().sum() for slope in slopes]).sum()

@@ -13,8 +13,7 @@ from rbtools.scoring import rank_order
 
 
 class SearchObjective(NamedTuple):
-    """One quantity to optimise. `text` is the text from the user. `higher` is true if higher values are
-    better."""
+    """One quantity to optimise. `text` is the user's text. `higher` is true if more is better."""
 
     text: str
     higher: bool
@@ -22,7 +21,7 @@ class SearchObjective(NamedTuple):
 
     def of(self, record: Mapping[str, Any]) -> float | None:
         """Returns the value in a record, or None if the value is not a finite number. Raises expr.MissingName
-        if the record lacks a name, and RbError for other errors."""
+        or RbError."""
         value = self.expression(record)
         return float(value) if is_number(value) and math.isfinite(value) else None
 

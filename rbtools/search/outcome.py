@@ -22,8 +22,8 @@ Record = dict[str, Any]
 class Searched(NamedTuple):
     """A finished search.
 
-    `tables` maps names to the tables in which results are looked up. The table called "table" is the searched
-    one.
+    `tables` maps names to the tables in which results are looked up. The search uses the table called
+    "table".
     """
 
     algorithm: Algorithm
@@ -56,7 +56,8 @@ class Searched(NamedTuple):
 
 
 def summed_up(done: Searched) -> list[Record]:
-    """Returns one record with the best architecture of all runs. Its `search` contains a summary of the runs.
+    """Returns one record with the best architecture of all runs. The field `search` of the record contains a
+    summary of the runs.
 
     With several objectives, there is one record for each point of the front over all runs.
     """

@@ -1,5 +1,5 @@
-"""Divides the runs of a search over a table among processes. The division into shares does not depend on the
-number of processes."""
+"""Divides the runs of a search over a table into shares for several processes. The shares do not depend on
+the number of processes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SHARE = 10
 
 @dataclass(frozen=True)
 class RunsCall(Call):
-    """A call that makes some runs of a search, given by their numbers. `known` contains the values of the
-    whole table."""
+    """A call that makes the search runs with the numbers `runs`. `known` contains the values of the complete
+    table."""
 
     algorithm: driver.Algorithm
     field: SearchSpace
@@ -33,8 +33,7 @@ class RunsCall(Call):
 
 
 def search(call: RunsCall, run: Run) -> list[driver.Trace]:
-    """Returns the traces of a call's runs, which are made in `run.placement.jobs` processes. One job means
-    this process."""
+    """Returns the traces of a call's runs, which are made in `run.placement.jobs` processes."""
     runs = call.runs
     shares = [
         dataclasses.replace(call, runs=runs[start : start + SHARE]) for start in range(0, len(runs), SHARE)

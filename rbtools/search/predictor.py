@@ -1,9 +1,9 @@
 """The predictor of BANANAS (White, Neiswanger and Savani, AAAI 2021): an ensemble of feed-forward networks on
 the path encoding of NAS-Bench-201's cells.
 
-The networks, also those of several runs, are trained together. If many small networks were trained one after
-another, call overhead would take most of the time. The results of a network do not depend on other networks,
-because numpy multiplies stacked matrices one by one.
+The networks, also those of several runs, are trained together. Otherwise, the overhead of function calls
+would take most of the time. The results of a network do not depend on other networks, because numpy
+multiplies stacked matrices one by one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ SIDE_BY_SIDE = 10  # ensembles trained at once; more would exceed the caches
 def features(ops: Sequence[int]) -> list[int]:
     """Returns the features of a cell, which are the sequences of operations along its paths.
 
-    The two paths with two edges share their features. Therefore, a cell has three or four features.
+    Both paths with two edges have the same set of possible features. Therefore, a cell has three or four
+    features.
     """
     indices = set()
     for path in PATHS:

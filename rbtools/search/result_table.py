@@ -1,4 +1,5 @@
-"""A table of results by architecture. A search queries it, and a report looks up results in it."""
+"""A table of results by architecture. A search queries the table, and a report looks up results in the
+table."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class TableEntry:
     """All records of one architecture or of one class of isomorphic architectures.
 
     `text` is the text of the first record. `samples` contains the metrics of each record. `reached` contains
-    the values of each objective.
+    the values of the objectives.
     """
 
     text: bytes
@@ -37,7 +38,7 @@ class TableEntry:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The mean of each metric. It must not be read before all records are added."""
+        """The mean of each metric, which must be read only after all records are added."""
         columns: dict[str, list[float]] = {}
         for name, value in chain.from_iterable(sample.items() for sample in self.samples):
             if value is not None:
@@ -45,8 +46,7 @@ class TableEntry:
         return {name: _mean(values) for name, values in columns.items()}
 
     def record(self) -> dict[str, Any]:
-        """Returns the record. If several records were averaged, the result is the first record with the means
-        as its metrics."""
+        """Returns the record, or, for several records, the first one with the means as its metrics."""
         record = parse_again(self.text)
         if len(self.samples) == 1:
             return record
@@ -56,7 +56,7 @@ class TableEntry:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Returns the mean, in a summation that leaves a single value exactly the same."""
+    """Returns the mean. The mean of a single value is exactly this value."""
     mean = values[0]
     for count, value in enumerate(values[1:], start=2):
         mean += (value - mean) / count
@@ -64,8 +64,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class ResultTable:
-    """A table of results by architecture. Records are first added (`add`), then checked (`check`), and then
-    read.
+    """A table of results by architecture. Call `add`, then `check`, and then read the results.
 
     If an architecture has several records, each metric is averaged. If `share` is true, isomorphic cells
     count as one architecture. `names` contains all metrics in the order of their first occurrence. `lacking`
@@ -196,8 +195,7 @@ class ResultTable:
 
 
 def _kind(record: Record) -> tuple[Any, ...]:
-    """Returns the settings that averaged records must share. Raises RbError if a setting is a list or an
-    object."""
+    """Returns the settings that averaged records must share. Raises RbError for a list or an object."""
     kind = tuple(at(record, name.split(".")) for name in _KIND)
     for name, value in zip(_KIND, kind, strict=True):
         if isinstance(value, list | dict):

@@ -88,9 +88,10 @@ def main(
     """Search a table of results, or live, for the best architecture.
 
     Every run queries architectures until its budget is spent. The output is the record of the best
-    architecture that was found. Its field "search" contains, for every metric, the mean, standard deviation
-    and 95 % interval over the results of all runs, the best value after each query, and the gap to the
-    optimum. With several objectives the output is the Pareto front, with a record for each point.
+    architecture that was found. The field "search" of this record contains, for every metric, the mean,
+    standard deviation and 95 % interval over the results of all runs, the best value after each query, and
+    the gap to the optimum. With several objectives the output is the Pareto front, with a record for each
+    point.
 
     With --live each new architecture goes through the given pipe, --jobs of them at once, and earlier results
     are taken from the store. Such a pipe can be given only on the command line. With --measure, freshly

@@ -15,9 +15,9 @@ from rbtools.spaces import nasbench201
 class SearchSpace:
     """A numbered list of architectures without neighbours and operations.
 
-    Architectures with the same `key` share a result. `indices` are the available architectures, and only
-    these are returned by the methods. `size` is the number of different keys of available architectures.
-    `of_space` is the number of different keys of all architectures.
+    Architectures with the same `key` share a result. The methods return only available architectures
+    (`indices`). `size` is the number of different keys of available architectures. `of_space` is the number
+    of different keys of all architectures.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -43,13 +43,12 @@ class SearchSpace:
         return str(self.keys[index])
 
     def neighbours(self, index: int) -> list[int]:
-        """Returns the architectures that differ by one small change. Raises RbError if the space does not
-        define neighbours."""
+        """Returns the architectures one small change away. Raises RbError if the space does not define
+        neighbours."""
         raise self._lacking(index, "neighbours: they are defined in")
 
     def ops(self, index: int) -> tuple[int, ...]:
-        """Returns the operations on the architecture's edges. Raises RbError if the space has no such
-        edges."""
+        """Returns the operations on all edges. Raises RbError if the space has no edges."""
         raise self._lacking(index, "operations on edges: those are of")
 
     def _lacking(self, index: int, what: str) -> RbError:
@@ -62,9 +61,8 @@ class SearchSpace:
 class CellSpace(SearchSpace):
     """The cells of NAS-Bench-201, numbered by their published indices.
 
-    `there` contains the keys that may be queried. None means that all keys may be queried. If `share` is
-    true, isomorphic cells have the same key, which is their smallest index. Otherwise, each cell has its own
-    key.
+    `there` contains the keys that may be queried (None: all keys). If `share` is true, the key of a cell is
+    the smallest index of an isomorphic cell. Otherwise, the key is the index of the cell.
     """
 
     def __init__(self, there: Container[Hashable] | None = None, *, share: bool = True) -> None:

@@ -1,5 +1,4 @@
-"""Summary statistics of search runs: the results of each run, and their means, standard deviations and
-intervals."""
+"""Statistics of search runs: results of each run, and their means, standard deviations and intervals."""
 
 from __future__ import annotations
 
@@ -47,8 +46,8 @@ def successes(trace: Trace) -> list[Success]:
 
 
 def found(trace: Trace) -> list[Success]:
-    """Returns the queries of a run that are not dominated by another query. With one objective, it is the
-    first of the best queries."""
+    """Returns the queries of a run that no other query dominates. For one objective, returns only the first
+    of the best queries."""
     return front.front(successes(trace), attrgetter("values"))
 
 
@@ -62,9 +61,10 @@ def incumbents(trace: Trace) -> list[Success]:
 
 
 def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int) -> Entry:
-    """Returns the best value after each charged query as its mean over runs, with the interval of the mean.
+    """Returns, for each charged query, the mean over runs of the best value so far, and the interval of this
+    mean.
 
-    A run that ended early keeps its last best value. The number is null as long as some run has no value.
+    A run that ended early keeps its last best value. The mean is null as long as some run has no value.
     """
     rows = []
     for trace in traces:

@@ -34,7 +34,7 @@ BY_NAME = Registry(
 
 
 class Space(Protocol):
-    """A numbered set of architectures. It is a frozen dataclass whose fields are the sizes of its networks.
+    """A numbered set of architectures, as a frozen dataclass whose fields are the sizes of the networks.
 
     Every method raises RbError for an architecture that is not in the space.
     """
@@ -45,8 +45,7 @@ class Space(Protocol):
     def __len__(self) -> int: ...
 
     def indices(self, unique: bool = False) -> Iterable[int]:
-        """Returns all indices in ascending order. With `unique`, it returns one index for each class of equal
-        networks."""
+        """Returns all indices in ascending order, or, with `unique`, one per class of equal networks."""
 
     def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
         """Returns a record's `arch` with the counts for `classes` outputs and images of `shape` (C, H, W)."""
@@ -64,8 +63,7 @@ class Space(Protocol):
 
 @cache
 def space(name: str) -> Space:
-    """Returns the space called `name`. Raises RbError for an unknown name. The message lists similar
-    names."""
+    """Returns the space called `name`. Raises RbError for an unknown name and lists similar names."""
     if name not in SPACES and name not in BY_NAME:
         raise unknown("space", name, [*SPACES, *BY_NAME])
     built: Space = (BY_NAME if name in BY_NAME else SPACES).load(name)()
@@ -73,7 +71,7 @@ def space(name: str) -> Space:
 
 
 def sized(name: str, **sizes: int | None) -> Space:
-    """Returns the space called `name` with networks of these sizes. A size of None means the default.
+    """Returns the space called `name` with networks of these sizes. None stands for the default size.
 
     Raises RbError if the space does not have such a size or if a value is not possible.
     """

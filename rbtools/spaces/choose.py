@@ -34,7 +34,7 @@ def records(
     warn: Callable[[str], None],
 ) -> Iterator[Record]:
     """Returns the architectures with the indices `numbers` as records, or all architectures if `numbers` is
-    None. With `unique`, it returns one architecture for each class of equal architectures.
+    None. With `unique`, the result contains one architecture for each class of equal architectures.
 
     `about` contains the arguments of `Space.arch` (classes, shape). `extra` contains further fields for every
     record. `where` is a condition on records. `sample` is the number of records to select at random. The

@@ -2,9 +2,10 @@
 
 This module computes all published indices, strings, isomorphism classes and costs without torch or NumPy. A
 cell has four nodes. Node j is the sum over i < j of an operation on node i, and node 3 is the output. A cell
-is stored as `ops`, six indices into `OPS`, one for each edge in `EDGES`. Rules determine the order and the
-classes, so no table is needed. Dong & Yang (D-X-Y/AutoDL-Projects) shuffled the list of all cells, and Jung
-et al. (ICLR 2023, steffen-jung/robustness-dataset) published which cells are the same graph.
+is stored as `ops`, six indices into `OPS`, one for each edge in `EDGES`. The order of the cells and the
+isomorphism classes are computed by rules and not read from a table. Dong & Yang (D-X-Y/AutoDL-Projects)
+shuffled the list of all cells, and Jung et al. (ICLR 2023, steffen-jung/robustness-dataset) published which
+cells are the same graph.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ def cells() -> tuple[Ops, ...]:
     """All 15,625 cells in the published order: `cells()[13714]` is architecture 13714."""
 
     def top_bits() -> Iterator[int]:
-        """Yields the top 27 bits of each word of the generator. For every second word, these are 26 bits and
-        a zero.
+        """Yields the top 27 bits of each word of the generator. Every second value consists of 26 bits and a
+        zero.
 
         The bits are from `random()`, the only method whose sequence Python promises to keep (`shuffle` and
         `getrandbits` may change). Each float contains 27 bits of one word and 26 bits of the next.
@@ -130,7 +131,7 @@ def classes() -> tuple[int, ...]:
     Two cells are the same graph if the rule of Dong & Yang writes the same text for both cells. The text of
     an edge is '#' if its source is zero or its operation is `none`, the text of its source for
     `skip_connect`, and '(source)@op' for other operations. The text of a node consists of the sorted texts of
-    its edges, '#' included, joined by '+'. Nodes 1 and 2 have only 5 and 125 different texts, which are
+    all its edges, including '#', joined by '+'. Nodes 1 and 2 have only 5 and 125 different texts, which are
     computed once.
     """
     every = range(len(OPS))
@@ -235,15 +236,15 @@ def _by(sides: list[int]) -> str:
 
 
 def kernel_params(ops: Ops) -> int:
-    """Returns the sum of 1 for each 1x1 convolution and 9 for each 3x3 convolution over all edges. It is 0 to
-    54."""
+    """Returns the sum of 1 for each 1x1 convolution and 9 for each 3x3 convolution over all edges. The sum is
+    at most 54."""
     return ops.count(CONV1) + 9 * ops.count(CONV3)
 
 
 def live_kernel_params(ops: Ops) -> int:
-    """Does the same as `kernel_params`, but only for the live edges.
+    """Returns the same as `kernel_params`, but only for edges on a path from input to output.
 
-    The value is 18 for 408 class representatives, as in Jung et al. (ICLR 2023).
+    This value is 18 for 408 class representatives, as in Jung et al. (ICLR 2023).
     """
     return sum([_KERNEL[op] for op in itertools.compress(ops, live_edges(ops))])
 
@@ -299,7 +300,8 @@ def distance(record: Mapping[str, Any], other: object) -> int:
     """Returns the number of edges, 0 to 6, in which a record's cell differs from the cell with an index, name
     or string.
 
-    In expressions it is written as `distance(13714)`. Raises RbError for a record of another space.
+    In expressions, this function is written as `distance(13714)`. Raises RbError for a record of another
+    space.
     """
     arch = record.get("arch")
     if not isinstance(arch, Mapping) or arch.get("space") != NASBench201.name:
@@ -346,9 +348,9 @@ def arch(
 ) -> dict[str, Any]:
     """Returns a description of an architecture in the form of a record's `arch`.
 
-    The counts are those of this index with its dead convolutions, and not those of its class representative.
-    `shape` is the shape (C, H, W) of an image. Raises RbError for an index out of range or a network that
-    cannot be built.
+    The counts include convolutions that are on no path, because they are not those of the class
+    representative. `shape` is the shape (C, H, W) of an image. Raises RbError for an index out of range or a
+    network that cannot be built.
     """
     return _describe(_checked(index), channels, cells, classes, tuple(shape))
 
@@ -381,7 +383,7 @@ def _checked(index: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NASBench201:
-    """NAS-Bench-201 as a `rbtools.spaces.Space`, with `cells` cells in each of three stages."""
+    """NAS-Bench-201 as a `rbtools.spaces.Space`, with `cells` cells in each of the three stages."""
 
     name: ClassVar[str] = "nasbench201"
     version: ClassVar[int] = 1

@@ -17,7 +17,8 @@ from rbtools.plain_files import LARGEST_LIST, read_plain
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """Networks that only have names. They cannot be listed, and they must be built to be counted."""
+    """Networks that only have names. The space cannot be listed, and networks must be built before their
+    parameters are counted."""
 
     name: str
     example: str

@@ -1,9 +1,9 @@
 """The spaces of the theory of NAS-RobBench-201 (Wu et al., ICLR 2024, equations 1 and 2), of any depth.
 
 A network of the space fcnn computes f_1 = s_1(W_1 x), f_l = s_l(W_l f_(l-1)) / L + a_l f_(l-1), and the
-logits W_L f_(L-1). It has no biases. The choices for each layer are the activation s_l and whether the layer
-has a skip connection (a_l is 1) or not (a_l is 0). The space rescnn is the same with convolutions, and the
-filter size of each layer is a further choice. This module does not import torch.
+logits W_L f_(L-1). The layers have no biases. The choices for each layer are the activation s_l and whether
+the layer has a skip connection (a_l is 1) or not (a_l is 0). The space rescnn is the same with convolutions,
+and the filter size of each layer is a further choice. This module does not import torch.
 
 The input x is the image scaled to norm 1 (assumption 1) if the record has "inputs": "unit", and otherwise the
 unchanged image. The paper does not list activations or sizes. The lists in this module were chosen for
@@ -55,8 +55,8 @@ class ResidualSpace:
     """The space fcnn or rescnn as a `rbtools.spaces.Space`, with networks of `depth` layers.
 
     `depth` includes the last, linear layer (it is the paper's L). `width` is the paper's m. A layer is
-    written as its activation, followed in rescnn by the size of its filters. `+skip` follows if the layer has
-    a skip connection. Examples are relu/tanh+skip and relu3/tanh5+skip.
+    written as its activation, followed in rescnn by the size of its filters. If the layer has a skip
+    connection, `+skip` is appended. Examples are relu/tanh+skip and relu3/tanh5+skip.
     """
 
     name: str
@@ -254,7 +254,7 @@ def _number(digits: list[int], bases: list[int]) -> int:
 
 def drawn(size: int, key: str) -> Iterator[int]:
     """Yields each index below `size` once, in an order that `key` determines. The indices are generated one
-    by one and never held in a list."""
+    by one without a list of all indices."""
     seen: set[int] = set()
     number = 0
     while len(seen) < size:

@@ -1,8 +1,9 @@
-"""The model zoo: fixed networks of papers on robustness. Torch counts their parameters and multiply-adds.
+"""The model zoo: fixed networks of papers on robustness. The parameters and multiply-adds of these networks
+are counted with torch.
 
-The networks are variants for small images that also support images of 28x28x1, 32x32, 64x64 and 224x224. They
-adapt through average pooling, a ResNet also through its stem, and a transformer by resizing the image. A form
-determines which fields its architecture record has besides the name (`fields`).
+The networks are variants for small images that also support images of 28x28x1, 32x32, 64x64 and 224x224.
+Average pooling adapts to the image size. In addition, a ResNet adapts its stem, and a transformer resizes the
+image. A form determines which fields its architecture record has besides the name (`fields`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Shape = tuple[int, int, int]
 
 
 class Form(Protocol):
-    """The sizes of a network. `family` names the module that builds the network."""
+    """The sizes of a network. The attribute `family` is the name of the module that builds the network."""
 
     @property
     def family(self) -> str: ...
@@ -105,8 +106,8 @@ class PreActResNetForm:
     """Pre-activation ResNet (He et al., ECCV 2016), whose blocks normalise and activate before each
     convolution.
 
-    If `final_norm` is true, BatchNorm and ReLU follow the last block, as in locuslab/robust_overfitting. They
-    are missing in kuangliu/pytorch-cifar. The record's `shortcut` is the input of a block's shortcut
+    If `final_norm` is true, BatchNorm and ReLU follow the last block, as in locuslab/robust_overfitting. Both
+    layers are missing in kuangliu/pytorch-cifar. The record's `shortcut` is the input of a block's shortcut
     convolution. "activation", the default, is the block's input after BatchNorm and ReLU. "input" is the
     block's input itself (locuslab/fast_adversarial, RobustBench's Wong2020Fast and
     Andriushchenko2020Understanding).
@@ -167,8 +168,8 @@ class SimpleCNNForm(NoFields):
 class ViT:
     """Vision transformer (Dosovitskiy et al., ICLR 2021; Touvron et al., ICML 2021).
 
-    The record's `patch` and `side` are the side lengths of a patch and of the network's images. The defaults
-    are 16 and 224. The network resizes images of another size.
+    The record's `patch` and `side` are the side lengths of a patch and of the network's images. The default
+    of `patch` is 16, and the default of `side` is 224. The network resizes images of another size.
     """
 
     width: int
@@ -214,7 +215,7 @@ FORMS: dict[str, Form] = {
 
 def form(name: str) -> Form:
     """Returns the form called `name`, which is a form in the list or any `wrn-DEPTH-WIDTH`. Raises RbError
-    for other names."""
+    for an unknown name."""
     known = FORMS.get(name)
     wide = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,3})", name)
     if known is None and wide and int(wide[1]) >= 10 and int(wide[1]) % 6 == 4 and int(wide[2]):

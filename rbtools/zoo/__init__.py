@@ -1,1 +1,1 @@
-"""Other people's networks, and how their names and weights are recognised."""
+"""Other people's networks: recognises their names and weights, and builds the networks."""

@@ -31,19 +31,18 @@ def digest(state: State, head: str, stem: str) -> str:
 
 
 def torchvision(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """Returns the torchvision network with exactly these names and shapes. The last layer may have any common
+    """Returns the torchvision network with exactly these names and shapes. The last layer may have another
     name."""
     table = {about["digest"]: {**about, "names": [name]} for name, about in external.table().items()}
     return _listed("torchvision", table, state, metadata)
 
 
 def timm(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """Returns the timm network with exactly these names and shapes. Raises RbError if there are several such
-    networks.
+    """Returns the timm network with exactly these names and shapes. Raises RbError if several networks match.
 
     Some timm networks have the same tensors but compute different functions, because they use blur pooling,
     TensorFlow's padding and epsilon, or another GELU. Accuracies hardly distinguish such networks, so the
-    options in the file decide, or otherwise the user.
+    options in the file or the user must decide.
     """
     return _listed("timm", external.timm_table(), state, metadata)
 

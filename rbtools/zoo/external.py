@@ -1,5 +1,4 @@
-"""Architectures of other libraries: torchvision's networks with a table of their sizes, and networks that
-only have names.
+"""Architectures of other libraries. A table contains the sizes of torchvision's networks.
 
 `python -m rbtools.zoo.make_torchvision_table` builds every network once and writes `torchvision.json`. A test
 compares this file with torchvision.
@@ -33,15 +32,15 @@ def table() -> dict[str, dict[str, Any]]:
     weights of the first layer for each image channel. `macs` maps a side length in pixels to [a, b] for the
     multiply-adds with three channels. `smallest` is the smallest side length in pixels. `fixed` is the only
     accepted side length, or 0. `auxiliary` is true if the network has heads that only training uses. `head`
-    and `stem` are the names of the last and first weights. `rbtools.zoo.by_digest` explains `digest`.
+    and `stem` are the names of the last and first weights. The field `digest` is explained in
+    `rbtools.zoo.by_digest`.
     """
     return json.loads(Path(__file__).with_name("torchvision.json").read_text("utf-8"))
 
 
 @cache
 def timm_table() -> dict[str, dict[str, Any]]:
-    """Maps digests of names and shapes to timm's networks. Each row has `head`, `stem` and `names`, with one
-    name per function."""
+    """Maps digests of names and shapes to rows with `head`, `stem` and one name per function (`names`)."""
     return json.loads(Path(__file__).with_name("timm.json").read_text("utf-8"))
 
 
@@ -54,9 +53,9 @@ def torchvision(name: str) -> dict[str, Any]:
 
 
 def small_stem(arch: Mapping[str, Any]) -> bool:
-    """True if the record describes the variant for small images (`stem` "cifar"). This variant has no strides
-    in the first layers, and a shufflenet has no pooling there. It is the variant of huyvnphan/PyTorch_CIFAR10
-    and chenyaofo/pytorch-cifar-models.
+    """True if the record describes the variant for small images (`stem` "cifar"). In this variant, the first
+    layers have no strides, and a shufflenet has no pooling. The repositories huyvnphan/PyTorch_CIFAR10 and
+    chenyaofo/pytorch-cifar-models contain this variant.
 
     Raises RbError for another stem, and for a network without such a variant.
     """
@@ -70,7 +69,7 @@ def small_stem(arch: Mapping[str, Any]) -> bool:
 
 
 def refuse_small_images(about: Mapping[str, Any], shape: Shape) -> None:
-    """Raise RbError if a network cannot process images this small."""
+    """Raise RbError if images of this side length are too small for a network."""
     side = min(shape[1:])
     if not about["fixed"] and side < about["smallest"]:
         raise RbError(
@@ -81,7 +80,7 @@ def refuse_small_images(about: Mapping[str, Any], shape: Shape) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Torchvision:
-    """torchvision's classification networks, in alphabetical order."""
+    """The classification networks of torchvision, in alphabetical order."""
 
     name: ClassVar[str] = "torchvision"
     version: ClassVar[int] = 1
@@ -113,8 +112,7 @@ class Torchvision:
         )
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
-        """Returns `arch` with `params`, and also with `macs` if the table contains the multiply-adds for
-        images of this size."""
+        """Returns `arch` with `params`, and with `macs` if the table contains images of this size."""
         about = torchvision(str(arch.get("name")))
         in_channels, height, width = shape
         fields = {key: value for key, value in arch.items() if key != "macs"}

@@ -1,7 +1,7 @@
 """Published weights by name: hf:ORG/NAME[@REVISION], timm:NAME and torchvision:NAME[:WEIGHTS].
 
 A name denotes a weights file and, as published by the library, its architecture, its normalisation and the
-preprocessing of its images. Files are read from the library's cache. With `--download`, missing files are
+preprocessing of its images. Files are loaded from the library's cache. With `--download`, missing files are
 downloaded.
 """
 

@@ -123,7 +123,8 @@ def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
 def pretrained_timm(
     arch: Mapping[str, Any], state: Mapping[str, Tensor], *, classes: int, shape: Shape
 ) -> nn.Module:
-    """Builds timm's network with these weights. timm adapts patches, positions, channels and classes.
+    """Builds timm's network with these weights. The package timm adapts patches, positions, channels and
+    classes.
 
     `state` contains tensors with timm's names. The classifier is newly initialised unless timm publishes the
     weights for `classes` classes. Raises RbError if a tensor is missing or has a shape that timm cannot

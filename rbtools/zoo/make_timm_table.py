@@ -1,7 +1,7 @@
-"""Write `spaces/timm.json`, which maps digests of tensor names and shapes to timm's networks.
+"""Write `zoo/timm.json`, which maps digests of tensor names and shapes to timm's networks.
 
-Run `python -m rbtools.zoo.make_timm_table > rbtools/spaces/timm.json` in an environment with timm. The run
-takes 20 minutes.
+Run `python -m rbtools.zoo.make_timm_table > rbtools/zoo/timm.json` in an environment with timm. The run takes
+20 minutes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Write `spaces/torchvision.json`, which contains the sizes of torchvision's networks. The networks are built
+"""Write `zoo/torchvision.json`, which contains the sizes of torchvision's networks. The networks are built
 without memory for their parameters.
 
-Run `python -m rbtools.zoo.make_torchvision_table > rbtools/spaces/torchvision.json`.
+Run `python -m rbtools.zoo.make_torchvision_table > rbtools/zoo/torchvision.json`.
 """
 
 from __future__ import annotations

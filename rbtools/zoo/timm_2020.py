@@ -1,11 +1,11 @@
-"""timm's vision transformer vit_small_patch16_224 of 2020, which PRBench calls ViT-S.
+"""The vision transformer vit_small_patch16_224 in timm's version of 2020, which PRBench calls ViT-S.
 
 In 2021, timm gave this name to DeiT's small network. The network of 2020 has width 768, depth 8, 8 heads and
 an MLP of three times the width. Queries, keys and values have no biases, and LayerNorm has epsilon 1e-5.
-Attention is scaled by the width of the network (768^-1/2) and not by the width of a head. It has 48,754,408
-parameters for 1000 classes. The sources are vision_transformer.py of timm 0.4.5 and vit_model_for_cifar of
-wellzline/PRBenchmark. The latter has 47,338,762 parameters for images of 32 pixels per side, patches of 4 and
-10 classes.
+Attention is scaled by the width of the network (768^-1/2) and not by the width of a head. The network has
+48,754,408 parameters for 1000 classes. The sources are vision_transformer.py in timm 0.4.5 and
+vit_model_for_cifar in wellzline/PRBenchmark. The network of wellzline/PRBenchmark has 47,338,762 parameters
+for images of 32 pixels per side, patches of 4 and 10 classes.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def as_prbench(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor
 def summed(kernel: Tensor, side: int) -> Tensor:
     """Sums a kernel (D, C, P, P) over blocks, with a result of shape (D, C, side, side).
 
-    On an image, the result computes the same as the given kernel on the image enlarged by repeating pixels.
+    The result maps an image to the same values as `kernel` maps the image enlarged by repeating pixels.
     Raises RbError if P is not a multiple of `side`.
     """
     old = kernel.shape[-1]

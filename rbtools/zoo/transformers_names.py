@@ -1,5 +1,4 @@
-"""Renames the tensors of the package transformers to the names in the classes that are built for these
-tensors.
+"""Renames the tensors of the package transformers to the names in the classes that rbtools builds.
 
 `save_pretrained` of transformers writes names such as `vit.encoder.layer.0...` and `classifier.weight`. Each
 kind of network has a table of substitutions, which are applied one after the other. The new names are those
@@ -122,8 +121,8 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _of_convnextv2(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Returns the tensors with timm's shapes, because timm's small networks have 1x1 convolutions instead of
-    linear layers."""
+    """Returns the tensors with timm's shapes, which in small networks are those of 1x1 convolutions and not
+    of linear layers."""
     stem = state.get("stem.0.weight")
     small = stem is not None and len(stem) <= CONVOLVED
     for key, value in state.items():

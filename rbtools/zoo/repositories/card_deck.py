@@ -2,9 +2,9 @@
 PreActResNet.
 
 `card/resnet18-w128` has torchvision's tensor names and a 3x3 convolution as its first layer.
-`card/wide-preactresnet18-x2` has BatchNorm layers without weights. Its last layer is a 1x1 convolution
-without bias. The weights file contains its binary weights as ordinary numbers. The weights file also contains
-the scores of edge-popup, which are ignored as in the authors' evaluation code.
+`card/wide-preactresnet18-x2` has BatchNorm layers without weights. The last layer of this network is a 1x1
+convolution without bias. In the weights file, binary weights are ordinary numbers. The weights file also
+contains the scores of edge-popup, which are ignored as in the authors' evaluation code.
 """
 
 from __future__ import annotations

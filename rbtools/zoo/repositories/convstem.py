@@ -1,5 +1,5 @@
-"""ConvNeXt and ViT with convolutional stems (Singh et al. 2023) for 224x224 images. timm builds all parts
-except the stems.
+"""ConvNeXt and ViT with convolutional stems (Singh et al. 2023) for 224x224 images. The package timm builds
+all parts except the stems.
 
 The names are `singh/convnext-t`, `-s`, `-b`, `-l` and `singh/vit-s`, `-b`. All networks except vit-s are
 applied to pixels without normalisation.

@@ -1,11 +1,10 @@
-"""Wide and pre-activation ResNets with the tensor names of google-deepmind/deepmind-research
-(adversarial_robustness).
+"""Wide and pre-activation ResNets of google-deepmind/deepmind-research (adversarial_robustness).
 
 Gowal et al. 2020 and 2021, Rebuffi et al. 2021, Rade and Moosavi 2021, Pang et al. 2022, Wang et al. 2023,
-Bartoldson et al. 2024 and others publish weights with these names, all for networks with Swish (SiLU).
-Strided convolutions use TensorFlow's padding: one row and one column after the image, and none before the
-image. RaWRN (Peng et al. 2023) has other sizes, and its blocks have squeeze-and-excitation after the second
-convolution. MeanSparse (Amini et al. 2024) adds a layer before every activation and after every block.
+Bartoldson et al. 2024 and others publish weights with the same tensor names, all for networks with Swish
+(SiLU). Strided convolutions use TensorFlow's padding: one row and one column after the image, and none before
+the image. RaWRN (Peng et al. 2023) has other sizes, and its blocks have squeeze-and-excitation after the
+second convolution. MeanSparse (Amini et al. 2024) adds a layer before every activation and after every block.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 
 class MeanSparse(nn.Module):
-    """Replaces each value that is less than `threshold` standard deviations away from its channel's mean by
-    this mean.
+    """Replaces values within `threshold` standard deviations of their channel's mean by this mean.
 
     The method is from Amini et al. 2024. The channels are dimension `axis` of the input.
     """
@@ -64,8 +62,7 @@ class MeanSparse(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Multiplies each channel by a sigmoid of two linear layers that are applied to the channels' means (Hu
-    et al., CVPR 2018)."""
+    """Squeeze-and-excitation (Hu et al., CVPR 2018), which scales channels by a function of their means."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
@@ -78,8 +75,7 @@ class SqueezeExcite(nn.Module):
 
 
 def same_padding(x: Tensor, stride: int) -> Tensor:
-    """Returns the padded image, with which a 3x3 convolution of this stride (1 or 2) has TensorFlow's SAME
-    padding."""
+    """Pads images for a 3x3 convolution of this stride (1 or 2), as TensorFlow's SAME padding does."""
     return F.pad(x, (1, 1, 1, 1) if stride == 1 else (0, 1, 0, 1))
 
 

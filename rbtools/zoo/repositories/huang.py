@@ -1,9 +1,9 @@
 """Wide ResNets whose stages have different depths and widths: Huang et al. 2021 (form r) and 2022 (form a).
 
-`huang/wrn-r-d5-5-5-w320-640-512` is the network of Huang2021Exploring, and
-`huang/wrn-a-d27-28-13-w160-448-384` the WRN-A4 of Huang2022Revisiting. Networks of both forms apply the
-activation before each convolution, also in shortcuts. The two forms have different tensor names, and in form
-a, each block with stride 2 has a shortcut convolution.
+`huang/wrn-r-d5-5-5-w320-640-512` is the network of Huang2021Exploring. `huang/wrn-a-d27-28-13-w160-448-384`
+is the WRN-A4 of Huang2022Revisiting. Networks of both forms apply the activation before each convolution,
+also in shortcuts. The two forms have different tensor names, and in form a, each block with stride 2 has a
+shortcut convolution.
 """
 
 from __future__ import annotations

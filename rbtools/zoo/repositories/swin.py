@@ -1,9 +1,9 @@
 """Swin transformers (Liu et al., ICCV 2021) with Microsoft's tensor names, built by timm.
 
-In `microsoft/swin-b` and similar networks, patches are merged at the end of a stage. In timm, they are merged
-at the beginning of the next stage. `xu/swin-b` and `xu/swin-l` are the networks of MIMIR (Xu et al. 2024).
-Their LayerNorm has another epsilon, `xu/swin-l` has windows of 14, and both are applied to pixels without
-normalisation.
+In `microsoft/swin-b` and similar networks, patches are merged at the end of a stage. In timm, patches are
+merged at the beginning of the next stage. `xu/swin-b` and `xu/swin-l` are the networks of MIMIR (Xu et al.
+2024). In both networks, LayerNorm has another epsilon, and pixels are not normalised. `xu/swin-l` has windows
+of 14.
 """
 
 from __future__ import annotations
