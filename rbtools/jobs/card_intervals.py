@@ -21,8 +21,7 @@ _FIRST = 16
 
 
 def sizes(most: int) -> list[int]:
-    """Returns the number of images of each look, which doubles from look to look up to the last one,
-    `most`."""
+    """Returns the number of images of each look. The numbers double up to the last one, `most`."""
     planned, size = [], _FIRST
     while size < most:
         planned.append(size)

@@ -33,11 +33,10 @@ def frame(entries: Iterable[Record]) -> pandas.DataFrame:
 
 
 def columns_of(record: Record, entry: Record, model: str) -> Record | None:
-    """Returns the columns of an entry of the record `model`. Each column is an array (N,) or a single value.
-    Without answers, returns None.
+    """Returns the columns of an entry of the record `model`. A column is an array (N,) or one value.
 
-    The column `example` contains the place of the image in the order of the evaluation. Raises RbError if the
-    answers are damaged.
+    Returns None if the entry has no answers. The column `example` contains the image's place in the
+    evaluation. Raises RbError if the answers are damaged.
     """
     own = answers.of(entry)
     if own is None:

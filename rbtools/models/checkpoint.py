@@ -372,8 +372,8 @@ def _of_other_channels(path: Path, shape: Shape, channels: int) -> Misfit:
 
 
 def _check_own(path: Path, network: nn.Module, classes: int | None, shape: Shape) -> None:
-    """Raise Misfit if a user's network does not accept the data set's number of channels but accepts grey or
-    RGB images, or if its number of logits is not the data set's number of classes."""
+    """Raise Misfit if a user's network accepts RGB images but not the data set's grey images, or the reverse,
+    or if its number of logits is not the data set's number of classes."""
     other, output = {1: 3, 3: 1}.get(shape[0]), _output(network, shape)
     if output is None and other and _output(network, (other, *shape[1:])) is not None:
         raise _of_other_channels(path, shape, other)

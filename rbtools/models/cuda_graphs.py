@@ -83,16 +83,14 @@ class _Recording:
         return self.logits.detach().clone()
 
     def backward(self, gradient: Tensor) -> Tensor:
-        """Returns the gradient with respect to the images, given the gradient with respect to the latest
-        logits."""
+        """Maps the gradient with respect to the latest logits to that with respect to the images."""
         assert self.backward_graph is not None
         self.incoming.copy_(gradient)
         self.backward_graph.replay()
         return self.gradient.detach().clone()
 
     def backward_anew(self, images: Tensor, gradient: Tensor) -> Tensor:
-        """Does the same as `backward` after another forward pass has overwritten the tensors that `backward`
-        needs."""
+        """Replaces `backward` after another forward pass has overwritten its tensors."""
         with torch.enable_grad():
             images = images.detach().requires_grad_(True)
             return self._gradient(images, self.network(images), gradient)
@@ -151,8 +149,7 @@ class GraphedNetwork(nn.Module):
         return logits
 
     def _record(self, images: Tensor, differentiable: bool) -> bool:
-        """Capture the passes and compare their results with the network's. Returns True if the capture and
-        the comparison succeed."""
+        """Capture the passes and compare them with the network. Returns True if they agree."""
         try:
             self.pool = self.pool or Pool(images.device)
             with torch.set_grad_enabled(differentiable):

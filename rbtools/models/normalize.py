@@ -17,8 +17,7 @@ NEAR_STD, NEAR_MEAN = 1.3, 0.1  # accuracies cannot distinguish normalisations t
 
 
 class Preprocessed(nn.Module):
-    """A network with preprocessing that has no weights: images (N, C, H, W) in [0, 1] -> the network's
-    output."""
+    """A network with preprocessing without weights. The input is images (N, C, H, W) in [0, 1]."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -67,8 +66,7 @@ class Normalized(Preprocessed):
 
 
 class PerImageStandardization(Preprocessed):
-    """Applies `network` to images that are each standardised by their own mean and standard deviation (Ding
-    et al., ICLR 2020, MMA training)."""
+    """Applies `network` after standardising each image by itself (Ding et al., ICLR 2020, MMA training)."""
 
     def inputs(self, images: Tensor) -> Tensor:
         return per_image(images)

@@ -42,8 +42,7 @@ class SimpleCNN(nn.Module):
 
 
 def simplecnn(form: zoo.SimpleCNNForm, fields: Mapping[str, Any], *, classes: int, shape: Shape) -> SimpleCNN:
-    """Returns the zoo's network for MNIST, which has 1,199,882 parameters for 28x28x1 images and 10
-    classes."""
+    """Returns the zoo's network for MNIST (1,199,882 parameters for 28x28x1 images and 10 classes)."""
     return SimpleCNN(classes=classes, shape=shape)
 
 

@@ -24,8 +24,7 @@ SHARED, SMALL = 16, 2**26  # limit of all tensors: SHARED times the bytes of the
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a weights file in one form: the tensors of the bare network, and the metadata of the
-    file.
+    """The content of a weights file: the tensors of the bare network, and the metadata of the file.
 
     `mean` and `std` have shape (C,) and are the normalisation in the file, for images in [0, 1]. `origin`
     describes the place of the weights in the file: the nested keys, the removed prefix, and the tensors that
@@ -54,8 +53,7 @@ class Checkpoint:
             return []
 
     def in_file(self, name: str) -> str:
-        """Returns the name in the file of a tensor that is called `name` in `state`. The file need not
-        contain this tensor."""
+        """Maps a tensor's name in `state` to the tensor's name in the file."""
         return self.origin.get("prefix", "") + name.removeprefix(self.inside)
 
 

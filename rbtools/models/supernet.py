@@ -13,8 +13,7 @@ from rbtools.spaces.nasbench201 import EDGES, OPS
 
 
 class MixedOp(nn.Module):
-    """The weighted sum of all operations of an edge. The module maps (N, C, H, W) and weights (5,) to (N, C,
-    H, W).
+    """The weighted sum of all operations of an edge. Maps (N, C, H, W) and weights (5,) to (N, C, H, W).
 
     BatchNorm has no trainable scale, because such a scale could undo the effect of the weights.
     """
@@ -32,8 +31,7 @@ class MixedOp(nn.Module):
 
 
 class SearchCell(nn.Module):
-    """A cell with four nodes and six mixed edges. The module maps (N, C, H, W) and weights (6, 5) to (N, C,
-    H, W)."""
+    """A cell with four nodes and six mixed edges. Maps (N, C, H, W) and weights (6, 5) to (N, C, H, W)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -48,8 +46,7 @@ class SearchCell(nn.Module):
 
 
 class Supernet(Skeleton):
-    """All cells of NAS-Bench-201 in one network, which maps images (N, in_channels, H, W) to logits (N,
-    classes).
+    """All cells of NAS-Bench-201 in one network: images (N, in_channels, H, W) -> logits (N, classes).
 
     `alphas` (6, 5) are the architecture parameters, which all cells share. The softmax over the values of an
     edge returns the weights of its operations, in the order of `rbtools.spaces.nasbench201.OPS`. If `mixture`

@@ -24,8 +24,7 @@ def variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def label(arch: Mapping[str, Any]) -> str:
-    """Returns the name for messages and `--arch`: NAME or NAME:FIELD=VALUE, with the space if it is not the
-    zoo."""
+    """Returns NAME or NAME:FIELD=VALUE for messages and `--arch`, with the space unless it is the zoo."""
     space = "" if arch.get("space") in ("zoo", "nasbench201") else f"{arch.get('space')}:"
     fields = [f":{field}={arch[field]}" for field in (*VARIANT_FIELDS, "pool") if field in arch]
     return f"{space}{arch.get('name') or arch.get('str')}{''.join(fields)}"
@@ -45,8 +44,7 @@ def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def different_cells(candidates: Sequence[Inferred]) -> list[dict[str, Any]]:
-    """Returns one architecture per distinct function, without regard to edges that do not affect the
-    output."""
+    """Returns one architecture per function. Cells that differ in unused edges have the same function."""
     by_function: dict[tuple[int | None, ...], dict[str, Any]] = {}
     for arch in sorted((one.arch for one in candidates), key=lambda arch: int(arch["index"])):
         ops = ops_of(arch)

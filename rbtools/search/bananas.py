@@ -37,7 +37,7 @@ class Bananas(Algorithm):
     initial: int = param(10, "Random architectures at the beginning.", check="positive")
     per_round: int = param(10, "Architectures to query in each round.", check="positive")
     parents: int = param(2, "Number of best architectures to mutate.", check="positive")
-    candidates: int = param(100, "Mutations to choose from.", check="positive")
+    candidates: int = param(100, "Number of mutations to choose from.", check="positive")
     networks: int = param(3, "Networks in the ensemble.", check="positive")
     layers: int = param(10, "Hidden layers of each network.", check="positive")
     width: int = param(20, "Units of each hidden layer.", check="positive")

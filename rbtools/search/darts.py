@@ -27,7 +27,7 @@ class DARTS(Algorithm):
     loop: ClassVar[str] = "alternating"
 
     epochs: int = param(50, "Epochs of the search.", check="positive")
-    steps: int | None = param(None, "Most steps per epoch.", check="positive")
+    steps: int | None = param(None, "Largest number of steps per epoch.", check="positive")
     batch_size: int = param(64, "Images per step.", check="positive")
     lr: float = param(0.025, "First learning rate of the weights, before cosine decay.", check="positive")
     lr_min: float = param(0.001, "Last learning rate of the weights.", check="non-negative")

@@ -23,8 +23,8 @@ class RegularizedEvolution(Algorithm):
 
     name: ClassVar[str] = "evolution"
 
-    population: int = param(30, "Size of the population; its first members are random.", check="positive")
-    sample: int = param(10, "Members to draw; the best of them gets a child.", check="positive")
+    population: int = param(30, "Size of the population, whose first members are random.", check="positive")
+    sample: int = param(10, "Number of members to sample. The best one produces a child.", check="positive")
 
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         first = [field.sample(draws) for _ in range(self.population)]

@@ -14,13 +14,12 @@ from rbtools.search.search_space import SearchSpace
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalSearch(Algorithm):
-    """Local search (White et al., UAI 2021), which queries the best architecture's neighbours in random
-    order.
+    """Local search (White et al., UAI 2021): queries the best architecture's neighbours in random order.
 
     The search begins with the best of `starts=10` random architectures. After all neighbours are queried, the
-    search moves to the best neighbour if this neighbour is better. With `move=first`, the search moves to the
-    first better neighbour. At a local optimum, the search restarts from new random architectures. Earlier
-    results still count.
+    search moves to the best one if it is better. With `move=first`, the search moves to the first better
+    neighbour. At a local optimum, the search restarts from new random architectures. Earlier results still
+    count.
     """
 
     name: ClassVar[str] = "local"

@@ -29,12 +29,12 @@ class NASISearch(Algorithm):
     supernet: ClassVar[bool] = True
     loop: ClassVar[str] = "at initialisation"
 
-    steps: int = param(100, "Number of architectures to draw.", check="positive")
+    steps: int = param(100, "Number of architectures to sample.", check="positive")
     batch_size: int = param(64, "Images per step.", check="positive")
     penalty: float = param(2.0, "Weight of the excess of the norm over --limit.", check="non-negative")
     limit: float = param(1000.0, "Trace norm above which --penalty applies.", check="positive")
     temperature: float = param(
-        1.0, "Temperature of the softmax that relaxes a drawn architecture.", check="positive"
+        1.0, "Temperature of the softmax that relaxes a sampled architecture.", check="positive"
     )
 
     def reward(self, model: nn.Module, weights: list[Tensor], images: Tensor, labels: Tensor) -> Tensor:

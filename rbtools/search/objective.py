@@ -20,8 +20,8 @@ class SearchObjective(NamedTuple):
     expression: expr.Expression
 
     def of(self, record: Mapping[str, Any]) -> float | None:
-        """Returns the value in a record, or None if the value is not a finite number. Raises expr.MissingName
-        or RbError."""
+        """Returns the value in a record, or None for a value that is not finite. Raises expr.MissingName or
+        RbError."""
         value = self.expression(record)
         return float(value) if is_number(value) and math.isfinite(value) else None
 
@@ -35,11 +35,9 @@ class SearchObjective(NamedTuple):
 
 
 def objectives(texts: Sequence[str]) -> tuple[SearchObjective, ...]:
-    """Parse a comma-separated list of `EXPR[:lower|higher]`. The default direction is the direction of the
-    metric.
+    """Parse a comma-separated list of `EXPR[:lower|higher]`. The metric determines the default direction.
 
-    Raises UsageError if there is no objective, if an objective occurs twice, or if an expression cannot be
-    parsed.
+    Raises UsageError for an empty list, a duplicate, or an expression that cannot be parsed.
     """
     parsed: dict[str, SearchObjective] = {}
     for piece in [piece for text in texts for piece in expr.items(text)]:

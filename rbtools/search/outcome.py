@@ -56,8 +56,7 @@ class Searched(NamedTuple):
 
 
 def summed_up(done: Searched) -> list[Record]:
-    """Returns one record with the best architecture of all runs. The field `search` of the record contains a
-    summary of the runs.
+    """Returns one record with the best architecture of all runs. The field `search` summarises the runs.
 
     With several objectives, there is one record for each point of the front over all runs.
     """
@@ -131,8 +130,7 @@ def _placed(done: Searched, index: int, values: Sequence[float]) -> Record:
 
 
 def _looked_up(done: Searched, indices: list[int]) -> Record:
-    """Returns the metrics of these architectures in each table, and the best value of each metric in the
-    table."""
+    """Returns the metrics of these architectures and the best value of each metric, for each table."""
     sections = {}
     for place, table in done.tables.items():
         entries = [table.results.get(table.key(index, done.field)) for index in indices]

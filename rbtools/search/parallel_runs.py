@@ -18,8 +18,7 @@ SHARE = 10
 
 @dataclass(frozen=True)
 class RunsCall(Call):
-    """A call that makes the search runs with the numbers `runs`. `known` contains the values of the complete
-    table."""
+    """A call that makes the search runs `runs`. `known` contains all values of the table."""
 
     algorithm: driver.Algorithm
     field: SearchSpace

@@ -63,13 +63,16 @@ class SearchOptions:
         metavar="METRIC",
     )
     time_limit: float | None = param(
-        None, "Most seconds for an architecture in the pipe of --live.", bounds="(0, inf)"
+        None, "Time limit in seconds for an architecture in the pipe of --live.", bounds="(0, inf)"
     )
     channels: int | None = param(None, "With --live: network width.  [default: 16]", bounds="[1, inf)")
     cells: int | None = param(None, "With --live: cells per stage.  [default: 5]", bounds="[1, inf)")
-    each: bool = param(False, "Write the result of each run, not a summary.", flags=("--each",))
+    each: bool = param(False, "Write the result of each run instead of a summary.", flags=("--each",))
     shown: str | None = param(
-        None, "Columns of the table: names and globs.", metavar="LIST", flags=("--metric", "--metrics")
+        None,
+        "Columns of the table, given as names or globs.",
+        metavar="LIST",
+        flags=("--metric", "--metrics"),
     )
     form: str | None = form_param()
 

@@ -17,8 +17,7 @@ Entry = dict[str, Any]
 
 
 def spread(values: Sequence[float]) -> Entry:
-    """Returns mean, standard deviation (with n - 1), Student's 95 % interval of the mean, minimum, maximum
-    and n.
+    """Returns mean, standard deviation (with n - 1), Student's 95 % interval, minimum, maximum and n.
 
     A single value has no standard deviation and no interval.
     """
@@ -61,8 +60,7 @@ def incumbents(trace: Trace) -> list[Success]:
 
 
 def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int) -> Entry:
-    """Returns, for each charged query, the mean over runs of the best value so far, and the interval of this
-    mean.
+    """Returns the mean over runs of the best value after each charged query, and the mean's interval.
 
     A run that ended early keeps its last best value. The mean is null as long as some run has no value.
     """

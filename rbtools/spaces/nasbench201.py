@@ -348,9 +348,9 @@ def arch(
 ) -> dict[str, Any]:
     """Returns a description of an architecture in the form of a record's `arch`.
 
-    The counts include convolutions that are on no path, because they are not those of the class
-    representative. `shape` is the shape (C, H, W) of an image. Raises RbError for an index out of range or a
-    network that cannot be built.
+    The counts include the dead convolutions of this index, so the class representative may have other counts.
+    `shape` is the shape (C, H, W) of an image. Raises RbError for an index out of range or a network that
+    cannot be built.
     """
     return _describe(_checked(index), channels, cells, classes, tuple(shape))
 
