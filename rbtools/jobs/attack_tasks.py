@@ -21,8 +21,8 @@ _RARE = 0.01  # tolerated share of images on which a randomised model's draws ma
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingChecklist(PlanJob):
-    """Evaluates FGSM, PGD (from this eps up to the complete range), Square and random points on the same
-    images. The result also contains `obfuscation.failed`, the number of tests that fail."""
+    """Evaluates FGSM, PGD (with `eps` and larger distances), Square and random points on the same images. The
+    result also contains `obfuscation.failed`, the number of tests that fail."""
 
     eps: float
     pgd: Any

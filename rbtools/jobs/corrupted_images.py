@@ -218,7 +218,7 @@ def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
     """Write the files that are missing or unfinished. Returns a line about each corruption.
 
     Each severity contains the images in the order of their split, of which `--n` and `--indices` select some.
-    The pixels are those that `rb-corrupt` evaluates with the same seed. Raises RbError if the folder contains
+    `rb-corrupt` evaluates the same pixels if the seed is the same. Raises RbError if the folder contains
     files made from other images or another seed, if images are too small, or if a file cannot be written.
     """
     data = data_of({}, run)

@@ -151,7 +151,7 @@ def _report_grid(inputs: Inputs, spec: Attacked) -> None:
 def _with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> dict[str, Any]:
     """Returns the record with the classes of the images for which entries contain answers.
 
-    The store caches the classes, so the images are not needed for a stored result.
+    The classes are cached in the store, so stored results need no images.
     """
     if not any(answers.FIELD in entry for entry in entries):
         return record

@@ -51,12 +51,12 @@ class EvidenceJob(JobFunction):
     """Checks the claims of one file of adversarial images, or of all files of the record's model in a folder.
     The verdicts are added to the record's `verify`.
 
-    Every image must lie inside the ball and the box. In one forward pass, this checkpoint must misclassify as
-    many images as the claim states. Then the accuracy is at most `measured`, independent of the attack that
-    made the images. If a file does not prove its claim, `verdict` is "differs" and `reason` explains why.
-    `file` is the file of the record's weights. `hints` describes this file if the record names no checkpoint.
-    Raises RbError for a file that does not contain adversarial images, and for a record whose model or data
-    are missing.
+    Every image must be inside the ball around its clean image and inside the box. In one forward pass, this
+    checkpoint must misclassify as many images as the claim states. If the claim is proved, the accuracy is at
+    most `measured`, independent of the attack that made the images. If a file does not prove its claim,
+    `verdict` is "differs" and `reason` explains why. `file` is the file of the record's weights. `hints`
+    describes this file if the record names no checkpoint. Raises RbError for a file that does not contain
+    adversarial images, and for a record whose model or data are missing.
     """
 
     path: str

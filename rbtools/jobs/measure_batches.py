@@ -62,7 +62,7 @@ class MeasureItem(NamedTuple):
     @property
     def statistics(self) -> dict[str, str]:
         """Returns the BatchNorm statistics as fields of the entry. The result is empty if the measure offers
-        no choice, and also for running statistics on trained weights."""
+        no choice, or if trained weights are used with running statistics."""
         usual = self.measure.batchnorm is None or (self.on, self.batchnorm) == ("trained", "running")
         return {} if usual else {"batchnorm": self.batchnorm}
 
@@ -202,8 +202,8 @@ class MeasureCall(OpenedCall):
 
 
 class Measuring:
-    """All measures of one record. Each network is built once, and each batch is attacked once for all
-    measures."""
+    """Computes all measures of one record. Each network is built once, and each batch is attacked once for
+    all measures."""
 
     def __init__(self, work: MeasureWork, device: torch.device) -> None:
         self.work, self.device, self.report = work, device, work.inputs.run.report

@@ -46,8 +46,9 @@ class MeasureJob(SplitJob):
     own eps. If `on` is "auto", each measure is computed on the weights for which it is defined. If `on` is
     "both", fresh weights and the checkpoint (if there is one) are measured. If `splits`, `batches` or
     `batch_size` is None, the value is the measure's own default. `batchnorm` selects the statistics of
-    BatchNorm ("batch", "image" or "running") in measures that support more than running statistics. None
-    selects the measure's own statistics on fresh weights and "running" on trained weights.
+    BatchNorm ("batch", "image" or "running") in measures that support more than running statistics. If
+    `batchnorm` is None, fresh weights have the measure's own statistics and trained weights have running
+    statistics.
     """
 
     measures: tuple[Any, ...]

@@ -98,8 +98,8 @@ def run_pair(records: tuple[Record, Record], request: CardRequest, run: Run) -> 
 
 @contextlib.contextmanager
 def _with_store(run: Run) -> Iterator[Run]:
-    """Yields the run. A run without a store gets a temporary store, because each look continues from the
-    results of earlier looks."""
+    """Yields the run with a store. A run without a store gets a temporary store, because each look continues
+    from the results of earlier looks."""
     if run.store.folder is not None or run.plan is not None:
         yield run
         return

@@ -93,7 +93,7 @@ def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ReadyCall(Call):
-    """Import torch, which takes seconds."""
+    """A call that imports torch in a worker, because the import needs seconds."""
 
     arch: Any
 

@@ -49,7 +49,7 @@ class ImageFiles(NamedTuple):
 def files_to_save(
     path: str, keys: Mapping[Any, str], arch: Mapping[str, Any], png: bool
 ) -> ImageFiles | None:
-    """Returns the files for the adversarial images of these specs, or None if all of these files exist.
+    """Returns the files for the adversarial images of these specs, or None if all files already exist.
 
     `keys` maps specs to the keys of their results, which identify the contents of the files. A file name
     contains the model, the metric and the key.

@@ -103,8 +103,8 @@ class TwoPhaseJob(PlanJob):
     """Estimates the accuracy under both phases together from a sample, at each eps.
 
     `screen` contains the cheap attacks of the first phase. `size` is the number of images for the expensive
-    attack. None means all images that survive the first phase. `goal` is an alternative to `size`: the run
-    stops if half the length of the interval is at most `goal`.
+    attack. If `size` is None, these are all images that survive the first phase. `goal` is an alternative to
+    `size`: the run stops if half the length of the interval is at most `goal`.
     """
 
     method: Any

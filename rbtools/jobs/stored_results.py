@@ -62,8 +62,9 @@ def unknown(spec: Spec, again: bool = False) -> NoReturn:
 def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
     """Returns the entries of the evaluation as known before the computation, without results.
 
-    Fields that only the computation determines are results.LATER. Such fields are the number of correct
-    images, a loss that may replace another loss, and whether the attack can run on the fast model.
+    Fields whose value is known only after the computation have the value results.LATER. Such fields are the
+    number of correct images, a loss that may replace another loss, and whether the attack can run on the fast
+    model.
     """
     entries = []
     for unit in (_Unit(inputs, (spec,)) for spec in evaluation.specs):
@@ -142,7 +143,7 @@ def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> s
     """Returns the name of a list of examples. Evaluations use the first n examples of this list.
 
     `fields` must contain `data` and `split`, like the result of `inputs_fields` and like stored results.
-    `protocol` is the protocol of an entry.
+    `protocol` contains the data protocol of an entry.
     """
     chosen = {name: protocol[name] for name in ("indices", "class_map") if name in protocol}
     return digest({"data": fields["data"], "split": fields["split"], **chosen})[:16]

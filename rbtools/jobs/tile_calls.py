@@ -148,8 +148,8 @@ def _measured_by_workers(
 
 @dataclass(frozen=True)
 class OpenedCall(Call):
-    """A call that does some work. The work is sent in pickled form and has the attributes `inputs` and
-    `opened`. The object that `opened` yields stays loaded for the next call."""
+    """A call on work that is sent in pickled form. The work has the attributes `inputs` and `opened`. The
+    object that `opened` yields stays loaded for the next call."""
 
     arch: Any
     sent: bytes

@@ -29,8 +29,8 @@ class GapJob(PlanJob):
     augmented. A difference of accuracies has Newcombe's interval, and other intervals are combined by
     square-and-add. Gaps of losses and errors are called `test_minus_train.NAME`. `n_train` replaces `n` as
     the number of training images. Images that the training run held out (`--val`) do not count as training
-    images. Entries identify the remaining images by the hash of their numbers (`indices`). `--indices`
-    selects the same numbers in both splits. Raises RbError if the data set has only one split.
+    images. Entries identify the remaining images by the hash of their numbers (`indices`). With `--indices`,
+    both splits use the same numbers. Raises RbError if the data set has only one split.
     """
 
     evaluations: tuple[Evaluation, ...]

@@ -60,8 +60,8 @@ def build(
     `arch` is the architecture of a record, or the complete record. `classes` is the number of logits. `shape`
     is the shape (C, H, W) of an image. The network expects normalised images (see `normalize.Normalized`). If
     `allow_code` is true, a record of the space `python` may run the user's function that the record names.
-    Raises RbError if the space or the name is unknown, or if the record does not describe a network for such
-    images. The message for an unknown name lists similar names.
+    Raises RbError if the space or the name is unknown, or if the record does not describe a network for
+    images of this shape. The message for an unknown name lists similar names.
     """
     if isinstance(arch.get("arch"), Mapping):
         arch = arch["arch"]

@@ -30,7 +30,7 @@ _TOLERANCE = 0.02  # share of the largest value; larger than rounding in bfloat1
 
 
 class _Recording:
-    """A forward pass for batches of one shape and, if the images need a gradient, a backward pass.
+    """Captures a forward pass for batches of one shape and, if the images need a gradient, a backward pass.
 
     `images` (N, C, H, W) is a batch on the GPU for the warm-up. Raises RuntimeError if the network makes
     Python wait for the GPU, or if it uses an operation that a graph cannot contain.

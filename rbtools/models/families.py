@@ -57,8 +57,8 @@ class Inferred:
 
 
 class Ambiguous(RbError):
-    """Raised if several networks have these weights. `candidates` contains all of these networks, and the
-    message contains some of them."""
+    """Raised if several networks have these weights. `candidates` contains all networks that fit, and the
+    message names some."""
 
     def __init__(self, message: str, candidates: list[Inferred]) -> None:
         super().__init__(message)

@@ -58,7 +58,8 @@ def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -
     """Returns weight and bias of a convolution that is equivalent to both layers in eval mode.
 
     The factors of the bias are multiplied in one of two orders, which differ in the last bit of the result.
-    Training uses `scale_first`, and evaluation uses the order of torch's own fusion, as for stored results.
+    Stored results depend on the order: training uses `scale_first`, and evaluation the order of torch's
+    fusion.
     """
     assert norm.running_mean is not None and norm.running_var is not None
     scale = inverse = (norm.running_var + norm.eps).rsqrt()

@@ -69,8 +69,8 @@ def _has_gradient(tensor: Tensor | None) -> bool:
 
 
 def fuse(network: nn.Module, inputs: Tensor) -> nn.Module | None:
-    """A copy of a traced network with fused convolutions. None if no convolution can be fused, or if the
-    inputs are not bfloat16 on a GPU.
+    """A copy of a traced network with fused convolutions. The result is None if no convolution can be fused,
+    or if the inputs are not bfloat16 on a GPU.
 
     The weights of `network` must be constant. `inputs` (N, C, H, W) is an example batch. The modules of the
     copy keep their names. Raises ValueError if the logits or gradients of the copy differ from those of the
@@ -136,7 +136,7 @@ def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
 
 
 def _is_sum(node: Any) -> bool:
-    """True if a node is the sum of two other nodes and only one node uses it."""
+    """True if a node is the sum of two other nodes and is used by only one node."""
     if not (isinstance(node, fx.Node) and node.op == "call_function" and len(node.users) == 1):
         return False
     if node.target not in (operator.add, torch.add) or node.kwargs:

@@ -73,8 +73,8 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
 
 def _of_other_images(pairs: Sequence[tuple[torch.Size, torch.Size]]) -> tuple[int | None, int | None]:
     """Returns the number of classes and image channels of the weights, from pairs of found and expected
-    shapes. Both are None unless other classes in the last layer, or grey instead of RGB images (or the
-    reverse) in the first layer, explain all differences."""
+    shapes. Both numbers are None unless other classes in the last layer, or grey instead of RGB images (or
+    the reverse) in the first layer, explain all differences."""
     if any(len(there) != len(wanted) or not there for there, wanted in pairs):
         return None, None
     rows = {(there[0], wanted[0]) for there, wanted in pairs if there[1:] == wanted[1:]}

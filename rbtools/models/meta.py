@@ -24,8 +24,8 @@ class _MetaInit(TorchFunctionMode):
     """A context in which parameters need no memory and are not initialised. Layers create their parameters by
     `torch.empty`, which allocates no memory in this context.
 
-    Other tensors are ordinary ones, because some networks need them to compute sizes or constants during
-    their construction.
+    Other tensors keep their memory, because some networks compute sizes or constants with small tensors
+    during construction.
     """
 
     def __torch_function__(

@@ -27,8 +27,8 @@ class Bananas(Algorithm):
     `parents=2` best architectures. If too few candidates are new, the next best architectures are mutated.
 
     For each architecture, the networks predict a cost: the distance of the value to the best value so far,
-    divided by the spread of all values, plus 0.1. The percentage error `loss=mape` needs costs above 0. A
-    search must not know the optimum of the table.
+    divided by the spread of all values, plus 0.1. The percentage error `loss=mape` needs costs above 0. The
+    cost is relative to the best value so far, because the optimum of the table must stay unknown to a search.
     """
 
     name: ClassVar[str] = "bananas"

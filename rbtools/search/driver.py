@@ -2,7 +2,8 @@
 
 An algorithm's `propose(field, draws)` is an endless generator. The generator yields a list of architectures
 that may be evaluated in parallel, and receives their values (higher is better). The generator may also yield
-work for a `BatchEvaluator`, which does the work of several runs at once, and receives the result.
+work for a `BatchEvaluator`, which does the work of several runs at once. The generator then receives the
+result of the work.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Trace(NamedTuple):
 
 
 def patience(size: int) -> int:
-    """Returns the number of consecutive free proposals after which a run over `size` architectures ends.
+    """Returns after how many consecutive free proposals a run over `size` architectures ends.
 
     The number is a hundred for each architecture, because a class of isomorphic architectures is proposed in
     proportion to its size, and a class with one member must still be found. With a fixed limit, a hundred
@@ -103,8 +104,8 @@ class SearchRun:
         self.pending: Any = next(self._proposals)
 
     def charge(self) -> dict[Hashable, int]:
-        """Charge the pending proposal as far as the budget allows. Returns a dict that maps keys to the
-        architectures to evaluate."""
+        """Charge the architectures of the pending proposal to the run, as far as the budget allows. Returns a
+        dict that maps keys to the architectures to evaluate."""
         self._asked, new = [], {}
         for index in self.pending:
             key = self.field.key(index)

@@ -18,7 +18,7 @@ SHARE = 10
 
 @dataclass(frozen=True)
 class RunsCall(Call):
-    """A call that makes the search runs `runs`. `known` contains all values of the table."""
+    """A call that makes the search runs with these numbers. `known` contains all values of the table."""
 
     algorithm: driver.Algorithm
     field: SearchSpace

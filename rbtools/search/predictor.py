@@ -1,9 +1,9 @@
 """The predictor of BANANAS (White, Neiswanger and Savani, AAAI 2021): an ensemble of feed-forward networks on
 the path encoding of NAS-Bench-201's cells.
 
-The networks, also those of several runs, are trained together. Otherwise, the overhead of function calls
-would take most of the time. The results of a network do not depend on other networks, because numpy
-multiplies stacked matrices one by one.
+The networks, also those of several runs, are trained together. Without joint training, the overhead of
+function calls would take most of the time. The results of a network do not depend on other networks, because
+numpy multiplies stacked matrices one by one.
 """
 
 from __future__ import annotations

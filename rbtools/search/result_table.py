@@ -176,7 +176,7 @@ class ResultTable:
 
     @cached_property
     def field(self) -> SearchSpace:
-        """The search space, which contains the architectures that have a value of every objective."""
+        """The search space, which contains the architectures with a value of every objective."""
         if self._space == nasbench201.NASBench201.name:
             return CellSpace(self.known, share=self.share)
         return SearchSpace([str(key) for key in self.known])

@@ -47,7 +47,7 @@ class SearchOptions:
         "Count repeated queries of an architecture towards the budget.  [default: they are free]",
         flags=("--charge-repeats",),
     )
-    table: tuple[str, ...] = param((), "Records to search in, the same as FILE.", metavar="FILE")
+    table: tuple[str, ...] = param((), "Records to search in. Same as the argument FILE.", metavar="FILE")
     report_table: tuple[str, ...] = param(
         (), "Also look up the results in these records, such as those of another data set.", metavar="FILE"
     )
@@ -59,7 +59,7 @@ class SearchOptions:
     measure: str | None = param(
         None,
         "Search without training, by a measure of freshly initialised networks, such as ntk.robust.fro.pgd.8"
-        " or naswot. It replaces --objective.",
+        " or naswot. This option replaces --objective.",
         metavar="METRIC",
     )
     time_limit: float | None = param(

@@ -1,4 +1,5 @@
-"""The architecture spaces that rb-arch lists. Only the counts of the zoo's networks need torch."""
+"""The architecture spaces that rb-arch lists. Torch is needed only to count parameters and multiply-adds of
+the zoo's networks."""
 
 from __future__ import annotations
 

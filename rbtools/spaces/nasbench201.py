@@ -162,7 +162,8 @@ def unique() -> tuple[int, ...]:
 
 
 class Cost(NamedTuple):
-    """Parameters or multiply-adds of the skeleton, and of one operation in every cell."""
+    """The parameters (or multiply-adds) of the skeleton, and those that a 1x1 or 3x3 convolution adds to all
+    cells."""
 
     skeleton: int
     conv1: int
@@ -242,7 +243,7 @@ def kernel_params(ops: Ops) -> int:
 
 
 def live_kernel_params(ops: Ops) -> int:
-    """Returns the same as `kernel_params`, but only for edges on a path from input to output.
+    """Returns the sum of `kernel_params` over only the edges that are on a path from input to output.
 
     This value is 18 for 408 class representatives, as in Jung et al. (ICLR 2023).
     """
@@ -269,7 +270,7 @@ def index_of(text: str) -> int:
 
 
 def find(text: str) -> int:
-    """Returns the index for an index, a name such as nb201-13714, or an architecture string.
+    """Returns the index of an architecture that is given by its index, its name (nb201-13714) or its string.
 
     Raises RbError for an index out of range or a string that cannot be parsed.
     """

@@ -17,8 +17,8 @@ from rbtools.plain_files import LARGEST_LIST, read_plain
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """Networks that only have names. The space cannot be listed, and networks must be built before their
-    parameters are counted."""
+    """A space of networks that are known only by their names. The space cannot be listed, and networks must
+    be built before their parameters are counted."""
 
     name: str
     example: str

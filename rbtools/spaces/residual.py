@@ -176,8 +176,8 @@ class ResidualSpace:
         return "relu3/tanh5+skip" if self.filters else "relu/tanh+skip"
 
     def _bases(self) -> list[int]:
-        """The number of choices for each digit of an index. The digits are the activation, filter size and
-        skip connection of each layer, beginning with the last layer."""
+        """Returns the number of choices for each digit of an index. The digits are the activation, filter
+        size and skip connection of each layer, beginning with the last layer."""
         one = [len(ACTIVATIONS), *([len(self.filters)] if self.filters else [])]
         return [*(self.depth - 2) * [*one, 2], *one]
 

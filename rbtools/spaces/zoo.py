@@ -69,9 +69,9 @@ class ResNetForm:
     max-pooling. "cifar-maxpool" is the 3x3 convolution with the max-pooling of "imagenet"
     (huyvnphan/PyTorch_CIFAR10). The default stem depends on the size of the images. The record's `pool` is
     the pooling before the linear layer. "global", the default, averages over the complete image. "4x4"
-    averages over windows of 4x4 (kuangliu/pytorch-cifar and wellzline/PRBenchmark). The means of all windows
-    are inputs of the linear layer. For example, ResNet-18 with the stem for small images has (side/32)^2 *
-    512 such inputs. For 32x32 images, both kinds of pooling are equal.
+    averages over windows of 4x4 (kuangliu/pytorch-cifar and wellzline/PRBenchmark). With "4x4", the means of
+    all windows are inputs of the linear layer. For example, ResNet-18 with the stem for small images has
+    (side/32)^2 * 512 such inputs. For 32x32 images, "global" and "4x4" are equal.
     """
 
     blocks: Sequence[int]
@@ -214,8 +214,8 @@ FORMS: dict[str, Form] = {
 
 
 def form(name: str) -> Form:
-    """Returns the form called `name`, which is a form in the list or any `wrn-DEPTH-WIDTH`. Raises RbError
-    for an unknown name."""
+    """Returns the form called `name`. The name must be in the list of forms or be a `wrn-DEPTH-WIDTH`. Raises
+    RbError for an unknown name."""
     known = FORMS.get(name)
     wide = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,3})", name)
     if known is None and wide and int(wide[1]) >= 10 and int(wide[1]) % 6 == 4 and int(wide[2]):

@@ -1,1 +1,1 @@
-"""Other people's networks: recognises their names and weights, and builds the networks."""
+"""Recognises and builds networks of other libraries and repositories."""

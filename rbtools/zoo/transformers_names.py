@@ -97,7 +97,7 @@ _HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")
 
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors with the names in the class that is built for them. Names are unchanged if no table
+    """Returns the tensors with the names in the class that rbtools builds. Names are unchanged if no table
     matches."""
     kind = next((kind for kind in TABLES if any(key.startswith(f"{kind}.") for key in state)), None)
     if kind is None or not all(key.startswith((f"{kind}.", *_HEADS)) for key in state):

@@ -173,8 +173,8 @@ class DeepMindPreActBlock(nn.Module):
 
 
 class DeepMindPreActResNet(nn.Module):
-    """Maps images (N, in_channels, H, W) to logits (N, classes). The network has four stages of `blocks`,
-    which are 64 to 512 channels wide."""
+    """Maps images (N, in_channels, H, W) to logits (N, classes). `blocks` are the numbers of blocks in the
+    four stages, whose widths are 64, 128, 256 and 512."""
 
     normalizations: ClassVar[Mapping[int, Any]] = {10: CIFAR10, 100: CIFAR100}
 
