@@ -21,8 +21,8 @@ _RARE = 0.01  # tolerated share of images on which a randomised model's draws ma
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingChecklist(PlanJob):
-    """Accuracies under FGSM, PGD (from this eps up to the whole range), Square and random points on the same
-    images, and `obfuscation.failed`, the number of tests that fail."""
+    """Evaluates FGSM, PGD (with `eps` and larger distances), Square and random points on the same images. The
+    result also contains `obfuscation.failed`, the number of tests that fail."""
 
     eps: float
     pgd: Any
@@ -32,7 +32,7 @@ class MaskingChecklist(PlanJob):
 
     @property
     def distances(self) -> tuple[float, ...]:
-        """The eps values of PGD: `eps`, and every larger one of 16, 32, 64, 128 and 255, divided by 255."""
+        """The eps values of PGD: `eps` and each of 16/255, 32/255, 64/255, 128/255 and 1 that is larger."""
         return (self.eps, *(level / 255 for level in BEYOND if level / 255 > self.eps))
 
     def plans(self) -> Sequence[Plan]:
@@ -59,7 +59,8 @@ class MaskingChecklist(PlanJob):
 
 
 def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """The checklist's own entry without its results; `first`, an attack's entry, provides shared fields."""
+    """Returns the checklist's own entry without results. `first`, the entry of an attack, provides the fields
+    that all entries share."""
     shared = ("n", "split", "seed", "draws", "defend", "backward")
     shared_costs = ("device", "precision", "environment", "prepared")
     return {
@@ -71,11 +72,12 @@ def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run:
 
 
 def _tests(entries: Sequence[Entry], missed: float, rare: float) -> list[Entry]:
-    """Each test, whether it holds, and its margin (positive if it holds).
+    """Returns each test, whether it holds, and its margin, which is positive if the test holds.
 
-    entries: those of PGD at each distance, FGSM, Square and random points. For a randomised model they
-    contain standard errors over its draws, and a difference within two of these is noise. missed: the share
-    of images that random points break and PGD does not. rare: the share that is tolerated as chance.
+    `entries` are the entries of PGD at each distance, FGSM, Square and random points. For a randomised model,
+    the entries contain standard errors over repeated passes, and a difference of at most two standard errors
+    counts as noise. `missed` is the share of images that random points break and PGD does not break. `rare`
+    is the share of images that is tolerated as chance.
     """
 
     def compared(name: str, weak: Entry) -> Entry:

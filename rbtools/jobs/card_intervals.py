@@ -1,7 +1,8 @@
-"""The looks of a card, and intervals that hold for all looks together.
+"""The looks of a card (its intermediate results), and intervals that hold for all looks together.
 
-A card looks at 16, 32, 64 ... images and may end at any of these looks, for any reason. With K looks, each
-interval has error probability 0.05 / K, so all hold together with probability 95 % (Bonferroni's inequality).
+A card evaluates 16, 32, 64 ... images and may end after any of these looks, for any reason. With K looks,
+each interval has error probability 0.05 / K. By Bonferroni's inequality, all intervals hold together with
+probability 95 %.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _FIRST = 16
 
 
 def sizes(most: int) -> list[int]:
-    """The number of images of each look: it doubles from look to look, and the last one is `most`."""
+    """Returns the number of images of each look. The numbers double up to the last one, `most`."""
     planned, size = [], _FIRST
     while size < most:
         planned.append(size)
@@ -29,12 +30,12 @@ def sizes(most: int) -> list[int]:
 
 
 def confidence(looks: int) -> float:
-    """The confidence of each interval, so that the intervals of all `looks` hold together at 95 %."""
+    """Returns the confidence of each interval so that the intervals of all `looks` hold together at 95 %."""
     return 1 - 0.05 / looks
 
 
 class LookIntervals:
-    """The entries of one look, whose intervals hold for all looks of the part together."""
+    """The entries of one look, with intervals that hold for all looks of the part together."""
 
     def __init__(self, result: Mapping[str, Any], looks: int) -> None:
         self.evals: list[Entry] = list(result.get("evals") or ())
@@ -52,7 +53,7 @@ class LookIntervals:
             yield bare
 
     def of(self, entry: Entry) -> Interval | None:
-        """The interval of an entry; None if its value is not a mean of values in [0, 1]."""
+        """Returns the interval of an entry, or None if its value is not a mean of values in [0, 1]."""
         value, n = entry.get("value"), entry.get("n", 0)
         if value is None:
             return None
@@ -72,8 +73,9 @@ class LookIntervals:
 
 
 def values_of(entry: Mapping[str, Any], entries: Mapping[str, Entry]) -> np.ndarray | None:
-    """The value of each image (n,), in [0, 1]. For a mean over corruptions: the share of them under which the
-    image is classified correctly. None if the entries have no such values."""
+    """Returns the value of each image (n,), in [0, 1]. For a mean over corruptions, the value is the share of
+    corruptions under which the image is classified correctly. Returns None if the entries have no values of
+    single images."""
     found = answers.of(entry)
     if found is not None:
         return found.right.astype(float)

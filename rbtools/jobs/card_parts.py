@@ -1,7 +1,7 @@
-"""The parts of a card: each is an evaluation of one of the tools.
+"""The parts of a card. Each part is an evaluation by one of the tools.
 
-A part runs the tool's own job on the first images of the data set. Its outcomes are therefore stored under
-the tool's keys, and a later look, another run or the tool itself continues from them.
+A part runs the tool's own job on the first images of the data set. Therefore, its outcomes are stored under
+the tool's keys, and a later look, another run or the tool itself can use them again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _QUARTERS = 4
 class CardPart:
     """One part of a card.
 
-    headlines: the metrics that summarise the part, or an expression of metrics. paired: the metrics in which
-    two models are compared, if they are not the headlines.
+    `headlines` contains the metrics, or an expression of metrics, that summarise the part. `paired` contains
+    the metrics in which two models are compared, if these differ from the headlines.
     """
 
     name: str
@@ -48,7 +48,8 @@ class CardPart:
 
 
 def parts(eps: float, sure: float) -> dict[str, CardPart]:
-    """Maps names to parts. eps: L-infinity distance of the attacks, on [0, 1]; sure: confidence of a look."""
+    """Maps the names of parts to the parts. `eps` is the L-infinity distance of the attacks on the [0, 1]
+    scale. `sure` is the confidence of the intervals of a look."""
     pgd = ATTACKS.build("pgd", steps=_STEPS)
     norms = tuple(
         attacked(ATTACKS.build("apgd-ce", norm=norm, steps=_NORM_STEPS), (distance or eps,))
@@ -83,12 +84,12 @@ def parts(eps: float, sure: float) -> dict[str, CardPart]:
 
 
 def _metrics(task: Evaluation) -> list[str]:
-    """The metrics of an evaluation, except the clean accuracy that is measured along with it."""
+    """Returns the metrics of an evaluation, except the clean accuracy that is measured together with them."""
     return [spec.name() for spec in task.specs]
 
 
 def _distances(eps: float) -> tuple[float, ...]:
-    """The distances of the curve: multiples of eps / 4, from 0 to 2 eps."""
+    """Returns the distances of the curve, which are the multiples of eps / 4 from 0 to 2 eps."""
     return tuple(eps * number / _QUARTERS for number in range(2 * _QUARTERS + 1))
 
 
@@ -103,7 +104,8 @@ CHOICES = {
 
 
 def chosen(text: str) -> list[str]:
-    """The parts that --for selects: by a name of CHOICES, or by a comma-separated list. Raises RbError."""
+    """Returns the parts that --for selects, by a name in CHOICES or by a comma-separated list. Raises
+    RbError."""
     names = CHOICES.get(text) or [name.strip() for name in text.split(",")]
     for name in names:
         if name not in _EVERY:

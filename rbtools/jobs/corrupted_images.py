@@ -1,7 +1,9 @@
-"""Corrupted images in files: evaluate and write archives such as CIFAR-10-C; draw a picture of corruptions.
+"""Files of corrupted images: evaluates and writes archives such as CIFAR-10-C, and draws a picture of
+corruptions.
 
-An archive contains NAME.npy for each corruption, uint8 images (5 N, H, W, C): the N images of the data set at
-severity 1, then at severity 2 and so on; and labels.npy with their labels, (5 N,) or only (N,).
+An archive contains a file NAME.npy for each corruption and a file labels.npy. NAME.npy contains uint8 images
+(5 N, H, W, C): the N images of the data set at severity 1, then at severity 2, and so on. labels.npy contains
+the labels of these images, (5 N,) or only (N,).
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ INK, PAPER = (0, 0, 0), (255, 255, 255)
 class Archived(Accuracy):
     """Accuracy on one file of an archive at one severity.
 
-    content: the hash of the file. file, and size (the number of the data set's images): used only to measure.
+    `content` is the hash of the file. `size` is the number of images in the data set. `file` and `size` are
+    used only in the measurement.
     """
 
     corruption: str
@@ -104,7 +107,8 @@ class Archived(Accuracy):
 
 
 def files(folder: Path, names: Sequence[str]) -> list[Path]:
-    """The files of these corruptions. Raises RbError if one of them or the labels are missing."""
+    """Returns the files of these corruptions. Raises RbError if one of these files or the file of the labels
+    is missing."""
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise RbError(f"{folder} {problem}. Expected the folder of an archive, with labels.npy and NAME.npy.")
@@ -121,9 +125,10 @@ def files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class ArchiveJob(PlanJob):
-    """Accuracies on the files of an archive, and their means. detail: whether to keep all logits.
+    """Accuracies on the files of an archive, and the means of these accuracies. If `detail` is true, all
+    logits are kept.
 
-    Every file is checked before the first is evaluated. Raises RbError if a file does not belong to the
+    Every file is checked before the first evaluation. Raises RbError if a file does not belong to the
     record's data set.
     """
 
@@ -210,11 +215,11 @@ def _array_of(file: Path) -> np.ndarray:
 
 
 def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
-    """Write the files that are missing or unfinished; return a line about each corruption.
+    """Write the files that are missing or unfinished. Returns a line about each corruption.
 
-    Images are in the order of their split (`--n` and `--indices` select some), once for each severity, with
-    the pixels that `rb-corrupt` evaluates for the same seed. Raises RbError if the folder contains files made
-    from other images or another seed, if images are too small, or if a file cannot be written.
+    Each severity contains the images in the order of their split, of which `--n` and `--indices` select some.
+    `rb-corrupt` evaluates the same pixels if the seed is the same. Raises RbError if the folder contains
+    files made from other images or another seed, if images are too small, or if a file cannot be written.
     """
     data = data_of({}, run)
     chosen = [corruption.resolved() for corruption in corruptions]
@@ -245,7 +250,8 @@ def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
 def _write_one(
     corruption: Corruption, path: Path, images: Tensor | Streamed, ids: Tensor, target: torch.device, run: Run
 ) -> int:
-    """Write one file, continuing an earlier run; return how many images that run had written."""
+    """Write one file, or complete it after an interrupted run. Returns the number of images that the earlier
+    run had written."""
     channels, height, width = images.shape[1:]
     count = BLOCKS * len(ids)
     head = io.BytesIO()
@@ -269,9 +275,9 @@ def _write_one(
 @contextlib.contextmanager
 def _continued(path: Path, head: bytes, row: int) -> Iterator[tuple[IO[bytes], int]]:
     """Yields the open file PATH.part, positioned at its end, and the number of its complete rows. The file is
-    renamed to `path` if the block succeeds. A file with another header is started again.
+    renamed to `path` if the block succeeds. A file with another header is written again from the beginning.
 
-    Raises RbError if it cannot be written, or another process is writing it.
+    Raises RbError if the file cannot be written or if another process is writing the file.
     """
     aside = path.with_name(path.name + ".part")
     try:
@@ -299,7 +305,8 @@ def _continued(path: Path, head: bytes, row: int) -> Iterator[tuple[IO[bytes], i
 def corrupted(
     corruption: Corruption, images: Tensor, ids: Tensor, severity: int, place: torch.device, seed: int
 ) -> np.ndarray:
-    """The corrupted images, uint8 (n, H, W, C), that `rb-corrupt` makes of `images`, uint8 (n, C, H, W)."""
+    """Returns the corrupted images, uint8 (n, H, W, C), that `rb-corrupt` makes of `images`, uint8 (n, C, H,
+    W)."""
     draws = Draws(seed, f"corruption.{corruption.name}", ids.to(place))
     result = corruption(images.to(place).float().div(255), severity, draws)
     levels = result.mul_(255).round_().to(torch.uint8).permute(0, 2, 3, 1)
@@ -308,7 +315,8 @@ def corrupted(
 
 
 def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> None:
-    """Write the description of the folder. Raises RbError if its files do not match it, or might not."""
+    """Write the description of the folder. Raises RbError if the files in the folder do not match the
+    description, or if this cannot be established."""
     file, present = folder / ABOUT, about
     try:
         present = json.loads(read_plain(file, LARGEST_LIST))
@@ -341,7 +349,8 @@ def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> N
 
 
 class Sheet(NamedTuple):
-    """A caption, the clean image, uint8 (H, W, C), and for each corruption's name an image per severity."""
+    """A caption, the clean image, and the corrupted images. The clean image is uint8 (H, W, C). `rows` maps
+    the name of each corruption to one image per severity."""
 
     caption: str
     clean: Any
@@ -349,10 +358,10 @@ class Sheet(NamedTuple):
 
 
 def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run: Run) -> Sheet:
-    """The first image of the data set under each corruption at each severity.
+    """Returns the first image of the data set under each corruption at each severity.
 
-    It is the first image in the order of evaluation, corrupted with the random numbers of the evaluation.
-    Raises RbError if it is too small for a corruption.
+    The first image is the one that an evaluation processes first. The image is corrupted with the random
+    numbers of the evaluation. Raises RbError if the image is too small for a corruption.
     """
     data = data_of({}, run)
     dataset = data.load()
@@ -368,9 +377,9 @@ def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run:
 
 
 def draw(corruptions: Sequence[Any], severities: Sequence[int], file: Path, run: Run) -> str:
-    """Draw the corrupted images of `corrupted_images` into a PNG; return a line about it.
+    """Draw the images of `corrupted_images` into a PNG file. Returns a line about the file.
 
-    Raises RbError also if the file cannot be written.
+    Also raises RbError if the file cannot be written.
     """
     from PIL import Image, ImageDraw
 

@@ -1,7 +1,7 @@
-"""Plans, and how one is carried out on a record: the check before the work, the work, and its results.
+"""Plans, and how a plan is carried out on a record: the check before the work, the work, and the results.
 
-A plan is a function that asks for the results of evaluations and returns entries; it does not deal with
-stores, workers or messages. The simplest plan asks for one evaluation.
+A plan is a function that asks for the results of evaluations and returns entries. Stores, workers and
+messages are not the task of a plan. The simplest plan asks for one evaluation.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ from rbtools.records import answers, dumps, results
 
 
 class Ask:
-    """The argument of a plan: `ask(evaluation)` returns the results of an evaluation, stored or measured.
+    """The argument of a plan. `ask(evaluation)` returns the results of an evaluation, which are read from the
+    store or measured.
 
-    A plan is called twice: `before` the work, with results that are only known in part (`expected_entries`),
-    and to do it. inputs: the record on the split that the run names. draws: the number of draws over which
-    verdicts on a randomised model are averaged, otherwise 0. along: more results, which the record gets
-    unless it has others of the same names. The plan's own entries must fit those of the record.
+    A plan is called once with `before`, when results are only partly known (`expected_entries`), and once to
+    do the work. `inputs` is the record on the split that the run names. `draws` is the number of passes over
+    which verdicts on a randomised model are averaged, and 0 for other models. `along` contains additional
+    results, which are added to the record unless the record has other results of the same names. The plan's
+    own entries must be consistent with the entries of the record.
     """
 
     def __init__(self, inputs: Inputs, *, before: bool) -> None:
@@ -56,7 +58,7 @@ class Ask:
         return found
 
     def each(self, evaluation: Evaluation, places: Sequence[Inputs]) -> list[Results]:
-        """The results on the images of each of these inputs."""
+        """Returns the results of the evaluation on the images of each item of `places`."""
         judged = randomness.judged(self.inputs, evaluation, tell=not self.before)
         if self.before:
             return [Results(expected_entries(inputs, judged), [], unknown) for inputs in places]
@@ -70,10 +72,10 @@ Plan = Callable[[Ask], Entries]
 
 
 class PlanJob(SplitJob):
-    """A job that adds the entries of some plans to a record, one plan after another."""
+    """A job that runs some plans, one after another, and adds their entries to a record."""
 
     def plans(self) -> Sequence[Plan]:
-        """The plans: functions that take an `Ask` and return entries."""
+        """Returns the plans, which are functions that accept an `Ask` and return entries."""
         raise NotImplementedError
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
@@ -86,7 +88,7 @@ class PlanJob(SplitJob):
 
 
 def _with_plan(record: dict[str, Any], plan: Plan, run: Run) -> dict[str, Any]:
-    """The record with the entries of a plan.
+    """Returns the record with the entries of a plan.
 
     Raises RbError if the model or the data are not available, or if the record has a result of the same name
     with another protocol.
@@ -113,7 +115,7 @@ def _with_plan(record: dict[str, Any], plan: Plan, run: Run) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class EvaluateJob(PlanJob):
-    """Some evaluations of the record's model, one after another."""
+    """A job that makes some evaluations of the record's model, one after another."""
 
     evaluations: tuple[Evaluation, ...]
 
@@ -134,7 +136,8 @@ def evaluated(ask: Ask, evaluation: Evaluation) -> Entries:
 
 
 def _report_grid(inputs: Inputs, spec: Attacked) -> None:
-    """Report how the grid of an attack changes its accuracy, if the store has the result without the grid."""
+    """Report how the pixel grid of an attack changes the accuracy, if the store contains the result without a
+    grid."""
     real = replace(spec, method=replace(spec.method, grid="none"))
     value, of_real = (stored_value(inputs, one) for one in (spec, real))
     if value is not None and of_real is not None:
@@ -146,9 +149,9 @@ def _report_grid(inputs: Inputs, spec: Attacked) -> None:
 
 
 def _with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> dict[str, Any]:
-    """The record with the classes of the images for which entries contain answers.
+    """Returns the record with the classes of the images for which entries contain answers.
 
-    The store caches the classes, so a stored result needs no images.
+    The classes are cached in the store, so stored results need no images.
     """
     if not any(answers.FIELD in entry for entry in entries):
         return record
@@ -163,14 +166,15 @@ def _with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> d
 
 
 def add_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> dict[str, Any]:
-    """Add entries under their names, or under `--as NAME`. Raises RbError for a conflict with old ones."""
+    """Add entries to the record under their own names or under `--as NAME`. Raises RbError if an entry
+    conflicts with an earlier one."""
     for entry in renamed(entries, run):
         record = results.add(record, entry, replace=run.replace)
     return record
 
 
 def _check_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> None:
-    """Raise RbError before the computation if `add_entries` would raise it afterwards."""
+    """Raise RbError before the computation if `add_entries` would raise it after the computation."""
     if (other := next(results.edited(record), None)) is not None:
         run.report.notify(
             f"warning: {other['metric']} of a record differs from its entry in evals."

@@ -1,7 +1,7 @@
-"""Evidence for a robust accuracy: saved adversarial images (`save_images`), judged by one forward pass.
+"""Evidence for a robust accuracy: one forward pass checks saved adversarial images (`save_images`).
 
-A file may come from an untrusted source. It is read batch by batch, and each array has to have the shape that
-the claim and the data set give it.
+A file may come from an untrusted source. The file is read batch by batch, and each array must have the shape
+that the claim and the data set determine.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ _ORDERS = {"linf": math.inf, "l2": 2, "l1": 1}
 
 
 class _Refuted(Exception):
-    """The images do not show what is claimed; the text says why."""
+    """Raised if the images do not show what is claimed. The text of the exception states the reason."""
 
 
 @dataclass(frozen=True)
 class EvidenceJob(JobFunction):
-    """Adds to the record's `verify` the verdicts on the claims of a file of adversarial images, or of all
-    files of the record's model in a folder.
+    """Checks the claims of one file of adversarial images, or of all files of the record's model in a folder.
+    The verdicts are added to the record's `verify`.
 
-    Every image must lie inside the ball and the box, and this checkpoint must misclassify as many of them in
-    one forward pass as the claim states. Then the accuracy is at most `measured`, whatever the attack was. If
-    a file does not prove its claim, `verdict` is "differs" and `reason` gives the reason. file: the file of
-    the record's weights; `hints` describe it if the record names no checkpoint. Raises RbError for a file
-    that does not contain adversarial images, and for a record whose model or data are missing.
+    Every image must be inside the ball around its clean image and inside the box. In one forward pass, this
+    checkpoint must misclassify as many images as the claim states. If the claim is proved, the accuracy is at
+    most `measured`, independent of the attack that made the images. If a file does not prove its claim,
+    `verdict` is "differs" and `reason` explains why. `file` is the file of the record's weights. `hints`
+    describes this file if the record names no checkpoint. Raises RbError for a file that does not contain
+    adversarial images, and for a record whose model or data are missing.
     """
 
     path: str
@@ -97,7 +98,8 @@ class EvidenceJob(JobFunction):
 
 
 def _with_stages(run: Run, saved: Mapping[str, Any]) -> Run:
-    """The run with the stages before the network that a file names. Raises RbError for an unknown stage."""
+    """Returns the run with the stages before the network that a file names. Raises RbError for an unknown
+    stage."""
     if "defend" not in saved:
         return run
     chosen = stages.parse(str(saved["defend"]), allow_code=run.selection.allow_code)
@@ -105,7 +107,8 @@ def _with_stages(run: Run, saved: Mapping[str, Any]) -> Run:
 
 
 def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict on a file. saved: the claim in the file; claim: the record's entry, or else `saved`."""
+    """Returns the verdict on a file. `saved` is the claim in the file. `claim` is the record's entry, or
+    `saved` if the record has no such entry."""
     n, value = saved["n"], claim.get("value")
     fields = {"claimed": value if is_number(value) else None, "n": n}
     fields |= {"eps": saved["eps"], "norm": saved.get("norm")}
@@ -122,7 +125,8 @@ def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping
 
 
 def _compare(inputs: Inputs, saved: Mapping[str, Any], claim: Mapping[str, Any]) -> None:
-    """Raise _Refuted if the claim in a file differs from the record's, or contradicts its metric's name."""
+    """Raise _Refuted if the claim in a file differs from the record's claim or contradicts the name of its
+    metric."""
     name = saved.get("metric")
     if not isinstance(name, str) or (claim is saved and metric_name.parse(name).over != "eps"):
         raise _Refuted(f"its metric is {name}, which is not an accuracy under an attack at a distance")
@@ -146,8 +150,8 @@ def _compare(inputs: Inputs, saved: Mapping[str, Any], claim: Mapping[str, Any])
 
 
 def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, int]:
-    """The number of misclassified images, and of images near a tie. Raises _Refuted if the images are not
-    those of the evaluation, or if one is outside the ball or the box."""
+    """Returns the number of misclassified images and the number of images near a tie. Raises _Refuted if the
+    images are not those of the evaluation, or if an image is outside the ball or the box."""
     dataset, n = inputs.data.load(), saved["n"]
     order = inputs.data.order(dataset.labels)[:n]
     if n > len(order):
@@ -172,7 +176,8 @@ def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, i
 
 
 def _check_distance(images: Tensor, clean: Tensor, saved: Mapping[str, Any]) -> None:
-    """Raise _Refuted if an image, of (n, C, H, W), is outside the box or the ball around its clean image."""
+    """Raise _Refuted if one of the images (n, C, H, W) is outside the box or outside the ball around its
+    clean image."""
     if not bool(((images >= 0) & (images <= 1)).all()):  # NaN fails both comparisons
         raise _Refuted("an image has pixels outside [0, 1]")
     difference = (images - clean).flatten(1).double()
@@ -185,7 +190,8 @@ def _check_distance(images: Tensor, clean: Tensor, saved: Mapping[str, Any]) -> 
 
 
 def claim_of(path: str) -> dict[str, Any]:
-    """The claim in a file, with at least `n` and `eps`, numbers above 0. Raises RbError if there is none."""
+    """Returns the claim in a file. The claim contains at least the positive numbers `n` and `eps`. Raises
+    RbError if the file contains no claim."""
     with _archive(path) as archive, archive.open("claim.npy") as member:
         head = npy.header(member)
         if head.dtype.kind != "U" or head.shape or head.dtype.itemsize > _LONGEST:
@@ -201,7 +207,8 @@ def claim_of(path: str) -> dict[str, Any]:
 def _batches(
     path: str, saved: Mapping[str, Any], shape: tuple[int, ...]
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yields images float32 (at most _CHUNK, C, H, W) on [0, 1], their labels and places in the split."""
+    """Yields images, labels, and places in the split. Images are float32 (at most _CHUNK, C, H, W) on [0,
+    1]."""
     n, whole = saved["n"], np.dtype("<i8")
     pixel = np.dtype("|u1" if saved.get("grid") == "8bit" else "<f4")
     arrays = {"images": (pixel, shape), "labels": (whole, ()), "ids": (whole, ())}
@@ -225,7 +232,7 @@ def _batches(
 
 @contextlib.contextmanager
 def _archive(path: str) -> Iterator[zipfile.ZipFile]:
-    """Yields the open archive. Errors in reading it inside the block are raised as RbError."""
+    """Yields the open archive. Errors in reading the archive inside the block are raised as RbError."""
     try:
         with opened(path) as stream, zipfile.ZipFile(stream) as archive:
             yield archive

@@ -1,4 +1,4 @@
-"""A table of the results on single images: a row for each image of each metric (`rb-convert per-image`)."""
+"""A table with one row for each image of each metric (`rb-convert per-image`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = {
 
 
 def frame(entries: Iterable[Record]) -> pandas.DataFrame:
-    """The rows of all entries, in the columns of KINDS. Unknown values are missing."""
+    """Returns the rows of all entries in the columns of KINDS. Unknown values are missing."""
     import pandas
 
     parts = [pandas.DataFrame(columns).astype(KINDS) for columns in entries]
@@ -33,9 +33,10 @@ def frame(entries: Iterable[Record]) -> pandas.DataFrame:
 
 
 def columns_of(record: Record, entry: Record, model: str) -> Record | None:
-    """The columns of an entry of the record `model`: arrays (N,) or single values. None without answers.
+    """Returns the columns of an entry of the record `model`. A column is an array (N,) or one value.
 
-    `example` is the place in the order of the evaluation. Raises RbError if the answers are damaged.
+    Returns None if the entry has no answers. The column `example` contains the image's place in the
+    evaluation. Raises RbError if the answers are damaged.
     """
     own = answers.of(entry)
     if own is None:

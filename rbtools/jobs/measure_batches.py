@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class MeasureItem(NamedTuple):
-    """One measure on given weights and images, possibly under one attack."""
+    """A measure on given weights and images, with or without an attack."""
 
     measure: Any
     attack: Any
@@ -51,18 +51,18 @@ class MeasureItem(NamedTuple):
 
     @property
     def n(self) -> int:
-        """Number of images that are measured; 0 for measures without data."""
+        """The number of measured images, which is 0 for measures without data."""
         return min(self.data.size, self.size[0] * self.size[1]) if self.measure.data else 0
 
     @property
     def batches(self) -> int:
-        """Number of batches that these images are in."""
+        """The number of batches that contain these images."""
         return -(-self.n // self.size[1])
 
     @property
     def statistics(self) -> dict[str, str]:
-        """The BatchNorm statistics, as fields of the entry. Empty if the measure offers no choice, and for
-        running statistics on trained weights."""
+        """Returns the BatchNorm statistics as fields of the entry. The result is empty if the measure offers
+        no choice, or if trained weights are used with running statistics."""
         usual = self.measure.batchnorm is None or (self.on, self.batchnorm) == ("trained", "running")
         return {} if usual else {"batchnorm": self.batchnorm}
 
@@ -72,8 +72,8 @@ class MeasureItem(NamedTuple):
 
 
 def arch_of(record: dict[str, Any], data: Data) -> dict[str, Any]:
-    """The architecture as for a new training run: without the fields that describe a weight file. Raises
-    RbError for a module in memory, which has no architecture."""
+    """Returns the architecture as for a new training run, without the fields that describe a weights file.
+    Raises RbError for a module in memory, because such a module has no architecture."""
     if isinstance(record, InMemory):
         raise RbError(
             "One of these measures needs an architecture that rb-arch describes; a module in memory has none."
@@ -84,7 +84,7 @@ def arch_of(record: dict[str, Any], data: Data) -> dict[str, Any]:
 
 
 class MeasureTile(NamedTuple):
-    """A unit of work: an item, given by the key of its result, on consecutive examples of one batch."""
+    """A unit of work: one measure, given by the key of its result, on consecutive examples of one batch."""
 
     key: str
     batch: int
@@ -92,7 +92,7 @@ class MeasureTile(NamedTuple):
 
 
 class TileResult(NamedTuple):
-    """The result of a tile, and its duration in seconds."""
+    """The result of a tile, and the time in seconds that it took."""
 
     result: BatchResult
     seconds: float
@@ -100,28 +100,30 @@ class TileResult(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasureWork:
-    """Measures of a record, by the keys of their results, with all that a process needs to measure tiles."""
+    """Measures of a record by the keys of their results, and everything that a process needs to measure
+    tiles."""
 
     inputs: resolve.Inputs
     items: Mapping[str, MeasureItem]
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Measuring]:
-        """The measures, ready on this process's device."""
+        """Yields the measures, ready for use on this process's device."""
         with device.taken(self.inputs.run, self.inputs.threads()) as place:
             yield Measuring(self, place)
 
     @property
     def divided(self) -> bool:
-        """Whether several processes may share the work."""
+        """True if several processes may share the work."""
         run = self.inputs.run
         return run.pool is not None or run.plan is not None or run.placement.shard[1] > 1
 
     def tiles(self) -> list[list[MeasureTile]]:
-        """The tiles of all items, grouped by images, since tiles of the same images share attacks.
+        """Returns the tiles of all items. Tiles of the same images are in one group, because they share
+        attacks.
 
-        A tile is a batch. If processes share the work, the batches of measures that are sums over images are
-        cut into chunks of `chunk` images; a single process uses the same chunks.
+        A tile is usually a batch. If processes share the work, the batches of measures that are sums over
+        images are divided into chunks of `chunk` images. A single process uses the same chunks.
         """
         run = self.inputs.run
         chunk = run.settings.batch or CHUNK.get(resources.kind(run).type, CHUNK["cpu"])
@@ -138,9 +140,9 @@ class MeasureWork:
 
 
 def measured(work: MeasureWork) -> Iterator[tuple[str, list[Value], float]]:
-    """Yields the key of each item, its values and its seconds; nothing if other shards finished first.
+    """Yields the key of each item, its values and its seconds. Yields nothing if other shards finish first.
 
-    The measuring is done by the workers of the run's engine, or by this process.
+    The work is done by the workers of the run's engine or by this process.
     """
     run = work.inputs.run
     store, groups = run.store, work.tiles()
@@ -200,7 +202,8 @@ class MeasureCall(OpenedCall):
 
 
 class Measuring:
-    """All measures of one record: each network is built once, each batch attacked once for all measures."""
+    """Computes all measures of one record. Each network is built once, and each batch is attacked once for
+    all measures."""
 
     def __init__(self, work: MeasureWork, device: torch.device) -> None:
         self.work, self.device, self.report = work, device, work.inputs.run.report
@@ -210,7 +213,7 @@ class Measuring:
         self.attacked: tuple[Any, AttackedBatch] | None = None  # the last network and its key
 
     def computed(self, tile: MeasureTile) -> TileResult:
-        """The result of a tile."""
+        """Returns the result of a tile."""
         item = self.work.items[tile.key]
         self.report.check_cancelled()
         self.report.progress(f"{item.measure.name}  batch {tile.batch + 1}")
@@ -224,7 +227,8 @@ class Measuring:
         return TileResult(result, time.perf_counter() - start)
 
     def _measured(self, model: nn.Module, job: MeasureItem, attacked: AttackedBatch) -> BatchResult:
-        """A measure of one batch. Each time memory runs out, it is tried again with fewer images at once."""
+        """Returns the result of a measure on one batch. Each time memory runs out, the measure is tried again
+        with fewer images at once."""
         while True:
             try:
                 result: BatchResult = job.measure(model, attacked.batch(job, self.chunk))
@@ -248,7 +252,8 @@ class Measuring:
                 torch.cuda.empty_cache()
 
     def _model(self, job: MeasureItem) -> tuple[nn.Module, bool]:
-        """The network, frozen and in eval mode, and whether an image's result depends on its batch."""
+        """Returns the network, frozen and in eval mode, and whether the result of an image depends on its
+        batch."""
         key, inputs = (job.on, job.batchnorm), self.work.inputs
         if key not in self.models:
             if job.on == "trained":
@@ -261,7 +266,8 @@ class Measuring:
         return self.models[key]
 
     def _batch(self, item: MeasureItem, tile: MeasureTile) -> MeasureBatch:
-        """The examples of a tile, in the order of the split; a black image for measures without data."""
+        """Returns the examples of a tile in the order of the split. Measures without data get a black
+        image."""
         if item.measure.data:
             dataset = item.data.load()
             ids = item.data.order(dataset.labels)[tile.examples.start : tile.examples.stop]
@@ -276,12 +282,13 @@ class Measuring:
 
 
 def _shared(item: MeasureItem) -> tuple[Any, ...]:
-    """The fields that items with equal batches share."""
+    """Returns the fields that are equal for items with equal batches."""
     return (item.on, item.batchnorm, item.data.split, item.size if item.measure.data else None)
 
 
 def _joined(measure: Measure, results: Mapping[MeasureTile, TileResult]) -> tuple[list[Value], float]:
-    """The values of a measure from the results of its tiles in their order, and the seconds."""
+    """Returns the values of a measure, computed from the results of its tiles in order, and the total
+    seconds."""
     batches = [list(tiles) for _, tiles in itertools.groupby(results, lambda tile: tile.batch)]
     parts = [measure.joined([results[tile].result for tile in tiles]) for tiles in batches]
     sizes = [sum(len(tile.examples) for tile in tiles) for tiles in batches]
@@ -289,7 +296,7 @@ def _joined(measure: Measure, results: Mapping[MeasureTile, TileResult]) -> tupl
 
 
 def _stored(data: bytes | None) -> TileResult | None:
-    """A tile's result from the store; None if the data are damaged."""
+    """Returns a tile's result from the store, or None if the data are missing or damaged."""
     try:
         result, seconds = json.loads(data or b"")
         return TileResult(dict(result), float(seconds))
@@ -298,21 +305,21 @@ def _stored(data: bytes | None) -> TileResult | None:
 
 
 class AttackedBatch:
-    """A batch with its adversarial images, computed on first use."""
+    """A batch with its adversarial images, which are computed when they are first used."""
 
     def __init__(self, model: nn.Module, clean: MeasureBatch, seed: int, together: bool = False) -> None:
         self.model, self.clean, self.seed, self.together = model, clean, seed, together
         self.made: dict[tuple[Any, int], Tensor] = {}
 
     def batch(self, job: MeasureItem, chunk: int) -> MeasureBatch:
-        """The batch with the adversarial images that the job's measure needs."""
+        """Returns the batch with the adversarial images that the job's measure needs."""
         chunk = len(self.clean) if self.together else chunk
         perturbed = self._after(job.attack, 1, chunk) if job.measure.attacks > 0 else None
         twice = self._after(job.attack, 2, chunk) if job.measure.attacks > 1 else None
         return replace(self.clean, perturbed=perturbed, twice=twice, chunk=chunk, together=self.together)
 
     def _after(self, attack: Attack, times: int, chunk: int) -> Tensor:
-        """The images after `times` attacks, each within eps of its start."""
+        """Returns the images after `times` successive attacks, each within eps of its own starting image."""
         if (attack, times) not in self.made:
             start = self.clean.images if times == 1 else self._after(attack, times - 1, chunk)
             stream = f"attack.{attack.name}" + (f"/{times}" if times > 1 else "")

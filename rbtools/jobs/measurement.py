@@ -1,7 +1,7 @@
-"""Measures of a record's network: the request, the store keys, and the entries.
+"""Measures of a record's network: the request, the keys in the store, and the entries.
 
-A measure is computed on freshly initialised weights or on the record's checkpoint, and on one split. A store
-key holds all values of a measure on these weights and this split under one attack.
+A measure is computed on one split, with freshly initialised weights or with the record's checkpoint. A key in
+the store holds all values of a measure on these weights and this split under one attack.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ BY_GRADIENT = ("fgsm", "pgd")  # the attacks that can perturb batches
 class MeasureJob(SplitJob):
     """The measures to compute, and on which weights and images.
 
-    attacks: the attacks that perturb batches, each with its eps; `eps`: for measures with an eps of their
-    own. `on`: "auto" selects the weights that a measure is defined on, "both" fresh weights and the
-    checkpoint, if there is one. `splits`, `batches` and `batch_size`: None selects the measure's own.
-    `batchnorm`: the statistics that BatchNorm uses ("batch", "image" or "running") in measures that support
-    more than running ones; None selects the measure's own on fresh weights and "running" on trained ones.
+    `attacks` are the attacks that perturb batches, each with its eps. `eps` is for measures that have their
+    own eps. If `on` is "auto", each measure is computed on the weights for which it is defined. If `on` is
+    "both", fresh weights and the checkpoint (if there is one) are measured. If `splits`, `batches` or
+    `batch_size` is None, the value is the measure's own default. `batchnorm` selects the statistics of
+    BatchNorm ("batch", "image" or "running") in measures that support more than running statistics. If
+    `batchnorm` is None, fresh weights have the measure's own statistics and trained weights have running
+    statistics.
     """
 
     measures: tuple[Any, ...]
@@ -69,10 +71,10 @@ class MeasureJob(SplitJob):
         )
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
-        """The record with the measures.
+        """Returns the record with the measures.
 
-        Raises RbError if a measure needs a checkpoint and there is none, a model cannot be built, or a
-        measure is not defined for it.
+        Raises RbError if a measure needs a checkpoint and the record has none, if a model cannot be built, or
+        if a measure is not defined for the model.
         """
         inputs = resolve_inputs(record, run.changed(split=(self.splits or [str(self.measures[0].split)])[0]))
         record = inputs.record
@@ -101,10 +103,11 @@ def perturbing(
     step_size: float | None,
     norm: str = "linf",
 ) -> tuple[Any, ...]:
-    """The attacks that perturb batches, each at every distance, which is in pixel units. For the norm
-    "sphere", which only PGD supports, it is a share of the image's norm.
+    """Returns the attacks that perturb batches, each at every distance in `distances`. A distance is in pixel
+    units. For the norm "sphere", which only PGD supports, a distance is a share of the image's norm.
 
-    A broken image stays in its batch: every image is perturbed in all steps. Raises UsageError.
+    An attack does not stop early: every image in a batch is perturbed in all steps, even after it is
+    misclassified. Raises UsageError.
     """
     attacks = []
     for name in names:
@@ -125,9 +128,11 @@ def perturbing(
 
 
 def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], run: Run) -> None:
-    """Raise RbError before the computation if the record has a requested number, computed differently.
+    """Raise RbError before the computation if the record already has a requested number that was computed
+    differently.
 
-    A measure's numbers are known by name only afterwards, so each entry of the record is compared.
+    The names of a measure's numbers are known only after the computation. Therefore, each entry of the record
+    is compared.
     """
     if run.replace or run.name_as is not None:
         return
@@ -158,7 +163,8 @@ def _shown(entry: dict[str, Any], record: dict[str, Any], job: MeasureItem, run:
 
 
 def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[MeasureItem]:
-    """Every measure on each of its weights and splits under each attack. Raises RbError."""
+    """Returns the items to measure: every measure on each of its weights and splits under each attack. Raises
+    RbError."""
     jobs = []
     for measure in request.measures:
         size = (request.batches or measure.size[0], request.batch_size or measure.size[1])
@@ -181,7 +187,8 @@ def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[Measure
 
 
 def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run: Run) -> tuple[str, ...]:
-    """The weights that are measured: "init", "trained" or both; for a module in memory, its own."""
+    """Returns the weights that are measured: "init", "trained", or both. A module in memory is measured with
+    its own weights."""
     if isinstance(record, InMemory):
         return ("trained",)
     if measure.weights == "none":
@@ -207,7 +214,8 @@ def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run:
 
 
 def _data(record: dict[str, Any], run: Run, split: str, on: str) -> Data:
-    """The split; for a training split, only the images that the training run did not hold out."""
+    """Returns the data of the split. From a training split, images that the training run held out are
+    excluded."""
     if on == "trained" and split == "train" and run.selection.indices is None:
         run = run.changed(indices=trained_on(record, run))
     data = data_of(record, run, split)
@@ -216,7 +224,7 @@ def _data(record: dict[str, Any], run: Run, split: str, on: str) -> Data:
 
 
 def _what(record: dict[str, Any], job: MeasureItem, run: Run) -> dict[str, Any]:
-    """The key fields: everything that determines the result."""
+    """Returns the fields of the key, which include everything that determines the result."""
     about = job.data.about
     fields: dict[str, Any] = {
         "kind": "measure",
@@ -269,7 +277,7 @@ def _compute(
 
 
 def _entry(job: MeasureItem, value: Value, run: Run) -> dict[str, Any]:
-    """The entry of one number: its name, its settings, its value, and its standard error."""
+    """Returns the entry of one number, with the number's name, settings, value and standard error."""
     before, after = _around(job, value.clean)
     name = ".".join([*before, *([value.name] if value.name else []), *after])
     entry = {"metric": name, **_made(job, value.name, value.clean, run)}
@@ -278,7 +286,7 @@ def _entry(job: MeasureItem, value: Value, run: Run) -> dict[str, Any]:
 
 
 def _finite(value: object) -> Any:
-    """The value, with None in place of numbers that are not finite, such as the trace of one layer."""
+    """Returns the value with None in place of numbers that are not finite, such as the trace of one layer."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -287,7 +295,8 @@ def _finite(value: object) -> Any:
 
 
 def _made(job: MeasureItem, value: str, clean: bool, run: Run) -> dict[str, Any]:
-    """The settings of the number named `value`; `clean`: the number does not depend on the attack."""
+    """Returns the settings of the number named `value`. `clean` is true if the number does not depend on the
+    attack."""
     entry: dict[str, Any] = {"measure": job.measure.name, **job.measure.settings(value)}
     if job.measure.weights != "none":
         entry |= {"on": job.on, **job.statistics}
@@ -323,9 +332,10 @@ def _number(value: Value, job: MeasureItem) -> dict[str, Any]:
 
 
 def _around(job: MeasureItem, clean: bool) -> tuple[list[str], list[str]]:
-    """The parts before and after a number's name in the name of its metric, such as `hessian.weight.lmax`.
+    """Returns the parts of a metric's name before and after the name of the number, such as
+    `hessian.weight.lmax`.
 
-    Weights and split follow the measure's name if they differ from its defaults.
+    Weights and split follow the measure's name if they differ from the measure's defaults.
     """
     measure = job.measure
     usual = ("init" if measure.weights == "init" else "trained", measure.split)

@@ -1,8 +1,9 @@
-"""`rb-card`: evaluate everything about one checkpoint in the available time.
+"""`rb-card` evaluates everything about one checkpoint in the available time.
 
-A card has parts (`card_parts`), each an evaluation of a tool. All parts look at 16 images, then at 32, 64 ...
-until the time is over or all images are evaluated. The intervals hold for all looks together
-(`card_intervals`). For two checkpoints, two cards are made in turn and then compared image by image.
+A card has several parts (`card_parts`), each of which is an evaluation by one of the tools. All parts are
+evaluated on 16 images, then on 32, 64 ... until the time is over or all images are evaluated. The intervals
+of all intermediate results hold together (`card_intervals`). For two checkpoints, two cards are made one
+after the other and then compared image by image.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _CLEAN = ": clean accuracy "
 
 
 class TimeUp(BaseException):
-    """The time of the card is over in the middle of a look."""
+    """Raised if the time of the card is over while a part is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +64,15 @@ class CardJob(SplitJob):
 
 
 def run_card(record: Record, request: CardRequest, run: Run) -> Record:
-    """The record with its card. Raises RbError if model or data are not available, and Unfinished, with the
-    record so far, if it is interrupted."""
+    """Returns the record with its card. Raises RbError if the model or the data are not available. If the
+    card is interrupted, raises Unfinished, which contains the record so far."""
     with _with_store(run) as stored:
         return Card(record, request, stored).made()
 
 
 def run_pair(records: tuple[Record, Record], request: CardRequest, run: Run) -> list[Record]:
-    """Both records with their cards, each made in half of the time, and with the paired differences."""
+    """Returns both records with their cards and with the paired differences. Each card is made in half of the
+    time."""
     if request.seconds is not None:
         request = replace(request, seconds=request.seconds / 2)
     with _with_store(run) as stored:
@@ -96,7 +98,8 @@ def run_pair(records: tuple[Record, Record], request: CardRequest, run: Run) -> 
 
 @contextlib.contextmanager
 def _with_store(run: Run) -> Iterator[Run]:
-    """Yields the run, with a temporary store if it has none: each look continues from the one before."""
+    """Yields the run with a store. A run without a store gets a temporary store, because each look continues
+    from the results of earlier looks."""
     if run.store.folder is not None or run.plan is not None:
         yield run
         return
@@ -111,8 +114,8 @@ def _with_store(run: Run) -> Iterator[Run]:
 
 @dataclass
 class PartState:
-    """The state of one part: the number of images in its last look, its seconds, the reason why it cannot go
-    on, and the remarks of its last look."""
+    """The state of one part. `n` is the number of images in the part's last evaluation, and `remarks` are the
+    remarks of this evaluation. `reason` is the reason why the part cannot be evaluated further, or None."""
 
     part: CardPart
     n: int = 0
@@ -122,7 +125,7 @@ class PartState:
 
 
 class Card:
-    """The card of one record while it is made."""
+    """The card of one record, while the card is being made."""
 
     def __init__(self, record: Record, request: CardRequest, run: Run) -> None:
         self.record, self.request = record, request
@@ -149,13 +152,13 @@ class Card:
             raise TimeUp
 
     def left(self) -> float:
-        """The seconds that are left; infinite without a limit."""
+        """Returns the remaining seconds, or infinity if there is no time limit."""
         spent = time.monotonic() - self.begin
         return math.inf if self.request.seconds is None else self.request.seconds - spent
 
     def made(self) -> Record:
-        """The record with the card, as soon as all images are evaluated or the time is over. Raises
-        Unfinished as `run_card` does."""
+        """Returns the record with the card after all images are evaluated or the time is over. Raises
+        Unfinished in the same cases as `run_card`."""
         torch.nn, special.ndtri  # noqa: B018  (imported here, so that the first look does not count it)
         self.begin = time.monotonic()
         looks = self.sizes
@@ -180,7 +183,7 @@ class Card:
         return self.result(ended)
 
     def measured(self, state: PartState, size: int) -> Record:
-        """The bare record with the results of a part on `size` images."""
+        """Returns the record with only the results of one part on `size` images."""
 
         def notify(text: str) -> None:
             if _CLEAN not in text:  # every part reports it for its own number of images
@@ -217,7 +220,7 @@ class Card:
         state.n = size
 
     def _tell(self, running: PartState | None, size: int) -> None:
-        """Report the state of the card, for the live table and --log."""
+        """Report the state of the card to the live table and to --log."""
         rows = [self._row(state) for state in self.states]
         name = None if running is None else running.part.name
         self.asked.report.event({"event": "card", "running": name, "n": size, "parts": rows})
@@ -236,7 +239,7 @@ class Card:
         }
 
     def result(self, ended: str) -> Record:
-        """The record with the entries of the card."""
+        """Returns the record with the entries of the card."""
         report, keep = self.inputs.run.report, not self.asked.replace
         record = {**self.record, **self.about}
         for metric, entry in self.entries.items():
@@ -265,7 +268,7 @@ class Card:
         return {**record, "card": about}
 
     def _about(self, ended: str) -> dict[str, Any]:
-        """The field `card` of the record."""
+        """Returns the field `card` of the record."""
         return {
             "ended": ended,
             "seconds": round(time.monotonic() - self.begin, 1),
@@ -291,7 +294,7 @@ def _images(entry: Mapping[str, Any]) -> int:
 
 
 def _differences(this: Card, other: Card, state: PartState) -> dict[str, Record]:
-    """Maps each metric of a part to the difference of two cards, this - other, on the same images."""
+    """Maps each metric of a part to the difference between two cards, this - other, on the same images."""
     rows = {}
     for metric in state.part.paired or state.part.headlines:
         if metric_name.parse(metric).is_ge:
@@ -306,8 +309,8 @@ def _differences(this: Card, other: Card, state: PartState) -> dict[str, Record]
 
 
 def _difference(this: Card, other: Card, state: PartState, metric: str) -> tuple[float, Interval, int] | None:
-    """The mean difference in one metric, its interval and the number of images that both cards have. None if
-    a card lacks values of single images."""
+    """Returns the mean difference in one metric, its interval, and the number of images that both cards
+    contain. Returns None if a card has no values of single images."""
     one, two = (_values(card, state.part, metric) for card in (this, other))
     if one is None or two is None:
         return None
@@ -318,7 +321,8 @@ def _difference(this: Card, other: Card, state: PartState, metric: str) -> tuple
 
 
 def _values(card: Card, part: CardPart, metric: str) -> np.ndarray | None:
-    """The value of each image (n,), in [0, 1]; for random copies, the share of them that is correct."""
+    """Returns the value of each image (n,), in [0, 1]. For random copies, the value is the share of correct
+    copies."""
     entry = card.entries.get(metric, {})
     found = values_of(entry, card.entries)
     if found is not None or "gamma" not in entry:
@@ -333,14 +337,16 @@ def _values(card: Card, part: CardPart, metric: str) -> np.ndarray | None:
 
 
 def _row(difference: float, interval: Interval, n: int, *, lower: bool = False) -> Record:
-    """A difference with its interval, and which model is better. lower: whether smaller values are better."""
+    """Returns a difference with its interval and with the name of the better model. `lower` is true if
+    smaller values are better."""
     low, high = (float(end) for end in interval)
     better = None if low <= 0 <= high else "this" if (low > 0) != lower else "other"
     return {"difference": difference, "ci95": [low, high], "n": n, "better": better}
 
 
 def answer_lines(record: Record, names: tuple[str, str]) -> list[str]:
-    """The comparison of two models, a line for each part and metric. record: that of the first model."""
+    """Formats the comparison of two models, with a line for each part and metric. `record` is the record of
+    the first model."""
     lines = []
     for part, rows in record["card"].get("against", {"parts": {}})["parts"].items():
         if not rows:

@@ -1,4 +1,4 @@
-"""The question that an entry answers, and the job that asks it again."""
+"""The question that an entry answers, and the job that measures the answer again."""
 
 from __future__ import annotations
 
@@ -52,13 +52,14 @@ SPECS: tuple[type[Spec], ...] = (
 
 
 class Unsayable(Exception):
-    """The reason why an entry does not determine its measurement."""
+    """Raised if an entry does not determine its measurement. The text of the exception states the reason."""
 
 
 def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
-    """The spec whose entry this is; its metric must be without a split. None if no spec has such an entry, or
-    if it lacks settings. lenient: missing settings take their defaults, as in published numbers. Raises
-    RbError for a setting that a method refuses."""
+    """Returns the spec that produces this entry. The entry's metric must not contain a split. Returns None if
+    no spec produces such an entry, or if the entry lacks settings. If `lenient` is true, missing settings
+    have their default values, as in published numbers. Raises RbError for a setting that is invalid for a
+    method."""
     refused: RbError | None = None
     for cls in SPECS:
         try:
@@ -78,9 +79,9 @@ def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A job whose results contain the answer. under: the options of the run for it (`Run.changed`), with
-    `defend` as text. fixed: the job, if it does not depend on the run. metric: the name of the answer in the
-    results of that job; None if it is the entry's own name.
+    """A job whose results contain the answer. `under` contains the options of the run (`Run.changed`), with
+    `defend` as text. `fixed` is the job, if the job does not depend on the run. `metric` is the name of the
+    answer in the results of the job, or None if the name is the entry's own.
     """
 
     under: Mapping[str, Any]
@@ -89,33 +90,35 @@ class Question:
 
     @property
     def of_part(self) -> bool:
-        """Whether it can be asked about a random part of the images."""
+        """True if the question can be asked about a random part of the images."""
         return False
 
     def joined(self, other: Any) -> Any:
-        """One question in place of both; None if one measurement does not answer both."""
+        """Returns one question in place of both questions, or None if one measurement does not answer
+        both."""
         return None
 
     def name(self) -> str | None:
-        """The metric under which the job returns the answer; None if it is the entry's own."""
+        """Returns the metric under which the job returns the answer, or None if this is the entry's own
+        metric."""
         return None if self.metric is None else self.split_name(self.metric)
 
     def split_name(self, metric: str) -> str:
-        """The name of the metric, with the question's split."""
+        """Returns the name of the metric with the question's split."""
         return metric_name.split_name(metric, self.under.get("split", "test"))
 
     def job(self, run: Run) -> JobFunction:
-        """The job. run: the run that has the options of the question."""
+        """Returns the job. `run` must have the options of the question."""
         job: JobFunction = self.fixed
         return job
 
     def measure(self, record: Record, run: Run) -> Record:
-        """The record with the results. Raises RbError if they cannot be measured."""
+        """Returns the record with the results. Raises RbError if the results cannot be measured."""
         run = self.placed(run)
         return self.job(run)(record, run)
 
     def placed(self, run: Run) -> Run:
-        """The run with the options of the question."""
+        """Returns the run with the options of the question."""
         under = dict(self.under)
         stages, backward = under.pop("defend", None), under.pop("backward", None)
         if stages is not None:
@@ -129,7 +132,7 @@ class Question:
 class SpecQuestion(Question):
     """Specs of one class on one split, or their differences between training and test images.
 
-    n_train: the number of training images, for a difference.
+    `n_train` is the number of training images for a difference.
     """
 
     specs: tuple[Any, ...]
@@ -169,8 +172,8 @@ class SpecQuestion(Question):
 class MeasureQuestion(Question):
     """Numbers of one measure on the same images and weights, under one attack.
 
-    about: the settings of weights and batches, in which the entries agree. attack: the settings of the attack
-    on the images; empty for numbers that do not depend on an attack and are measured with others.
+    `about` contains the settings of weights and batches, which are equal for all entries. `attack` contains
+    the settings of the attack on the images. `attack` is empty if no number depends on an attack.
     """
 
     measure_name: str
@@ -202,7 +205,8 @@ class MeasureQuestion(Question):
         )
 
     def _options(self, cls: Any) -> dict[str, Any]:
-        """The measure's own options: those in the entries, and those that the numbers' names require."""
+        """Returns the measure's own options, which are those in the entries and those that the names of the
+        numbers require."""
         names = {public_name(field) for field in options_of(cls)} - {"eps"}
         stated = {
             name: entry[name]
@@ -215,7 +219,8 @@ class MeasureQuestion(Question):
 
 
 def joined(questions: Mapping[str, Question]) -> list[tuple[Any, list[str]]]:
-    """Few questions that together answer all of these, each with the names of those that it replaces."""
+    """Returns a few questions that together answer all the given questions. Each result contains the names of
+    the questions that it replaces."""
     found: list[tuple[Any, list[str]]] = []
     for name, question in questions.items():
         for place, (other, names) in enumerate(found):
@@ -233,11 +238,11 @@ def joined(questions: Mapping[str, Question]) -> list[tuple[Any, list[str]]]:
 def question_of(
     entry: Entry, beside: Mapping[str, Entry] | None = None, *, lenient: bool = False
 ) -> Question:
-    """The question that an entry answers.
+    """Returns the question that an entry answers.
 
-    beside: maps metrics to the record's entries; they contain the number of images for PR and the attacks of
-    a checklist. lenient: missing settings take the tools' defaults, as for published numbers. Raises
-    Unsayable if the entry does not determine its measurement.
+    `beside` maps metrics to the record's entries, which contain the number of images for PR and the attacks
+    of a checklist. If `lenient` is true, missing settings have the tools' defaults, as for published numbers.
+    Raises Unsayable if the entry does not determine its measurement.
     """
     name, beside = str(entry["metric"]), beside or {}
     parts = metric_name.parse(name)
@@ -270,7 +275,8 @@ def question_of(
 
 
 def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[Any, ...]:
-    """The specs of an entry: one, or several for a mean over corruptions."""
+    """Returns the specs of an entry. There are several specs for a mean over corruptions, and otherwise
+    one."""
     name = str(entry["metric"])
     bare = (parts.rest() if parts.is_ge or parts.is_gap else parts).build()
     entry = {**entry, "metric": metric_name.without_split(bare)}
@@ -305,8 +311,8 @@ def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[
 
 
 def _under(entry: Entry, *, searched: bool = True, difference: bool = False) -> dict[str, Any]:
-    """The options of the run that an entry names, without the precision if not `searched`, and without the
-    split for a `difference` of splits."""
+    """Returns the options of the run that an entry names. The precision is left out unless `searched` is
+    true, and the split is left out if `difference` is true (for a difference of splits)."""
     under: dict[str, Any] = {"seed": entry.get("seed"), "draws": entry.get("verdict_draws")}
     if not difference:
         under["split"] = entry.get("split")
@@ -327,9 +333,11 @@ def _under(entry: Entry, *, searched: bool = True, difference: bool = False) -> 
 
 
 def _counts(entry: Entry, beside: Mapping[str, Entry]) -> list[Any] | None:
-    """The requested number of images; two for a difference of splits. None if they do not fit together.
+    """Returns the requested number of images, or two numbers for a difference of splits. Returns None if the
+    numbers of the entries contradict each other.
 
-    An entry of probabilistic robustness counts only the correct images; that of clean accuracy counts all.
+    An entry of probabilistic robustness counts only the correct images, and the entry of clean accuracy
+    counts all images.
     """
     n = entry.get("n")
     counts = n if isinstance(n, list) else [n]
@@ -392,7 +400,8 @@ def _measured(entry: Entry) -> MeasureQuestion:
 
 
 def _named(name: metric_name.MetricName) -> dict[str, Any]:
-    """The settings that the name of a metric contains; empty for a name without settings."""
+    """Returns the settings that the name of a metric contains. The result is empty for a name without
+    settings."""
     if name.over == "gamma" and name.stem != "pfail" and name.of in NOISES:
         value = float(name.number) * 255  # names round to six digits
         whole = len(name.number) > 6 and abs(value - round(value)) < 1e-3

@@ -1,6 +1,6 @@
-"""Randomised models of records: how they are detected, and how verdicts on them are made.
+"""Randomised models of records: how randomness is detected, and how verdicts on such models are made.
 
-A user's model is run on the same images twice; the store keeps the finding, so this happens once.
+A user's model is run twice on the same images. The store keeps the result, so this happens only once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _last: list[tuple[Inputs, Randomness]] = []
 
 
 def found(inputs: Inputs) -> Randomness:
-    """What is random in the record's model. Our networks trained by rb-train are not random.
+    """Returns the kinds of randomness in the record's model. Networks that rb-train trained are not random.
 
     Raises RbError for a model whose result for one image depends on the other images.
     """
@@ -52,7 +52,8 @@ def _found(inputs: Inputs) -> Randomness:
 
 
 def _looked(inputs: Inputs) -> Randomness:
-    """Look at the model, in a worker if there are workers; meanwhile the other workers get ready."""
+    """Test the model for randomness. If there are workers, one of them runs the test, and the others import
+    torch."""
     run, arch = inputs.run, inputs.record.get("arch")
     look = LookCall(arch, inputs)
     if run.pool is None:
@@ -63,18 +64,19 @@ def _looked(inputs: Inputs) -> Randomness:
 
 
 def draws_of(inputs: Inputs) -> int:
-    """The number of draws over which a verdict on the record's model is averaged; 0 if one pass decides.
+    """Returns the number of passes over which a verdict is averaged, or 0 if the model needs only one.
 
-    Raises RbError as `found` does.
+    Raises RbError in the same cases as `found`.
     """
     draws = inputs.run.settings.draws
     return draws if found(inputs).randomised and draws > 1 else 0
 
 
 def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
-    """The evaluation; if the model is randomised, its verdicts are means over draws. tell: report this.
+    """Returns the evaluation. If the model is randomised, the verdicts are means over several passes, and
+    this is reported if `tell` is true.
 
-    Raises RbError for an evaluation that has no such verdict, and as `found` does.
+    Raises RbError for an evaluation that has no such verdict, and in the same cases as `found`.
     """
     draws = draws_of(inputs)
     changed = by_draws(evaluation, draws) if draws else evaluation
@@ -85,13 +87,13 @@ def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
 
 
 def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
-    """The record, with the field `randomised` if its model is randomised."""
+    """Returns the record, with the field `randomised` if its model is randomised."""
     return {**record, "randomised": True} if found(inputs).randomised else record
 
 
 @dataclass(frozen=True)
 class ReadyCall(Call):
-    """Import torch, which takes seconds."""
+    """A call that imports torch in a worker, because the import needs seconds."""
 
     arch: Any
 
@@ -101,7 +103,8 @@ class ReadyCall(Call):
 
 @dataclass(frozen=True)
 class LookCall(Call):
-    """Look at the model with passes over the first images: one batch, or two images if memory runs out."""
+    """Test the model for randomness with passes over the first images. If memory runs out, the test uses two
+    images instead of a batch."""
 
     arch: Any
     inputs: Inputs

@@ -1,8 +1,9 @@
-"""Adversarial images in files, for --save-adv: one .npz file for each result, which `evidence` judges.
+"""Files of adversarial images for --save-adv. There is one .npz file for each result, and `evidence` checks
+the files.
 
-A file contains `images` (n, C, H, W), float32 in [0, 1], or uint8 for an attack with --grid 8bit; `labels`
-and `ids` (places in the split), int64 (n,), in the order of the evaluation; and `claim`, the result's entry
-with `checkpoint` and `data`, as JSON text.
+A file contains four arrays. `images` (n, C, H, W) are float32 in [0, 1], or uint8 for an attack with --grid
+8bit. `labels` and `ids` (places in the split) are int64 (n,) in the order of the evaluation. `claim` is the
+result's entry with `checkpoint` and `data`, as JSON text.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ if TYPE_CHECKING:
 
 
 class ImageFiles(NamedTuple):
-    """A folder, and a map from specs to the names of their files in it, without extension. png: whether the
-    images are also saved as PNGs, in a folder of that name."""
+    """`folder` contains the files. `names` maps each spec to the name of its file without extension. If `png`
+    is true, the images are also saved as PNGs, in a folder of the same name."""
 
     folder: Path
     names: dict[Any, str]
     png: bool
 
     def written(self) -> str:
-        """A sentence about the files."""
+        """Returns a sentence about the files for the user."""
         names = ", ".join(f"{name}.npz" for name in self.names.values())
         return f"The adversarial images are in {self.folder}: {names}. rb-verify --adv judges them."
 
@@ -48,10 +49,10 @@ class ImageFiles(NamedTuple):
 def files_to_save(
     path: str, keys: Mapping[Any, str], arch: Mapping[str, Any], png: bool
 ) -> ImageFiles | None:
-    """The files for the adversarial images of these specs; None if all of them exist.
+    """Returns the files for the adversarial images of these specs, or None if all files already exist.
 
-    keys: maps specs to the keys of their results, which identify the contents. A name contains the model, the
-    metric and the key.
+    `keys` maps specs to the keys of their results, which identify the contents of the files. A file name
+    contains the model, the metric and the key.
     """
     model = re.sub(r"[^\w.-]+", "-", str(arch.get("name", "model")))[:60]
     names = {spec: f"{model}-{spec.name()}-{key[:12]}" for spec, key in keys.items()}
@@ -65,10 +66,12 @@ def files_to_save(
 def saving(
     files: ImageFiles, labels: Tensor, shape: tuple[int, ...], claims: Mapping[Any, Mapping[str, Any]]
 ) -> Iterator[Add]:
-    """Yields a function that saves outcomes of consecutive examples. The files appear if the block succeeds.
+    """Yields a function that saves outcomes of consecutive examples. The files are created only if the block
+    succeeds.
 
-    labels: those of all images of the split. shape: (n, C, H, W) of the images to be saved. claims: maps
-    specs to the fields of the claim that are known in advance. Raises RbError if the files cannot be written.
+    `labels` contains the labels of all images of the split. `shape` is the shape (n, C, H, W) of the images
+    to be saved. `claims` maps specs to the fields of the claim that are known in advance. Raises RbError if
+    the files cannot be written.
     """
     if files.png and shape[1] not in (1, 3):
         raise RbError(f"PNG needs images of 1 or 3 channels; these have {shape[1]}. Leave out --save-png.")
@@ -80,8 +83,8 @@ def saving(
 
 
 class _Saved:
-    """The files of one result while they are written. Each batch is written as soon as it is computed, so the
-    images of a large data set need not fit in memory."""
+    """The files of one result, while they are being written. Each batch is written after its computation, so
+    the images of a large data set need not fit in memory."""
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class _Saved:
                 Image.fromarray(grey).save(self.aside / f"{number}.png")
 
     def finish(self, labels: Tensor) -> None:
-        """Write the rest of the file, and move the folder of PNGs to its name."""
+        """Write the remaining arrays of the file, and rename the temporary folder of PNGs."""
         self.member.close()
         ids = torch.cat(self.ids)
         claim = {**self.claim, "n": len(ids), "value": self.survived / len(ids)}

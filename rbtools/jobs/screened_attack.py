@@ -1,10 +1,10 @@
-"""An expensive attack on a sample of the images that cheap attacks do not break: `rb-attack aa --two-phase`.
+"""An expensive attack on a sample of the images that survive cheap attacks: `rb-attack aa --two-phase`.
 
-The screen is PGD (APGD in L1), first on the cross-entropy and then on the margin; it runs on all images. The
-images that it does not break are put into a random stratified order (`probabilistic.two_phase`), and the
-attack itself runs on the first N of them. This order is one fixed list, so a larger N, or a run after a
-crash, continues from the stored outcomes. A finished estimate is a result of its own in the store; finding it
-again needs neither images nor torch.
+The first phase is a cheap PGD attack (APGD in L1) on all images, first with the cross-entropy and then with
+the margin. The survivors of the first phase are put into a random stratified order
+(`probabilistic.two_phase`). The expensive attack runs on the first N of them. The order is fixed. Therefore,
+a run with a larger N, or a run after a crash, continues from the stored outcomes. A finished estimate is
+stored as a separate result. Neither images nor torch are needed to read a stored estimate.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ VERSION = 1  # version of the estimate from outcomes
 
 
 def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
-    """The attacks of the screen: on the cross-entropy, then on the margin, in the norm of the attack.
+    """Returns the cheap attacks of the first phase, on the cross-entropy and then on the margin, in the norm
+    of the expensive attack.
 
-    These are PGD attacks or, in L1, where the direction of a step matters more, l1-APGD attacks.
+    The attacks are PGD, or l1-APGD in L1, where the direction of a step is more important.
     """
     if method.norm == "l1":
         return ATTACKS.build("apgd-ce", norm="l1", steps=steps), APGDMargin(norm="l1", steps=steps)
@@ -57,7 +58,7 @@ def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
 @dataclass(frozen=True, kw_only=True)
 class Screened(Spec):
     """The share of images that survive cheap attacks. A row (1,) is the smallest margin of the example under
-    these attacks, or -1 if it is misclassified."""
+    these attacks, or -1 if the example is misclassified."""
 
     attacks: tuple[Any, ...]
 
@@ -83,7 +84,8 @@ class Screened(Spec):
         return {"n": n, "value": left / n}
 
     def rows(self, batch: Batch) -> Outcome:
-        """The rows of a batch, float32 (N, 1). Each attack gets the images that are still correct."""
+        """Returns the rows of a batch, float32 (N, 1). Each attack runs only on the images that are still
+        classified correctly."""
         still_correct, least = batch.clean, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
         totals = {"forward": 0.0, "backward": 0.0}
         for attack in self.attacks:
@@ -98,10 +100,11 @@ class Screened(Spec):
 
 @dataclass(frozen=True)
 class TwoPhaseJob(PlanJob):
-    """The accuracy under the attack and its screen together, at each eps, estimated from a sample.
+    """Estimates the accuracy under both phases together from a sample, at each eps.
 
-    screen: the attacks of the screen. size: the number of images for the attack itself; None for all that the
-    screen does not break. goal: instead of a size, the half-length of the interval at which the run stops.
+    `screen` contains the cheap attacks of the first phase. `size` is the number of images for the expensive
+    attack. If `size` is None, these are all images that survive the first phase. `goal` is an alternative to
+    `size`: the run stops if half the length of the interval is at most `goal`.
     """
 
     method: Any
@@ -126,7 +129,7 @@ class TwoPhaseJob(PlanJob):
 
 
 def _finer(inputs: Inputs, entry: Entry) -> Entry:
-    """The entry, or the record's entry if that is based on a larger sample."""
+    """Returns the entry, or the record's earlier entry if the earlier one is based on a larger sample."""
     old = results.last_entry(inputs.record, entry["metric"])
     sampled = results.at(old, ("two_phase", "sampled"))
     if inputs.run.replace or not isinstance(sampled, int) or sampled <= entry["two_phase"]["sampled"]:
@@ -138,7 +141,7 @@ def _finer(inputs: Inputs, entry: Entry) -> Entry:
 
 
 class _Estimate:
-    """The two phases at one eps."""
+    """The estimate of both phases at one eps."""
 
     def __init__(self, ask: Ask, request: TwoPhaseJob, eps: float) -> None:
         self.ask, self.inputs, self.request, self.n = ask, ask.inputs, request, ask.inputs.n
@@ -148,14 +151,14 @@ class _Estimate:
         self.about = {"screen_steps": getattr(request.screen[0], "steps", None)}
 
     def expected(self) -> Entry:
-        """The fields of the entry that are known before the work."""
+        """Returns the fields of the entry that are known before the work."""
         (entry,) = stored_results.expected_entries(self.inputs, self.task)
         # the seed of the sample, which an attack without random numbers needs, too
         drawn = seed_fields(self.inputs.run.settings.seed)
         return {**entry, **drawn, "screen": ",".join(attack.stem for attack in self.screen.attacks)}
 
     def entry(self) -> Entry:
-        """The entry with its estimate, from the store or computed."""
+        """Returns the entry with its estimate, which is read from the store or computed."""
         run, key_fields = self.inputs.run, self._key_fields()
         try:
             screened = self.ask(Evaluation(title="screen", specs=(self.screen,), along=(Clean(),)))
@@ -175,7 +178,7 @@ class _Estimate:
         return entry
 
     def _note_sample(self) -> None:
-        """Let a dry run list the second phase, with as many images as the sample would have."""
+        """Make a dry run list the second phase with the number of images that the sample would have."""
         n, data = self.n, self.inputs.data
         size = min(self.request.size or n, n) if self.request.goal is None else two_phase.looks(n)[0]
         some = data.order(data.load().labels)[:n].tolist()
@@ -184,7 +187,7 @@ class _Estimate:
             stored_results.task_entries(self.inputs.on(data.split, indices=chosen, n=size), self.task)
 
     def _key_fields(self) -> dict[str, Any]:
-        """Everything that determines the entry."""
+        """Returns everything that determines the entry, as fields of its key."""
         inputs, request = self.inputs, self.request
         specs = {"attack": self.attack, "screen": self.screen}
         return {
@@ -200,7 +203,7 @@ class _Estimate:
         }
 
     def _measured(self, screened: stored_results.Results) -> Entry:
-        """The fields of the entry that are known after the work."""
+        """Returns the fields of the entry that are known after the work."""
         inputs, goal = self.inputs, self.request.goal
         margins = screened.rows(self.screen, again=True)[:, 0]  # (n,), -1 if the screen breaks the image
         left = np.flatnonzero(margins >= 0)
@@ -222,7 +225,8 @@ class _Estimate:
         return self._estimated(parts, confidence, of_sample) | self._cost(screened, of_sample) | bits
 
     def _order(self, left: np.ndarray, margins: np.ndarray) -> tuple[indices.Indices, np.ndarray]:
-        """The survivors (S,), as places in the split, in the order of the sample, and their strata (S,)."""
+        """Returns the survivors (S,) of the first phase and their strata (S,). A survivor is given by its
+        place in the split, and survivors are in the order of the sample."""
         data = self.inputs.data
         numbers = data.order(data.load().labels)[: self.n][torch.from_numpy(left)]
         keys = Draws(self.inputs.run.settings.seed, "two-phase", numbers).uniform((1,))[:, 0].double().numpy()
@@ -230,8 +234,9 @@ class _Estimate:
         return indices.of(numbers[torch.from_numpy(order)].tolist(), in_order=True), stratum
 
     def _answers(self, order: indices.Indices, stands: np.ndarray) -> Entry:
-        """A bit for each image: whether it survives both phases. The attack must have run on all survivors of
-        the screen. stands (N,): for each survivor, in this order, 1 if it survives the attack and 0 if not.
+        """Returns one bit for each image, which is 1 if the image survives both phases. The expensive attack
+        must have run on all survivors of the first phase. `stands` (N,) is 1 for each survivor that also
+        survives the expensive attack and 0 for the others. The survivors are in the order `order`.
         """
         data = self.inputs.data
         right = np.isin(data.order(data.load().labels)[: self.n].numpy(), np.array(order.numbers)[stands > 0])
@@ -241,7 +246,7 @@ class _Estimate:
     def _estimated(
         self, parts: Sequence[two_phase.Stratum], confidence: float, of_sample: Sequence[Entry]
     ) -> Entry:
-        """The value, its interval, and the numbers from which it was estimated."""
+        """Returns the value, its interval, and the numbers from which the value was estimated."""
         n, estimate = self.n, two_phase.estimate(parts, confidence)
         about: Entry = {
             "survivors": sum(part.size for part in parts),
@@ -263,7 +268,8 @@ class _Estimate:
         return {"value": estimate.robust / n, "ci95": list(interval), "two_phase": about}
 
     def _cost(self, screened: stored_results.Results, of_sample: Sequence[Entry]) -> Entry:
-        """Seconds and passes of both phases; precision and warnings of the attack on the sample."""
+        """Returns seconds and passes of both phases, and the precision and warnings of the expensive attack
+        on the sample."""
         entries = [*screened.entries, *of_sample]
         fields = {name: value for entry in entries for name, value in entry.items() if name in _OF_SAMPLE}
         passes = {

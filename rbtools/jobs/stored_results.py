@@ -1,9 +1,10 @@
-"""The results of an `Evaluation` of a record: from the store or computed.
+"""The results of an `Evaluation` of a record, which are read from the store or computed.
 
-Each `Spec` has a row for each example, such as whether it is still classified correctly, or the number of its
-correct noisy copies. Rows are stored in one fixed order of the examples, under a key that does not contain
-`n`. A run with more examples or another eps, or after an interruption, therefore continues from the stored
-rows. (Only the key of attacks that draw random numbers for the whole batch contains `n`.)
+Each `Spec` has a row for each example. A row states, for example, whether the example is still classified
+correctly or how many of its noisy copies are correct. The rows are stored in one fixed order of the examples,
+under a key that does not contain `n`. Therefore, a run with more examples, with another eps or after an
+interruption continues from the stored rows. (The key contains `n` only for attacks that sample random numbers
+for complete batches.)
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could no
 
 
 class Results(NamedTuple):
-    """The entries of an evaluation: the requested ones, and those measured along with them. rows: returns the
-    rows of a spec that the store has; `rows(spec, again=True)` computes those that it has lost. Before the
-    work there are no rows (`unknown`)."""
+    """The requested entries of an evaluation, and further entries (`along`) that were measured together with
+    them. `rows(spec)` returns the stored rows of a spec, and `rows(spec, again=True)` computes rows that the
+    store has lost. Before the work, there are no rows, and `rows` is `unknown`."""
 
     entries: Entries
     along: Entries
@@ -54,15 +55,16 @@ class Results(NamedTuple):
 
 
 def unknown(spec: Spec, again: bool = False) -> NoReturn:
-    """The function `rows` before the work. Raises LookupError."""
+    """The function `rows` of `Results` before the work. Raises LookupError."""
     raise LookupError(f"{spec.name()} is not measured yet.")
 
 
 def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
-    """The entries of the evaluation as they are known before the computation, without results.
+    """Returns the entries of the evaluation as known before the computation, without results.
 
-    Fields that only the computation determines are results.LATER: the number of correct images, a loss that
-    may replace another, whether the attack can run on the fast model.
+    Fields whose value is known only after the computation have the value results.LATER. Such fields are the
+    number of correct images, a loss that may replace another loss, and whether the attack can run on the fast
+    model.
     """
     entries = []
     for unit in (_Unit(inputs, (spec,)) for spec in evaluation.specs):
@@ -74,7 +76,7 @@ def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
 
 
 def task_entries(inputs: Inputs, evaluation: Evaluation) -> Results:
-    """The entries of an evaluation on the split, from the store or computed."""
+    """Returns the entries of an evaluation on the split, which are read from the store or computed."""
     run = inputs.run
     units = [_Unit(inputs, specs) for specs in by_column(evaluation.every)]
     save = None
@@ -107,13 +109,14 @@ def task_entries(inputs: Inputs, evaluation: Evaluation) -> Results:
 
 
 def stored_value(inputs: Inputs, spec: Spec) -> float | None:
-    """The value of a spec, if the store has it."""
+    """Returns the value of a spec, or None if the store does not contain it."""
     entries = _Unit(inputs, (spec,)).stored()
     return None if entries is None else entries[0]["value"]
 
 
 def renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
-    """The entries under the name of `--as`, if there is one. Raises RbError if there are several."""
+    """Returns the entries, under the name of `--as` if this option is given. Raises RbError if `--as` is
+    given and there is not exactly one entry."""
     if run.name_as is None:
         return entries
     if len(entries) != 1:
@@ -126,26 +129,29 @@ def renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
 
 
 def outcome_fields(inputs: Inputs, spec: Spec) -> dict[str, Any]:
-    """The fields that determine the rows of a spec, whose digest is their key in the store."""
+    """Returns the fields that determine the rows of a spec. The digest of these fields is the key of the rows
+    in the store."""
     return _Unit(inputs, (spec,)).outcomes_fields
 
 
 def inputs_fields(inputs: Inputs) -> dict[str, Any]:
-    """The fields of every outcome's key: the model, the data and the version of the outcomes."""
+    """Returns the fields of every outcome's key: the model, the data and the version of the outcomes."""
     return {"version": VERSION, **inputs.fields}
 
 
 def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
-    """The name of a list of examples; evaluations use its first n examples.
+    """Returns the name of a list of examples. Evaluations use the first n examples of this list.
 
-    fields: must contain `data` and `split`, as `inputs_fields` and stored results do; protocol: an entry's.
+    `fields` must contain `data` and `split`, like the result of `inputs_fields` and like stored results.
+    `protocol` contains the data protocol of an entry.
     """
     chosen = {name: protocol[name] for name in ("indices", "class_map") if name in protocol}
     return digest({"data": fields["data"], "split": fields["split"], **chosen})[:16]
 
 
 def _labelled(entry: Entry, inputs: Inputs) -> Entry:
-    """An entry as stored in the record: named for its split, with the tool that made it."""
+    """Returns an entry in the form in which the record contains it, with the split in its name and the tool
+    that made it."""
     data = inputs.data
     named = {**inputs.run.labels, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
     if named_data(inputs.record, data.name) != data.name:
@@ -155,25 +161,25 @@ def _labelled(entry: Entry, inputs: Inputs) -> Entry:
 
 @dataclass(frozen=True, eq=False)
 class _Unit:
-    """Specs that use the same rows of some inputs, with their keys in the store and their entries."""
+    """Specs that use the same rows of the same inputs, with their keys in the store and their entries."""
 
     inputs: Inputs
     specs: tuple[Any, ...]
 
     @property
     def spec(self) -> Spec:
-        """The spec that is measured for all of them."""
+        """The spec that is measured for all specs of the unit."""
         first: Spec = self.specs[0]
         return first
 
     @property
     def checked(self) -> bool:
-        """Whether the entries contain the findings of a look at the model's outputs."""
+        """True if the entries contain the results of a check of the model's outputs."""
         return isinstance(self.spec, Clean) and not self.spec.draws
 
     @property
     def arithmetic(self) -> dict[str, Any]:
-        """The numerical settings of the computation that could change an outcome."""
+        """The numerical settings of the computation that can change an outcome."""
         run = self.inputs.run
         if not (run.settings.prepare and self.spec.searches):
             return {"precision": "fp32"}
@@ -185,7 +191,7 @@ class _Unit:
 
     @property
     def outcomes_fields(self) -> dict[str, Any]:
-        """Everything that determines the rows."""
+        """Everything that determines the rows, as fields of their key."""
         # n determines the size of the last batch, and such an attack draws numbers for whole batches.
         n = {"n": self.inputs.n} if self.spec.batch_dependent else {}
         fields = {**inputs_fields(self.inputs), **self.arithmetic, **self._seed, **n}
@@ -197,7 +203,7 @@ class _Unit:
 
     @property
     def entries_fields(self) -> dict[str, Any]:
-        """Everything that determines the entries."""
+        """Everything that determines the entries, as fields of their key."""
         made = {"n": self.inputs.n, "version": POSTPROCESSING, **self.spec.reading(self.specs)}
         return {"outcomes": self.outcomes_key, **made}
 
@@ -206,7 +212,8 @@ class _Unit:
         return digest(self.entries_fields)
 
     def stored(self) -> Entries | None:
-        """The entries in the store, checked, because a store may contain anything under the key."""
+        """Returns the entries in the store. The entries are checked, because the store may contain anything
+        under the key."""
         kept = self.inputs.run.store.result(self.entries_key)
         if not isinstance(kept, list) or len(kept) != len(self.specs):
             return None
@@ -216,21 +223,22 @@ class _Unit:
         return kept if all(whole) else None
 
     def shown(self, entry: Entry) -> Entry:
-        """The entry, with large details replaced by the key of the stored result. For 100 classes, details
-        take a quarter of a megabyte per metric, which would fill the pipe. Without a store they stay.
+        """Returns the entry with large details replaced by the key of the stored result. For 100 classes, the
+        details of a metric have a quarter of a megabyte, which would fill the pipe. Without a store, the
+        details stay in the entry.
         """
         small = "detail" not in entry or len(dumps(entry["detail"])) <= LARGE_DETAIL
         small = small or self.inputs.run.store.folder is None
         return entry if small else {**entry, "detail": {"stored": self.entries_key}}
 
     def named(self, spec: Spec) -> Entry:
-        """The fields of an entry that a spec knows before the work."""
+        """Returns the fields of an entry that a spec determines before the work."""
         return {"metric": spec.name(), **spec.settings()}
 
     @property
     def common(self) -> Entry:
-        """The fields of the entries that describe their examples, the stages before the network (and their
-        gradients, if the attack went through them) and the random numbers."""
+        """The fields that describe the examples, the random numbers, and the stages before the network. If
+        the attack went through the stages, the kind of their gradients is included."""
         stages, data = self.inputs.run.selection.defend, self.inputs.data
         entry: Entry = {"split": data.split, **data.protocol()}
         if stages is not None:
@@ -241,13 +249,13 @@ class _Unit:
         return entry | self._seed
 
     def claim(self) -> Entry:
-        """The claim of a file of saved images, without the value and the number of images."""
+        """Returns the claim of a file of saved images, without the value and the number of images."""
         entry = _labelled({**self.named(self.spec), **self.common}, self.inputs)
         (named,) = renamed([entry], self.inputs.run)
         return {**named, "checkpoint": self.inputs.checkpoint, "data": self.inputs.data.fingerprint}
 
     def keep(self, outcomes: Outcomes, checks: dict[str, Any] | None) -> Entries:
-        """Make the entries from the outcomes, store them, and return them."""
+        """Compute the entries from the outcomes, store the entries, and return them."""
         run, n = self.inputs.run, self.inputs.n
         totals, rows = outcomes.totals, outcomes.values(n)
         about: Entry = {**self.common, "seconds": round(totals.get("seconds", 0.0), 3)}
@@ -277,7 +285,8 @@ class _Unit:
         return entries
 
     def _answers(self, entry: Entry, spec: Spec, rows: np.ndarray) -> Entry:
-        """A bit for each image, if the value is a share of images and there are not too many images."""
+        """Returns one bit for each image, if the value is a share of images and there are not too many
+        images."""
         n = entry.get("n")
         if not n or len(rows) > answers.MOST or not metric_name.is_share(entry["metric"]):
             return {}
@@ -293,7 +302,8 @@ def _compute(
     """Compute the entries that are None in `computed`, and store outcomes and entries. Returns the outcomes
     by their keys.
 
-    With `save`, all is computed again, because the perturbed images are needed. Raises Pending in a dry run.
+    If `save` is true, all outcomes are computed again, because the perturbed images are needed. Raises
+    Pending in a dry run.
     """
     run = inputs.run
     missing = [unit for unit, entries in zip(units, computed, strict=True) if entries is None]
@@ -319,7 +329,7 @@ def _compute(
 def _measure(
     inputs: Inputs, title: str, units: Sequence[_Unit], outcomes: list[Outcomes], save: ImageFiles | None
 ) -> dict[str, Any] | None:
-    """Complete the outcomes; return the checks of the model if entries contain them."""
+    """Complete the outcomes. Returns the checks of the model if entries contain them."""
     # A missing file is reported before torch is imported.
     resolve.checkpoint_of(inputs.record, inputs.run)
     specs, checked = [unit.spec for unit in units], any(unit.checked for unit in units)

@@ -1,6 +1,6 @@
-"""The tiles of a record's evaluation: measured in this process, or sent to the workers of the run's engine.
+"""Measures the tiles of a record's evaluation in this process or with the workers of the run's engine.
 
-Workers get the resolved inputs, because the same options might select other images there.
+The inputs are resolved before they are sent, because the same options might select other images in a worker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RecordEvaluation:
-    """Specs on a record's model, with all that a process needs to measure their tiles."""
+    """Specs on a record's model, with everything that a process needs to measure their tiles."""
 
     inputs: Inputs
     title: str
@@ -57,7 +57,8 @@ class RecordEvaluation:
             )
 
     def checks(self, evaluator: Evaluator) -> dict[str, Any] | None:
-        """What looks wrong with the model on its first images; None for a model that rb-train trained."""
+        """Returns problems in the model's outputs on its first images, or None for a model that rb-train
+        trained."""
         inputs = self.inputs
         with inputs.run.report.clock.stage("look"):
             return model_checks.check_outputs(
@@ -72,9 +73,10 @@ def measure(
     checked: bool,
     saving: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
 ) -> dict[str, Any] | None:
-    """Complete the outcomes; return the checks of the model if they are asked for.
+    """Complete the outcomes. Returns the checks of the model if `checked` is true.
 
-    saving: opens the context of a function that saves images; this process then measures all of them again.
+    `saving` opens the context of a function that saves images. With `saving`, this process measures all
+    images again.
     """
     inputs, run = evaluation.inputs, evaluation.inputs.run
     if run.pool is not None and saving is None:
@@ -90,7 +92,7 @@ def measure(
 
 
 def by_workers(run: Run, units: Iterable[T], call: Callable[[T], Call]) -> Iterator[tuple[T, Any]]:
-    """Yields each unit of work and the result of its call, in the order in which the workers finish."""
+    """Yields each unit of work with the result of its call, in the order in which the workers finish."""
     taken: list[T] = []
 
     def calls() -> Iterator[Call]:
@@ -146,15 +148,15 @@ def _measured_by_workers(
 
 @dataclass(frozen=True)
 class OpenedCall(Call):
-    """A call on some work, which is sent pickled and has `inputs` and `opened`. What `opened` yields stays
-    loaded for the next call."""
+    """A call on work that is sent in pickled form. The work has the attributes `inputs` and `opened`. The
+    object that `opened` yields stays loaded for the next call."""
 
     arch: Any
     sent: bytes
 
     @contextlib.contextmanager
     def opened(self, run: Run) -> Iterator[tuple[Any, Any]]:
-        """Yields the work, and what its `opened` yields in this process."""
+        """Yields the work, and the object that `opened` of the work yields in this process."""
         global _open
         work = pickle.loads(self.sent)  # trusted: the driver of this run pickled it
         there = replace(work.inputs.run, placement=run.placement, report=run.report)
@@ -173,7 +175,7 @@ _open: tuple[bytes, Any] | None = None  # the work that a worker opened last
 
 @dataclass(frozen=True)
 class CheckCall(OpenedCall):
-    """Look at the first images."""
+    """Check the model's outputs on the first images."""
 
     def __call__(self, run: Run) -> dict[str, Any] | None:
         with self.opened(run) as (evaluation, evaluator):
@@ -183,8 +185,8 @@ class CheckCall(OpenedCall):
 
 @dataclass(frozen=True)
 class TileCall(OpenedCall):
-    """Measure a tile. size: the size of tiles, which depends on the kind of device. keys: the keys of the
-    tile's parts, which another shard may have stored in the meantime.
+    """Measure a tile. `size` is the size of tiles, which depends on the kind of device. `keys` are the keys
+    of the tile's parts, which another shard may have stored in the meantime.
     """
 
     tile: Tile

@@ -1,4 +1,4 @@
-"""The generalisation error: one evaluation on the training images and on the test images."""
+"""The generalisation error, by one evaluation on the training images and on the test images."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from rbtools.trainer.validation import trained_on
 
 @dataclass(frozen=True)
 class GapJob(PlanJob):
-    """The gap of each evaluation: `ge.NAME` = train - test for each of its numbers.
+    """Computes the gap of each evaluation. For each number NAME of the evaluation, the gap is `ge.NAME` =
+    train - test.
 
-    Both sides are added, too (`NAME` and `train.NAME`). Training images are not augmented. The interval of a
-    difference of accuracies is Newcombe's; other intervals are combined by square-and-add. Gaps of losses and
-    errors are called `test_minus_train.NAME`. n_train: the number of training images, in place of `n`. Images
-    that the training run held out (`--val`) are not training images; entries identify the remaining ones by
-    the hash of their numbers (`indices`). `--indices` selects the same numbers in both splits. Raises RbError
-    if the data set has only one split.
+    The numbers on both splits (`NAME` and `train.NAME`) are also added to the record. Training images are not
+    augmented. A difference of accuracies has Newcombe's interval, and other intervals are combined by
+    square-and-add. Gaps of losses and errors are called `test_minus_train.NAME`. `n_train` replaces `n` as
+    the number of training images. Images that the training run held out (`--val`) do not count as training
+    images. Entries identify the remaining images by the hash of their numbers (`indices`). With `--indices`,
+    both splits use the same numbers. Raises RbError if the data set has only one split.
     """
 
     evaluations: tuple[Evaluation, ...]
@@ -55,7 +56,8 @@ class GapJob(PlanJob):
 
 
 def _images(test: Inputs) -> indices.Indices | None:
-    """The selected training images; None for all. Raises RbError if no image is left."""
+    """Returns the selected training images, or None for all training images. Raises RbError if no image is
+    left."""
     chosen, every = test.run.selection.indices, test.run.changed(indices=None)
     trained = trained_on(test.record, every)
     if chosen is None:
@@ -72,7 +74,7 @@ def _images(test: Inputs) -> indices.Indices | None:
 
 @contextlib.contextmanager
 def _both_splits() -> Iterator[None]:
-    """Add advice to the error of a data set that lacks a split."""
+    """Add advice to the error message for a data set that lacks a split."""
     try:
         yield
     except RbError as wrong:
@@ -83,7 +85,8 @@ def _both_splits() -> Iterator[None]:
 
 
 def _gap(train: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
-    """The entry of train - test. If a side has no value, the entry contains the reason instead."""
+    """Returns the entry of train - test. If the number has no value on one split, the entry contains the
+    reason instead."""
     turned = (
         metric_name.parse(test["metric"]).words[0] in robust_loss.PARTS
     )  # test - train: both grow with overfitting

@@ -1,4 +1,4 @@
-"""Transfer attacks: adversarial examples of other records' models, evaluated on a record's own."""
+"""Transfer attacks, which evaluate a record's model on adversarial examples of other records' models."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ _COUNT = "broken_by_source."  # followed by the number of the attacked model: a 
 class Transferred(Attacked):
     """Accuracy under an attack that runs on other checkpoints' models.
 
-    Every example that the evaluated model classifies correctly is attacked on the source. With several
-    sources, it is attacked first on their ensemble, which averages their logits (Liu et al. 2017,
-    arXiv:1611.02770), then on each source alone in the order of the checkpoints' names, until the evaluated
-    model misclassifies it. An example survives if it survives all of these attacks.
+    Every example that the evaluated model classifies correctly is attacked on the source model. If there are
+    several sources, the example is first attacked on their ensemble, which averages the logits (Liu et al.
+    2017, arXiv:1611.02770). The example is then attacked on each source in the order of the checkpoints'
+    names, until the evaluated model misclassifies it. An example survives if it survives all of these
+    attacks.
 
-    sources: names of the checkpoints, in alphabetical order; models: their descriptions, in this order. Only
-    needed to measure: records, those of the sources as JSON; context, the run that loads them.
+    `sources` contains the names of the checkpoints in alphabetical order, and `models` their descriptions in
+    the same order. `records` (the records of the sources as JSON) and `context` (the run that loads them) are
+    needed only for the measurement.
     """
 
     sources: tuple[str, ...] = ()
@@ -51,7 +53,7 @@ class Transferred(Attacked):
 
     @property
     def searches(self) -> bool:
-        """False, because the attack runs on the sources in float32; a fast model would not be used."""
+        """False, because the attack runs on the sources in float32 and would not use a fast model."""
         return False
 
     def name(self) -> str:
@@ -77,7 +79,7 @@ class Transferred(Attacked):
         return [spec.rows(batch) for spec in specs]
 
     def rows(self, batch: Batch) -> Outcome:
-        """Attack the remaining examples on the ensemble, then on each source."""
+        """Attack the examples that are still correct, first on the ensemble and then on each source."""
         assert self.context is not None
         models: list[Any] = _loaded(self.records, self.context, batch)
         several = len(models) > 1
@@ -101,7 +103,8 @@ class Transferred(Attacked):
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        """The spec of an entry. None also if the entry does not describe the attacked models."""
+        """Returns the spec of an entry. Also returns None if the entry does not describe the attacked
+        models."""
         sources, models = (_listed(entry.get(name)) for name in ("source", "source_model"))
         if len(models) != len(sources) or not all(isinstance(model, Mapping) for model in models):
             return None
@@ -117,7 +120,8 @@ class Transferred(Attacked):
 
 
 def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run: Run) -> Evaluation:
-    """Clean accuracy, and accuracy at each eps on adversarial examples of the models of `records` (JSON)."""
+    """Returns the evaluation of clean accuracy and of the accuracy under transfer from the models in
+    `records`."""
     names, models = zip(*_by_name(records, run), strict=True)
     described = tuple({key: model[key] for key in DESCRIBES if key in model} for model in models)
     given: dict[str, Any] = {"sources": names, "models": described, "records": records, "context": run}
@@ -126,23 +130,24 @@ def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run
 
 
 def _one_or_all(items: Sequence[Any]) -> Any:
-    """A field of an entry or a key. A single source is not a list, as in versions that allowed only one."""
+    """Returns a field of an entry or key. A single source is not in a list, as in versions that allowed only
+    one source."""
     return items[0] if len(items) == 1 else list(items)
 
 
 def _listed(value: object) -> list[Any]:
-    """The items of such a field."""
+    """Returns the items of a field that `_one_or_all` wrote."""
     return value if isinstance(value, list) else [value]
 
 
 def _by_name(sources: Sequence[str], run: Run) -> list[tuple[str, dict[str, Any]]]:
-    """The name of each source's checkpoint and its record, sorted: the given order does not matter."""
+    """Returns the checkpoint name and the record of each source, sorted by checkpoint name."""
     records = map(orjson.loads, sources)
     return sorted(((resolve.checkpoint_name(one, run), one) for one in records), key=lambda pair: pair[0])
 
 
 def _mean_logits(models: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
-    """The ensemble of these models."""
+    """Returns the ensemble of these models."""
     return lambda images: torch.stack([model(images).float() for model in models]).mean(0)
 
 
@@ -151,9 +156,10 @@ _last: list[tuple[Any, list[nn.Module]]] = []
 
 
 def _loaded(sources: Sequence[str], run: Run, batch: Batch) -> list[nn.Module]:
-    """The sources' models in eval mode, their parameters frozen, in the order of their checkpoints' names.
+    """Returns the sources' models in the order of the checkpoints' names. The models are in eval mode with
+    frozen parameters.
 
-    Raises RbError if one cannot be loaded, or if its images or classes differ from the evaluated model's.
+    Raises RbError if a model cannot be loaded, or if images or classes differ from the evaluated model's.
     """
     from rbtools.evaluation.randomised import controlled, randomness_of
 
@@ -186,7 +192,7 @@ def _loaded(sources: Sequence[str], run: Run, batch: Batch) -> list[nn.Module]:
 
 
 def _check_fits(model: nn.Module, image: Tensor, classes: int) -> None:
-    """Raise RbError if the model cannot process `image` (1, C, H, W), or has other classes."""
+    """Raise RbError if the model cannot process `image` (1, C, H, W) or has other classes."""
     try:
         with torch.no_grad():
             found = model(image).shape[1]

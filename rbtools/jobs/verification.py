@@ -1,4 +1,4 @@
-"""Measure a record's entries again, without stored results, and compare."""
+"""Measures a record's entries again, without stored results, and compares the numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields that contai
 
 @dataclass(frozen=True)
 class ConsistencyJob(JobFunction):
-    """Judge whether a record's numbers agree with each other."""
+    """Check whether a record's numbers agree with each other."""
 
     def __call__(self, record: Record, run: Run) -> Record:
         return {**record, FIELD: consistency.summary(record)}
@@ -40,8 +40,9 @@ class ConsistencyJob(JobFunction):
 class VerifyJob(JobFunction):
     """Measure a record's entries again.
 
-    n: number of random images for each entry. sample: number of random entries to measure. file: the file of
-    the weights; its hash must match the record's checkpoint. If there is none, hints describe the file.
+    `n` is the number of random images for each entry. `sample` is the number of random entries to measure.
+    `file` is the file of the weights, whose hash must match the record's checkpoint. If the record names no
+    checkpoint, `hints` describes the file.
     """
 
     n: int | None
@@ -65,7 +66,8 @@ class VerifyJob(JobFunction):
         return {**record, FIELD: {**consistency.summary(record), "entries": verdicts}}
 
     def _given(self, record: Record, run: Run) -> tuple[Record, tuple[str, str] | None]:
-        """The record, with the file of its weights. Without such a file, also the reason and the verdict."""
+        """Returns the record with the file of its weights. If there is no such file, also returns the reason
+        and the verdict."""
         try:
             if self.file is not None:
                 return with_file(record, self.file, run, self.hints), None
@@ -86,7 +88,7 @@ class VerifyJob(JobFunction):
         return [entries[place] for place in places]
 
     def draws(self, record: Record, purpose: str) -> random.Random:
-        """A generator of random choices that depend only on the seed, the record and the purpose."""
+        """Returns a generator of random choices that depend only on the seed, the record and the purpose."""
         text = f"{self.seed} {purpose} {record.get('checkpoint')} {record.get('arch')}"
         return random.Random(hashlib.sha256(text.encode()).digest())
 
@@ -96,7 +98,8 @@ def _unmeasured(entry: Entry, reason: str, verdict: str = remeasured.UNKNOWN) ->
 
 
 def _without_network(record: Record, entry: Entry, has_file: bool) -> Record | None:
-    """The verdict on an entry that needs no measurement; None if it needs one."""
+    """Returns the verdict on an entry that can be judged without a measurement, and None for other
+    entries."""
     if isinstance(entry.get("expression"), str):
         return _expression(record, entry)
     if entry["metric"] == "score":
@@ -114,12 +117,13 @@ def _without_network(record: Record, entry: Entry, has_file: bool) -> Record | N
 
 
 def _of_architecture(entry: Entry) -> bool:
-    """Whether the entry is a measure of fresh weights, or of an architecture without weights."""
+    """True if the entry is a measure of fresh weights or of an architecture without weights."""
     return "measure" in entry and entry.get("on", "init") == "init"
 
 
 def _score(record: Record, entry: Entry) -> Record:
-    """The verdict on a composite score, computed again from the record's metrics and the terms' ranges."""
+    """Returns the verdict on a composite score, which is computed again from the record's metrics and the
+    ranges of the terms."""
     terms, ranges = entry.get("terms"), entry.get("ranges")
     if not isinstance(terms, list) or not isinstance(ranges, Mapping):
         return _unmeasured(entry, "the entry lacks the ranges of its terms, which are needed for scaling")
@@ -136,7 +140,7 @@ def _score(record: Record, entry: Entry) -> Record:
 
 
 def _value(metric: str, record: Record) -> float | None:
-    """The value of a term; None if the record lacks it."""
+    """Returns the value of a term, or None if the record lacks the term."""
     if metric in record["metrics"]:
         return float(record["metrics"][metric])
     try:
@@ -146,7 +150,7 @@ def _value(metric: str, record: Record) -> float | None:
 
 
 def _expression(record: Record, entry: Entry) -> Record:
-    """The verdict on a metric that rb-score computed from others."""
+    """Returns the verdict on a metric that rb-score computed from other metrics."""
     try:
         value = expr.compile(entry["expression"]).number(record)
     except RbError as wrong:
@@ -155,7 +159,8 @@ def _expression(record: Record, entry: Entry) -> Record:
 
 
 class _Measurement:
-    """The measurement of a record's entries. `came`: the record as it was read, without a file of weights."""
+    """The measurement of a record's entries. `came` is the record as it was read, before a file of weights
+    was added."""
 
     def __init__(
         self, record: Record, entries: Sequence[Entry], job: VerifyJob, came: Record, run: Run
@@ -174,7 +179,7 @@ class _Measurement:
         self.failed: dict[str, str] = {}
 
     def verdicts(self) -> dict[str, Record]:
-        """The verdict on each entry."""
+        """Returns the verdict on each entry."""
         every = {entry["metric"]: entry for entry in self.record.get("evals") or ()}
         for metric, entry in self.claims.items():
             try:
@@ -194,7 +199,8 @@ class _Measurement:
         }
 
     def _measure(self, question: Question, metrics: Sequence[str]) -> bool:
-        """Measure the answer to a question about claims of these metrics. Returns whether it succeeded."""
+        """Measure the answer to a question about claims of these metrics. Returns True if the measurement
+        succeeds."""
         try:
             chosen, images = self._part(question)
             if images is not None:
@@ -215,7 +221,8 @@ class _Measurement:
         return True
 
     def _part(self, question: Question) -> tuple[Any, int | None]:
-        """A random part of the question's images, and the number of all its images; None for all images."""
+        """Returns a random part of the question's images and the number of all its images. Returns (None,
+        None) if all images are used."""
         wanted = self.job.n
         if wanted is None or not question.of_part:
             return None, None
@@ -249,7 +256,7 @@ class _Measurement:
 
 
 def _comes_along(entry: Entry, entries: Mapping[str, Entry]) -> bool:
-    """Whether the entry is measured along with a difference, which determines its images."""
+    """True if the entry is measured together with a difference, which determines the entry's images."""
     name, unsplit = entry["metric"], metric_name.without_split(entry["metric"])
     if unsplit == "acc" and "indices" in entry:
         return any(metric_name.parse(one).is_ge or metric_name.parse(one).is_gap for one in entries)

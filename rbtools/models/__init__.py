@@ -1,7 +1,7 @@
 """Build the network of an architecture record. Torch is imported when the first network is built.
 
-A new family of the zoo is one file, one line in `FAMILIES` and a form in `rbtools.spaces.zoo`; a
-new space is one file with a `from_arch(arch, *, classes, shape)` and one line in `SPACES`.
+To add a network family to the zoo, add one file, one line in `FAMILIES` and a form in `rbtools.spaces.zoo`.
+To add a space, add one file with a function `from_arch(arch, *, classes, shape)` and one line in `SPACES`.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def build(
 ) -> nn.Module:
     """Return the network of an architecture, freshly initialised under torch's current seed.
 
-    `arch` is the architecture of a record, or the whole record. `classes` is the number of logits, `shape`
-    the shape (C, H, W) of an image. The network takes normalised images (see `normalize.Normalized`). With
-    `allow_code`, the function that a record of the space python names may run. Raises RbError if the space or
-    the name is unknown (the message gives similar names), or if the record does not describe a network for
-    such images.
+    `arch` is the architecture of a record, or the complete record. `classes` is the number of logits. `shape`
+    is the shape (C, H, W) of an image. The network expects normalised images (see `normalize.Normalized`). If
+    `allow_code` is true, a record of the space `python` may run the user's function that the record names.
+    Raises RbError if the space or the name is unknown, or if the record does not describe a network for
+    images of this shape. The message for an unknown name lists similar names.
     """
     if isinstance(arch.get("arch"), Mapping):
         arch = arch["arch"]

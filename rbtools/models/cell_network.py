@@ -1,7 +1,7 @@
 """The NAS-Bench-201 network (Dong and Yang, 2020; D-X-Y/AutoDL-Projects).
 
-It computes the same function as the original and has the same state_dict keys, so published weights can be
-loaded. It returns only logits, the original returns (features, logits).
+The network computes the same function as the original and has the same state_dict keys, so published weights
+can be loaded. The network returns only the logits, whereas the original returns (features, logits).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rbtools.spaces.nasbench201 import CONV1, CONV3, EDGES, NONE, OPS, POOL, SKI
 
 
 class ReLUConvBN(nn.Module):
-    """ReLU, convolution without bias, BatchNorm: (N, C, H, W) -> (N, C', H/stride, W/stride)."""
+    """Applies ReLU, a convolution without bias and BatchNorm: (N, C, H, W) -> (N, C', H/stride, W/stride)."""
 
     def __init__(self, channels_in: int, channels_out: int, kernel: int, stride: int = 1) -> None:
         super().__init__()
@@ -33,11 +33,12 @@ class ReLUConvBN(nn.Module):
 
 
 class Zero(nn.Module):
-    """The op `none`: zeros of the input's shape, with a zero gradient to the input.
+    """The operation `none`, which returns zeros of the input's shape and has a zero gradient with respect to
+    the input.
 
-    The original multiplies by 0, which turns inf into NaN; here the output is zero for any input. It stays
-    connected to the input, because an attack on one of the 341 cells without a live path needs a zero
-    gradient and not an error.
+    The original multiplies by 0, which turns inf into NaN. In this class, the output is zero for every input.
+    The output stays connected to the input in the autograd graph, because an attack on one of the 341 cells
+    without a path to the output needs a zero gradient and not an error.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,7 +46,7 @@ class Zero(nn.Module):
 
 
 def operation(op: int, channels: int) -> nn.Module:
-    """The operation with the number `op`, from `channels` to `channels` channels, with stride 1."""
+    """Returns operation number `op` with `channels` input and output channels and stride 1."""
     if op == NONE:
         return Zero()
     if op == SKIP:
@@ -56,10 +57,10 @@ def operation(op: int, channels: int) -> nn.Module:
 
 
 def edges_to_compute(ops: Sequence[int]) -> tuple[bool, ...]:
-    """Whether the cell's output depends on each of the 6 edges. Edges that add zeros to other terms, and
-    edges without a path to the output, are excluded. A node that is all zeros but is the input of a
-    convolution keeps one `none` edge: BatchNorm turns zeros into a constant, so such an edge counts although
-    it is not on a live path from the input."""
+    """For each of the 6 edges, True if the cell's output depends on the edge. The value is False if the edge
+    only adds zeros to other terms or has no path to the output. If a convolution is applied to a node of
+    zeros, one `none` edge of this node is True although no path from the input contains it, because BatchNorm
+    turns the zeros into a constant."""
     incoming: dict[int, list[int]] = {1: [], 2: [], 3: []}
     for k, ((source, target), op) in enumerate(zip(EDGES, ops, strict=True)):
         of_zeros = source > 0 and not incoming[source]
@@ -76,10 +77,11 @@ def edges_to_compute(ops: Sequence[int]) -> tuple[bool, ...]:
 
 
 class CellModule(nn.Module):
-    """Four nodes, six edges: node j is the sum over i < j of op_ij(node i); node 3 is the output.
+    """A cell with four nodes and six edges. Node j is the sum over i < j of op_ij(node i), and node 3 is the
+    output.
 
-    Edges that cannot change the output are not run, not even in training: their BatchNorm keeps its
-    statistics and their weights get no gradient (`None`).
+    Edges that cannot change the output are not computed, even in training. The BatchNorm statistics of such
+    edges do not change, and the gradient of their weights is `None`.
     """
 
     def __init__(self, ops: Sequence[int], channels: int) -> None:
@@ -112,10 +114,11 @@ class ResidualBlock(nn.Module):
 
 
 class Skeleton(nn.Module):
-    """A stem, three stages of `cells` cells with a residual block between them, and a classifier.
+    """A network with a stem, three stages of `cells` cells, residual blocks between the stages, and a
+    classifier.
 
-    `cell` makes a cell with a given number of channels: `channels` in the first stage, and twice as many in
-    each later stage.
+    `cell` creates a cell with a given number of channels. The first stage has `channels` channels, and each
+    later stage has twice as many as the stage before.
     """
 
     def __init__(
@@ -136,7 +139,7 @@ class Skeleton(nn.Module):
         self.classifier = nn.Linear(4 * channels, classes)
 
     def logits(self, images: Tensor, *of_cells: Tensor) -> Tensor:
-        """Images (N, in_channels, H, W) -> logits (N, classes); all cells also receive the arguments
+        """Maps images (N, in_channels, H, W) to logits (N, classes). Every cell also receives the arguments
         `of_cells`."""
         x = self.stem(images)
         for block in self.cells:
@@ -145,12 +148,12 @@ class Skeleton(nn.Module):
 
 
 class NASBench201Network(Skeleton):
-    """The network of one architecture: images (N, in_channels, H, W) -> logits (N, classes).
+    """The network of one architecture, which maps images (N, in_channels, H, W) to logits (N, classes).
 
-    `ops` are six op numbers, for the edges 0→1, 0→2, 1→2, 0→3, 1→3, 2→3, in the order none, skip_connect,
-    nor_conv_1x1, nor_conv_3x3, avg_pool_3x3. `cells` is the number of cells in each of the three stages,
-    `channels` the number of channels in the first stage. Weights have PyTorch's default initialisation.
-    Raises RbError if `ops` or the sizes do not describe a network.
+    `ops` contains six operation numbers, for the edges 0→1, 0→2, 1→2, 0→3, 1→3, 2→3. The operations are
+    numbered in the order none, skip_connect, nor_conv_1x1, nor_conv_3x3, avg_pool_3x3. `cells` is the number
+    of cells in each of the three stages. `channels` is the number of channels in the first stage. Weights
+    have PyTorch's default initialisation. Raises RbError if `ops` or the sizes do not describe a network.
     """
 
     def __init__(
@@ -179,11 +182,11 @@ class NASBench201Network(Skeleton):
 
 
 def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> NASBench201Network:
-    """Build the network of an architecture record, which has `str`, `index` or `name`, for images of
-    `shape` (C, H, W).
+    """Build the network of an architecture record for images of shape (C, H, W). The record has `str`,
+    `index` or `name`.
 
-    Its `channels` and `cells` are 16 and 5 by default. Raises RbError if the record does not describe a
-    network, or if the image size is not possible.
+    The record's `channels` and `cells` are 16 and 5 by default. Raises RbError if the record does not
+    describe a network or if the network cannot process images of this size.
     """
     in_channels, height, width = shape
     if height % 4 or width % 4 or not (height and width):

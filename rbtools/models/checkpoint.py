@@ -1,6 +1,6 @@
-"""Checkpoints: recognise and load weights files strictly, and write them.
+"""Checkpoints: identify the network of a weights file, load the weights strictly, and write weights files.
 
-Code in a file runs only with `allow_code`.
+Code in a file runs only if `allow_code` is true.
 """
 
 from __future__ import annotations
@@ -62,20 +62,22 @@ def load(
     hints: NormalizationHints | None = None,
     allow_code: bool = False,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
-    """Read a file, infer its architecture if `arch` does not give it, build the network, load the weights.
+    """Read a file, infer its architecture if `arch` does not contain one, build the network, and load the
+    weights.
 
-    Returns (model, arch, facts). The model is in eval mode on the CPU; a normalisation is its first layer.
-    `arch` is the whole architecture record. `facts` are plain values for the record, such as where the
-    architecture and the normalisation come from. Two fields of `arch` describe the file: `member` (see
-    `read`) and, if the file does not contain its normalisation, `normalize` ([mean, std], "per-image" or
-    "none").
+    Returns (model, arch, facts). The model is in eval mode on the CPU, and its first layer is the
+    normalisation, if there is one. `arch` is the complete architecture record. `facts` contains plain values
+    for the record, such as the sources of the architecture and of the normalisation. Two fields of `arch`
+    describe the file: `member` (see `read`) and, if the file does not contain its normalisation, `normalize`
+    ([mean, std], "per-image" or "none").
 
-    `classes` and `shape` (C, H, W) describe the data set and have to agree with the file. Names and shapes of
-    tensors do not always determine cells without weights, the variant of a network, and the normalisation.
-    These are decided by the accuracy on the images of `hints`; `facts` contains the accuracies (`tried`) or,
-    without images, the undecided fields (`unchecked`). With `allow_code`, programs (TorchScript,
-    torch.export) and the user's own functions may run. Raises RbError if anything does not fit, and where
-    several networks or normalisations do. The global random state is unchanged.
+    `classes` and `shape` (C, H, W) describe the data set and must agree with the file. The normalisation, the
+    variant of a network, and operations without weights do not always follow from tensor names and shapes. In
+    such a case the accuracy on the images of `hints` decides, and `facts` contains the accuracies (`tried`).
+    Without images, `facts` contains the undecided fields (`unchecked`). If `allow_code` is true, programs
+    (TorchScript, torch.export) and the user's own functions may run. Raises RbError if no network or
+    normalisation fits the file, if several of them fit equally well, or if the data set does not agree with
+    the file. The global random state is unchanged.
     """
     path, hints = Path(path), hints or NormalizationHints()
     kind = programs.kind_of_file(path) if path.is_file() else None
@@ -130,10 +132,11 @@ def _decided(
     named: bool,
 ) -> tuple[dict[str, Any], nn.Module, dict[str, Any]]:
     """Return the architecture with its normalisation, the model, and facts. If there are several candidates,
-    their accuracies decide. named: the user named the first architecture, so it is preferred among equally
-    accurate ones.
+    their accuracies decide. If `named` is true, the user named the first architecture, so it is preferred
+    among equally accurate ones.
 
-    Without images, the first architecture is returned, and several normalisations stay open. Raises RbError.
+    Without images, the first architecture is returned, and the normalisation stays undecided if several are
+    possible. Raises RbError.
     """
     several = len(candidates) > 1
     if hints.batches is None:
@@ -164,8 +167,9 @@ def _decided(
 def _architectures(
     checkpoint: Checkpoint, arch: Mapping[str, Any] | None, hints: NormalizationHints
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The whole architecture records (given, from metadata, or inferred from the weights), and facts. There
-    are several records if names and shapes do not determine the architecture; the usual one is the first."""
+    """Returns the complete architecture records (from the user, from the metadata, or inferred from the
+    weights), and facts. There are several records if tensor names and shapes do not determine the
+    architecture. The most common architecture is the first."""
     facts: dict[str, Any] = dict(checkpoint.origin)
     metadata_arch = checkpoint.metadata.get("arch")
     of_file = {key: arch[key] for key in NOT_OF_THE_NETWORK if arch and key in arch}
@@ -201,7 +205,7 @@ def _architectures(
 
 
 def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-    """The architecture in the file's metadata, checked against its weights."""
+    """Returns the architecture in the file's metadata, which is checked against the weights."""
     identity(arch, f"The architecture noted in the checkpoint {checkpoint.path}")
     for key, value in skeleton(checkpoint.state).items():
         if arch.get("space") == "nasbench201" and arch.get(key, value) != value:
@@ -213,7 +217,7 @@ def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
 
 
 def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-    """The sizes that the weights show, for an architecture that is given without sizes."""
+    """Infers sizes from the weights for an architecture record without sizes."""
     if arch.get("space") == "nasbench201":
         return dict(skeleton(checkpoint.state))
     if arch.get("space") in models.VARIANTS:
@@ -232,7 +236,7 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
 def _network(
     checkpoint: Checkpoint, arch: Mapping[str, Any], classes: int, shape: Shape, allow: bool
 ) -> tuple[nn.Module, Checkpoint]:
-    """The network with its weights, and the checkpoint with the tensor names of that network."""
+    """Returns the network with its weights, and the checkpoint with the tensor names of this network."""
     if arch.get("space") in WITHOUT_CONSTANTS:
         with meta_init():
             network = models.build(arch, classes=classes, shape=shape)
@@ -250,11 +254,12 @@ def _network(
 
 
 def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
-    """The checkpoint with the names in the file, if the network (or the module in its wrapper) has them.
+    """Returns the checkpoint with the file's own tensor names if the network, or the module inside its
+    wrapper, has the same names.
 
-    A user's own network may itself contain names that look like a wrapper's prefix or a normaliser's buffers,
-    and the file may have losses, metrics or another, smaller network beside it. If nothing fits, the names
-    that fit best are used for the error message.
+    The tensor names of a user's own network may look like a wrapper's prefix or like a normaliser's buffers.
+    The file may also contain losses, metrics or a second, smaller network. If no names fit, the error message
+    uses the names that fit best.
     """
     names = {key for key in network.state_dict() if not key.endswith(tensor_names.OPTIONAL)}
     saved = {key: value for key, value in checkpoint.saved.items() if not key.endswith(tensor_names.OPTIONAL)}
@@ -279,8 +284,8 @@ def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
 
 
 def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Tensor]) -> Checkpoint:
-    """The checkpoint with only the tensors that have `prefix`, which `inside` replaces; `rest`: all
-    others."""
+    """Returns a checkpoint with only the tensors whose names begin with `prefix`, and replaces this prefix by
+    `inside`. `rest` contains the file's other tensors."""
     state = {k.removeprefix(prefix): v for k, v in checkpoint.saved.items() if k.startswith(prefix)}
     origin, mean, std = {**checkpoint.origin, "prefix": prefix}, checkpoint.mean, checkpoint.std
     if mean is not None and (not rest or unpack.take_normalisation(dict(state), "", {})[0] is not None):
@@ -293,7 +298,7 @@ def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Ten
 
 
 def _wrappers(names: set[str]) -> Iterator[str]:
-    """The prefixes that all names share, such as "", "module." and "module.net."."""
+    """Yields the prefixes that all names share, such as "", "module." and "module.net."."""
     inside = ""
     while True:
         yield inside
@@ -304,13 +309,14 @@ def _wrappers(names: set[str]) -> Iterator[str]:
 
 
 def _given(arch: Mapping[str, Any]) -> list[list[float]] | str | None:
-    """[mean, std] or PER_IMAGE of an architecture record; None if pixels stay as they are."""
+    """Returns [mean, std] or PER_IMAGE of an architecture record, or None if pixels stay unchanged."""
     given = arch.get("normalize")
     return None if given in (None, RAW) else given
 
 
 def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[float]] | str | None:
-    """[mean, std] or PER_IMAGE from the file or the architecture record. Raises RbError if they differ."""
+    """Returns [mean, std] or PER_IMAGE from the file or from the architecture record. Raises RbError if the
+    file and the record differ."""
     given = arch.get("normalize")
     if checkpoint.mean is None or checkpoint.std is None:
         return PER_IMAGE if given is None and noted_per_image(checkpoint) else _given(arch)
@@ -325,7 +331,7 @@ def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[
 
 
 def _are_equal(pair: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
-    """Whether two normalisations are equal; either may have one number for all channels."""
+    """True if two normalisations are equal. Either normalisation may have one number for all channels."""
     values = [(per_channel(a), per_channel(b)) for a, b in zip(pair, other, strict=True)]
     return all(
         (len(a) == len(b) or 1 in (len(a), len(b))) and bool((a - b).abs().max() < 1e-4) for a, b in values
@@ -335,7 +341,8 @@ def _are_equal(pair: Sequence[Sequence[float]], other: Sequence[Sequence[float]]
 def _classes_and_channels(
     checkpoint: Checkpoint, classes: int | None, shape: tuple[int, int, int] | None
 ) -> tuple[int, int]:
-    """The number of classes and of image channels, from the data set or else from the file."""
+    """Returns the number of classes and the number of image channels, from the data set if it is known and
+    otherwise from the file."""
     seen = next(iter(checkpoint.seen), None)
     n_classes = classes_of(checkpoint.state) if seen is None else seen.classes
     channels = in_channels_of(checkpoint.state) if seen is None else seen.in_channels
@@ -365,8 +372,8 @@ def _of_other_channels(path: Path, shape: Shape, channels: int) -> Misfit:
 
 
 def _check_own(path: Path, network: nn.Module, classes: int | None, shape: Shape) -> None:
-    """Raise Misfit if a user's network takes grey images but fails on RGB images, or the reverse, or if its
-    number of logits is not the data set's number of classes."""
+    """Raise Misfit if a user's network accepts RGB images but not the data set's grey images, or the reverse,
+    or if its number of logits is not the data set's number of classes."""
     other, output = {1: 3, 3: 1}.get(shape[0]), _output(network, shape)
     if output is None and other and _output(network, (other, *shape[1:])) is not None:
         raise _of_other_channels(path, shape, other)
@@ -381,7 +388,8 @@ def _check_own(path: Path, network: nn.Module, classes: int | None, shape: Shape
 
 
 def _output(network: nn.Module, shape: Shape) -> Any:
-    """The output of a network for two black images; None if its code raises an exception."""
+    """Returns the output of a network for two black images, or None if the network's code raises an
+    exception."""
     output = None
     with optional(), torch.random.fork_rng(devices=[]), torch.no_grad():
         output = (deepcopy(network).eval() if network.training else network)(torch.zeros(2, *shape))
@@ -423,11 +431,11 @@ def to_bytes(
     mean: Sequence[float] | Tensor | None = None,
     std: Sequence[float] | Tensor | None = None,
 ) -> bytes:
-    """A safetensors file with the bare network's tensors, `normalize.mean` and `.std`, and `metadata` as
-    JSON.
+    """Write a safetensors file with the tensors of the bare network, with `normalize.mean` and
+    `normalize.std`, and with `metadata` as JSON.
 
-    Mean and std of a `Normalized` network are its own. Equal weights and metadata give equal bytes, whatever
-    the device and the memory format of the weights.
+    For a `Normalized` network, mean and standard deviation are taken from the network. Equal weights and
+    metadata result in equal bytes on every device and for every memory format of the weights.
     """
     from safetensors.torch import save
 

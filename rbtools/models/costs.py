@@ -1,5 +1,5 @@
-"""Parameters and multiply-adds of a network, counted on the meta device, which needs no memory and no
-arithmetic."""
+"""Counts the parameters and multiply-adds of a network on the meta device, which allocates no memory and
+computes nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rbtools.models.meta import meta_init
 
 @cache
 def of_arch(fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Shape) -> tuple[int, int]:
-    """Parameters and multiply-adds of the architecture with these fields and values. Raises RbError as
-    `models.build` does."""
+    """Counts the parameters and multiply-adds of the architecture with these fields and values. Raises
+    RbError in the same cases as `models.build`."""
     with meta_init():
         network = models.build(dict(fields), classes=classes, shape=shape)
     network = network.to("meta").eval()
@@ -25,13 +25,13 @@ def of_arch(fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Sha
 
 
 def parameters(network: nn.Module) -> int:
-    """The number of values in all parameters."""
+    """Returns the number of values in all parameters."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
 def multiply_adds(network: nn.Module, shape: models.Shape) -> int:
-    """Multiply-adds of convolutions, linear layers and attention for one image (C, H, W). The network is on
-    the meta device in eval mode."""
+    """Counts the multiply-adds of convolutions, linear layers and attention for one image (C, H, W). The
+    network must be on the meta device in eval mode."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its fused kernel is not counted
     try:

@@ -1,12 +1,14 @@
-"""The passes of the attack inside a training as CUDA graphs: captured once, then replayed by one launch.
+"""CUDA graphs for the forward and backward passes of the attack in adversarial training. A pass is captured
+once, and each later replay is a single launch.
 
-A pass of a small batch is hundreds of kernels, each shorter than its launch, so the GPU waits for Python.
-A replay computes with the same kernels on the same memory: images are copied in, logits and gradients out.
-Weights may change in place between replays. A captured graph is compared with the network before it is used.
+A pass of a small batch consists of hundreds of kernels, each of which takes less time than its launch, so the
+GPU waits for Python. A replay runs the same kernels on the same memory. Images are copied into this memory,
+and logits and gradients are copied out of it. Weights may change in place between replays. A captured graph
+is compared with the network before it is used.
 
-On an H200 an epoch of training with PGD-10 on a ResNet-18 takes 8.7 s with graphs and 21.1 s without. PGD-20
-in an evaluation does not use them, because it took longer with graphs: 0.42 s instead of 0.28 s for 1,000
-images (bench/gpu.py). Longer attacks replay whole steps (attacks/replays.py).
+On an H200, an epoch of PGD-10 training of a ResNet-18 takes 8.7 s with graphs and 21.1 s without. PGD-20 in
+an evaluation does not use graphs, because the evaluation is slower with graphs: 0.42 s instead of 0.28 s for
+1,000 images (bench/gpu.py). Longer attacks replay complete attack steps (attacks/replays.py).
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ _TOLERANCE = 0.02  # share of the largest value; larger than rounding in bfloat1
 
 
 class _Recording:
-    """A forward pass for batches of one shape and, if the images need a gradient, a backward pass.
+    """Captures a forward pass for batches of one shape and, if the images need a gradient, a backward pass.
 
-    images: (N, C, H, W) on the GPU, used to warm up. Raises RuntimeError if the network makes Python wait, or
-    uses an operation that a graph cannot contain.
+    `images` (N, C, H, W) is a batch on the GPU for the warm-up. Raises RuntimeError if the network makes
+    Python wait for the GPU, or if it uses an operation that a graph cannot contain.
     """
 
     def __init__(self, network: nn.Module, images: Tensor, pool: Pool) -> None:
@@ -73,7 +75,7 @@ class _Recording:
         return torch.autograd.grad(logits, images, incoming, retain_graph=True)[0]
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits of images of the captured shape."""
+        """Returns the logits of images of the captured shape."""
         with torch.no_grad():
             self.images.copy_(images)
         self.pool.ticket += 1
@@ -81,14 +83,14 @@ class _Recording:
         return self.logits.detach().clone()
 
     def backward(self, gradient: Tensor) -> Tensor:
-        """The gradient with respect to the images, from the gradient with respect to the latest logits."""
+        """Maps the gradient with respect to the latest logits to that with respect to the images."""
         assert self.backward_graph is not None
         self.incoming.copy_(gradient)
         self.backward_graph.replay()
         return self.gradient.detach().clone()
 
     def backward_anew(self, images: Tensor, gradient: Tensor) -> Tensor:
-        """As `backward`, after another forward pass has overwritten the tensors for this backward pass."""
+        """Replaces `backward` after another forward pass has overwritten its tensors."""
         with torch.enable_grad():
             images = images.detach().requires_grad_(True)
             return self._gradient(images, self.network(images), gradient)
@@ -111,10 +113,12 @@ class _Replay(torch.autograd.Function):
 
 
 class GraphedNetwork(nn.Module):
-    """A network in eval mode whose weights have no gradient: images (N, C, H, W) in [0, 1] -> logits (N, K).
+    """A network in eval mode without gradients of its weights. The network maps images (N, C, H, W) in [0, 1]
+    to logits (N, K).
 
-    Passes of batches of `count` images are captured, once with and once without a gradient; other batches run
-    without graphs. If a capture fails, `notify` is called with a sentence, and no pass is replayed.
+    Two passes for batches of `count` images are captured, one with and one without a gradient. Batches of
+    other sizes run without graphs. If a capture fails, `notify` is called with a message, and no pass is
+    replayed.
     """
 
     def __init__(self, network: nn.Module, count: int, notify: Callable[[str], None]) -> None:
@@ -127,7 +131,7 @@ class GraphedNetwork(nn.Module):
 
     @property
     def used(self) -> bool:
-        """Whether any pass was captured."""
+        """True if a pass was captured."""
         return bool(self.recordings)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -145,7 +149,7 @@ class GraphedNetwork(nn.Module):
         return logits
 
     def _record(self, images: Tensor, differentiable: bool) -> bool:
-        """Capture passes, and compare them with the network; return whether that succeeded."""
+        """Capture the passes and compare them with the network. Returns True if they agree."""
         try:
             self.pool = self.pool or Pool(images.device)
             with torch.set_grad_enabled(differentiable):
@@ -164,7 +168,7 @@ class GraphedNetwork(nn.Module):
 
 
 def _compare(recording: _Recording, images: Tensor) -> None:
-    """Raise ValueError if a replay differs from the network itself by more than rounding."""
+    """Raise ValueError if a replay differs from the network's own result by more than rounding errors."""
     images = images.detach().requires_grad_(recording.images.requires_grad)
     logits = recording.network(images)
     _check_near(logits, recording.forward(images))

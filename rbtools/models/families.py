@@ -1,9 +1,9 @@
-"""Families of networks, each recognised by the names and shapes of its tensors.
+"""Network families, which are recognised by the names and shapes of their tensors.
 
-A new family is one function `(state, metadata) -> Inferred | None` and one line in `FAMILIES`. It returns
-None for a state of another family, and raises RbError if no network of the family fits, `Ambiguous` if
-several fit. A few shapes show which sizes the network may have; `fits` then builds this network and compares
-it.
+To add a family, add a function `(state, metadata) -> Inferred | None` and one line in `FAMILIES`. The
+function returns None if the state belongs to another family. The function raises RbError if no network of the
+family fits, and `Ambiguous` if several networks fit. The function infers the possible sizes from a few
+shapes. The function `fits` then builds the network and compares all names and shapes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ State = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Inferred:
-    """A network inferred from weights: its architecture record, its numbers of classes and image channels."""
+    """A network inferred from weights: its architecture record and its numbers of classes and image
+    channels."""
 
     arch: dict[str, Any]
     classes: int
@@ -56,7 +57,8 @@ class Inferred:
 
 
 class Ambiguous(RbError):
-    """Several networks have these weights: `candidates` contains all of them, the message some."""
+    """Raised if several networks have these weights. `candidates` contains all networks that fit, and the
+    message names some."""
 
     def __init__(self, message: str, candidates: list[Inferred]) -> None:
         super().__init__(message)
@@ -73,26 +75,26 @@ FIRST = re.compile(
 
 
 def weight(state: State, name: str, rank: int) -> Tensor | None:
-    """The tensor called `name` if it has `rank` dimensions and is not empty, else None."""
+    """Returns the tensor called `name` if it has `rank` dimensions and is not empty, and None otherwise."""
     tensor = state.get(name)
     return tensor if tensor is not None and tensor.ndim == rank and tensor.numel() else None
 
 
 def head_key(state: State) -> str | None:
-    """The name of the last layer's weights if only one tensor qualifies, else None."""
+    """Returns the name of the last layer's weight tensor, or None if not exactly one is possible."""
     names = [key for key, value in state.items() if value.numel() and HEAD.fullmatch(key)]
     linear = [key for key in names if state[key].ndim == 2 or state[key].shape[2:] == (1, 1)]
     return linear[0] if len(linear) == 1 else None
 
 
 def head_of(state: State) -> Tensor | None:
-    """The last layer's weights (classes, features) if only one tensor qualifies, else None."""
+    """Returns the last layer's weights (classes, features), or None if not exactly one tensor is possible."""
     key = head_key(state)
     return None if key is None else state[key]
 
 
 def classes_of(state: State) -> int | None:
-    """The number of logits, from a last layer with a usual name; None if no tensor has such a name."""
+    """Returns the number of logits of a last layer with a common name, or None if no layer has one."""
     head = head_of(state)
     if head is None:
         numbers = {key: int(match[1]) for key in state if (match := COUNTED.fullmatch(key))}
@@ -102,21 +104,21 @@ def classes_of(state: State) -> int | None:
 
 
 def in_channels_of(state: State) -> int | None:
-    """The number of image channels, from a first convolution with a usual name."""
+    """Returns the number of image channels from a first convolution with a common name."""
     names = (key for key in state if FIRST.fullmatch(key))
     return next((kernel.shape[1] for name in names if (kernel := weight(state, name, 4)) is not None), None)
 
 
 def noted_names(metadata: Mapping[str, Any]) -> list[str]:
-    """The names of networks in the options that training scripts save with the weights, such as `args.model`
-    of timm's script. A tag of timm's weights is removed from the name."""
+    """Returns network names from the options that training scripts save with the weights, such as
+    `args.model` of timm's script. A tag of timm's weights is removed from the name."""
     options = [metadata, *(metadata.get(place) for place in ("args", "hyper_parameters", "config"))]
     names = [place.get(key) for place in options if isinstance(place, Mapping) for key in NAME_KEYS]
     return [name.partition(".")[0] for name in names if isinstance(name, str)]
 
 
 def numbered(state: State, pattern: str) -> list[int]:
-    """The number in each tensor name that the pattern matches, in ascending order."""
+    """Returns the number in each tensor name that the pattern matches, in ascending order."""
     matches = (re.fullmatch(pattern, key) for key in state if len(key) < LONGEST_NAME)
     return sorted(int(match[1]) for match in matches if match)
 
@@ -127,7 +129,8 @@ MOST_CELLS = 100  # cells of a stage; published networks have 5. Cells without w
 
 
 def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The network. An architecture string in the metadata decides between cells with equal weights."""
+    """The network. An architecture string in the metadata decides between several cells with the same
+    weights."""
     sizes = skeleton(state)
     if not sizes:
         return None
@@ -164,7 +167,8 @@ def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 
 
 def skeleton(state: State) -> dict[str, int]:
-    """The `channels` and `cells` of a NAS-Bench-201 network; empty for any other state."""
+    """Returns the `channels` and `cells` of a NAS-Bench-201 network. The result is empty for the state of any
+    other network."""
     stem, head = weight(state, "stem.0.weight", 4), weight(state, "classifier.weight", 2)
     if stem is None or head is None or "lastact.0.weight" not in state:
         return {}
@@ -183,7 +187,7 @@ def _open_edges(ops: list[int]) -> str:
 
 
 def _texts(value: object, depth: int = 4) -> Iterator[str]:
-    """All architecture strings in the metadata, nested ones included."""
+    """All architecture strings in the metadata, including those in nested values."""
     if isinstance(value, str) and value.startswith("|"):
         yield value
     elif depth and isinstance(value, Mapping):
@@ -196,7 +200,7 @@ def _texts(value: object, depth: int = 4) -> Iterator[str]:
 
 
 def zoo(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The network of the zoo that has these shapes, and these names or synonyms that `tensor_names` knows."""
+    """Returns the zoo network with these shapes and tensor names. Synonyms in `tensor_names` are equal."""
     classes, channels = classes_of(state), in_channels_of(state)
     if classes is None or channels is None:
         return None
@@ -209,7 +213,7 @@ def zoo(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 
 
 def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> bool:
-    """Whether an architecture's network has exactly these tensors. Raises RbError if there is no network."""
+    """True if an architecture's network has these tensors. Raises RbError if the network cannot be built."""
     wanted = shapes_of(tuple(arch.items()), classes, shape)
     if Counter(wanted.values()) - Counter(value.shape for value in state.values()):
         return False
@@ -219,7 +223,7 @@ def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> b
 
 
 def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
-    """Architectures of the zoo with the sizes of these weights, each with a side length of its images."""
+    """Yields zoo architectures with the sizes of these weights, and the side lengths of their images."""
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if first is not None:
         count = len(numbered(state, r"block1\.layer\.(\d+)\.conv1\.weight"))
@@ -238,7 +242,7 @@ def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def pooled_windows(state: State) -> int:
-    """The number of 4x4 pooling windows per side before a ResNet's linear layer; 1 if it pools globally."""
+    """Returns the number of 4x4 pooling windows per side in a ResNet, which is 1 for global pooling."""
     head = head_of(state)
     channels = 2048 if "layer1.0.conv3.weight" in state else 512
     side = 1 if head is None else math.isqrt(head.shape[1] // channels)
@@ -246,10 +250,11 @@ def pooled_windows(state: State) -> int:
 
 
 def _patches(state: State) -> dict[str, int] | None:
-    """A transformer's `patch` and `side` if they are not 16 and 224, from torchvision's or timm's tensor
-    names. None for other networks.
+    """Returns a transformer's `patch` and `side` if they differ from 16 and 224, from tensors with the names
+    of torchvision or timm. Returns None for other networks.
 
-    The weights do not show the number of heads: each has 64 channels, as in all published networks.
+    The weights do not determine the number of heads. Each head is assumed to have 64 channels, as in all
+    published networks.
     """
     for patches, positions in (
         ("conv_proj.weight", "encoder.pos_embedding"),

@@ -1,4 +1,5 @@
-"""Fold BatchNorm into the convolution before it: the same function in eval mode with one layer less."""
+"""Folds each BatchNorm into the convolution before it, without changing the network's function in eval
+mode."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ _BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
-    """Return a traced copy without each BatchNorm that directly follows a convolution, and a mapping of the
-    names of these convolutions to the names of their BatchNorms.
+    """Return a traced copy of the network without each BatchNorm that directly follows a convolution. Also
+    return a dict that maps the name of each such convolution to the name of its BatchNorm.
 
-    The convolutions of the copy still have their own weights: `merged` gives the new ones. Raises what
-    torch.fx raises for a network that it cannot trace.
+    The convolutions of the copy still have their original weights. `merged` computes the new weights. Raises
+    the exceptions of torch.fx if torch.fx cannot trace the network.
     """
     copied = copy.deepcopy(network)
     for module in copied.modules():
@@ -54,10 +55,11 @@ def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
 
 
 def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -> tuple[Tensor, Tensor]:
-    """Weight and bias of one convolution equivalent to both layers in eval mode.
+    """Returns weight and bias of a convolution that is equivalent to both layers in eval mode.
 
-    Stored results were computed with two orders of the product in the bias, which differ in the last bit:
-    trainings use `scale_first`, evaluations the order of torch's own fusion.
+    The factors of the bias are multiplied in one of two orders, which differ in the last bit of the result.
+    Stored results depend on the order: training uses `scale_first`, and evaluation the order of torch's
+    fusion.
     """
     assert norm.running_mean is not None and norm.running_var is not None
     scale = inverse = (norm.running_var + norm.eps).rsqrt()
@@ -79,6 +81,6 @@ def check_same(expected: Tensor, logits: Tensor) -> None:
 
 
 def reason(wrong: Exception) -> str:
-    """The first sentence of an exception from tracing or checking, without torch's advice and links."""
+    """Returns the first sentence of an exception's message, without torch's advice and links."""
     first = re.split(r"\.\s|\n|https?://", str(wrong).strip(), maxsplit=1)[0]
     return f"{type(wrong).__name__}: {shown(first.rstrip(), 200)}"

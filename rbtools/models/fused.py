@@ -1,9 +1,9 @@
-"""Convolutions that add a bias and a shortcut and apply ReLU in one cuDNN kernel, on a GPU in bfloat16.
+"""Convolutions on a GPU in bfloat16 that add a bias and a shortcut and apply ReLU in one cuDNN kernel.
 
-Torch's layers write and read each activation up to four times. On an H200 the folded ResNet-18 needed 5.4 ms
-for 2,048 images instead of 10.0, and 12.5 ms with the gradient of the images instead of 16.9 (part `passes`
-of bench/gpu.py). The result is rounded once instead of after each layer. Trainings do not use these layers:
-with batches of 128, an epoch of PGD-10 training did not get shorter.
+Torch's layers write and read each activation up to four times. On an H200, the folded ResNet-18 needed 5.4 ms
+instead of 10.0 ms for 2,048 images, and 12.5 ms instead of 16.9 ms with the gradient of the images (part
+`passes` of bench/gpu.py). The result is rounded once and not after each layer. Training does not use these
+layers, because an epoch of PGD-10 training with batches of 128 did not become faster.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ class _WithGradient(torch.autograd.Function):
 
 
 class ActivatedConvolution(nn.Conv2d):
-    """ReLU of a convolution with a bias, and of a summand if there is one: (N, C, H, W) -> (N, C', H', W').
+    """Returns ReLU of a convolution with a bias, plus a summand if one is given: (N, C, H, W) -> (N, C', H',
+    W').
 
-    Its weights are constant: only the inputs and the summand have gradients.
+    The weights are constant. Only the inputs and the summand have gradients.
     """
 
     def forward(self, inputs: Tensor, summand: Tensor | None = None) -> Tensor:
@@ -53,7 +54,7 @@ class ActivatedConvolution(nn.Conv2d):
         return result
 
     def kernel(self, inputs: Tensor, summand: Tensor | None) -> Tensor:
-        """As `forward`, without a gradient."""
+        """Does the same as `forward` without a gradient."""
         how: Any = (self.stride, self.padding, self.dilation, self.groups)
         if not inputs.is_cuda or not len(inputs):
             result = super().forward(inputs)
@@ -68,12 +69,13 @@ def _has_gradient(tensor: Tensor | None) -> bool:
 
 
 def fuse(network: nn.Module, inputs: Tensor) -> nn.Module | None:
-    """A copy of a traced network with fused convolutions; None if there are none, or not on a GPU in
-    bfloat16.
+    """A copy of a traced network with fused convolutions. The result is None if no convolution can be fused,
+    or if the inputs are not bfloat16 on a GPU.
 
-    network: its weights must be constant. inputs: an example batch (N, C, H, W). Modules keep their names.
-    Raises ValueError if the logits or gradients of the copy differ from the network's (sums with broadcasting
-    and layers that change their inputs in place can cause this), and RuntimeError if cuDNN lacks a kernel.
+    The weights of `network` must be constant. `inputs` (N, C, H, W) is an example batch. The modules of the
+    copy keep their names. Raises ValueError if the logits or gradients of the copy differ from those of the
+    network. Sums with broadcasting and layers that change their inputs in place can cause such a difference.
+    Raises RuntimeError if cuDNN has no suitable kernel.
     """
     if not (isinstance(network, fx.GraphModule) and inputs.is_cuda and inputs.dtype == torch.bfloat16):
         return None
@@ -97,8 +99,8 @@ def _logits_and_gradient(network: nn.Module, inputs: Tensor) -> tuple[Tensor, Te
 
 
 def fuse_in_place(traced: fx.GraphModule) -> int:
-    """Replace each convolution that is followed only by ReLU, or by a sum and ReLU, with a fused one. Return
-    the number of replaced convolutions."""
+    """Replace each convolution that is followed only by ReLU, or by a sum and ReLU, by a fused convolution.
+    Return the number of replaced convolutions."""
     modules, count = dict(traced.named_modules()), 0
     calls = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
     for node in list(traced.graph.nodes):
@@ -134,7 +136,7 @@ def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
 
 
 def _is_sum(node: Any) -> bool:
-    """Whether a node is the sum of two other nodes and has one user."""
+    """True if a node is the sum of two other nodes and is used by only one node."""
     if not (isinstance(node, fx.Node) and node.op == "call_function" and len(node.users) == 1):
         return False
     if node.target not in (operator.add, torch.add) or node.kwargs:
@@ -143,7 +145,8 @@ def _is_sum(node: Any) -> bool:
 
 
 def _is_convolution(node: Any, modules: dict[str, nn.Module], calls: Counter[Any]) -> bool:
-    """Whether a node is a convolution with a bias and zero padding that is called once and has one user."""
+    """True if a node is a convolution with a bias and zero padding, is called once, and only one node uses
+    it."""
     if not (isinstance(node, fx.Node) and node.op == "call_module" and len(node.users) == 1):
         return False
     layer: Any = modules[str(node.target)]

@@ -21,11 +21,11 @@ _FILLS |= {Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.mul_, Tensor.
 
 
 class _MetaInit(TorchFunctionMode):
-    """Lets `torch.empty`, with which layers create their parameters, allocate no memory, and skips
-    initialisations.
+    """A context in which parameters need no memory and are not initialised. Layers create their parameters by
+    `torch.empty`, which allocates no memory in this context.
 
-    Other tensors are not on the meta device: some networks use small tensors to compute their sizes, or
-    constants of their forward pass, while they are built.
+    Other tensors keep their memory, because some networks compute sizes or constants with small tensors
+    during construction.
     """
 
     def __torch_function__(
@@ -47,7 +47,7 @@ class _MetaInit(TorchFunctionMode):
 
 @contextmanager
 def meta_init() -> Iterator[None]:
-    """Build networks with parameters on the meta device (no memory, no initialisation).
+    """A context that builds networks with parameters on the meta device (no memory, no initialisation).
 
     The global random state is unchanged.
     """
@@ -59,8 +59,8 @@ def meta_init() -> Iterator[None]:
 def shapes_of(
     fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Shape
 ) -> dict[str, torch.Size]:
-    """The tensors that a file must have for the architecture with these fields and values. Raises RbError as
-    `models.build` does."""
+    """Returns the tensors that a file must contain for the architecture with these fields and values. Raises
+    RbError in the same cases as `models.build`."""
     with meta_init():
         network = models.build(dict(fields), classes=classes, shape=shape)
     return {key: value.shape for key, value in network.state_dict().items() if not key.endswith(OPTIONAL)}

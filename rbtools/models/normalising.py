@@ -1,4 +1,4 @@
-"""The normalisations with which a checkpoint's network may have been trained, and their sources."""
+"""The normalisations that may belong to a checkpoint's network, and the sources of this information."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ GUESS = "guess: "  # beginning of `normalize_from` if neither file, user nor ima
 
 @dataclass(frozen=True)
 class NormalizationHints:
-    """Inputs of the choice. `known` maps names to normalisations, `classes` maps such a name to the number of
-    classes of its data set, and `batches` returns labelled images on which several normalisations are tried.
+    """Known normalisations, and images on which possible normalisations are compared. `known` maps names to
+    normalisations. `classes` maps the name of a normalisation to the number of classes of its data set.
+    `batches` returns labelled images on which several normalisations are compared.
     """
 
     known: Mapping[str, Known] = field(default_factory=dict)
@@ -36,9 +37,9 @@ class NormalizationHints:
 
 
 class Choices(NamedTuple):
-    """`fields` maps the value of --normalize for each possible normalisation to the fields of an architecture
-    record. `source`: where they come from. `preferred`: the values that are preferred if several are equally
-    accurate."""
+    """`fields` has an entry for each possible normalisation. The key is the normalisation's value of
+    --normalize, and the value contains fields of an architecture record. `source` describes the source of
+    these fields. `preferred` contains the values that are chosen first if several are equally accurate."""
 
     fields: dict[str, dict[str, Any]]
     source: str
@@ -56,10 +57,11 @@ def choices(
 ) -> Choices:
     """The normalisations that are possible for a checkpoint's `network`.
 
-    There is exactly one if the file contains it (a file that rbtools wrote without one has none), if the user
-    gives it, or if it follows from the training data of a published run. A network of the user's own code has
-    none. In all other cases the first known normalisation of each kind is possible, and the published one of
-    the network is preferred if its publishers agree. `named`: the user said which network it is.
+    There is exactly one possible normalisation if the file contains it, if the user names it, or if it
+    follows from the training data of a published run. A file that rbtools wrote without a normalisation has
+    none. A network of the user's own code has none. In all other cases, the first known normalisation of each
+    kind is possible. The published normalisation of the network is preferred if all its publishers use the
+    same one. `named` is true if the user named the network.
     """
     noted = checkpoint.metadata.get("arch")
     own = checkpoint.mean is not None or "normalisation" in checkpoint.origin
@@ -85,8 +87,8 @@ def choices(
 
 
 def of_program(program: nn.Module, path: Path, hints: NormalizationHints, channels: int) -> Choices:
-    """The possible normalisations of a program: none if it has a normaliser's buffers, else the first known
-    one of each kind."""
+    """Returns the possible normalisations of a program. No normalisation is added to a program with a
+    normaliser's buffers. For other programs, the first known normalisation of each kind is possible."""
     mean, _ = take_normalisation(dict(program.named_buffers()), path, {})
     if mean is not None:
         return Choices({RAW: chosen(None)}, f"{GUESS}the program normalises by itself")
@@ -94,14 +96,15 @@ def of_program(program: nn.Module, path: Path, hints: NormalizationHints, channe
 
 
 def _of_kinds(known: Mapping[str, Known]) -> Choices:
-    """The first normalisation of each kind; the choice stays open if none is known."""
+    """Returns the first normalisation of each kind. The normalisation stays undecided if none is known."""
     fields = {_option(known[name], known): chosen(known[name]) for name in kinds(known)}
     preferred = (_option(known[PUBLISHED], known),) if PUBLISHED in known else ()
     return Choices(fields, ACCURACY, preferred) if fields else Choices({RAW: {}}, OPEN)
 
 
 def _option(pair: Known, known: Mapping[str, Known]) -> str:
-    """The value of --normalize for a normalisation: its name if it has one, else its numbers."""
+    """Returns the value of --normalize for a normalisation: its name if it has a name, and its numbers
+    otherwise."""
     if pair is None or isinstance(pair, str):
         return pair or RAW
     others = {name: other for name, other in known.items() if isinstance(other, tuple)}
@@ -111,24 +114,24 @@ def _option(pair: Known, known: Mapping[str, Known]) -> str:
 
 
 def _equal(pair: Pair, other: Pair) -> bool:
-    """Whether two normalisations are the same; the `other` may have one number for all channels."""
+    """True if two normalisations are the same. The `other` may have one number for all channels."""
     return all(
         values in (of_other, of_other * len(values)) for values, of_other in zip(pair, other, strict=True)
     )
 
 
 def chosen(pair: Known) -> dict[str, Any]:
-    """The field of an architecture record for this normalisation."""
+    """Returns the fields of an architecture record for this normalisation."""
     return {"normalize": RAW if pair is None else pair if isinstance(pair, str) else list(map(list, pair))}
 
 
 def noted_per_image(checkpoint: Checkpoint) -> bool:
-    """Whether the metadata says that each image is standardised by itself."""
+    """True if the metadata states that each image is standardised by its own mean and standard deviation."""
     return checkpoint.metadata.get("normalize") == PER_IMAGE
 
 
 def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
-    """The normalisations for images with that many channels."""
+    """Returns the known normalisations for images with this number of channels."""
     return {
         name: pair
         for name, pair in known.items()
@@ -137,15 +140,15 @@ def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
 
 
 def preprocessing_of(arch: Mapping[str, Any], network: nn.Module) -> str | None:
-    """The input that the configuration of a timm network requires; None for other networks, and for other
+    """Returns the preprocessing in the configuration of a timm network, or None for other networks and other
     image sizes."""
     of_timm = arch.get("space") == "timm" and "side" not in arch
     return preprocessing(getattr(network, "pretrained_cfg", None)) if of_timm else None
 
 
 def preprocessing(cfg: object) -> str | None:
-    """The input that a timm configuration requires, as an argument of the data set imagenet; None if that
-    data set has no such argument."""
+    """Returns the preprocessing in a timm configuration, as an argument of the data set imagenet. Returns
+    None if imagenet has no such argument."""
     keys = ("interpolation", "crop_pct", "input_size")
     if not isinstance(cfg, Mapping) or not all(cfg.get(key) for key in keys):
         return None
@@ -155,8 +158,9 @@ def preprocessing(cfg: object) -> str | None:
 
 
 def normaliser(network: nn.Module) -> str | None:
-    """The name of the module in a network that contains a mean and a standard deviation for each channel, as
-    buffers or plain attributes. None if there is no such module, "" if it is the network itself."""
+    """Returns the name of a network's module that contains a mean and a standard deviation for each channel,
+    as buffers or as plain attributes. Returns None if there is no such module, and "" if the network itself
+    contains them."""
     for name, module in network.named_modules():
         own = {**vars(module), **module._buffers}
         if all(any(_a_number_a_channel(own.get(word)) for word in words) for words in (MEANS, STDS)):
@@ -173,7 +177,7 @@ def _a_number_a_channel(value: object) -> bool:
 
 
 def warnings_of(network: nn.Module, arch: Mapping[str, Any]) -> list[str]:
-    """A warning if the network normalises by itself and a normalisation was also given."""
+    """Returns a warning if the network already normalises its input and a normalisation was also given."""
     place = normaliser(network) if arch.get("space") == "python" else None
     if place is None or arch.get("normalize") in (None, RAW):
         return []

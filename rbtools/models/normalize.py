@@ -1,4 +1,4 @@
-"""Normalisation as a model's first layer, so that the model takes pixels in [0, 1]."""
+"""Normalisation as the first layer of a model, whose inputs are then pixels in [0, 1]."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NEAR_STD, NEAR_MEAN = 1.3, 0.1  # accuracies cannot distinguish normalisations t
 
 
 class Preprocessed(nn.Module):
-    """A network after preprocessing without weights: images (N, C, H, W) in [0, 1] -> its output."""
+    """A network with preprocessing without weights. The input is images (N, C, H, W) in [0, 1]."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def inputs(self, images: Tensor) -> Tensor:
-        """The network's input for these images."""
+        """Maps images to the network's input."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
@@ -32,10 +32,11 @@ class Preprocessed(nn.Module):
 
 
 class Normalized(Preprocessed):
-    """`network` after (images - mean) / std: images (N, C, H, W) in [0, 1] -> its output.
+    """Applies `network` to (images - mean) / std, for images (N, C, H, W) in [0, 1].
 
-    `mean` and `std` are on the [0, 1] scale, one number per channel or one for all; they are buffers of shape
-    (C, 1, 1). Raises RbError if a standard deviation is not positive or a value is not finite.
+    `mean` and `std` are on the [0, 1] scale and contain one number per channel or one for all channels. Both
+    are buffers of shape (C, 1, 1). Raises RbError if a standard deviation is not positive or a value is not
+    finite.
     """
 
     mean: Tensor
@@ -65,34 +66,35 @@ class Normalized(Preprocessed):
 
 
 class PerImageStandardization(Preprocessed):
-    """`network` after each image is standardised by itself (Ding et al., ICLR 2020, MMA training)."""
+    """Applies `network` after standardising each image by itself (Ding et al., ICLR 2020, MMA training)."""
 
     def inputs(self, images: Tensor) -> Tensor:
         return per_image(images)
 
 
 def behind(network: nn.Module, normalize: str | Sequence[Sequence[float]] | None) -> nn.Module:
-    """The network after a normalisation: [mean, std], PER_IMAGE, or None for unchanged pixels."""
+    """Returns the network with a normalisation ([mean, std], PER_IMAGE, or None for unchanged pixels)."""
     if normalize is None:
         return network
     return PerImageStandardization(network) if normalize == PER_IMAGE else Normalized(network, *normalize)
 
 
 def per_image(images: Tensor) -> Tensor:
-    """(x - mean) / max(std, 1/sqrt(CHW)) over all pixels of each image (N, C, H, W), as in TensorFlow's
-    `per_image_standardization`. The standard deviation is the unbiased estimate, as in advertorch.
+    """Returns (x - mean) / max(std, 1/sqrt(CHW)). Mean and std are over all pixels of each image (N, C, H,
+    W), as in TensorFlow's `per_image_standardization`. The standard deviation is the unbiased estimate, as in
+    advertorch.
     """
     spread, mean = torch.std_mean(images, dim=(1, 2, 3), keepdim=True)
     return (images - mean) / spread.clamp_min(images[0].numel() ** -0.5)
 
 
 def per_channel(values: Sequence[float] | Tensor) -> Tensor:
-    """A float32 copy of shape (C,), from numbers or from a tensor such as (1, C, 1, 1)."""
+    """Returns a float32 copy of shape (C,) of numbers or of a tensor such as (1, C, 1, 1)."""
     return torch.as_tensor(values, dtype=torch.float32).detach().clone().reshape(-1)
 
 
 def kinds(known: Mapping[str, Known]) -> list[str]:
-    """The first name of each group of similar normalisations."""
+    """Returns the first name of each group of similar normalisations."""
     names: list[str] = []
     for name, pair in known.items():
         if not any(_near(pair, known[one]) for one in names):

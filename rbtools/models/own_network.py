@@ -27,12 +27,13 @@ _CHANNELS = ("in_channels", "in_chans", "channels")
 
 
 def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
-    """The network that the user's function `arch["name"]`, written module:factory, returns.
+    """Returns the network that the user's function `arch["name"]` (written as module:factory) returns.
 
-    Fields after the function's name (:width=16) are passed to the parameters of these names. The numbers of
-    classes and channels and the shape of the images are passed to parameters with usual names. `models.build`
-    calls this only with `allow_code`. Raises RbError if the module or the function does not exist, raises an
-    exception, or does not return a network.
+    Fields after the function's name (such as :width=16) are passed to the function's parameters of the same
+    name. The number of classes, the number of channels and the shape of the images are passed to parameters
+    with common names. `models.build` calls this function only if `allow_code` is true. Raises RbError if the
+    module or the function does not exist, or if the function raises an exception or does not return a
+    network.
     """
     text = str(arch.get("name"))
     if arch.get("code") not in (None, own_code.code_digest(text)):
@@ -62,8 +63,8 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
 
 
 def _bare(network: nn.Module) -> nn.Module:
-    """The module inside a wrapper of torch, or inside one that only contains it, such as timm's
-    ModelEmaV2."""
+    """Returns the module inside a wrapper of torch, or inside a module that only contains this module, such
+    as timm's ModelEmaV2."""
     while True:
         compiled, inner = (getattr(network, name, None) for name in ("_orig_mod", "module"))
         wraps = isinstance(network, _WRAPPERS) or type(network).forward is nn.Module.forward
@@ -75,7 +76,7 @@ def _bare(network: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def _own_code(text: str) -> Iterator[None]:
-    """Turn exceptions of the user's own code into RbError, with file and line."""
+    """Turn exceptions of the user's own code into RbError, with the file and the line in the message."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,5 @@
-"""Checkpoints that are programs: TorchScript and torch.export files, which contain their network's code."""
+"""Checkpoints that are programs: files of TorchScript and torch.export that contain the code of their
+network."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ TORCHSCRIPT, EXPORT = "torchscript", "torch.export"
 
 
 class Program(nn.Module):
-    """A loaded program as a module. It has only one mode, because torch.export's programs refuse `train` and
-    `eval`."""
+    """A loaded program as a module. A program has only one mode, because programs of torch.export do not
+    support `train` and `eval`."""
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
@@ -34,7 +35,7 @@ class Program(nn.Module):
 
 
 def kind_of_file(path: Path) -> str | None:
-    """`TORCHSCRIPT` or `EXPORT`; None for plain weights and other files."""
+    """Returns `TORCHSCRIPT` or `EXPORT`, or None for plain weights and other files."""
     try:
         with zipfile.ZipFile(plain(path)) as archive:
             return kind_of_archive(archive.namelist())
@@ -43,7 +44,7 @@ def kind_of_file(path: Path) -> str | None:
 
 
 def kind_of_archive(names: Sequence[str]) -> str | None:
-    """As `kind_of_file`, but from the names of a zip archive's members."""
+    """Does the same as `kind_of_file` for the member names of a zip archive."""
     if any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in names):
         return EXPORT
     if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
@@ -52,7 +53,7 @@ def kind_of_archive(names: Sequence[str]) -> str | None:
 
 
 def refusal(path: Path, kind: str) -> RbError:
-    """The error for a program that the user did not allow to run."""
+    """Returns the error for a program that the user has not allowed to run."""
     what = "a TorchScript program" if kind == TORCHSCRIPT else "a program from torch.export"
     return RbError(
         f"The checkpoint {path} is {what}, and loading it could run code. If you trust it, add --allow-code;"
@@ -61,8 +62,8 @@ def refusal(path: Path, kind: str) -> RbError:
 
 
 def load(path: Path, kind: str) -> Program:
-    """Load a program. This may run code, so the user has to allow it first. Raises RbError if loading
-    fails."""
+    """Load a program from a file. Loading may run code, so the user must allow it first. Raises RbError if
+    loading fails."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but its files are still in use
@@ -79,7 +80,8 @@ def load(path: Path, kind: str) -> Program:
 
 
 def classes_of(program: Program, shape: Shape, path: Path) -> int:
-    """The number of logits for images of this shape. Raises RbError if there are none."""
+    """Returns the number of logits of a program for images of this shape. Raises RbError if the program does
+    not return logits."""
     try:
         with torch.no_grad():
             logits = program(torch.zeros(2, *shape))
@@ -98,7 +100,7 @@ def classes_of(program: Program, shape: Shape, path: Path) -> int:
 
 
 def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
-    """Always raises RbError: the network exists only in the file."""
+    """Raises RbError in every case, because the network exists only in the file."""
     raise RbError(
         f"The architecture checkpoint:{arch.get('name')} is a program inside its checkpoint: it can be"
         " evaluated, but not trained."

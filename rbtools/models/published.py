@@ -2,9 +2,9 @@
 
 A file of NAS-Bench-201's archive is called `000123-FULL.pth` and was written by torch.save. A file of
 NATS-Bench's full archive of the topology space is called `000123.pickle.pbz2`, a pickle compressed with
-bzip2. Both contain the runs of one architecture for each data set and seed, in the layout that `nas_201_api`
-and `nats_bench` (Dong et al.) read: {"full" or the number of epochs: {"all_results": {(data set, seed):
-{"net_state_dict": ..., "arch_config": ...}}}}.
+bzip2. Both kinds of file contain all training runs of one architecture, for each data set and seed. The
+layout of the content is the layout that `nas_201_api` and `nats_bench` (Dong et al.) read: {"full" or the
+number of epochs: {"all_results": {(data set, seed): {"net_state_dict": ..., "arch_config": ...}}}}.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ MOST_UNPACKED, ROOM = 100, 2**26
 
 
 def is_published(raw: object) -> bool:
-    """Whether a file's content has the layout of these archives."""
+    """True if a file's content has the layout of these archives."""
     return isinstance(raw, Mapping) and _budget(raw) is not None
 
 
 def _budget(raw: Mapping[str, Any]) -> str | None:
-    """The key of the longest training in the file."""
+    """Returns the key of the training run with the most epochs in the file."""
     budgets = (budget for budget in BUDGETS if isinstance(raw.get(budget), Mapping))
     return next((budget for budget in budgets if isinstance(raw[budget].get("all_results"), Mapping)), None)
 
 
 def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str, Any]:
-    """The run that `member` names ("DATASET" or "DATASET/SEED") as {"state_dict", "arch_str", ...}.
+    """Returns the run that `member` names ("DATASET" or "DATASET/SEED") as a dict with "state_dict",
+    "arch_str" and other keys.
 
-    Without a seed, it is the run with the lowest seed. Raises RbError if there is no such run, or if the file
-    contains results without weights.
+    Without a seed, the run with the lowest seed is returned. Raises RbError if there is no such run, or if
+    the file contains results without weights.
     """
     trained = raw[str(_budget(raw))]
     runs: dict[str, Mapping[str, Any]] = {}  # keys: DATASET/SEED
@@ -90,8 +91,8 @@ def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:
 
 
 def read_pickle(path: Path) -> Any:
-    """The content of a NATS-Bench file (a pickle in bzip2). No code in it runs. Raises RbError for other
-    files."""
+    """Returns the content of a NATS-Bench file, which is a pickle compressed with bzip2. Code in the pickle
+    is not run. Raises RbError for any other file."""
     try:
         most = MOST_UNPACKED * path.stat().st_size + ROOM
         with bz2.BZ2File(plain(path)) as stream:

@@ -1,4 +1,4 @@
-"""Read weights files of all layouts into one form, without running code."""
+"""Reads weights files of all layouts into one form, without running code."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ SHARED, SMALL = 16, 2**26  # limit of all tensors: SHARED times the bytes of the
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A weights file in one form: the bare network's tensors, and the metadata of the file.
+    """The content of a weights file: the tensors of the bare network, and the metadata of the file.
 
-    `mean` and `std`, shape (C,), are the normalisation found in the file, for images in [0, 1]. `origin`
-    describes where the weights were: the nesting keys, the removed prefix, and tensors that are left out
-    because they are not the network's. `inside` is the prefix that all names have in the network itself, if
-    it is a wrapper. `saved` maps names in the file to tensors, including those of the normalisation.
+    `mean` and `std` have shape (C,) and are the normalisation in the file, for images in [0, 1]. `origin`
+    describes the place of the weights in the file: the nested keys, the removed prefix, and the tensors that
+    are left out because they do not belong to the network. `inside` is the prefix of all tensor names in the
+    network itself, if the network is a wrapper. `saved` maps names in the file to tensors, and includes the
+    tensors of the normalisation.
     """
 
     path: Path
@@ -43,7 +44,7 @@ class Checkpoint:
 
     @cached_property
     def seen(self) -> list[Inferred]:
-        """The networks that may have these tensors: none, one, or several cells of NAS-Bench-201."""
+        """Returns the networks that may have these tensors: none, one, or several cells of NAS-Bench-201."""
         try:
             return [infer(self.state, self.metadata)]
         except Ambiguous as several:
@@ -52,16 +53,17 @@ class Checkpoint:
             return []
 
     def in_file(self, name: str) -> str:
-        """The name that a tensor has in the file, or would have, if `state` calls it `name`."""
+        """Maps a tensor's name in `state` to the tensor's name in the file."""
         return self.origin.get("prefix", "") + name.removeprefix(self.inside)
 
 
 def read(path: str | Path, member: str | None = None) -> Checkpoint:
-    """Read a .pt, .pth, .pth.tar, .ckpt or .safetensors file (the content decides which it is).
+    """Read a .pt, .pth, .pth.tar, .ckpt or .safetensors file. The format is recognised from the content.
 
-    `member` selects the weights if a file holds several: a key of its nesting ("best", "ema"), or a run of
-    NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError if the file is missing, empty, cut
-    off, of another kind, cannot be loaded without running code, or does not contain weights.
+    `member` selects the weights if a file contains several sets: a key of the nested content ("best", "ema"),
+    or a run of NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError if the file is missing,
+    empty, truncated or of another kind, if it cannot be loaded without running code, or if it does not
+    contain weights.
     """
     path = Path(path)
     raw, metadata, kind = weights_file.read(path)
@@ -99,13 +101,13 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
 
 
 def counted(names: Sequence[str]) -> str:
-    """Names of tensors for a message: the first names, and the number of all."""
+    """Lists tensor names for a message: the first names and the total number."""
     some = ", ".join(shown(name, 160) for name in names[:3])
     return some if len(names) <= 3 else f"{some}, ... ({len(names)} in all)"
 
 
 def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights that torch.nn.utils.prune computes with: `NAME_orig` times `NAME_mask`."""
+    """Returns the state with the pruned weights of torch.nn.utils.prune, `NAME_orig` times `NAME_mask`."""
     state = dict(state)
     for name in [key.removesuffix(_MASK) for key in state if key.endswith(_MASK)]:
         weights, mask = state.get(f"{name}{_PRUNED}"), state[f"{name}{_MASK}"]
@@ -117,7 +119,8 @@ def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
     """Raise RbError if a tensor is expanded from a few bytes to a shape larger than memory, or if many
-    tensors share a few bytes: results that are computed from them would not share memory."""
+    tensors share a few bytes. Results computed from such tensors do not share memory and could need too much
+    of it."""
     storages = [tensor.untyped_storage() for tensor in state.values()]
     there = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
@@ -129,8 +132,8 @@ def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _refuse_unusual(key: str, value: object, path: Path) -> None:
-    """Raise RbError for tensors that are not dense, because only dense tensors can be compared, cast and
-    copied, and for long names, because patterns are searched in them."""
+    """Raise RbError for tensors that are not dense and for long names. Only dense tensors can be compared,
+    cast and copied. The search for patterns in long names would be slow."""
     if not isinstance(value, (Tensor, UnusualTensor)):
         return
     if len(key) > LONGEST_NAME:

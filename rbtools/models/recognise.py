@@ -19,8 +19,8 @@ CLIP = {"logit_scale", "visual.conv1.weight"}  # tensors of OpenAI's models
 def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     """Infer the network of a bare state dict (no prefixes, no normalisation).
 
-    `metadata` is the other content of the file; an architecture string in it decides if several networks have
-    these weights. Raises RbError if no family fits, and `Ambiguous` where several networks do.
+    `metadata` is the remaining content of the file. An architecture string in the metadata decides if several
+    networks have these weights. Raises RbError if no family fits, and `Ambiguous` if several networks fit.
     """
     generator = next((key for key in state if DIFFUSION.fullmatch(key)), None)
     if generator is not None:

@@ -1,19 +1,20 @@
 """ResNet, pre-activation ResNet and Wide ResNet for images of any size: average pooling adapts to the image.
 
-ResNet (He et al., CVPR 2016) is named as kuangliu/pytorch-cifar names it: the shortcut is a 1x1 convolution
-with BatchNorm (`shortcut.0`, `shortcut.1`), the head `linear`. The stem for small images is a 3x3 convolution
-with stride 1 and without pooling. The paper's stem, for 224x224 images, is a 7x7 convolution with stride 2
-and max-pooling. huyvnphan/PyTorch_CIFAR10 combines the small convolution with that max-pooling. For 32x32
-images the average pooling equals the fixed 4x4 pooling, which is also available for larger images
-(`windows`).
+The tensor names of ResNet (He et al., CVPR 2016) are those of kuangliu/pytorch-cifar. The shortcut is a 1x1
+convolution with BatchNorm (`shortcut.0`, `shortcut.1`), and the last layer is called `linear`. The stem for
+small images is a 3x3 convolution with stride 1 and without pooling. The paper's stem, for 224x224 images, is
+a 7x7 convolution with stride 2 and max-pooling. The stem of huyvnphan/PyTorch_CIFAR10 is the 3x3 convolution
+with this max-pooling. For 32x32 images the average pooling equals the fixed 4x4 pooling, which is also
+available for larger images (`windows`).
 
-The pre-activation ResNet (He et al., ECCV 2016) is named as in locuslab/robust_overfitting. A block's
-shortcut branches off after its first BatchNorm and ReLU if it is a convolution (which has no BatchNorm of its
-own), and before them if it is the identity. In locuslab/fast_adversarial and networks derived from it, the
-convolution also takes the block's input.
+The tensor names of the pre-activation ResNet (He et al., ECCV 2016) are those of locuslab/robust_overfitting.
+If the shortcut of a block is a convolution (without BatchNorm), the convolution is applied after the block's
+first BatchNorm and ReLU. An identity shortcut returns the block's input. In locuslab/fast_adversarial and
+derived networks, a shortcut convolution is applied to the block's input, too.
 
-Wide ResNet (Zagoruyko and Komodakis, 2016) is named as the WideResNet of TRADES and MART. Its shortcut
-convolutions (`convShortcut`) take the activated input, identity shortcuts the input itself.
+The tensor names of Wide ResNet (Zagoruyko and Komodakis, 2016) are those of the WideResNet of TRADES and
+MART. Shortcut convolutions (`convShortcut`) of a Wide ResNet are applied to the activated input, and identity
+shortcuts return the block's input.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "silu": F.silu, "gelu": F.
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut: (N, C, H, W) -> (N, C', H/stride, W/stride)."""
+    """A block of two 3x3 convolutions and a shortcut: (N, C, H, W) -> (N, C', H/stride, W/stride)."""
 
     expansion = 1
 
@@ -54,7 +55,8 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut: (N, C, H, W) -> (N, 4 C', H/stride, W/stride)."""
+    """A block of 1x1, 3x3 and 1x1 convolutions and a shortcut: (N, C, H, W) -> (N, 4 C', H/stride,
+    W/stride)."""
 
     expansion = 4
 
@@ -87,8 +89,8 @@ def _shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential
 def stage(
     block: Callable[..., nn.Module], count: int, channels_in: int, channels: int, stride: int, *options: Any
 ) -> nn.Sequential:
-    """`count` blocks `block(channels_in, channels, stride, *options)`; only the first has the given
-    stride."""
+    """Returns `count` blocks `block(channels_in, channels, stride, *options)`. Only the first block has the
+    given stride."""
     blocks = [block(channels_in, channels, stride, *options)]
     inputs = channels * getattr(block, "expansion", 1)
     blocks += [block(inputs, channels, 1, *options) for _ in range(count - 1)]
@@ -96,7 +98,8 @@ def stage(
 
 
 class _FourStages(nn.Module):
-    """Four stages of blocks; each later stage has twice the channels and half the resolution."""
+    """Four stages of blocks. Each later stage has twice the channels and half the resolution of the stage
+    before."""
 
     layer1: nn.Sequential
     layer2: nn.Sequential
@@ -106,7 +109,7 @@ class _FourStages(nn.Module):
     def add_stages(
         self, block: Callable[..., nn.Module], blocks: Sequence[int], width: int, *options: Any
     ) -> int:
-        """Add the stages; return the number of channels of the last."""
+        """Add the stages. Returns the number of channels of the last stage."""
         channels, expansion = width, getattr(block, "expansion", 1)
         for number, count in enumerate(blocks):
             sizes = (count, channels, width << number, 2 if number else 1)
@@ -119,12 +122,12 @@ class _FourStages(nn.Module):
 
 
 class ResNet(_FourStages):
-    """Images (N, in_channels, H, W) -> logits (N, classes).
+    """Maps images (N, in_channels, H, W) to logits (N, classes).
 
-    `blocks` are the numbers of blocks in the four stages, (2, 2, 2, 2) for ResNet-18; `width` is the number
-    of channels in the first stage; `stem` is "cifar", "imagenet" or "cifar-maxpool". `windows`: with None,
-    the network pools over the whole image; with a number, over windows of 4x4, of which there must be that
-    many. Weights have PyTorch's default initialisation.
+    `blocks` are the numbers of blocks in the four stages, such as (2, 2, 2, 2) for ResNet-18. `width` is the
+    number of channels in the first stage. `stem` is "cifar", "imagenet" or "cifar-maxpool". If `windows` is
+    None, the network pools over the complete image. Otherwise `windows` is the required number of 4x4 pooling
+    windows. Weights have PyTorch's default initialisation.
     """
 
     def __init__(
@@ -171,7 +174,8 @@ def set_traceless(network: nn.Module, fields: Mapping[str, Any]) -> None:
 
 
 def resnet(form: zoo.ResNetForm, fields: Mapping[str, Any], *, classes: int, shape: Shape) -> ResNet:
-    """The zoo's ResNet of that form: ResNet-18 has 11,173,962 parameters for 32x32 images and 10 classes."""
+    """Returns the zoo's ResNet of this form. ResNet-18 has 11,173,962 parameters for 32x32 images and 10
+    classes."""
     block = Bottleneck if form.bottleneck else BasicBlock
     windows = form.windows(fields, shape) if fields.get("pool") == "4x4" else None
     return ResNet(
@@ -180,7 +184,8 @@ def resnet(form: zoo.ResNetForm, fields: Mapping[str, Any], *, classes: int, sha
 
 
 class PreActivated(nn.Module):
-    """BatchNorm, ReLU, 3x3 convolution, twice: (N, C, H, W) -> (N, C', H/stride, W/stride)."""
+    """A block that applies BatchNorm, ReLU and a 3x3 convolution twice: (N, C, H, W) -> (N, C', H/stride,
+    W/stride)."""
 
     def __init__(
         self, channels_in: int, channels_out: int, stride: int, activation: Activation = F.relu
@@ -193,12 +198,13 @@ class PreActivated(nn.Module):
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
 
     def convolved(self, x: Tensor) -> Tensor:
-        """The two convolutions, applied to the activated input."""
+        """Applies the two convolutions to the activated input."""
         return self.conv2(self.activation(self.bn2(self.conv1(x))))
 
 
 class PreActBlock(PreActivated):
-    """A block whose shortcut convolution takes the activated input, or the block's input."""
+    """A block with a shortcut convolution. The input of the convolution is the activated input or the block's
+    input."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, shortcut: str) -> None:
         super().__init__(channels_in, channels_out, stride)
@@ -214,11 +220,11 @@ class PreActBlock(PreActivated):
 
 
 class PreActResNet(_FourStages):
-    """Images (N, in_channels, H, W) -> logits (N, classes); four stages of blocks.
+    """Maps images (N, in_channels, H, W) to logits (N, classes). The network has four stages of blocks.
 
-    With `final_norm`, BatchNorm (`bn`) and ReLU follow the last block; kuangliu/pytorch-cifar has neither.
-    `shortcut` is the input of a shortcut convolution, "activation" or "input". Average pooling adapts to the
-    image.
+    If `final_norm` is true, BatchNorm (`bn`) and ReLU follow the last block. Both layers are missing in
+    kuangliu/pytorch-cifar. `shortcut` is the input of a shortcut convolution. The value is "activation" or
+    "input".
     """
 
     def __init__(
@@ -248,7 +254,8 @@ class PreActResNet(_FourStages):
 def preactresnet(
     form: zoo.PreActResNetForm, fields: Mapping[str, Any], *, classes: int, shape: Shape
 ) -> PreActResNet:
-    """The zoo's pre-activation ResNet of that form: 11,172,170 parameters for 10 classes, with final norm."""
+    """Returns the zoo's pre-activation ResNet of this form. With the final BatchNorm it has 11,172,170
+    parameters for 10 classes."""
     return PreActResNet(
         form.blocks,
         classes=classes,
@@ -259,7 +266,7 @@ def preactresnet(
 
 
 class WideBlock(PreActivated):
-    """A block whose shortcut convolution takes the activated input."""
+    """A block whose shortcut convolution is applied to the activated input."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__(channels_in, channels_out, stride)
@@ -274,10 +281,11 @@ class WideBlock(PreActivated):
 
 
 class WideResNet(nn.Module):
-    """Images (N, in_channels, H, W) -> logits (N, classes).
+    """Maps images (N, in_channels, H, W) to logits (N, classes).
 
-    `depth` is 6n+4 for n blocks in each of three stages, whose widths are 16, 32 and 64 times `widen`. There
-    is no dropout. Average pooling adapts to the image; for 32x32 images it is the usual 8x8 pooling.
+    `depth` is 6n+4, where n is the number of blocks in each of the three stages. The widths of the stages are
+    16, 32 and 64 times `widen`. There is no dropout. Average pooling adapts to the image size. For 32x32
+    images, this is the usual 8x8 pooling.
     """
 
     def __init__(self, depth: int, widen: int, *, classes: int, in_channels: int = 3) -> None:
@@ -300,5 +308,5 @@ class WideResNet(nn.Module):
 def wideresnet(
     form: zoo.WideResNetForm, fields: Mapping[str, Any], *, classes: int, shape: Shape
 ) -> WideResNet:
-    """The zoo's Wide ResNet of that form: WRN-28-10 has 36,479,194 parameters for 10 classes."""
+    """Returns the zoo's Wide ResNet of this form. WRN-28-10 has 36,479,194 parameters for 10 classes."""
     return WideResNet(form.depth, form.widen, classes=classes, in_channels=shape[0])

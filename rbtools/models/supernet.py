@@ -1,6 +1,6 @@
 """The weight-sharing supernet of NAS-Bench-201: every edge computes all five operations (DARTS).
 
-Liu, Simonyan and Yang, ICLR 2019, on the space of Dong and Yang, ICLR 2020.
+The method is from Liu, Simonyan and Yang, ICLR 2019, and the space from Dong and Yang, ICLR 2020.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from rbtools.spaces.nasbench201 import EDGES, OPS
 
 
 class MixedOp(nn.Module):
-    """The weighted sum of all operations of an edge: (N, C, H, W) and weights (5,) -> (N, C, H, W).
+    """The weighted sum of all operations of an edge. Maps (N, C, H, W) and weights (5,) to (N, C, H, W).
 
-    BatchNorm has no trainable scale here, because it could undo the weights.
+    BatchNorm has no trainable scale, because such a scale could undo the effect of the weights.
     """
 
     def __init__(self, channels: int) -> None:
@@ -31,7 +31,7 @@ class MixedOp(nn.Module):
 
 
 class SearchCell(nn.Module):
-    """Four nodes and six mixed edges: (N, C, H, W) and weights (6, 5) -> (N, C, H, W)."""
+    """A cell with four nodes and six mixed edges. Maps (N, C, H, W) and weights (6, 5) to (N, C, H, W)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -48,9 +48,9 @@ class SearchCell(nn.Module):
 class Supernet(Skeleton):
     """All cells of NAS-Bench-201 in one network: images (N, in_channels, H, W) -> logits (N, classes).
 
-    `alphas` (6, 5) are the architecture parameters, shared by all cells; the softmax over the values of an
-    edge gives the weights of its operations, in the order of `rbtools.spaces.nasbench201.OPS`. `mixture` (6,
-    5), if set, replaces this softmax, for example with sampled weights.
+    `alphas` (6, 5) are the architecture parameters, which all cells share. The softmax over the values of an
+    edge returns the weights of its operations, in the order of `rbtools.spaces.nasbench201.OPS`. If `mixture`
+    (6, 5) is set, it replaces this softmax, for example by sampled weights.
     """
 
     def __init__(
@@ -69,6 +69,6 @@ class Supernet(Skeleton):
         return [parameter for name, parameter in self.named_parameters() if name != "alphas"]
 
     def genotype(self) -> tuple[int, ...]:
-        """For each of the six edges, the index in `OPS` of the operation with the largest weight; the first
-        if several are equal."""
+        """For each of the six edges, the index in `OPS` of the operation with the largest weight. If several
+        weights are equal, the first operation is used."""
         return tuple(int(op) for op in self.alphas.detach().argmax(1))

@@ -1,4 +1,4 @@
-"""Translate tensor names of other implementations to the names used here."""
+"""Translates tensor names of other implementations to the names in this package."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _SWIN = "layers.1.downsample.reduction.weight"
 
 
 def modern(key: str) -> str:
-    """The name that torchvision gives this tensor today."""
+    """Returns the name of this tensor in current versions of torchvision."""
     old = _OLD_DENSENET.match(key)
     return old[1] + old[2] if old else key
 
 
 def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, str]:
-    """Maps each given name to the name in `wanted` that means the same, or to itself if there is none. Unused
-    names are left out."""
+    """Maps each given name to its synonym in `wanted`, or to itself if `wanted` has no synonym. Names of
+    tensors that are not used are left out."""
     heads = [key for key in wanted if HEAD.fullmatch(key)]
     head = heads[0].removesuffix("weight") if len(heads) == 1 else None
     given = list(given)
@@ -80,8 +80,8 @@ def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, st
 
 
 def translated(key: str, wanted: Mapping[str, Any], head: str | None = None) -> str:
-    """The name in `wanted` that means the same as `key`, or `key` itself if there is none. `head` is the
-    prefix of the last layer's names, if there is only one."""
+    """Returns the synonym of `key` in `wanted`, or `key` itself if `wanted` has no synonym. `head` is the
+    prefix of the last layer's tensor names, or None if there is not exactly one such prefix."""
     if key in wanted:
         return key
     words = key.split(".")

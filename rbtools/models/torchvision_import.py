@@ -1,6 +1,6 @@
-"""Import torchvision safely: `from rbtools.models.torchvision_import import torchvision`.
+"""Imports torchvision safely: `from rbtools.models.torchvision_import import torchvision`.
 
-If its operators cannot be loaded, they are declared first: see `torchvision_operators`.
+If the operators of torchvision cannot be loaded, they are declared first (see `torchvision_operators`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Declares the compiled operators that the import of torchvision needs, if they cannot be loaded.
+"""Declares the compiled operators that `import torchvision` needs, if these operators cannot be loaded.
 
-A torchvision wheel built for CUDA cannot load its compiled operators into a CPU-only torch, and its import
-then fails with "operator torchvision::nms does not exist". Data sets, transforms and models do not use these
-operators, so it is enough to declare their schemas.
+A torchvision wheel built for CUDA cannot load its compiled operators into a CPU-only torch. The import of
+torchvision then fails with "operator torchvision::nms does not exist". Data sets, transforms and models do
+not use these operators, so declaring their schemas is enough.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ declared: list[torch.library.Library] = []  # a declaration lasts as long as its
 
 
 def prepare() -> None:
-    """Prepare `import torchvision`. A second call does nothing.
+    """Make sure that `import torchvision` works. A second call does nothing.
 
-    Operators that can be loaded are loaded first, because a schema that is declared here would conflict with
-    one that torchvision's import loads later.
+    Operators that can be loaded are loaded first. Otherwise, a declared schema would conflict with the
+    operator that torchvision loads later.
     """
     spec = importlib.util.find_spec("torchvision")
     for folder in (spec.submodule_search_locations or []) if spec else []:

@@ -1,4 +1,4 @@
-"""Choose between several networks and normalisations for the weights of a file, by their accuracies on
+"""Chooses between several networks and normalisations for the weights of a file by their accuracies on
 images."""
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ SHOWN = 12  # the most candidates that an error message names
 
 
 def beats(one: Tensor, other: Tensor, deviations: float = BEYOND) -> bool:
-    """Whether `one` has more correct images than `other` by more than `deviations` standard deviations of
-    this difference, if it were chance which of the two is right where they differ. Both are boolean (N,), for
-    the same images."""
+    """True if `one` is correct on more images than `other` by more than `deviations` standard deviations of
+    this difference. The standard deviation assumes that on each image where `one` and `other` differ, either
+    is right with probability 1/2. Both arguments are boolean (N,), for the same images."""
     return int(one.sum()) - int(other.sum()) > deviations * math.sqrt(int(one.ne(other).sum()))
 
 
 def unbeaten(right: Mapping[str, Tensor]) -> list[str]:
-    """The candidates that the best one does not beat, the best first. A candidate with fewer images than
-    others was beaten before."""
+    """Returns the candidates that are not significantly worse than the best candidate, beginning with the
+    best. A candidate with results on fewer images than others was excluded earlier."""
     most = max(map(len, right.values()))
     order = sorted(right, key=lambda name: -int(right[name].sum()))
     order = [name for name in order if len(right[name]) == most]
@@ -36,8 +36,8 @@ def unbeaten(right: Mapping[str, Tensor]) -> list[str]:
 
 @torch.no_grad()
 def tried(models: Mapping[str, nn.Module], batches: Batches) -> dict[str, Tensor]:
-    """Maps each model to booleans (N,), whether each image is correct. A beaten model gets no further
-    images."""
+    """Maps the name of each model to booleans (N,) that state whether each image is classified correctly. A
+    model that is significantly worse than the best one is not evaluated on further images."""
     right = {name: torch.zeros(0, dtype=torch.bool) for name in models}
     for images, labels in batches():
         alive = unbeaten(right)
@@ -54,9 +54,10 @@ def tried(models: Mapping[str, nn.Module], batches: Batches) -> dict[str, Tensor
 def decided(
     path: Path, models: Mapping[str, nn.Module], batches: Batches, preferred: Collection[str] = ()
 ) -> tuple[str, dict[str, Any]]:
-    """The options of the model that beats all others, and a dict with the number of `images` and the
-    accuracies (`acc`) for the record. If several models are unbeaten, the only `preferred` one among them is
-    taken. Raises RbError with all accuracies if this does not leave exactly one."""
+    """Returns the options of the significantly best model, and a dict for the record with the number of
+    `images` and the accuracies (`acc`). If no single model is significantly best, the only `preferred` model
+    among the remaining ones is returned. Raises RbError with all accuracies if not exactly one model
+    remains."""
     right = tried(models, batches)
     best = unbeaten(right)
     preferable = [name for name in best if name in preferred]

@@ -1,4 +1,5 @@
-"""Extract a bare state dict from a training script's file: nesting, prefixes, normaliser buffers."""
+"""Extracts a bare state dict from a training script's file: removes nesting, prefixes and normaliser
+buffers."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ MEANS, STDS = ("mean", "mu", "new_mean"), ("std", "sigma", "new_std")
 
 
 class Unwrapped(NamedTuple):
-    """The mapping that contains the tensors, the keys that lead to it, and other keys with weights."""
+    """Returns the mapping that contains the tensors, the keys that lead to this mapping, and other keys with
+    weights."""
 
     weights: Mapping[Any, Any]
     nesting: list[str]
@@ -51,10 +53,10 @@ class Unwrapped(NamedTuple):
 def unwrapped(
     raw: Mapping[Any, Any], path: object, metadata: dict[str, Any], member: str | None = None
 ) -> Unwrapped:
-    """Find the state dict; plain values on the path to it are added to `metadata`.
+    """Find the state dict. Plain values on the path to the state dict are added to `metadata`.
 
-    `member` is the key of the wanted weights if a file contains several sets ("best", "ema"). Raises RbError
-    if there are no weights, or none with that key.
+    If a file contains several sets of weights, `member` is the key of the wanted set ("best", "ema"). Raises
+    RbError if there are no weights, or no weights with the key `member`.
     """
     nesting: list[str] = []
     others: list[str] = []
@@ -114,10 +116,11 @@ def _none_found(raw: Mapping[Any, Any], path: object, holders: Sequence[Any]) ->
 def take_normalisation(
     state: dict[str, Tensor], path: object, metadata: Mapping[str, Any]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Move a normaliser's buffers out of the state. Several normalisers are accepted if they are equal.
+    """Move a normaliser's buffers out of the state and return them. The state may contain several normalisers
+    if they are equal.
 
-    Without buffers, plain numbers called mean and std in the metadata are used. Raises RbError if several
-    differ.
+    If there are no buffers, numbers called mean and std in the metadata are used. Raises RbError if the
+    normalisers differ.
     """
     pairs = []
     for key in list(state):
@@ -146,7 +149,7 @@ def take_normalisation(
 
 
 def _of_one_size(path: object, mean: Numbers, std: Numbers) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation, each with one number per channel."""
+    """Returns mean and standard deviation, each with one number per channel."""
     means, stds = per_channel(mean), per_channel(std)
     if len(means) != len(stds) and 1 not in (len(means), len(stds)):
         raise RbError(
@@ -166,16 +169,17 @@ def _are_numbers(values: object) -> bool:
 
 
 def is_beside(key: str) -> bool:
-    """Whether a tensor's name shows that it belongs to a copy of the network, a loss or a metric."""
+    """True if a tensor's name shows that the tensor belongs to a copy of the network, a loss or a metric."""
     word, leaf = key.partition(".")[0].lower(), key.rpartition(".")[2]
     trained_with = any(part in TRAINED_WITH or part.rstrip("0123456789") == "acc" for part in word.split("_"))
     return key.startswith(COPIES) or leaf in COUNTED or trained_with or bool(WEIGHTS_OF_LOSSES.search(word))
 
 
 def strip(state: dict[str, Tensor]) -> tuple[str, list[str]]:
-    """Remove, in place, the prefixes that all keys of the network share, repeatedly.
+    """Remove all prefixes that are common to all keys of the network, in place.
 
-    Returns the removed prefixes, joined, and the names of losses and metrics, which are also removed.
+    Returns the removed prefixes as one string, and the names of tensors of losses and metrics, which are also
+    removed.
     """
     taken = ""
     beside: list[str] = []
@@ -200,14 +204,15 @@ MOST = 1_000_000  # limit of characters and numbers in one value; a long trainin
 
 
 class PickleScan:
-    """Queries on the containers of one file, which must not change during its lifetime."""
+    """Queries about the containers of one file. The file's content must not change while the object
+    exists."""
 
     def __init__(self) -> None:
         self._holds: dict[tuple[int, int], bool] = {}
         self._sizes: dict[tuple[int, int], float] = {}
 
     def holds_tensors(self, value: object, depth: int = DEPTH) -> bool:
-        """Whether a mapping contains tensors, directly or in a nested mapping."""
+        """True if a mapping contains tensors, directly or in a nested mapping."""
         if not isinstance(value, Mapping):
             return False
         key = (id(value), depth)
@@ -219,12 +224,13 @@ class PickleScan:
         return self._holds[key]
 
     def is_plain(self, value: object) -> bool:
-        """Whether a value can be written as JSON: options of a training script can, an optimiser state
-        cannot."""
+        """True if a value can be written as JSON. The options of a training script can be written as JSON,
+        but not an optimiser state."""
         return self._size(value, DEPTH) <= MOST
 
     def _size(self, value: object, depth: int) -> float:
-        """The number of characters and numbers in a value; infinite for types that JSON does not have."""
+        """Counts the characters and numbers in a value. The count is infinite for types that JSON does not
+        have."""
         if isinstance(value, str):
             return 1 + len(value)
         if value is None:

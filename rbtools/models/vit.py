@@ -1,4 +1,4 @@
-"""Vision transformers: torchvision's, for images of any size and number of channels."""
+"""Vision transformers of torchvision for images of any size and any number of channels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rbtools.spaces import zoo
 
 
 class VisionTransformer(torchvision.models.VisionTransformer):
-    """Images (N, in_channels, H, W) -> logits (N, classes); the parameters' names are torchvision's.
+    """Maps images (N, in_channels, H, W) to logits (N, classes). The parameters have torchvision's names.
 
-    Images of other sizes are resized to `side` x `side` pixels by the network (bilinear, without
-    antialiasing, so that the gradient reaches every pixel).
+    The network resizes images of other sizes to `side` x `side` pixels. The resizing is bilinear and has no
+    antialiasing, because the gradient must reach every pixel.
     """
 
     def __init__(
@@ -43,6 +43,6 @@ class VisionTransformer(torchvision.models.VisionTransformer):
 
 
 def vit(form: zoo.ViT, fields: Mapping[str, Any], *, classes: int, shape: Shape) -> VisionTransformer:
-    """The zoo's vision transformer of that form: ViT-B has 85,806,346 parameters for 10 classes."""
+    """Returns the zoo's vision transformer of this form. ViT-B has 85,806,346 parameters for 10 classes."""
     sizes = {name: int(fields[name]) for name in ("patch", "side") if name in fields}
     return VisionTransformer(form, classes=classes, in_channels=shape[0], **sizes)

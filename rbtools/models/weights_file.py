@@ -1,4 +1,5 @@
-"""Read a weights file without running code in it; its content decides the format, not its name."""
+"""Reads a weights file without running code in it. The format is recognised from the content and not from the
+file name."""
 
 from __future__ import annotations
 
@@ -37,10 +38,11 @@ _OTHER_FORMATS = (
 
 
 def read(path: Path) -> tuple[Any, dict[str, Any], str]:
-    """Return the content of the file, its metadata and its format, "torch", "safetensors" or "nats-bench".
+    """Return the content of the file, its metadata, and its format, which is "torch", "safetensors" or
+    "nats-bench".
 
-    Tensors are on the CPU. Raises RbError if the file is missing, empty, cut off, not a weights file, or a
-    pickle that cannot be loaded without running code.
+    Tensors are on the CPU. Raises RbError if the file is missing, empty, truncated or not a weights file, or
+    if it is a pickle that cannot be loaded without running code.
     """
     try:
         if path.is_file() and (shards := shards_of(path)):
@@ -68,7 +70,7 @@ def read(path: Path) -> tuple[Any, dict[str, Any], str]:
 
 
 def _read_shards(shards: list[Path]) -> tuple[Any, dict[str, Any], str]:
-    """The tensors of all files of a sharded checkpoint. Raises RbError as `read` does."""
+    """Reads the tensors of all files of a sharded checkpoint. Raises RbError in the same cases as `read`."""
     tensors: dict[str, Any] = {}
     kind = ""
     for shard in shards:
@@ -96,7 +98,7 @@ def _read_safetensors(path: Path, size: int) -> tuple[dict[str, torch.Tensor], d
 
 
 def _refuse_other_zips(path: Path, size: int) -> None:
-    """Raise RbError for a zip file that was cut off or that torch.save did not write."""
+    """Raise RbError for a zip file that is truncated or that torch.save did not write."""
     try:
         with zipfile.ZipFile(plain(path)) as archive:
             names = archive.namelist()

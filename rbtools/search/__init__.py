@@ -1,6 +1,6 @@
-"""Neural architecture search: algorithms that query values of architectures, and never compute them.
+"""Algorithms of neural architecture search, which only query the values of architectures.
 
-Each algorithm is one file and one line here. `rbtools.search.driver` counts its queries.
+To add an algorithm, add one file and one line here. `rbtools.search.driver` counts the queries.
 """
 
 from __future__ import annotations

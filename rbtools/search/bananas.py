@@ -21,14 +21,14 @@ PATIENCE = 5
 class Bananas(Algorithm):
     """BANANAS (White et al., AAAI 2021): Bayesian optimisation with an ensemble of neural predictors.
 
-    After `initial=10` random architectures, every round trains `networks=3` feed-forward networks on the path
-    encoding of all known architectures, and queries the `per_round=10` best candidates by independent
-    Thompson sampling. Candidates are one mutation away from the `parents=2` best architectures, or from the
-    next best ones if too few of these candidates are new.
+    BANANAS first queries `initial=10` random architectures. In every later round, it trains `networks=3`
+    feed-forward networks on the path encoding of all known architectures and queries the `per_round=10` best
+    candidates by independent Thompson sampling. A candidate differs by one mutation from one of the
+    `parents=2` best architectures. If too few candidates are new, the next best architectures are mutated.
 
-    The networks predict the distance of a value to the best value seen, divided by the spread of all values,
-    plus 0.1. The percentage error `loss=mape` needs costs above 0, and a search must not know the true
-    optimum of the table.
+    For each architecture, the networks predict a cost: the distance of the value to the best value so far,
+    divided by the spread of all values, plus 0.1. The percentage error `loss=mape` needs costs above 0. The
+    cost is relative to the best value so far, because the optimum of the table must stay unknown to a search.
     """
 
     name: ClassVar[str] = "bananas"
@@ -37,7 +37,7 @@ class Bananas(Algorithm):
     initial: int = param(10, "Random architectures at the beginning.", check="positive")
     per_round: int = param(10, "Architectures to query in each round.", check="positive")
     parents: int = param(2, "Number of best architectures to mutate.", check="positive")
-    candidates: int = param(100, "Mutations to choose from.", check="positive")
+    candidates: int = param(100, "Number of mutations to choose from.", check="positive")
     networks: int = param(3, "Networks in the ensemble.", check="positive")
     layers: int = param(10, "Hidden layers of each network.", check="positive")
     width: int = param(20, "Units of each hidden layer.", check="positive")
@@ -71,7 +71,7 @@ class Bananas(Algorithm):
     def _candidates(
         self, field: SearchSpace, known: dict[Any, Any], finite: Sequence[tuple[int, float]], draws: RunDraws
     ) -> list[int]:
-        """New architectures one mutation from the best, filled up with random ones if there are too few."""
+        """Returns new mutations of the best architectures, and random architectures if there are too few."""
         candidates: dict[Any, int] = {}
         ranked = sorted(finite, key=lambda pair: -pair[1])
         for index, _ in ranked[: self.parents * PATIENCE]:
@@ -89,6 +89,7 @@ class Bananas(Algorithm):
 
 
 def _costs(values: Sequence[float]) -> list[float]:
-    """The distance of each value to the best value, divided by the spread, plus a margin; in (0, 1.1]."""
+    """Returns the distance of each value to the best one, divided by the spread, plus a margin, in (0,
+    1.1]."""
     best, spread = max(values), max(values) - min(values) or 1.0
     return [(best - value) / spread + MARGIN for value in values]

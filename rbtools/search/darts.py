@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DARTS(Algorithm):
-    """DARTS-V1 (Liu et al., ICLR 2019): trains the weights and the architecture of a supernet in turn.
+    """DARTS-V1 (Liu et al., ICLR 2019), which trains a supernet's weights and architecture in turn.
 
-    The weights are trained by SGD on half of the training images, the architecture parameters by Adam on the
-    other half. The derived cell has the operation with the largest parameter on each edge. The settings are
-    those of the search in NAS-Bench-201.
+    SGD trains the weights on half of the training images, and Adam trains the architecture parameters on the
+    other half. On each edge, the derived cell has the operation with the largest parameter. The settings are
+    those of the DARTS search in NAS-Bench-201.
     """
 
     name: ClassVar[str] = "darts"
@@ -27,7 +27,7 @@ class DARTS(Algorithm):
     loop: ClassVar[str] = "alternating"
 
     epochs: int = param(50, "Epochs of the search.", check="positive")
-    steps: int | None = param(None, "Most steps per epoch.", check="positive")
+    steps: int | None = param(None, "Largest number of steps per epoch.", check="positive")
     batch_size: int = param(64, "Images per step.", check="positive")
     lr: float = param(0.025, "First learning rate of the weights, before cosine decay.", check="positive")
     lr_min: float = param(0.001, "Last learning rate of the weights.", check="non-negative")
@@ -38,5 +38,5 @@ class DARTS(Algorithm):
     arch_decay: float = param(1e-3, "Weight decay of the architecture parameters.", check="non-negative")
 
     def architecture_loss(self, model: nn.Module, images: Tensor, labels: Tensor, epoch: int) -> Tensor:
-        """The loss of the architecture parameters, on images that the weights are not trained on."""
+        """Returns the loss of the architecture parameters, on images that do not train the weights."""
         return F.cross_entropy(model(images), labels)

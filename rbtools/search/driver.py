@@ -1,8 +1,9 @@
-"""The accounting of a search: the queries of each run, their cost, and the end of the budget.
+"""Counts the queries of each search run and their cost, and ends a run when its budget is spent.
 
-An algorithm's `propose(field, draws)` is a generator that never ends by itself. It yields a list of
-architectures that may be evaluated in parallel, and is sent their values (higher is better). Or it yields
-work for a `BatchEvaluator`, which does the work of several runs at once, and is sent the result.
+An algorithm's `propose(field, draws)` is an endless generator. The generator yields a list of architectures
+that may be evaluated in parallel, and receives their values (higher is better). The generator may also yield
+work for a `BatchEvaluator`, which does the work of several runs at once. The generator then receives the
+result of the work.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ Values = Callable[[Sequence[int]], Mapping[Hashable, Value]]
 
 
 class BatchEvaluator(Protocol):
-    """Work that is done for several runs at once, because this is faster than one run after another."""
+    """Work that is done for several runs at once, because this is faster than doing it for each run
+    separately."""
 
     @classmethod
     def all(cls, works: Sequence[Any]) -> list[Any]:
-        """The result of each work; it does not depend on the other works."""
+        """Returns the result of each item of `works`. A result does not depend on the other items."""
 
 
 Proposals = Generator[Sequence[int] | BatchEvaluator, Any, None]
@@ -37,8 +39,9 @@ Proposals = Generator[Sequence[int] | BatchEvaluator, Any, None]
 class Algorithm:
     """A registered search algorithm.
 
-    many: whether it takes several objectives (and is sent tuples). heavy: whether it computes much itself.
-    supernet: whether it derives a cell from a supernet and makes no queries.
+    `many` is true if the algorithm supports several objectives, whose values are tuples. `heavy` is true if
+    the algorithm itself needs much computation. `supernet` is true if the algorithm derives a cell from a
+    supernet and makes no queries.
     """
 
     name: ClassVar[str]
@@ -54,7 +57,7 @@ class Algorithm:
 class Rules(NamedTuple):
     """The cost of queries, the number of objectives, and the seed of the runs.
 
-    A repeat is a query whose result is already known in the run.
+    A repeat is a query whose result the run already knows.
     """
 
     budget: int
@@ -64,10 +67,10 @@ class Rules(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The history of one run. `log` contains the charged queries in order, with their values.
+    """The history of one run. `log` contains the charged queries with their values, in order.
 
-    `new`: the number of these that were new to the run; `free`: the number of repeats that cost nothing;
-    `ended`: "budget", "all seen", or "nothing new" (only known architectures were proposed).
+    `new` is the number of charged queries that were new to the run. `free` is the number of free repeats.
+    `ended` is "budget", "all seen" or "nothing new" (the algorithm proposed only known architectures).
     """
 
     number: int
@@ -78,11 +81,11 @@ class Trace(NamedTuple):
 
 
 def patience(size: int) -> int:
-    """The number of consecutive free proposals that ends a run over `size` architectures.
+    """Returns after how many consecutive free proposals a run over `size` architectures ends.
 
-    It is a hundred for each architecture: a class of isomorphic architectures is proposed in proportion to
-    its size, and a class with one member must still be reached. With a fixed limit, a hundred runs over a
-    table of ten architectures would make a million useless proposals.
+    The number is a hundred for each architecture, because a class of isomorphic architectures is proposed in
+    proportion to its size, and a class with one member must still be found. With a fixed limit, a hundred
+    runs over a table of ten architectures would make a million useless proposals.
     """
     return min(IDLE, max(100, 100 * size))
 
@@ -101,7 +104,8 @@ class SearchRun:
         self.pending: Any = next(self._proposals)
 
     def charge(self) -> dict[Hashable, int]:
-        """Charge the pending proposal up to the budget. Returns the architectures to evaluate, by key."""
+        """Charge the architectures of the pending proposal to the run, as far as the budget allows. Returns a
+        dict that maps keys to the architectures to evaluate."""
         self._asked, new = [], {}
         for index in self.pending:
             key = self.field.key(index)
@@ -119,7 +123,7 @@ class SearchRun:
         return new
 
     def answer(self, values: Mapping[Hashable, Value]) -> None:
-        """Send the values of the charged proposal. The run ends if the budget is spent."""
+        """Send the values of the charged proposal to the algorithm. The run ends if the budget is spent."""
         self.known |= {key: values[key] for key in self._asked if key not in self.known}
         if len(self.charged) == self.rules.budget:
             self.ended = "budget"
@@ -135,7 +139,7 @@ class SearchRun:
         self.send(answers if self.many else [value for (value,) in answers])
 
     def send(self, answers: object) -> None:
-        """Send the answers and get the next proposal."""
+        """Send the values to the algorithm and receive its next proposal."""
         self.pending = self._proposals.send(answers)
 
     def trace(self) -> Trace:
@@ -146,10 +150,10 @@ class SearchRun:
 def search(
     algorithm: Algorithm, field: SearchSpace, values: Values, rules: Rules, runs: Sequence[int]
 ) -> list[Trace]:
-    """Run the algorithm for each of the run numbers. The runs advance in lockstep.
+    """Run the algorithm once for each run number. All runs advance together, one step at a time.
 
-    An architecture that several runs need is evaluated once, and charged to each run. A run does not depend
-    on the others: its random numbers depend on (seed, run number).
+    If several runs need an architecture, it is evaluated once and charged to each of these runs. Runs do not
+    depend on each other, because the random numbers of a run depend only on (seed, run number).
     """
     under_way = [SearchRun(algorithm, field, rules, number) for number in runs]
     while active := [run for run in under_way if not run.ended]:

@@ -15,16 +15,16 @@ from rbtools.search.search_space import SearchSpace
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegularizedEvolution(Algorithm):
-    """Regularised evolution (Real et al., AAAI 2019): the oldest member is removed, not the worst.
+    """Regularised evolution (Real et al., AAAI 2019), which removes the oldest member and not the worst.
 
-    In each step, `sample=10` members are drawn with replacement. The best of them gets a child with one
-    changed operation, which replaces the oldest of the `population=30` members.
+    In each step, `sample=10` members are chosen at random with replacement. The best chosen member produces a
+    child with one changed operation. The child replaces the oldest of the `population=30` members.
     """
 
     name: ClassVar[str] = "evolution"
 
-    population: int = param(30, "Size of the population; its first members are random.", check="positive")
-    sample: int = param(10, "Members to draw; the best of them gets a child.", check="positive")
+    population: int = param(30, "Size of the population, whose first members are random.", check="positive")
+    sample: int = param(10, "Number of members to sample. The best one produces a child.", check="positive")
 
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         first = [field.sample(draws) for _ in range(self.population)]

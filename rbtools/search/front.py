@@ -14,7 +14,7 @@ Point = tuple[float, ...]
 
 
 def front(items: Sequence[T], point: Callable[[T], Point]) -> list[T]:
-    """The items whose points no other point dominates, in their order; only the first of equal points."""
+    """Returns the items whose points no other point dominates, in order, without repeated points."""
     points = [point(item) for item in items]
     if points and len(points[0]) == 1:  # without sorting: a run with one objective may have many points
         return [max(items, key=point)]
@@ -27,7 +27,7 @@ def front(items: Sequence[T], point: Callable[[T], Point]) -> list[T]:
 
 
 def scaled(points: Sequence[Point], low: Point, high: Point) -> list[Point]:
-    """The points with each objective scaled from 0 (at `low`) to 1 (at `high`); 1 if both are equal."""
+    """Scales each objective from 0 at `low` to 1 at `high`. If `low` equals `high`, the result is 1."""
     spans = [(a, b - a) for a, b in zip(low, high, strict=True)]
     return [
         tuple((x - a) / span if span else 1.0 for x, (a, span) in zip(point, spans, strict=True))
@@ -36,9 +36,10 @@ def scaled(points: Sequence[Point], low: Point, high: Point) -> list[Point]:
 
 
 def hypervolume(points: Sequence[Point]) -> float:
-    """The volume between the origin and the points. Points with a negative number are ignored.
+    """Returns the volume between the origin and the points. Points with negative coordinates are ignored.
 
-    Computed by slicing along the last objective (Zitzler): exact, and fast for the few points of a front.
+    The algorithm cuts the region into slices along the last objective (Zitzler). The algorithm is exact, and
+    fast for the few points of a front.
     """
     nondominated = front([point for point in points if min(point) >= 0], tuple)
     if not nondominated:

@@ -1,6 +1,6 @@
-"""Evaluation of queried architectures, by the user's pipe (`--live`) or by a measure (`--measure`).
+"""Evaluates queried architectures with the user's pipe (`--live`) or with a measure (`--measure`).
 
-Only a command line that the user gave is ever run.
+No command line is run unless the user typed it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _POLL_SECONDS = 0.5
 
 @dataclass
 class LivePipe:
-    """A command line that takes records and returns them with results, in their order.
+    """A command line that reads records and writes them with results in the same order.
 
-    `run.placement.jobs` processes run it at once, each for at most `seconds` per record (None: no limit).
-    They also use the store of the run (`RB_STORE`).
+    The command line runs in `run.placement.jobs` parallel processes, each of which may take at most `seconds`
+    per record. The time is unlimited if `seconds` is None. The processes also use the store of the run
+    (`RB_STORE`).
     """
 
     command: str
@@ -44,7 +45,8 @@ class LivePipe:
     seconds: float | None = None
 
     def __call__(self, records: Sequence[Record]) -> list[Record]:
-        """The output for each record, in order. If there is no output, the record with an `error`."""
+        """Returns the output for each record, in order. If a record has no output, the result is the record
+        with an `error`."""
         jobs = min(max(self.run.placement.jobs, 1), len(records))
         shares = [records[start::jobs] for start in range(jobs)]
         store = self.run.store.folder
@@ -106,7 +108,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def measuring(metric: str, run: Run, warn: Callable[[str], object]) -> Iterator[Work]:
-    """The work that measures this metric. Its processes run until the context ends."""
+    """Yields the function that measures this metric. The processes that measure the metric run until the
+    context ends."""
     job = request_of(metric, warn)
     with engine_for([job], run) as engine:
 
@@ -121,9 +124,10 @@ def measuring(metric: str, run: Run, warn: Callable[[str], object]) -> Iterator[
 
 
 def request_of(metric: str, warn: Callable[[str], object]) -> MeasureJob:
-    """The request to rb-measure that gives this metric, with defaults for settings that the name leaves out.
+    """Returns the request to rb-measure that computes this metric. Settings that the name does not contain
+    have default values.
 
-    Raises UsageError if the name does not begin with a measure.
+    Raises UsageError if the name does not begin with the name of a measure.
     """
     from rbtools.jobs.measurement import BY_GRADIENT, MeasureJob, perturbing
 

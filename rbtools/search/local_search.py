@@ -14,11 +14,12 @@ from rbtools.search.search_space import SearchSpace
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalSearch(Algorithm):
-    """Local search (White et al., UAI 2021): queries neighbours of the best architecture, in random order.
+    """Local search (White et al., UAI 2021): queries the best architecture's neighbours in random order.
 
-    It begins with the best of `starts=10` random architectures. After it has queried all neighbours, it moves
-    to the best of them if that is better; with `move=first` it moves to the first better one that it finds.
-    At a local optimum it restarts from new random architectures; earlier results still count.
+    The search begins with the best of `starts=10` random architectures. After all neighbours are queried, the
+    search moves to the best one if it is better. With `move=first`, the search moves to the first better
+    neighbour. At a local optimum, the search restarts from new random architectures. Earlier results still
+    count.
     """
 
     name: ClassVar[str] = "local"
@@ -43,7 +44,7 @@ class LocalSearch(Algorithm):
     def _better(
         self, field: SearchSpace, index: int, value: float, draws: RunDraws
     ) -> Generator[Sequence[int], Any, tuple[float, int] | None]:
-        """The better neighbour to move to and its value; None at a local optimum."""
+        """Returns the better neighbour to move to and its value, or None at a local optimum."""
         near = draws.shuffled(field.neighbours(index))
         if self.move == "best":
             values = (yield near) if near else []

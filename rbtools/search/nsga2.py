@@ -1,4 +1,4 @@
-"""NSGA-II (Deb et al., IEEE TEC 2002), by the package pymoo."""
+"""NSGA-II (Deb et al., IEEE TEC 2002), with the implementation of the package pymoo."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ FAILED = 1e30  # a finite value, because pymoo sorts finite numbers only
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NSGA2(Algorithm):
-    """NSGA-II (Deb et al., 2002) for several objectives, by pymoo (pip install 'rbtools[search]').
+    """NSGA-II (Deb et al., 2002) for several objectives. The package pymoo is needed (pip install
+    'rbtools[search]').
 
-    A cell consists of six choices among five operations. Two parents are mixed edge by edge with probability
-    `crossover=0.9`, and the operation of each edge changes with probability `mutation`. If the table lacks a
-    child, the nearest cell of the table replaces it.
+    A cell consists of six choices among five operations. With probability `crossover=0.9`, two parents are
+    mixed edge by edge. The operation of each edge changes with probability `mutation`. If the table does not
+    contain a child, the nearest cell of the table replaces the child.
     """
 
     name: ClassVar[str] = "nsga2"
@@ -66,7 +67,7 @@ class NSGA2(Algorithm):
             values, children = None, algorithm.ask()
 
     def _algorithm(self, cells: Sequence[Sequence[int]], draws: RunDraws) -> Any:
-        """pymoo's algorithm with these cells as the first generation."""
+        """Returns pymoo's algorithm with these cells as the first generation."""
         try:
             from pymoo.algorithms.moo.nsga2 import NSGA2 as Algorithm
             from pymoo.config import Config
@@ -81,7 +82,7 @@ class NSGA2(Algorithm):
         chance = self.mutation
 
         class Changed(Mutation):
-            """Each edge gets another operation with the mutation probability."""
+            """Changes the operation of each edge with the mutation probability."""
 
             def _do(self, problem: object, X: np.ndarray, **_: object) -> Any:
                 return np.array([[_another(int(op), chance, draws) for op in cell] for cell in X])

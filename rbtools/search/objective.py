@@ -13,19 +13,20 @@ from rbtools.scoring import rank_order
 
 
 class SearchObjective(NamedTuple):
-    """One quantity to optimise. `text` is what the user wrote; `higher`: more is better."""
+    """One quantity to optimise. `text` is the user's text. `higher` is true if more is better."""
 
     text: str
     higher: bool
     expression: expr.Expression
 
     def of(self, record: Mapping[str, Any]) -> float | None:
-        """The value in a record; None if it is not a finite number. Raises expr.MissingName or RbError."""
+        """Returns the value in a record, or None for a value that is not finite. Raises expr.MissingName or
+        RbError."""
         value = self.expression(record)
         return float(value) if is_number(value) and math.isfinite(value) else None
 
     def upward(self, value: float) -> float:
-        """The value, negated if lower is better, so that more is better. The function is its own inverse."""
+        """Returns the value, or the negated value if lower is better. The function is its own inverse."""
         return value if self.higher else -value
 
     @property
@@ -34,9 +35,9 @@ class SearchObjective(NamedTuple):
 
 
 def objectives(texts: Sequence[str]) -> tuple[SearchObjective, ...]:
-    """Parse a list of `EXPR[:lower|higher]` with commas. The default direction is that of the metric.
+    """Parse a comma-separated list of `EXPR[:lower|higher]`. The metric determines the default direction.
 
-    Raises UsageError if there is none, a duplicate, or an expression that cannot be parsed.
+    Raises UsageError for an empty list, a duplicate, or an expression that cannot be parsed.
     """
     parsed: dict[str, SearchObjective] = {}
     for piece in [piece for text in texts for piece in expr.items(text)]:

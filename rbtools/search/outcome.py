@@ -1,4 +1,4 @@
-"""The records that a search writes: the best architectures, with the field `search` about the search."""
+"""The records that a search writes, which contain the best architectures and a field `search`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Record = dict[str, Any]
 class Searched(NamedTuple):
     """A finished search.
 
-    `tables` maps names to the tables to look results up in ("table" is the table that was searched).
+    `tables` maps names to the tables in which results are looked up. The search uses the table called
+    "table".
     """
 
     algorithm: Algorithm
@@ -37,7 +38,8 @@ class Searched(NamedTuple):
         return self.source.field
 
     def record(self, arch: int, found: Record) -> Record:
-        """The record of an architecture. Its `search` contains settings, cost and what was `found`."""
+        """Returns the record of an architecture. The record's `search` contains the settings, the cost and
+        `found`."""
         about = {
             "algorithm": self.algorithm.name,
             "version": self.algorithm.version,
@@ -54,9 +56,9 @@ class Searched(NamedTuple):
 
 
 def summed_up(done: Searched) -> list[Record]:
-    """One record with the best architecture of all runs and, in its `search`, a summary of the runs.
+    """Returns one record with the best architecture of all runs. The field `search` summarises the runs.
 
-    With several objectives, one record for each point of the front over all runs.
+    With several objectives, there is one record for each point of the front over all runs.
     """
     if len(done.objectives) > 1:
         return _front(done)
@@ -85,7 +87,8 @@ def summed_up(done: Searched) -> list[Record]:
 
 
 def each(done: Searched) -> list[Record]:
-    """The result of each run: one record, or with several objectives one for each point of its front."""
+    """Returns the result of each run as one record or, with several objectives, as one record for each point
+    of the run's front."""
     records = []
     for trace in done.traces:
         more: Record = {"queries": _cost(trace)}
@@ -99,7 +102,7 @@ def each(done: Searched) -> list[Record]:
 
 
 def derived(done: Searched, cells: Sequence[Record]) -> list[Record]:
-    """A record for each cell that a differentiable search derived, with a summary of the runs."""
+    """Returns a record for each cell that a differentiable search derived, with a summary of the runs."""
     found = [trace.log[0] for trace in done.traces]
     section: Record = {"looked_up": _looked_up(done, [arch for arch, _ in found])}
     if values := [value for _, value in found if value is not None]:
@@ -118,7 +121,7 @@ def _cost(trace: Trace) -> Record:
 
 
 def _placed(done: Searched, index: int, values: Sequence[float]) -> Record:
-    """The queried architecture and its values."""
+    """Returns the name and the values of a queried architecture."""
     pairs = zip(done.objectives, values, strict=True)
     return {
         "found": done.field.name(index),
@@ -127,7 +130,7 @@ def _placed(done: Searched, index: int, values: Sequence[float]) -> Record:
 
 
 def _looked_up(done: Searched, indices: list[int]) -> Record:
-    """The metrics of these architectures in each table, and the best value of each metric there."""
+    """Returns the metrics of these architectures and the best value of each metric, for each table."""
     sections = {}
     for place, table in done.tables.items():
         entries = [table.results.get(table.key(index, done.field)) for index in indices]
@@ -144,14 +147,15 @@ def _looked_up(done: Searched, indices: list[int]) -> Record:
 
 
 def _columns(table: ResultTable, entries: Iterable[TableEntry | None]) -> dict[str, list[float]]:
-    """Map each metric in these entries of the table to its values."""
+    """Maps each metric to its values in these entries of the table."""
     known = [entry.metrics for entry in entries if entry is not None]
     columns = {name: [metrics[name] for metrics in known if name in metrics] for name in table.names}
     return {name: values for name, values in columns.items() if values}
 
 
 def _reached(done: Searched, reached: Sequence[Sequence[float]]) -> Record:
-    """The values of the runs for a single objective; with a table, also its optimum and the gaps to it."""
+    """Returns the values of the runs for a single objective. If there is a table, the result also contains
+    the optimum of the table and the gaps to the optimum."""
     (objective,) = done.objectives
     values = [objective.upward(value) for (value,) in reached]
     section: Record = {"objective": summary.spread(values)}
@@ -188,9 +192,10 @@ def _front(done: Searched) -> list[Record]:
 
 
 def _covered(done: Searched) -> Record:
-    """The hypervolume of each run's front relative to that of the whole table, and its growth.
+    """Returns the hypervolume of each run's front, relative to the hypervolume of the complete table, and its
+    growth.
 
-    Objectives are scaled from the worst to the best value in the table; without a table, in all queries.
+    Objectives are scaled from the worst to the best value in the table or, without a table, in all queries.
     """
     known = done.source.known
     met = [success.values for trace in done.traces for success in summary.successes(trace)]
@@ -208,7 +213,7 @@ def _covered(done: Searched) -> Record:
 
 
 def _growth(trace: Trace, low: front.Point, high: front.Point, whole: float, budget: int) -> list[float]:
-    """The share of the hypervolume after each query. A run that ended early keeps its last share."""
+    """Returns the share of the hypervolume after each query. A run that ended early keeps its last share."""
     points: list[front.Point] = []
     row = [0.0]
     for _, value in trace.log:

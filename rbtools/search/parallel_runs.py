@@ -1,4 +1,5 @@
-"""The runs of a search over a table, divided among processes. The shares do not depend on their number."""
+"""Divides the runs of a search over a table into shares for several processes. The shares do not depend on
+the number of processes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ SHARE = 10
 
 @dataclass(frozen=True)
 class RunsCall(Call):
-    """Some runs of a search, by number, as a call. `known` contains the values of the whole table."""
+    """A call that makes the search runs with these numbers. `known` contains all values of the table."""
 
     algorithm: driver.Algorithm
     field: SearchSpace
@@ -31,7 +32,7 @@ class RunsCall(Call):
 
 
 def search(call: RunsCall, run: Run) -> list[driver.Trace]:
-    """The traces of the runs of a call, made in `run.placement.jobs` processes (1: in this process)."""
+    """Returns the traces of a call's runs, which are made in `run.placement.jobs` processes."""
     runs = call.runs
     shares = [
         dataclasses.replace(call, runs=runs[start : start + SHARE]) for start in range(0, len(runs), SHARE)

@@ -1,9 +1,9 @@
 """The predictor of BANANAS (White, Neiswanger and Savani, AAAI 2021): an ensemble of feed-forward networks on
 the path encoding of NAS-Bench-201's cells.
 
-Many small networks, also of several runs, are trained together: one after another, most of the time would be
-call overhead. The numbers of a network do not depend on the others, because numpy multiplies stacked matrices
-one by one.
+The networks, also those of several runs, are trained together. Without joint training, the overhead of
+function calls would take most of the time. The results of a network do not depend on other networks, because
+numpy multiplies stacked matrices one by one.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ SIDE_BY_SIDE = 10  # ensembles trained at once; more would exceed the caches
 
 
 def features(ops: Sequence[int]) -> list[int]:
-    """The features of a cell: the sequences of operations along its paths.
+    """Returns the features of a cell, which are the sequences of operations along its paths.
 
-    The two paths with two edges share their features, so a cell has three or four features.
+    Both paths with two edges have the same set of possible features. Therefore, a cell has three or four
+    features.
     """
     indices = set()
     for path in PATHS:
@@ -48,9 +49,11 @@ def features(ops: Sequence[int]) -> list[int]:
 
 
 class FittedPredictor(NamedTuple):
-    """Trains an ensemble on cells (their features) and costs in (0, 1], and predicts the costs of others.
+    """Trains an ensemble on the features and costs of cells, with costs in (0, 1], and predicts the costs of
+    other cells.
 
-    Implements `rbtools.search.driver.BatchEvaluator`: returns an array (networks, cells to predict).
+    The class implements `rbtools.search.driver.BatchEvaluator` and returns an array (networks, cells to
+    predict).
     """
 
     settings: Bananas
@@ -73,7 +76,7 @@ class FittedPredictor(NamedTuple):
 
 
 def encoded(cells: Sequence[Sequence[int]]) -> Array:
-    """Cells as rows of zeros and ones, (cells, 155)."""
+    """Returns cells as rows of zeros and ones, with shape (cells, 155)."""
     rows = np.zeros((len(cells), WIDTH), np.float32)
     for row, present in zip(rows, cells, strict=True):
         row[list(present)] = 1
@@ -81,7 +84,7 @@ def encoded(cells: Sequence[Sequence[int]]) -> Array:
 
 
 def _fitted(works: Sequence[FittedPredictor]) -> list[Array]:
-    """The predictions of works that have the same settings and number of cells."""
+    """Returns the predictions of `works` with the same settings and the same number of cells."""
     settings, count = works[0].settings, len(works[0].cells)
     chances = [np.random.RandomState(work.seed) for work in works]
     networks = _Networks(settings, chances)
@@ -106,8 +109,9 @@ def _fitted(works: Sequence[FittedPredictor]) -> list[Array]:
 class _Networks:
     """Feed-forward networks with ReLU and one output, trained by Adam.
 
-    The parameters of each network are one row, so that Adam is a few operations over all networks. Weights
-    and biases are views of the row. Glorot uniform initialisation, biases 0.
+    The parameters of each network are stored in one row, because Adam then needs only a few operations for
+    all networks. Weights and biases are views of the row. Weights have Glorot uniform initialisation, and
+    biases begin at 0.
     """
 
     def __init__(self, settings: Bananas, chances: Sequence[Any]) -> None:
@@ -136,7 +140,7 @@ class _Networks:
         return weights, biases
 
     def outputs(self, inputs: Array) -> Array:
-        """The outputs (networks, rows) for inputs (networks, rows, 155)."""
+        """Returns the outputs (networks, rows) for inputs (networks, rows, 155)."""
         outputs: Array = self._forward(inputs)[-1][:, :, 0]
         return outputs
 
@@ -151,7 +155,8 @@ class _Networks:
         return layers
 
     def step(self, inputs: Array, costs: Array) -> None:
-        """A step of Adam on the loss of a batch: the mean of |predicted - cost|, or of that over the cost."""
+        """Makes a step of Adam on the loss of a batch, which is the mean of |predicted - cost| or of
+        |predicted - cost| / cost."""
         layers = self._forward(inputs)
         slope = np.sign(layers[-1] - costs[:, :, None])
         slope /= costs.shape[1]

@@ -14,7 +14,7 @@ _AT_ONCE = 32  # architectures evaluated in parallel; the result does not depend
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RandomSearch(Algorithm):
-    """Architectures drawn uniformly, with replacement."""
+    """Random search, which samples architectures uniformly with replacement."""
 
     name: ClassVar[str] = "random"
     many: ClassVar[bool] = True

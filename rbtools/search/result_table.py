@@ -1,4 +1,5 @@
-"""A table of results by architecture. A search queries it, and a report looks up results in it."""
+"""A table of results by architecture. A search queries the table, and a report looks up results in the
+table."""
 
 from __future__ import annotations
 
@@ -24,9 +25,10 @@ _KIND = ("dataset", "train.method", "train.epochs", "arch.channels", "arch.cells
 
 @dataclass
 class TableEntry:
-    """All records of one architecture (or of a class of isomorphic ones).
+    """All records of one architecture or of one class of isomorphic architectures.
 
-    text: that of the first record. samples: the metrics of each record; reached: the values per objective.
+    `text` is the text of the first record. `samples` contains the metrics of each record. `reached` contains
+    the values of the objectives.
     """
 
     text: bytes
@@ -36,7 +38,7 @@ class TableEntry:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The mean of each metric; to be read after all records were added."""
+        """The mean of each metric, which must be read only after all records are added."""
         columns: dict[str, list[float]] = {}
         for name, value in chain.from_iterable(sample.items() for sample in self.samples):
             if value is not None:
@@ -44,7 +46,7 @@ class TableEntry:
         return {name: _mean(values) for name, values in columns.items()}
 
     def record(self) -> dict[str, Any]:
-        """The record; if several were averaged, the first record with the means as its metrics."""
+        """Returns the record, or, for several records, the first one with the means as its metrics."""
         record = parse_again(self.text)
         if len(self.samples) == 1:
             return record
@@ -54,7 +56,7 @@ class TableEntry:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """A mean, added up so that a single value stays exactly the same."""
+    """Returns the mean. The mean of a single value is exactly this value."""
     mean = values[0]
     for count, value in enumerate(values[1:], start=2):
         mean += (value - mean) / count
@@ -62,11 +64,11 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class ResultTable:
-    """Results by architecture: `add` the records, `check`, and then read.
+    """A table of results by architecture. Call `add`, then `check`, and then read the results.
 
-    Several records of one architecture are averaged, metric by metric. With `share`, isomorphic cells are one
-    architecture. `names` contains all metrics in the order of their first occurrence. `lacking` is the number
-    of records without a value of an objective.
+    If an architecture has several records, each metric is averaged. If `share` is true, isomorphic cells
+    count as one architecture. `names` contains all metrics in the order of their first occurrence. `lacking`
+    is the number of records without a value of an objective.
     """
 
     def __init__(self, objectives: Sequence[SearchObjective] = (), *, share: bool = True) -> None:
@@ -79,7 +81,8 @@ class ResultTable:
         self._missing: tuple[RbError, Record] | None = None
 
     def add(self, record: Record, text: bytes) -> None:
-        """Add a record. Raises RbError if its architecture is invalid or of another space."""
+        """Add a record to the table. Raises RbError if the record's architecture is invalid or belongs to
+        another space."""
         kind = _kind(record)
         key = self._key(record["arch"])
         self._kinds[kind] += 1
@@ -123,7 +126,8 @@ class ResultTable:
         return nasbench201.classes()[index] if self.share else index
 
     def check(self) -> None:
-        """Raise UsageError if the table cannot be searched: no objective, or results of several kinds."""
+        """Raise UsageError if the table cannot be searched, because it has no objective or contains results
+        of several kinds."""
         if len(self._kinds) > 1:
             self._refuse_kinds()
         for place, objective in enumerate(self.objectives):
@@ -140,7 +144,7 @@ class ResultTable:
             raise UsageError(f"--objective: no architecture has a value of each of {texts}.")
 
     def _refuse_kinds(self) -> NoReturn:
-        """Raise UsageError that counts the records by each setting in which they differ."""
+        """Raise a UsageError that counts the records by each setting in which they differ."""
         ((most, _),) = self._kinds.most_common(1)
         differing, wanted = [], []
         for place, name in enumerate(_KIND):
@@ -159,8 +163,8 @@ class ResultTable:
 
     @cached_property
     def known(self) -> dict[Hashable, tuple[float, ...]]:
-        """Map the keys of architectures that have a value of every objective, in the order of the table, to
-        their values, signed so that more is better."""
+        """Maps the keys of architectures to their values, in the order of the table. Only architectures with
+        a value of every objective are included, and values are signed so that higher is better."""
         return {
             key: tuple(
                 objective.upward(_mean(values))
@@ -172,26 +176,26 @@ class ResultTable:
 
     @cached_property
     def field(self) -> SearchSpace:
-        """The search space: the architectures that have a value of every objective."""
+        """The search space, which contains the architectures with a value of every objective."""
         if self._space == nasbench201.NASBench201.name:
             return CellSpace(self.known, share=self.share)
         return SearchSpace([str(key) for key in self.known])
 
     def record(self, index: int) -> dict[str, Any]:
-        """The record of one of the search space's architectures."""
+        """Returns the record of an architecture in the search space."""
         return self.results[self.field.key(index)].record()
 
     def key(self, index: int, field: SearchSpace) -> Hashable:
-        """The key in this table of an architecture of any search space."""
+        """Returns the key in this table of an architecture of any search space."""
         return self._cell(index) if isinstance(field, CellSpace) else field.key(index)
 
     def averaged(self) -> list[TableEntry]:
-        """The entries of architectures that have several records."""
+        """Returns the entries of architectures that have several records."""
         return [entry for entry in self.results.values() if len(entry.samples) > 1]
 
 
 def _kind(record: Record) -> tuple[Any, ...]:
-    """The settings that averaged records must share. Raises RbError if one is a list or an object."""
+    """Returns the settings that averaged records must share. Raises RbError for a list or an object."""
     kind = tuple(at(record, name.split(".")) for name in _KIND)
     for name, value in zip(_KIND, kind, strict=True):
         if isinstance(value, list | dict):

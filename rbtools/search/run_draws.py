@@ -1,4 +1,4 @@
-"""The random numbers of one run of a search: they depend only on (seed, run)."""
+"""The random numbers of one search run, which depend only on (seed, run)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class RunDraws:
-    """Random numbers of run number `run` under `seed`.
+    """The random numbers of run number `run` with the seed `seed`.
 
     All numbers come from `random()`, the only method whose sequence Python promises never to change.
     """
@@ -24,19 +24,19 @@ class RunDraws:
         return self._random()
 
     def below(self, count: int) -> int:
-        """A whole number from 0 to count - 1."""
+        """Returns an integer from 0 to count - 1."""
         return int(self._random() * count)
 
     def choice(self, items: Sequence[T]) -> T:
-        """One of the items."""
+        """Returns one of the items."""
         return items[self.below(len(items))]
 
     def picks(self, items: Sequence[T], count: int) -> list[T]:
-        """`count` of the items, with replacement."""
+        """Returns `count` of the items, sampled with replacement."""
         return [self.choice(items) for _ in range(count)]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        """The items in random order (Fisher and Yates)."""
+        """Returns the items in random order (Fisher and Yates)."""
         order = list(items)
         for last in range(len(order) - 1, 0, -1):
             other = self.below(last + 1)
@@ -44,6 +44,6 @@ class RunDraws:
         return order
 
     def normal(self) -> float:
-        """A number of the standard normal distribution (Box and Muller)."""
+        """Returns a number from the standard normal distribution (Box and Muller)."""
         radius = math.sqrt(-2 * math.log(1 - self._random()))
         return radius * math.cos(2 * math.pi * self._random())

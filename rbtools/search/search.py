@@ -1,4 +1,4 @@
-"""rb-search: search algorithms over a table of results, or live."""
+"""rb-search: search algorithms over a table of results or over live evaluations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """The options of a search, as typed."""
+    """The options of a search as given by the user."""
 
     objective: tuple[str, ...] = param(
         (),
@@ -47,7 +47,7 @@ class SearchOptions:
         "Count repeated queries of an architecture towards the budget.  [default: they are free]",
         flags=("--charge-repeats",),
     )
-    table: tuple[str, ...] = param((), "Records to search in, the same as FILE.", metavar="FILE")
+    table: tuple[str, ...] = param((), "Records to search in. Same as the argument FILE.", metavar="FILE")
     report_table: tuple[str, ...] = param(
         (), "Also look up the results in these records, such as those of another data set.", metavar="FILE"
     )
@@ -59,17 +59,20 @@ class SearchOptions:
     measure: str | None = param(
         None,
         "Search without training, by a measure of freshly initialised networks, such as ntk.robust.fro.pgd.8"
-        " or naswot. It replaces --objective.",
+        " or naswot. This option replaces --objective.",
         metavar="METRIC",
     )
     time_limit: float | None = param(
-        None, "Most seconds for an architecture in the pipe of --live.", bounds="(0, inf)"
+        None, "Time limit in seconds for an architecture in the pipe of --live.", bounds="(0, inf)"
     )
     channels: int | None = param(None, "With --live: network width.  [default: 16]", bounds="[1, inf)")
     cells: int | None = param(None, "With --live: cells per stage.  [default: 5]", bounds="[1, inf)")
-    each: bool = param(False, "Write the result of each run, not a summary.", flags=("--each",))
+    each: bool = param(False, "Write the result of each run instead of a summary.", flags=("--each",))
     shown: str | None = param(
-        None, "Columns of the table: names and globs.", metavar="LIST", flags=("--metric", "--metrics")
+        None,
+        "Columns of the table, given as names or globs.",
+        metavar="LIST",
+        flags=("--metric", "--metrics"),
     )
     form: str | None = form_param()
 
@@ -88,9 +91,10 @@ def main(
     """Search a table of results, or live, for the best architecture.
 
     Every run queries architectures until its budget is spent. The output is the record of the best
-    architecture that was found. Its field "search" contains, for every metric, the mean, standard deviation
-    and 95 % interval over the results of all runs, the best value after each query, and the gap to the
-    optimum. With several objectives the output is the Pareto front, with a record for each point.
+    architecture that was found. The field "search" of this record contains, for every metric, the mean,
+    standard deviation and 95 % interval over the results of all runs, the best value after each query, and
+    the gap to the optimum. With several objectives the output is the Pareto front, with a record for each
+    point.
 
     With --live each new architecture goes through the given pipe, --jobs of them at once, and earlier results
     are taken from the store. Such a pipe can be given only on the command line. With --measure, freshly
@@ -141,7 +145,7 @@ class SearchCommand:
         self.rules = Rules(1, seed=seed) if algorithm.supernet else charged
 
     def __call__(self) -> int:
-        """Search as the algorithm and the options say. Returns the exit status."""
+        """Search with the algorithm and the options. Returns the exit status of the command."""
         options = self.options
         if self.algorithm.supernet:
             return self.derive()
@@ -179,7 +183,7 @@ class SearchCommand:
         return self._finish(table, traces, tables)
 
     def evaluate(self, work: Work) -> int:
-        """Search; `work` computes values that are not known yet."""
+        """Search, and compute values that are not known yet with `work`."""
         if self.source.files:
             raise UsageError(
                 "FILE is a table to search in, but --live or --measure evaluates. To look up the results in"
@@ -195,7 +199,7 @@ class SearchCommand:
         return self._finish(source, traces, tables)
 
     def derive(self) -> int:
-        """Derive cells by a differentiable search, and look them up."""
+        """Derive cells by a differentiable search, and look up their results."""
         from rbtools.trainer import supernet_search
 
         for option in ("live", "measure", "time_limit"):
@@ -231,7 +235,8 @@ class SearchCommand:
         return cast("NASBench201", space)
 
     def _with_jobs(self) -> Run:
-        """The run. Without --jobs, it uses a process per core if the algorithm computes much itself."""
+        """The run. If --jobs is missing and the algorithm itself needs much computation, the run uses one
+        process per core."""
         from rbtools.execution import cores
 
         call = calls.current()
@@ -240,13 +245,14 @@ class SearchCommand:
         return self.run if alone else self.run.changed(jobs=cores.count())
 
     def _tables(self, files: Sequence[str]) -> dict[str, ResultTable]:
-        """Map the names of tables to look results up in to the tables."""
+        """Maps the names of files to tables in which results are looked up."""
         return {name: self._read((name,), ())[0] for name in files}
 
     def _read(
         self, files: Sequence[str], wanted: Sequence[SearchObjective], *, allow_empty: bool = True
     ) -> tuple[ResultTable, RecordReader]:
-        """The records of these files as a table. Raises UsageError if it cannot be searched."""
+        """Returns the records of these files as a table. Raises UsageError if the table cannot be
+        searched."""
         source = dataclasses.replace(self.source, files=tuple(files), allow_empty=allow_empty)
         reading = RecordReader(source, self.screen, self.output)
         table = ResultTable(wanted, share=self.options.share)
@@ -263,7 +269,8 @@ class SearchCommand:
         return table, reading
 
     def _chosen(self, lines: Iterator[Line]) -> Iterator[Line]:
-        """The lines for which --where holds. It does not hold for a record that lacks one of its names.
+        """Yields the lines for which the condition of --where holds. The condition does not hold for a record
+        that lacks a name in the condition.
 
         Raises UsageError if the condition holds for no record.
         """
@@ -293,7 +300,7 @@ class SearchCommand:
         tables: Mapping[str, ResultTable],
         cells: Sequence[Record] = (),
     ) -> int:
-        """Report and write the results. cells: the cells that a differentiable search derived."""
+        """Report and write the results. `cells` are the cells that a differentiable search derived."""
         done = outcome.Searched(self.algorithm, self.wanted, self.rules, source, traces, tables)
         if cells:
             records = outcome.derived(done, cells)

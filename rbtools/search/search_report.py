@@ -1,4 +1,4 @@
-"""The output of rb-search: a summary for people, a table, or records."""
+"""Writes the output of rb-search, which is a summary for people, a table, or records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ Record = dict[str, Any]
 
 
 def print_summary(done: Searched, screen: Terminal) -> None:
-    """Report what was searched, what is missing or averaged, and whether the budget exceeds the table."""
+    """Report the searched architectures, missing and averaged results, and whether the budget exceeds the
+    table."""
     field, size = done.field, counted(done.field.size, "architecture")
     wanted = " and ".join(f"{one.text} ({one.direction} is better)" for one in done.objectives)
     if done.source.known is None:
@@ -95,7 +96,7 @@ def write(
 
 
 def _ranked(done: Searched, records: list[Record], shown: str | None) -> table.Table:
-    """A row for each record, ranked by the first objective."""
+    """Returns a row for each record, ranked by the first objective."""
     key, higher = done.objectives[0].text, done.objectives[0].higher
 
     def reached(record: Record) -> Record:
@@ -108,7 +109,8 @@ def _ranked(done: Searched, records: list[Record], shown: str | None) -> table.T
 
 
 def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
-    """Mean (with interval), standard deviation and optimum of the objective and all metrics in each table."""
+    """Returns mean (with interval), standard deviation and optimum of the objective and of all metrics in
+    each table."""
     key = done.objectives[0].text
     tables = section["looked_up"] or {"table": {"metrics": {}, "optima": {}}}
     known = [key, *(metric for one in tables.values() for metric in one["metrics"])]
@@ -136,7 +138,7 @@ def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
 
 
 def _chosen(text: str | None, known: list[str]) -> list[str]:
-    """The metrics in --metric; without it, all metrics."""
+    """Returns the metrics that --metric selects, or all metrics if --metric is missing."""
     try:
         return known if text is None else expr.select(known, text)
     except RbError as wrong:

@@ -1,4 +1,4 @@
-"""The architectures that a search may query (those with a result), and their neighbours."""
+"""The architectures with a result, which a search may query, and their neighbours."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rbtools.spaces import nasbench201
 
 
 class SearchSpace:
-    """Architectures by number: any list of them, without neighbours and operations.
+    """A numbered list of architectures without neighbours and operations.
 
-    Architectures with the same `key` share a result. `indices` are the available architectures; only these
-    are returned. `size` is the number of their different keys, `of_space` the number if none were missing.
+    Architectures with the same `key` share a result. The methods return only available architectures
+    (`indices`). `size` is the number of different keys of available architectures. `of_space` is the number
+    of different keys of all architectures.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -25,28 +26,29 @@ class SearchSpace:
         self.size = self.of_space = len(names)
 
     def sample(self, draws: RunDraws) -> int:
-        """A uniformly random architecture."""
+        """Returns a uniformly random architecture."""
         return draws.choice(self.indices)
 
     def mutate(self, index: int, draws: RunDraws) -> int:
-        """A random neighbour; a random architecture if there is no neighbour."""
+        """Returns a random neighbour, or a random architecture if there is no neighbour."""
         near = self.neighbours(index)
         return draws.choice(near) if near else self.sample(draws)
 
     def key(self, index: int) -> Hashable:
-        """The key of the architecture's result."""
+        """Returns the key of the architecture's result."""
         return self.keys[index]
 
     def name(self, index: int) -> str:
-        """The name of the architecture in messages."""
+        """Returns the name of the architecture for messages."""
         return str(self.keys[index])
 
     def neighbours(self, index: int) -> list[int]:
-        """The architectures one small change away. Raises RbError if the space does not define neighbours."""
+        """Returns the architectures one small change away. Raises RbError if the space does not define
+        neighbours."""
         raise self._lacking(index, "neighbours: they are defined in")
 
     def ops(self, index: int) -> tuple[int, ...]:
-        """The operations on the architecture's edges. Raises RbError if the space has no such edges."""
+        """Returns the operations on all edges. Raises RbError if the space has no edges."""
         raise self._lacking(index, "operations on edges: those are of")
 
     def _lacking(self, index: int, what: str) -> RbError:
@@ -57,10 +59,10 @@ class SearchSpace:
 
 
 class CellSpace(SearchSpace):
-    """The cells of NAS-Bench-201, by published index.
+    """The cells of NAS-Bench-201, numbered by their published indices.
 
-    `there` contains the keys that may be queried (None: all). With `share`, isomorphic cells have the same
-    key, their smallest index; otherwise each cell has its own key.
+    `there` contains the keys that may be queried (None: all keys). If `share` is true, the key of a cell is
+    the smallest index of an isomorphic cell. Otherwise, the key is the index of the cell.
     """
 
     def __init__(self, there: Container[Hashable] | None = None, *, share: bool = True) -> None:
@@ -84,7 +86,7 @@ class CellSpace(SearchSpace):
         return f"nb201-{index}"
 
     def nearest(self, cell: tuple[int, ...]) -> int:
-        """The index of this cell, or of the first available cell that differs on the fewest edges."""
+        """Returns the index of this cell, or of the first available cell that differs on the fewest edges."""
         index = nasbench201.index_by_ops()[cell]
         if index in self._there:
             return index
@@ -94,5 +96,5 @@ class CellSpace(SearchSpace):
 
     @cached_property
     def _edges(self) -> Any:
-        """(architectures, edges): the operations of the available architectures."""
+        """The operations of the available architectures, with shape (architectures, edges)."""
         return np.array([self.ops(index) for index in self.indices], dtype=np.int8)

@@ -1,4 +1,4 @@
-"""The sources of a search's architectures and values: a table, new evaluations, or a supernet."""
+"""The sources of architectures and values for a search: a table, new evaluations, or a supernet."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Work = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
 
 class Live:
-    """Values that `work` computes from records when they are queried.
+    """Values that `work` computes from records at the time of the query.
 
-    Isomorphic architectures share the result of their representative. A value is computed once for all runs,
-    but charged to each run.
+    Isomorphic architectures share the result of their class representative. A value is computed once for all
+    runs, but charged to each run.
     """
 
     known = None
@@ -64,15 +64,15 @@ class Live:
 
 
 class DerivedSource:
-    """Architectures that were derived, not queried. Their values and records are those in the table, if it
-    contains them."""
+    """Architectures that a search derived without queries. If the table contains such an architecture, its
+    values and its record are those in the table."""
 
     def __init__(self, table: ResultTable, space: Space) -> None:
         self.field, self.known = CellSpace(), table.known
         self.table, self.space = table, space
 
     def value(self, index: int) -> Value:
-        """The value in the table; None if there is none, or if there is no objective."""
+        """Returns the value in the table, or None if the table has no value or there is no objective."""
         return self.known.get(self.table.key(index, self.field)) if self.table.objectives else None
 
     def record(self, index: int) -> dict[str, Any]:

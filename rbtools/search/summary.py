@@ -1,4 +1,4 @@
-"""Numbers about the runs of a search: the results of each run, and their means, deviations and intervals."""
+"""Statistics of search runs: results of each run, and their means, standard deviations and intervals."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Entry = dict[str, Any]
 
 
 def spread(values: Sequence[float]) -> Entry:
-    """Mean, standard deviation (with n - 1), Student's 95 % interval of the mean, minimum, maximum and n.
+    """Returns mean, standard deviation (with n - 1), Student's 95 % interval, minimum, maximum and n.
 
-    For one value there is no standard deviation and no interval.
+    A single value has no standard deviation and no interval.
     """
     count, mean = len(values), math.fsum(values) / len(values)
     result: Entry = {"mean": mean}
@@ -31,7 +31,7 @@ def spread(values: Sequence[float]) -> Entry:
 
 
 class Success(NamedTuple):
-    """The number (from 1) of a charged query that has a result, its architecture, and its values."""
+    """The number (from 1) of a charged query with a result, its architecture, and its values."""
 
     query: int
     arch: int
@@ -39,18 +39,19 @@ class Success(NamedTuple):
 
 
 def successes(trace: Trace) -> list[Success]:
-    """The queries of a run that did not fail."""
+    """Returns the queries of a run that did not fail."""
     log = enumerate(trace.log, start=1)
     return [Success(query, index, value) for query, (index, value) in log if value is not None]
 
 
 def found(trace: Trace) -> list[Success]:
-    """The queries of a run that no other query dominates; with one objective, the first of the best ones."""
+    """Returns the queries of a run that no other query dominates. For one objective, returns only the first
+    of the best queries."""
     return front.front(successes(trace), attrgetter("values"))
 
 
 def incumbents(trace: Trace) -> list[Success]:
-    """Each new best architecture of a run with one objective, in order."""
+    """Returns each new best architecture of a run with one objective, in order."""
     bests: list[Success] = []
     for success in successes(trace):
         if not bests or success.values > bests[-1].values:
@@ -59,9 +60,9 @@ def incumbents(trace: Trace) -> list[Success]:
 
 
 def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int) -> Entry:
-    """The best value after each charged query: its mean over runs, with the interval of the mean.
+    """Returns the mean over runs of the best value after each charged query, and the mean's interval.
 
-    A run that ended early keeps its last best value. Until every run has one, the number is null.
+    A run that ended early keeps its last best value. The mean is null as long as some run has no value.
     """
     rows = []
     for trace in traces:
@@ -80,7 +81,7 @@ def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int)
 
 
 def queries(traces: Sequence[Trace]) -> Entry:
-    """The cost of the runs: charged queries, new architectures, free repeats."""
+    """Returns the cost of the runs: charged queries, new architectures and free repeats."""
     return {
         "charged": spread([len(trace.log) for trace in traces]),
         "new": spread([trace.new for trace in traces]),

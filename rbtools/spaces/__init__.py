@@ -1,4 +1,5 @@
-"""Architectures: the spaces that rb-arch lists. Only counting the networks of the zoo needs torch."""
+"""The architecture spaces that rb-arch lists. Torch is needed only to count parameters and multiply-adds of
+the zoo's networks."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ BY_NAME = Registry(
 
 
 class Space(Protocol):
-    """A numbered set of architectures; a frozen dataclass whose fields are the sizes of its networks.
+    """A numbered set of architectures, as a frozen dataclass whose fields are the sizes of the networks.
 
     Every method raises RbError for an architecture that is not in the space.
     """
@@ -45,24 +46,25 @@ class Space(Protocol):
     def __len__(self) -> int: ...
 
     def indices(self, unique: bool = False) -> Iterable[int]:
-        """All indices in ascending order; with `unique`, one for each class of equal networks."""
+        """Returns all indices in ascending order, or, with `unique`, one per class of equal networks."""
 
     def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
-        """A record's `arch`, with the counts for `classes` outputs and images of `shape` (C, H, W)."""
+        """Returns a record's `arch` with the counts for `classes` outputs and images of `shape` (C, H, W)."""
 
     def find(self, text: str) -> int:
-        """The index for a user's text: a number, a name, or the space's own notation."""
+        """Returns the index for a text from the user, which is a number, a name, or the space's own
+        notation."""
 
     def neighbours(self, index: int) -> list[int]:
-        """The indices of the architectures that differ in one small change."""
+        """Returns the indices of the architectures that differ in one small change."""
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
-        """`arch` with its fields completed and its counts computed again."""
+        """Returns `arch` with completed fields and newly computed counts."""
 
 
 @cache
 def space(name: str) -> Space:
-    """The space called `name`. Raises RbError for an unknown name; the message gives similar names."""
+    """Returns the space called `name`. Raises RbError for an unknown name and lists similar names."""
     if name not in SPACES and name not in BY_NAME:
         raise unknown("space", name, [*SPACES, *BY_NAME])
     built: Space = (BY_NAME if name in BY_NAME else SPACES).load(name)()
@@ -70,9 +72,9 @@ def space(name: str) -> Space:
 
 
 def sized(name: str, **sizes: int | None) -> Space:
-    """The space called `name` with networks of these sizes; None keeps the default.
+    """Returns the space called `name` with networks of these sizes. None stands for the default size.
 
-    Raises RbError if its networks do not have such a size, or if a value is not possible.
+    Raises RbError if the space does not have such a size or if a value is not possible.
     """
     chosen, given = space(name), {key: value for key, value in sizes.items() if value is not None}
     for key in given:
@@ -89,7 +91,8 @@ def sized(name: str, **sizes: int | None) -> Space:
 
 
 def describe(arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
-    """Complete a record's `arch` and count it for this data set: `classes` outputs, images (C, H, W).
+    """Complete a record's `arch`, and count parameters and multiply-adds for `classes` outputs and images (C,
+    H, W).
 
     Other fields are returned unchanged. Raises RbError for an unknown space or architecture,
     and for a network that does not fit the images.

@@ -1,4 +1,4 @@
-"""Select architectures of a space by number, condition or random sample, as records."""
+"""Selects architectures of a space by number, condition or random sample, and returns records."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ def records(
     seed: int = 0,
     warn: Callable[[str], None],
 ) -> Iterator[Record]:
-    """The architectures with the indices `numbers` (None: all) as records; with `unique`, one for each class
-    of equal architectures.
+    """Returns the architectures with the indices `numbers` as records, or all architectures if `numbers` is
+    None. With `unique`, the result contains one architecture for each class of equal architectures.
 
-    about: the arguments of `Space.arch` (classes, shape). extra: further fields of every record. `where` is a
-    condition on records. `sample` is the number of records to draw at random, without changing their order. A
-    smaller sample is part of a larger one with the same seed. `warn` is called if there are fewer records.
-    Raises UsageError if the condition cannot be parsed or evaluated.
+    `about` contains the arguments of `Space.arch` (classes, shape). `extra` contains further fields for every
+    record. `where` is a condition on records. `sample` is the number of records to select at random. The
+    order of the records does not change. With the same seed, a smaller sample is part of every larger sample.
+    `warn` is called if there are fewer records than `sample`. Raises UsageError if the condition cannot be
+    parsed or evaluated.
     """
     if numbers is None and sample is not None and isinstance(space, ResidualSpace) and space.size > LISTED:
         return _drawn(space, about, extra, where, sample, seed, warn)
@@ -54,13 +55,14 @@ def records(
 def these(
     records: Iterable[Record], where: str | None, sample: int | None, seed: int, warn: Callable[[str], None]
 ) -> Iterator[Record]:
-    """The records for which the condition holds, or a sample of them; see `records`."""
+    """Returns the records for which the condition holds, or a sample of these records (see `records`)."""
     chosen = holding(records, where)
     return chosen if sample is None else iter(_sampled(list(chosen), sample, seed, warn))
 
 
 def holding(records: Iterable[Record], where: str | None) -> Iterator[Record]:
-    """The records for which the condition holds. Raises UsageError if it cannot be evaluated."""
+    """Returns the records for which the condition holds. Raises UsageError if the condition cannot be
+    evaluated."""
     if where is None:
         return iter(records)
     try:
@@ -87,7 +89,7 @@ def _described(
 
 
 def _sampled(records: list[Record], count: int, seed: int, warn: Callable[[str], None]) -> list[Record]:
-    """`count` records in input order."""
+    """Returns a sample of `count` records in input order."""
     if count > len(records) > 0:
         warn(f"--sample {count} asks for more than there are ({len(records)}); all are written.")
 
@@ -107,7 +109,7 @@ def _drawn(
     seed: int,
     warn: Callable[[str], None],
 ) -> Iterator[Record]:
-    """`count` records, in ascending order, of a space that is too large to be listed."""
+    """Yields a sample of `count` records, in ascending order, of a space that is too large to be listed."""
     met = 0
 
     def meeting() -> Iterator[Record]:

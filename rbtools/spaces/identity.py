@@ -13,10 +13,11 @@ _TEXTS = tuple("space str stem pool shortcut activation eps member code inputs".
 
 
 def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[str, Any]:
-    """The fields of an architecture that determine its network, without derived ones.
+    """Returns the fields of an architecture that determine its network, without fields that follow from
+    others.
 
-    Raises RbError for a value that rb-arch does not write (records and files are untrusted); the message
-    begins with `whose`.
+    Raises RbError for a value that rb-arch does not write, because records and files are untrusted. The
+    message begins with `whose`.
     """
     fields = {key: arch[key] for key in (*_SIZES, *_TEXTS, "normalize") if key in arch}
     if "str" not in arch:
@@ -33,7 +34,7 @@ def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[
 
 
 def _is_normalization(value: object) -> bool:
-    """Whether the value is None, "none", "per-image", or the means and standard deviations of the
+    """True if the value is None, "none", "per-image", or the means and standard deviations of the
     channels."""
     if value in (None, "none", "per-image"):
         return True

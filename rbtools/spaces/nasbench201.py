@@ -1,10 +1,11 @@
 """NAS-Bench-201 (Dong & Yang, ICLR 2020): 15,625 cells in a fixed skeleton, as the space of rb-arch.
 
-All published indices, strings, isomorphism classes and costs are computed here, without torch or NumPy. A
-cell has four nodes; node j is the sum over i < j of an operation on node i; node 3 is the output. It is
-stored as `ops`, six indices into `OPS`, one per edge of `EDGES`. The order and the classes follow from rules,
-not from a table: Dong & Yang (D-X-Y/AutoDL-Projects) shuffled the list of all cells, and Jung et al. (ICLR
-2023, steffen-jung/robustness-dataset) published which cells are the same graph.
+This module computes all published indices, strings, isomorphism classes and costs without torch or NumPy. A
+cell has four nodes. Node j is the sum over i < j of an operation on node i, and node 3 is the output. A cell
+is stored as `ops`, six indices into `OPS`, one for each edge in `EDGES`. The order of the cells and the
+isomorphism classes are computed by rules and not read from a table. Dong & Yang (D-X-Y/AutoDL-Projects)
+shuffled the list of all cells, and Jung et al. (ICLR 2023, steffen-jung/robustness-dataset) published which
+cells are the same graph.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _TEXTS = [
 
 
 def to_string(ops: Ops) -> str:
-    """The published string of a cell, such as `|none~0|+|none~0|none~1|+|none~0|none~1|skip_connect~2|`."""
+    """Returns the published string of a cell, such as
+    `|none~0|+|none~0|none~1|+|none~0|none~1|skip_connect~2|`."""
     a, b, c, d, e, f = ops
     first, second, third, fourth, fifth, sixth = _TEXTS
     return first[a] + second[b] + third[c] + fourth[d] + fifth[e] + sixth[f]
@@ -47,7 +49,7 @@ def to_string(ops: Ops) -> str:
 def parse(text: str) -> Ops:
     """Read an architecture string. The source node follows `~` or, as printed in papers, `^`.
 
-    Raises RbError; the message gives the position of the first error, counted from 1.
+    Raises RbError. The message contains the position of the first error, counted from 1.
     """
     ops, at = [], len(text) - len(text.lstrip())
     for edge, (source, target) in enumerate(EDGES):
@@ -92,9 +94,10 @@ def cells() -> tuple[Ops, ...]:
     """All 15,625 cells in the published order: `cells()[13714]` is architecture 13714."""
 
     def top_bits() -> Iterator[int]:
-        """The top 27 bits of the generator's words (the last ones: 26 bits and a zero).
+        """Yields the top 27 bits of each word of the generator. Every second value consists of 26 bits and a
+        zero.
 
-        They are taken from `random()`, the only method whose sequence Python promises to keep (`shuffle` and
+        The bits are from `random()`, the only method whose sequence Python promises to keep (`shuffle` and
         `getrandbits` may change). Each float contains 27 bits of one word and 26 bits of the next.
         """
         draw = Random(_SEED).random
@@ -122,12 +125,14 @@ def index_by_ops() -> dict[Ops, int]:
 
 @cache
 def classes() -> tuple[int, ...]:
-    """For each index, the smallest index of a cell that is the same graph. There are 6,466 different values.
+    """For each index, the smallest index of a cell that is the same graph. The result contains 6,466
+    different values.
 
-    Cells are the same if the rule of Dong & Yang writes the same text for them. The text of an edge is '#' if
-    its source is zero or its operation is `none`, the text of its source for `skip_connect`, and
-    '(source)@op' for other operations. The text of a node is its sorted edges joined by '+', with zeros.
-    Nodes 1 and 2 have only 5 and 125 different texts, which are computed once.
+    Two cells are the same graph if the rule of Dong & Yang writes the same text for both cells. The text of
+    an edge is '#' if its source is zero or its operation is `none`, the text of its source for
+    `skip_connect`, and '(source)@op' for other operations. The text of a node consists of the sorted texts of
+    all its edges, including '#', joined by '+'. Nodes 1 and 2 have only 5 and 125 different texts, which are
+    computed once.
     """
     every = range(len(OPS))
     from_0 = [_edge_text("0", op) for op in every]
@@ -151,12 +156,14 @@ def _edge_text(source: str, op: int) -> str:
 
 @cache
 def unique() -> tuple[int, ...]:
-    """The 6,466 class representatives in ascending order; each is the smallest index of its class."""
+    """The 6,466 class representatives in ascending order. Each representative is the smallest index of its
+    class."""
     return tuple(index for index, first in enumerate(classes()) if index == first)
 
 
 class Cost(NamedTuple):
-    """Parameters or multiply-adds, of the skeleton and of one operation in every cell."""
+    """The parameters (or multiply-adds) of the skeleton, and those that a 1x1 or 3x3 convolution adds to all
+    cells."""
 
     skeleton: int
     conv1: int
@@ -167,7 +174,7 @@ class Cost(NamedTuple):
 
 
 def params(ops: Ops, channels: int = 16, cells: int = 5, classes: int = 10, in_channels: int = 3) -> int:
-    """The number of trainable parameters (without BatchNorm's running statistics).
+    """Returns the number of trainable parameters, without the running statistics of BatchNorm.
 
     Raises RbError for a count below 1.
     """
@@ -175,10 +182,10 @@ def params(ops: Ops, channels: int = 16, cells: int = 5, classes: int = 10, in_c
 
 
 def macs(ops: Ops, channels: int = 16, cells: int = 5, classes: int = 10, shape: Shape = (3, 32, 32)) -> int:
-    """Multiply-adds of the convolutions and the classifier for one image of `shape` (C, H, W).
+    """Returns the multiply-adds of the convolutions and the classifier for one image of `shape` (C, H, W).
 
-    AutoDL's FLOPs are larger by `classes`, because it counts the classifier's bias. Raises RbError for a
-    count below 1, and for an image that the two reductions cannot halve.
+    The FLOPs of AutoDL are larger by `classes`, because they include the classifier's bias. Raises RbError
+    for a count below 1 and for an image whose sides cannot be halved twice.
     """
     return mac_cost(channels, cells, classes, tuple(shape)).of(ops)
 
@@ -218,7 +225,7 @@ def mac_cost(channels: int, cells: int, classes: int, shape: Shape) -> Cost:
 
 
 def check_counts(**counts: object) -> None:
-    """Raise RbError unless each is a whole number of 1 or more."""
+    """Raise RbError unless each value is an integer of 1 or more."""
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             sizes = f"{name.replace('_', ' ')} = {value!r}"
@@ -230,21 +237,22 @@ def _by(sides: list[int]) -> str:
 
 
 def kernel_params(ops: Ops) -> int:
-    """The sum over all edges of 1 for each 1x1 and 9 for each 3x3 convolution: 0 to 54."""
+    """Returns the sum of 1 for each 1x1 convolution and 9 for each 3x3 convolution over all edges. The sum is
+    at most 54."""
     return ops.count(CONV1) + 9 * ops.count(CONV3)
 
 
 def live_kernel_params(ops: Ops) -> int:
-    """As `kernel_params`, but only over the live edges.
+    """Returns the sum of `kernel_params` over only the edges that are on a path from input to output.
 
-    The value is 18 for 408 class representatives, as in Jung et al. (ICLR 2023).
+    This value is 18 for 408 class representatives, as in Jung et al. (ICLR 2023).
     """
     return sum([_KERNEL[op] for op in itertools.compress(ops, live_edges(ops))])
 
 
 def live_edges(ops: Ops) -> tuple[bool, ...]:
-    """For each edge, whether it is on a path from node 0 to node 3 without `none`. If there is no such path,
-    the logits are constant and the accuracy is chance."""
+    """For each edge, True if the edge is on a path from node 0 to node 3 without `none`. If there is no such
+    path, the logits are constant, and the accuracy is that of random guessing."""
     a, b, c, d, e, f = map(bool, ops)  # NONE is 0
     return (a and (e or (c and f)), b and f, a and c and f, d, a and e, f and (b or (a and c)))
 
@@ -256,14 +264,15 @@ def strings() -> tuple[str, ...]:
 
 
 def index_of(text: str) -> int:
-    """The published index of an architecture string. Raises RbError if it does not parse."""
+    """Returns the published index of an architecture string. Raises RbError if the string cannot be
+    parsed."""
     return index_by_ops()[parse(text)]
 
 
 def find(text: str) -> int:
-    """The index for an index, a name such as nb201-13714, or an architecture string.
+    """Returns the index of an architecture that is given by its index, its name (nb201-13714) or its string.
 
-    Raises RbError for an index out of range or a string that does not parse.
+    Raises RbError for an index out of range or a string that cannot be parsed.
     """
     word = text.strip()
     number = word.removeprefix(_PREFIX)
@@ -275,7 +284,7 @@ def find(text: str) -> int:
 
 
 def neighbours(index: int) -> list[int]:
-    """The 24 indices whose cells differ in one edge, sorted by edge and then by operation.
+    """Returns the 24 indices of cells that differ in one edge, sorted by edge and then by operation.
 
     Raises RbError for an index out of range.
     """
@@ -289,10 +298,11 @@ def neighbours(index: int) -> list[int]:
 
 
 def distance(record: Mapping[str, Any], other: object) -> int:
-    """The number of edges, 0 to 6, in which a record's cell differs from the cell with an index, name or
-    string.
+    """Returns the number of edges, 0 to 6, in which a record's cell differs from the cell with an index, name
+    or string.
 
-    In expressions it is written as `distance(13714)`. Raises RbError for a record of another space.
+    In expressions, this function is written as `distance(13714)`. Raises RbError for a record of another
+    space.
     """
     arch = record.get("arch")
     if not isinstance(arch, Mapping) or arch.get("space") != NASBench201.name:
@@ -301,14 +311,15 @@ def distance(record: Mapping[str, Any], other: object) -> int:
 
 
 def edit_distance(first: Ops, second: Ops) -> int:
-    """The number of edges that differ, 0 to 6."""
+    """Returns the number of edges that differ, 0 to 6."""
     return sum(a != b for a, b in zip(first, second, strict=True))
 
 
 def ops_of(arch: Mapping[str, Any]) -> Ops:
-    """The cell of a record's `arch`, from its `str`, or else its `index`, or else its `name`.
+    """Returns the cell of a record's `arch`, from its `str`, otherwise from its `index`, and otherwise from
+    its `name`.
 
-    Raises RbError if all of them are missing, or if string and index are different cells.
+    Raises RbError if all three fields are missing, or if string and index belong to different cells.
     """
     if "str" in arch:
         ops = parse(str(arch["str"]))
@@ -336,9 +347,9 @@ def arch(
     classes: int = 10,
     shape: Iterable[int] = (3, 32, 32),
 ) -> dict[str, Any]:
-    """Describe an architecture as in a record's `arch`.
+    """Returns a description of an architecture in the form of a record's `arch`.
 
-    The counts are those of this index, dead convolutions included, and not of its class representative.
+    The counts include the dead convolutions of this index, so the class representative may have other counts.
     `shape` is the shape (C, H, W) of an image. Raises RbError for an index out of range or a network that
     cannot be built.
     """
@@ -373,7 +384,7 @@ def _checked(index: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NASBench201:
-    """NAS-Bench-201 as a `rbtools.spaces.Space`, with `cells` cells in each of three stages."""
+    """NAS-Bench-201 as a `rbtools.spaces.Space`, with `cells` cells in each of the three stages."""
 
     name: ClassVar[str] = "nasbench201"
     version: ClassVar[int] = 1

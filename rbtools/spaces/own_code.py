@@ -1,4 +1,4 @@
-"""Networks that only have names and cannot be listed, and networks of the user's own code."""
+"""Networks that only have names and cannot be listed, and networks built by the user's own code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from rbtools.plain_files import LARGEST_LIST, read_plain
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """Networks that only have names: they cannot be listed, and have to be built to be counted."""
+    """A space of networks that are known only by their names. The space cannot be listed, and networks must
+    be built before their parameters are counted."""
 
     name: str
     example: str
@@ -57,14 +58,14 @@ def python() -> Foreign:
 
 
 def checkpoint() -> Foreign:
-    """Programs (TorchScript, torch.export): the checkpoint is the network."""
+    """Programs (TorchScript, torch.export), whose checkpoint contains the network."""
     return Foreign(name="checkpoint", example="torchscript")
 
 
 def code_digest(name: str) -> str:
-    """A digest of the source file of MODULE in MODULE:FUNCTION, without importing it.
+    """Returns a digest of the source file of MODULE in MODULE:FUNCTION. MODULE is not imported.
 
-    Modules that it imports are not included. Raises RbError if there is no such module.
+    Other modules that MODULE imports are not included. Raises RbError if MODULE does not exist.
     """
     module, colon, function = name.partition(":")
     if not (colon and module and function):
@@ -78,8 +79,8 @@ def code_digest(name: str) -> str:
 
 
 def own_options(name: str) -> dict[str, str | int | float | bool]:
-    """The parameters in MODULE:FUNCTION:NAME=VALUE:NAME=VALUE. Values are numbers, true, false, or else
-    texts.
+    """Returns the parameters in MODULE:FUNCTION:NAME=VALUE:NAME=VALUE. A value is a number, true or false,
+    and otherwise a text.
 
     Raises RbError if a part is not NAME=VALUE, or if a name occurs twice.
     """
@@ -106,7 +107,7 @@ def _plain_value(text: str) -> str | int | float | bool:
 
 
 def no_module(name: str) -> RbError:
-    """The error for a missing module, with a hint if a file name was given."""
+    """Returns the error for a missing module, with a hint if the user gave a file name."""
     meant = name.removesuffix(".py").replace("/", ".")
     what = f"Did you mean '{meant}'?" if meant != name else "Check the name."
     return RbError(f"There is no Python module {name}, in {Path.cwd()} or installed. {what}")

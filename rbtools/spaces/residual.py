@@ -1,11 +1,13 @@
 """The spaces of the theory of NAS-RobBench-201 (Wu et al., ICLR 2024, equations 1 and 2), of any depth.
 
-fcnn: f_1 = s_1(W_1 x), f_l = s_l(W_l f_(l-1)) / L + a_l f_(l-1), and W_L f_(L-1) at the end, without biases.
-The choices are the activation s_l of each layer and whether it has a skip connection (a_l is 0 or 1). rescnn:
-the same with convolutions; the size of each layer's filters is a further choice. Imports no torch.
+A network of the space fcnn computes f_1 = s_1(W_1 x), f_l = s_l(W_l f_(l-1)) / L + a_l f_(l-1), and the
+logits W_L f_(L-1). The layers have no biases. The choices for each layer are the activation s_l and whether
+the layer has a skip connection (a_l is 1) or not (a_l is 0). The space rescnn is the same with convolutions,
+and the filter size of each layer is a further choice. This module does not import torch.
 
-x is the image scaled to norm 1 (assumption 1) if the record has "inputs": "unit", else the unchanged image.
-The paper does not list activations or sizes; the lists here are our choice.
+The input x is the image scaled to norm 1 (assumption 1) if the record has "inputs": "unit", and otherwise the
+unchanged image. The paper does not list activations or sizes. The lists in this module were chosen for
+rbtools.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _LAYER = re.compile(rf"({'|'.join(ACTIVATIONS)})(\d*)(\+skip)?")
 
 
 class Layer(NamedTuple):
-    """A hidden layer; `filter` is 0 without convolutions."""
+    """A hidden layer. `filter` is 0 if the layer has no convolution."""
 
     activation: str
     filter: int
@@ -43,17 +45,18 @@ Layers = tuple[Layer, ...]
 
 
 def outputs(classes: int) -> int:
-    """The number of rows of the last layer. It is 1 for two classes, whose logits are then (0, f)."""
+    """Returns the number of rows of the last layer. The number is 1 for two classes, whose logits are then
+    (0, f)."""
     return 1 if classes == 2 else classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualSpace:
-    """Either space as a `rbtools.spaces.Space`, with networks of `depth` layers.
+    """The space fcnn or rescnn as a `rbtools.spaces.Space`, with networks of `depth` layers.
 
-    `depth` counts the last, linear layer (the paper's L); `width` is the paper's m. A layer is written as its
-    activation, in rescnn followed by the size of its filters, and `+skip` if it has a skip connection:
-    relu/tanh+skip, relu3/tanh5+skip.
+    `depth` includes the last, linear layer (it is the paper's L). `width` is the paper's m. A layer is
+    written as its activation, followed in rescnn by the size of its filters. If the layer has a skip
+    connection, `+skip` is appended. Examples are relu/tanh+skip and relu3/tanh5+skip.
     """
 
     name: str
@@ -82,7 +85,7 @@ class ResidualSpace:
 
     @property
     def size(self) -> int:
-        """The number of architectures; `len` fails from 2^63 on."""
+        """The number of architectures. `len` raises OverflowError if this number is 2^63 or more."""
         return prod(self._bases())
 
     def __len__(self) -> int:
@@ -107,8 +110,8 @@ class ResidualSpace:
         return self._index(layers)
 
     def neighbours(self, index: int) -> list[int]:
-        """Architectures that differ in one layer's activation, filter size or skip connection, layer by
-        layer."""
+        """Returns the architectures that differ in one layer's activation, filter size or skip connection,
+        layer by layer."""
         digits, bases = self._digits(self._checked(index)), self._bases()
         neighbours = []
         for place, base in enumerate(bases):
@@ -122,9 +125,10 @@ class ResidualSpace:
         return {**arch, **described, "name": arch.get("name", described["name"])}
 
     def of(self, arch: Mapping[str, Any]) -> tuple[ResidualSpace, Layers]:
-        """The space (with its sizes) and the layers of a record's `arch`, from `str`, else `index` or `name`.
+        """Returns the space (with its sizes) and the layers of a record's `arch`, from `str`, otherwise from
+        `index` or `name`.
 
-        Raises RbError if all of them are missing, or if they contradict each other.
+        Raises RbError if all three fields are missing or if they contradict each other.
         """
         own_sizes = {"width": arch.get("width", WIDTH), "depth": arch.get("depth", DEPTH)}
         space = replace(self, **own_sizes, inputs=arch.get("inputs", "raw"))
@@ -148,7 +152,8 @@ class ResidualSpace:
         )
 
     def parse(self, text: str) -> Layers:
-        """The layers that the text describes. Raises RbError; the message says which layer is wrong."""
+        """Returns the layers that the text describes. Raises RbError for an invalid layer. The message names
+        the layer."""
         return tuple(self._layer(word, place) for place, word in enumerate(text.strip().split("/"), 1))
 
     def _layer(self, word: str, place: int) -> Layer:
@@ -171,8 +176,8 @@ class ResidualSpace:
         return "relu3/tanh5+skip" if self.filters else "relu/tanh+skip"
 
     def _bases(self) -> list[int]:
-        """The number of choices for each digit of an index: activation, filter size and skip of each layer,
-        the last layer first."""
+        """Returns the number of choices for each digit of an index. The digits are the activation, filter
+        size and skip connection of each layer, beginning with the last layer."""
         one = [len(ACTIVATIONS), *([len(self.filters)] if self.filters else [])]
         return [*(self.depth - 2) * [*one, 2], *one]
 
@@ -227,7 +232,7 @@ class ResidualSpace:
         }
 
     def _costs(self, layers: Layers, classes: int, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Parameters and multiply-adds."""
+        """Returns the numbers of parameters and multiply-adds."""
         channels, *sides = shape
         places = prod(sides)
         if not self.filters:
@@ -248,7 +253,8 @@ def _number(digits: list[int], bases: list[int]) -> int:
 
 
 def drawn(size: int, key: str) -> Iterator[int]:
-    """Indices below `size`, each once, in an order that `key` determines. They are never listed."""
+    """Yields each index below `size` once, in an order that `key` determines. The indices are generated one
+    by one without a list of all indices."""
     seen: set[int] = set()
     number = 0
     while len(seen) < size:
@@ -262,7 +268,7 @@ def drawn(size: int, key: str) -> Iterator[int]:
 
 
 def fcnn() -> ResidualSpace:
-    """Residual fully connected networks."""
+    """Fully connected residual networks."""
     return ResidualSpace(name="fcnn", filters=())
 
 

@@ -1,8 +1,9 @@
-"""The model zoo: fixed networks of papers on robustness. Torch counts their parameters and multiply-adds.
+"""The model zoo: fixed networks of papers on robustness. The parameters and multiply-adds of these networks
+are counted with torch.
 
-They are variants for small images that also adapt to 28x28x1, 32x32, 64x64 and 224x224 images: through
-average pooling, in a ResNet also through its stem, and in a transformer by resizing the image. A form defines
-the fields of its architecture record besides the name (`fields`).
+The networks are variants for small images that also support images of 28x28x1, 32x32, 64x64 and 224x224.
+Average pooling adapts to the image size. In addition, a ResNet adapts its stem, and a transformer resizes the
+image. A form determines which fields its architecture record has besides the name (`fields`).
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ Shape = tuple[int, int, int]
 
 
 class Form(Protocol):
-    """The sizes of a network; `family` names the module that builds it."""
+    """The sizes of a network. The attribute `family` is the name of the module that builds the network."""
 
     @property
     def family(self) -> str: ...
 
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
-        """The record's fields except the name, completed for images of this shape. Raises RbError for invalid
-        fields."""
+        """Returns the record's fields except the name, completed for images of this shape. Raises RbError for
+        invalid fields."""
 
 
 def traceless(arch: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `TRACELESS` that a record has. Raises RbError for an unknown value."""
+    """Returns the fields of `TRACELESS` that a record has. Raises RbError for an unknown value."""
     fields = {field: arch[field] for field in TRACELESS if field in arch}
     for field, value in fields.items():
         if value not in TRACELESS[field]:
@@ -63,13 +64,14 @@ class NoFields:
 class ResNetForm:
     """ResNet (He et al., CVPR 2016) with `blocks` in each of four stages.
 
-    `stem` in the record: "cifar", a 3x3 convolution of stride 1 and no pooling (kuangliu/pytorch-cifar),
-    "imagenet", the paper's 7x7 convolution of stride 2 with max-pooling, or "cifar-maxpool", the 3x3
-    convolution with that max-pooling (huyvnphan/PyTorch_CIFAR10). The default depends on the size of the
-    images. `pool` in the record is the pooling before the linear layer: the mean over the whole image
-    ("global", which needs no field) or over windows of 4x4 ("4x4": kuangliu/pytorch-cifar and
-    wellzline/PRBenchmark). The means of all windows are inputs of the linear layer: (side/32)^2 * 512 inputs
-    for ResNet-18 with the stem for small images. For 32x32 images both are equal.
+    The record's `stem` is "cifar", "imagenet" or "cifar-maxpool". "cifar" is a 3x3 convolution of stride 1
+    without pooling (kuangliu/pytorch-cifar). "imagenet" is the paper's 7x7 convolution of stride 2 with
+    max-pooling. "cifar-maxpool" is the 3x3 convolution with the max-pooling of "imagenet"
+    (huyvnphan/PyTorch_CIFAR10). The default stem depends on the size of the images. The record's `pool` is
+    the pooling before the linear layer. "global", the default, averages over the complete image. "4x4"
+    averages over windows of 4x4 (kuangliu/pytorch-cifar and wellzline/PRBenchmark). With "4x4", the means of
+    all windows are inputs of the linear layer. For example, ResNet-18 with the stem for small images has
+    (side/32)^2 * 512 such inputs. For 32x32 images, "global" and "4x4" are equal.
     """
 
     blocks: Sequence[int]
@@ -87,7 +89,8 @@ class ResNetForm:
         return {"stem": stem, **({"pool": arch["pool"]} if "pool" in arch else {}), **traceless(arch)}
 
     def windows(self, fields: Mapping[str, Any], shape: Shape) -> int:
-        """The number of 4x4 windows of the last features. Raises RbError for images that are too small."""
+        """Returns the number of 4x4 windows of the last features. Raises RbError for images that are too
+        small."""
         halved = {"cifar": 3, "cifar-maxpool": 4, "imagenet": 5}[fields["stem"]]
         high, wide = (-(-side // 2**halved) // 4 for side in shape[1:])
         if not high * wide:
@@ -100,12 +103,14 @@ class ResNetForm:
 
 @dataclass(frozen=True)
 class PreActResNetForm:
-    """Pre-activation ResNet (He et al., ECCV 2016): normalise, activate, convolve.
+    """Pre-activation ResNet (He et al., ECCV 2016), whose blocks normalise and activate before each
+    convolution.
 
-    `final_norm`: whether BatchNorm and ReLU follow the last block, as in locuslab/robust_overfitting;
-    kuangliu/pytorch-cifar leaves them out. `shortcut` in the record is the input of a block's shortcut
-    convolution: the block's "activation" (after BatchNorm and ReLU; this is usual and needs no field) or its
-    "input" (locuslab/fast_adversarial, RobustBench's Wong2020Fast and Andriushchenko2020Understanding).
+    If `final_norm` is true, BatchNorm and ReLU follow the last block, as in locuslab/robust_overfitting. Both
+    layers are missing in kuangliu/pytorch-cifar. The record's `shortcut` is the input of a block's shortcut
+    convolution. "activation", the default, is the block's input after BatchNorm and ReLU. "input" is the
+    block's input itself (locuslab/fast_adversarial, RobustBench's Wong2020Fast and
+    Andriushchenko2020Understanding).
     """
 
     blocks: Sequence[int]
@@ -123,7 +128,8 @@ class PreActResNetForm:
 
 @dataclass(frozen=True)
 class WideResNetForm:
-    """Wide ResNet (Zagoruyko and Komodakis, 2016): depth 6n+4, widths 16, 32, 64 times `widen`."""
+    """Wide ResNet (Zagoruyko and Komodakis, 2016) with depth 6n+4 and with widths of 16, 32 and 64 times
+    `widen`."""
 
     depth: int
     widen: int
@@ -135,7 +141,7 @@ class WideResNetForm:
 
 @dataclass(frozen=True)
 class VGGForm(NoFields):
-    """VGG with BatchNorm for CIFAR (kuangliu/pytorch-cifar): five stages and one linear layer."""
+    """VGG with BatchNorm for CIFAR (kuangliu/pytorch-cifar), with five stages and one linear layer."""
 
     convs: Sequence[int]
     widths: ClassVar[Sequence[int]] = (64, 128, 256, 512, 512)
@@ -162,8 +168,8 @@ class SimpleCNNForm(NoFields):
 class ViT:
     """Vision transformer (Dosovitskiy et al., ICLR 2021; Touvron et al., ICML 2021).
 
-    `patch` and `side` in the record are the side lengths of a patch and of the network's images, by default
-    16 and 224. The model resizes images of another size.
+    The record's `patch` and `side` are the side lengths of a patch and of the network's images. The default
+    of `patch` is 16, and the default of `side` is 224. The network resizes images of another size.
     """
 
     width: int
@@ -208,7 +214,8 @@ FORMS: dict[str, Form] = {
 
 
 def form(name: str) -> Form:
-    """The form called `name`: one in the list, or any `wrn-DEPTH-WIDTH`. Raises RbError for other names."""
+    """Returns the form called `name`. The name must be in the list of forms or be a `wrn-DEPTH-WIDTH`. Raises
+    RbError for an unknown name."""
     known = FORMS.get(name)
     wide = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,3})", name)
     if known is None and wide and int(wide[1]) >= 10 and int(wide[1]) % 6 == 4 and int(wide[2]):
@@ -219,8 +226,8 @@ def form(name: str) -> Form:
 
 
 def completed(arch: Mapping[str, Any], shape: Iterable[int]) -> dict[str, Any]:
-    """The `name` of a zoo architecture and the fields that determine its network. Raises RbError if they are
-    invalid."""
+    """Returns the `name` of a zoo architecture and the fields that determine its network. Raises RbError if
+    the name or a field is invalid."""
     name = arch.get("name")
     if not isinstance(name, str):
         raise RbError(
@@ -233,7 +240,7 @@ def completed(arch: Mapping[str, Any], shape: Iterable[int]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Zoo:
-    """The model zoo as a `rbtools.spaces.Space`; an index is a position in its list."""
+    """The model zoo as a `rbtools.spaces.Space`. An index is a position in the zoo's list."""
 
     name: ClassVar[str] = "zoo"
     version: ClassVar[int] = 1

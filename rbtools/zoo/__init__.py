@@ -1,1 +1,1 @@
-"""Other people's networks, and how their names and weights are recognised."""
+"""Recognises and builds networks of other libraries and repositories."""

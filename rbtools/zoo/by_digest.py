@@ -15,7 +15,7 @@ AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 
 
 def digest(state: State, head: str, stem: str) -> str:
-    """A digest of names and shapes that ignores the numbers of classes and image channels."""
+    """Returns a digest of tensor names and shapes that ignores the numbers of classes and image channels."""
     ends = {head, head.removesuffix("weight") + "bias"}
     lines = []
     for key in sorted(state):
@@ -31,17 +31,18 @@ def digest(state: State, head: str, stem: str) -> str:
 
 
 def torchvision(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The torchvision network with exactly these names and shapes. The head may have any usual name."""
+    """Returns the torchvision network with exactly these names and shapes. The last layer may have another
+    name."""
     table = {about["digest"]: {**about, "names": [name]} for name, about in external.table().items()}
     return _listed("torchvision", table, state, metadata)
 
 
 def timm(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The timm network with exactly these names and shapes. Raises RbError if there are several.
+    """Returns the timm network with exactly these names and shapes. Raises RbError if several networks match.
 
-    Some timm networks have the same tensors but compute different functions: they have blur pooling,
-    TensorFlow's padding and epsilon, or another GELU. Accuracies hardly distinguish them, so the options in
-    the file decide, or else the user.
+    Some timm networks have the same tensors but compute different functions, because they use blur pooling,
+    TensorFlow's padding and epsilon, or another GELU. Accuracies hardly distinguish such networks, so the
+    options in the file or the user must decide.
     """
     return _listed("timm", external.timm_table(), state, metadata)
 
@@ -49,7 +50,8 @@ def timm(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 def _listed(
     space: str, table: Mapping[str, Mapping[str, Any]], state: State, metadata: Mapping[str, Any]
 ) -> Inferred | None:
-    """The network of these tensors in a table that maps digests to rows with `head`, `stem` and `names`."""
+    """Returns the network of these tensors from a table that maps digests to rows with `head`, `stem` and
+    `names`."""
     own = (head_key(state) or "").removesuffix("weight")
     for head, stem in dict.fromkeys((about["head"], about["stem"]) for about in table.values()):
         renamed = state

@@ -1,7 +1,7 @@
-"""Architectures of other libraries: torchvision's list with a table of sizes, and those that only have names.
+"""Architectures of other libraries. A table contains the sizes of torchvision's networks.
 
-`torchvision.json` is written by `python -m rbtools.zoo.make_torchvision_table`, which builds every network
-once; a test compares it with the library.
+`python -m rbtools.zoo.make_torchvision_table` builds every network once and writes `torchvision.json`. A test
+compares this file with torchvision.
 """
 
 from __future__ import annotations
@@ -28,31 +28,34 @@ WITH_SMALL_STEM = (
 def table() -> dict[str, dict[str, Any]]:
     """Maps the names of torchvision's classification networks to their rows of the table.
 
-    params: [a, b] for a + b x classes. per_channel: the number of weights of the first layer for each image
-    channel. macs: maps a side length in pixels to [a, b], as in `params`, for three channels. smallest: the
-    least side length in pixels. fixed: the only accepted side length, or 0. auxiliary: whether there are
-    heads that only training uses. head, stem: the names of the last and first weights. digest: see
-    `rbtools.zoo.by_digest`.
+    `params` is [a, b], where the number of parameters is a + b x classes. `per_channel` is the number of
+    weights of the first layer for each image channel. `macs` maps a side length in pixels to [a, b] , where
+    the number of multiply-adds for three channels is a + b x classes. `smallest` is the smallest side length
+    in pixels. `fixed` is the only accepted side length, or 0. `auxiliary` is true if the network has heads
+    that only training uses. `head` and `stem` are the names of the last and first weights. The field `digest`
+    is explained in `rbtools.zoo.by_digest`.
     """
     return json.loads(Path(__file__).with_name("torchvision.json").read_text("utf-8"))
 
 
 @cache
 def timm_table() -> dict[str, dict[str, Any]]:
-    """Maps digests of names and shapes to timm's networks: `head`, `stem`, `names` (one per function)."""
+    """Maps digests of names and shapes to rows with `head`, `stem` and one name per function (`names`)."""
     return json.loads(Path(__file__).with_name("timm.json").read_text("utf-8"))
 
 
 def torchvision(name: str) -> dict[str, Any]:
-    """The entry of a network, with its name. Raises RbError, with similar names, for an unknown name."""
+    """Returns the row of a network, with its name. Raises RbError for an unknown name. The message lists
+    similar names."""
     if name not in table():
         raise unknown("torchvision model", name, table())
     return {"name": name, **table()[name]}
 
 
 def small_stem(arch: Mapping[str, Any]) -> bool:
-    """Whether the record describes the variant for small images (`stem` "cifar"): without the first strides,
-    and without a shufflenet's pooling. huyvnphan/PyTorch_CIFAR10 and chenyaofo/pytorch-cifar-models use it.
+    """True if the record describes the variant for small images (`stem` "cifar"). In this variant, the first
+    layers have no strides, and a shufflenet has no pooling. The repositories huyvnphan/PyTorch_CIFAR10 and
+    chenyaofo/pytorch-cifar-models contain this variant.
 
     Raises RbError for another stem, and for a network without such a variant.
     """
@@ -66,7 +69,7 @@ def small_stem(arch: Mapping[str, Any]) -> bool:
 
 
 def refuse_small_images(about: Mapping[str, Any], shape: Shape) -> None:
-    """Raise RbError if a network cannot process images this small."""
+    """Raise RbError if images of this side length are too small for a network."""
     side = min(shape[1:])
     if not about["fixed"] and side < about["smallest"]:
         raise RbError(
@@ -77,7 +80,7 @@ def refuse_small_images(about: Mapping[str, Any], shape: Shape) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Torchvision:
-    """torchvision's classification networks, in alphabetical order."""
+    """The classification networks of torchvision, in alphabetical order."""
 
     name: ClassVar[str] = "torchvision"
     version: ClassVar[int] = 1
@@ -109,7 +112,7 @@ class Torchvision:
         )
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
-        """`arch` with `params`, and with `macs` if the table has them for images of this size."""
+        """Returns `arch` with `params`, and with `macs` if the table contains images of this size."""
         about = torchvision(str(arch.get("name")))
         in_channels, height, width = shape
         fields = {key: value for key, value in arch.items() if key != "macs"}

@@ -1,7 +1,8 @@
 """Published weights by name: hf:ORG/NAME[@REVISION], timm:NAME and torchvision:NAME[:WEIGHTS].
 
-A name denotes a file, its architecture, its normalisation and the preprocessing of its images, as the library
-publishes them. Files are read from the library's cache; `--download` fetches missing files.
+A name denotes a weights file and, as published by the library, its architecture, its normalisation and the
+preprocessing of its images. Files are loaded from the library's cache. With `--download`, missing files are
+downloaded.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _INTERPOLATIONS = ("bilinear", "bicubic")
 
 
 def of_hub(name: str, run: Run) -> NamedWeights:
-    """The weights of a repository of the Hub, ORG/NAME or ORG/NAME@REVISION."""
+    """Weights of a repository of the Hugging Face Hub, ORG/NAME or ORG/NAME@REVISION."""
     match = _REPOSITORY.fullmatch(name)
     # The Hub does not allow other first or last characters, double marks, or longer names.
     parts = [] if match is None or len(match[1]) > 96 else match[1].split("/")
@@ -53,8 +54,9 @@ def of_hub(name: str, run: Run) -> NamedWeights:
 
 
 def beside(path: str) -> dict[str, Any]:
-    """The architecture that a configuration in the folder of a file describes, as in downloads from the Hub;
-    empty if there is none. Raises RbError if it is damaged or describes a network that cannot be built here.
+    """Returns the architecture in a configuration next to the file, as in downloads from the Hub. The result
+    is empty if there is no configuration. Raises RbError if the configuration is damaged or describes a
+    network that cannot be built.
     """
     folder = Path(path).parent
     there = {file: (folder / file).is_file() for file in (CONFIG_FILE, transformers_config.IMAGES_FILE)}
@@ -68,8 +70,8 @@ def beside(path: str) -> dict[str, Any]:
 
 
 def _configured(source: str, file: Callable[[str], str]) -> dict[str, Any]:
-    """The architecture in the configuration files of timm or transformers. `file` maps their names to
-    paths."""
+    """Returns the architecture that the configuration files of timm or transformers describe. `file` maps the
+    names of configuration files to paths."""
     config = _config(source, file(CONFIG_FILE))
     of_timm = isinstance(config.get("architecture"), str)
     try:
@@ -82,7 +84,7 @@ def _configured(source: str, file: Callable[[str], str]) -> dict[str, Any]:
 
 
 def _hub_file(repository: str, revision: str | None, file: str, run: Run) -> str:
-    """The path of a file of a repository, in the Hub's own cache."""
+    """Returns the path of a repository's file in the Hub's own cache."""
     try:
         import huggingface_hub
     except ImportError:
@@ -123,8 +125,8 @@ def _config(source: str, path: str) -> Mapping[str, Any]:
 
 
 def _of_timm_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The timm architecture that a repository's configuration describes. Raises RbError if it changes
-    arguments."""
+    """Returns the timm architecture that a repository's configuration describes. Raises RbError if the
+    configuration changes arguments of the network."""
     if config.get("model_args"):
         changed = shown(", ".join(map(str, config["model_args"])), 100)
         raise RbError(
@@ -139,7 +141,7 @@ def _of_timm_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def of_timm(name: str, run: Run) -> NamedWeights:
-    """The weights that timm loads for NAME or NAME.TAG."""
+    """Returns the weights that timm loads for NAME or NAME.TAG."""
     from rbtools.zoo.libraries import import_timm
 
     timm = import_timm()
@@ -160,7 +162,7 @@ def of_timm(name: str, run: Run) -> NamedWeights:
 
 
 def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """The normalisation and the preprocessing in a timm configuration."""
+    """Returns the normalisation and the preprocessing in a timm configuration."""
     from rbtools.models import normalising
 
     fields: dict[str, Any] = {}
@@ -171,8 +173,8 @@ def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_torchvision(name: str, run: Run) -> NamedWeights:
-    """The weights NAME:WEIGHTS of torchvision, such as resnet50:IMAGENET1K_V2; without WEIGHTS, the best
-    ones."""
+    """Returns the weights NAME:WEIGHTS of torchvision, such as resnet50:IMAGENET1K_V2. Without WEIGHTS, the
+    best weights are returned."""
     from rbtools.models.torchvision_import import torchvision
     from rbtools.zoo import external
 

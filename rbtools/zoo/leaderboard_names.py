@@ -30,19 +30,20 @@ WITHOUT = {
 
 @cache
 def table() -> dict[str, tuple[str, str, str]]:
-    """Maps each DATASET/THREAT/NAME to `--arch`, `--normalize` and the preprocessing.
+    """Maps each DATASET/THREAT/NAME to (`--arch`, `--normalize`, preprocessing).
 
-    A normalisation is "" if the weights file contains it, a preprocessing is "" if it is the usual one.
+    A normalisation is "" if the weights file contains it. A preprocessing is "" if it is the default.
     """
     text = Path(__file__).with_name("robustbench.json").read_text("utf-8")
     return {name: (row[0], row[1], row[2]) for name, row in json.loads(text).items()}
 
 
 def entry(name: str, classes: int | None = None) -> tuple[str, str, str]:
-    """The row of NAME, DATASET/NAME or DATASET/THREAT/NAME; `classes` chooses the data set if a name has
-    several.
+    """Returns the row of NAME, DATASET/NAME or DATASET/THREAT/NAME. `classes` selects the data set if a name
+    belongs to several data sets.
 
-    Raises RbError if the name is unknown or ambiguous, or if the entry needs its authors' code.
+    Raises RbError if the name is unknown or ambiguous, or if the entry can only be built with its authors'
+    code.
     """
     own = name.rpartition("/")[2]
     rows = {key: row for key, row in table().items() if _is(key, name)}

@@ -15,12 +15,12 @@ from rbtools.zoo import external, timm_2020
 
 
 def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
-    """torchvision's classification network called `arch["name"]`, without its published weights.
+    """Builds torchvision's classification network called `arch["name"]` without its published weights.
 
-    Its first convolution takes the channels of the images. A network for a single image size resizes images
-    itself. Auxiliary heads, which only training uses, are left out. If `arch["stem"]` is "cifar", the network
-    is the variant for small images (see `external.small_stem`). Raises RbError if the name is unknown or the
-    images are too small.
+    The first convolution has as many input channels as the images. If the network supports only one image
+    size, it resizes all images to this size. Auxiliary heads, which are used only in training, are left out.
+    If `arch["stem"]` is "cifar", the network is the variant for small images (see `external.small_stem`).
+    Raises RbError if the name is unknown or the images are too small.
     """
     # the import takes 2 s, so other networks skip it
     from rbtools.models.torchvision_import import torchvision
@@ -41,13 +41,14 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
 
 
 def variants_of(arch: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The usual variant of a torchvision network and, if it exists, the variant for small images."""
+    """Returns the usual variant of a torchvision network and, if there is one, the variant for small
+    images."""
     small = str(arch.get("name")).startswith(external.WITH_SMALL_STEM)
     return [{}, {"stem": external.SMALL_STEM}] if small else []
 
 
 def without_first_strides(network: nn.Module) -> None:
-    """Turn a mobilenet_v2 or a shufflenet_v2 into the variant for small images, in place."""
+    """Change a mobilenet_v2 or a shufflenet_v2 into the variant for small images, in place."""
     if hasattr(network, "maxpool"):
         network.maxpool = nn.Identity()
         places = ["conv1.0"]
@@ -60,7 +61,8 @@ def without_first_strides(network: nn.Module) -> None:
 
 
 def let_in(network: nn.Module, place: str, channels: int) -> None:
-    """Replace the first convolution, at `place`, by one for images with `channels` channels."""
+    """Replace the first convolution, the module called `place`, by a convolution for images with `channels`
+    channels."""
     parent, _, name = place.rpartition(".")
     old = network.get_submodule(place)
     assert isinstance(old, nn.Conv2d)
@@ -76,7 +78,7 @@ def let_in(network: nn.Module, place: str, channels: int) -> None:
 
 
 def resizing(network: nn.Module, side: int) -> nn.Module:
-    """Make a network first resize images of another size to its own."""
+    """Make a network resize images of another size to its own size."""
 
     def resized(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (images,) = inputs
@@ -89,8 +91,8 @@ def resizing(network: nn.Module, side: int) -> nn.Module:
 
 
 def import_timm() -> Any:
-    """The package timm, with networks added that it no longer contains. Raises RbError if it is not
-    installed."""
+    """Returns the package timm, to which networks are added that timm no longer contains. Raises RbError if
+    timm is not installed."""
     # timm imports torchvision, which fails if its compiled operators cannot be loaded.
     from rbtools.models.torchvision_import import torchvision  # noqa: F401
 
@@ -106,11 +108,11 @@ def import_timm() -> Any:
 
 
 def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
-    """timm's network called `arch["name"]`, without its published weights. Nothing is downloaded.
+    """Builds timm's network called `arch["name"]` without its published weights. Nothing is downloaded.
 
-    `side` and `patch` in the record are the side lengths of its images and patches, for networks that have
-    such arguments (vision transformers). Raises RbError if timm is not installed or does not have the
-    network, or if these sizes are not possible for the network.
+    For networks with such arguments (vision transformers), `side` and `patch` in the record are the side
+    lengths of images and patches. Raises RbError if timm is not installed, if timm does not have the network,
+    or if the network does not support these sizes.
     """
     network = _timm(arch, num_classes=classes, in_chans=shape[0])
     cfg = getattr(network, "pretrained_cfg", {})
@@ -121,10 +123,12 @@ def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
 def pretrained_timm(
     arch: Mapping[str, Any], state: Mapping[str, Tensor], *, classes: int, shape: Shape
 ) -> nn.Module:
-    """timm's network with these weights; timm adapts patches, positions, channels and classes.
+    """Builds timm's network with these weights. The package timm adapts patches, positions, channels and
+    classes.
 
-    state: tensors with timm's names. The classifier is newly initialised unless timm publishes the weights
-    for `classes` classes. Raises RbError if a tensor is missing or does not fit.
+    `state` contains tensors with timm's names. The classifier is newly initialised unless timm publishes the
+    weights for `classes` classes. Raises RbError if a tensor is missing or has a shape that timm cannot
+    adapt.
     """
     timm = import_timm()
     name = str(arch.get("name"))

@@ -1,7 +1,7 @@
-"""Write `spaces/timm.json`, which maps digests of tensor names and shapes to timm's networks.
+"""Write `zoo/timm.json`, which maps digests of tensor names and shapes to timm's networks.
 
-Run `python -m rbtools.zoo.make_timm_table > rbtools/spaces/timm.json` where timm is installed (20
-minutes).
+Run `python -m rbtools.zoo.make_timm_table > rbtools/zoo/timm.json` in an environment with timm. The run takes
+20 minutes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ LARGEST = 450_000_000  # the most parameters of a network in the table
 
 
 def entries() -> dict[str, dict[str, Any]]:
-    """Maps each digest to `names`, `head` and `stem`. Of several names for the same function, the shortest is
-    kept."""
+    """Maps each digest to `names`, `head` and `stem`. If several names belong to the same function, only the
+    shortest name is kept."""
     timm = import_timm()
     functions: set[tuple[str, str]] = set()
     table: dict[str, dict[str, Any]] = {}
@@ -46,7 +46,7 @@ def entries() -> dict[str, dict[str, Any]]:
 
 
 def line(key: str, about: dict[str, Any]) -> str:
-    """One network's line of the table."""
+    """Returns the line of the table for one network."""
     return f"{json.dumps(key)}:{json.dumps(about, separators=(',', ':'))}"
 
 

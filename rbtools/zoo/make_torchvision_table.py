@@ -1,7 +1,7 @@
-"""Write `spaces/torchvision.json`: the sizes of torchvision's networks, computed without memory for their
-parameters.
+"""Write `zoo/torchvision.json`, which contains the sizes of torchvision's networks. The networks are built
+without memory for their parameters.
 
-Run `python -m rbtools.zoo.make_torchvision_table > rbtools/spaces/torchvision.json`.
+Run `python -m rbtools.zoo.make_torchvision_table > rbtools/zoo/torchvision.json`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ NATIVE, LARGE = 224, 256
 
 
 def names() -> list[str]:
-    """The names of torchvision's classification networks."""
+    """All names of torchvision's classification networks."""
     return torchvision.models.list_models(module=torchvision.models)
 
 
 def network(name: str, classes: int = 1000, **options: object) -> nn.Module:
-    """The network with its parameters on the meta device, in eval mode."""
+    """Returns the network in eval mode with its parameters on the meta device."""
     with warnings.catch_warnings(), meta_init():
         warnings.simplefilter("ignore")
         model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes, **options)
@@ -37,7 +37,7 @@ def network(name: str, classes: int = 1000, **options: object) -> nn.Module:
 
 
 def entry(name: str) -> dict[str, Any]:
-    """The table's line for one network. `rbtools.zoo.external.table` explains the fields."""
+    """Returns the line of the table for one network. `rbtools.zoo.external.table` explains the fields."""
     whole = network(name)
     auxiliary = any(key.startswith(("aux", "AuxLogits")) for key in whole.state_dict())
     options = {"aux_logits": False} if auxiliary else {}
@@ -68,8 +68,8 @@ def _line(at_10: int, at_20: int) -> list[int]:
 
 
 def _ends(first: nn.Module, second: nn.Module) -> tuple[str, str]:
-    """The names of the weights whose shape depends on the number of classes, and of the first convolution's
-    weights."""
+    """Returns the names of the weights whose shape depends on the number of classes, and the name of the
+    first convolution's weights."""
     state, other = first.state_dict(), second.state_dict()
     (head,) = (k for k, v in state.items() if v.shape != other[k].shape and k.endswith("weight"))
     stem = next(k for k, v in state.items() if v.ndim == 4 and v.shape[1] == 3)

@@ -1,4 +1,4 @@
-"""The normalisations with which other people's networks are published."""
+"""The normalisations that the publishers of networks use."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ LARGE = 1000  # classes of ImageNet
 
 
 def of_network(arch: Mapping[str, Any], network: nn.Module, classes: int, named: bool) -> list[Known]:
-    """The normalisations of all who publish these tensors for this number of classes, one of each kind.
+    """Returns the normalisations of all publishers of these tensors with this number of classes, without
+    repetitions of the same kind.
 
-    The name decides between configurations with equal tensors, if the user `named` the network.
+    If the user `named` the network, the name decides between configurations with equal tensors.
     """
     own = getattr(network, "normalizations", None)
     pairs: list[Known] = []
@@ -33,8 +34,8 @@ def of_network(arch: Mapping[str, Any], network: nn.Module, classes: int, named:
 
 
 def _of_timm(name: str, network: nn.Module, classes: int, named: bool) -> list[Known]:
-    """The normalisation in the network's configuration, or in all configurations with weights for this number
-    of classes."""
+    """Returns the normalisation in the network's configuration, or, if the user did not name the network,
+    those in all configurations with weights for this number of classes."""
     configurations = [getattr(network, "pretrained_cfg", None) or {}]
     if not named:
         listed = import_timm().models.get_arch_pretrained_cfgs(name).values()

@@ -1,5 +1,5 @@
-"""Training runs that start from timm's weights, which are adapted to other patch and image sizes of vision
-transformers."""
+"""Loads timm's weights as the start of a training run, and adapts them to other patch and image sizes of
+vision transformers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KERNEL, POSITIONS = "patch_embed.proj.weight", "pos_embed"
 
 
 def network(arch: dict[str, Any], about: Description, recipe: Recipe, run: Run) -> nn.Module:
-    """timm's network with its published weights or with weights of a file; the classifier is newly
+    """Builds timm's network with its published weights or with the weights in a file. The classifier is newly
     initialised."""
     try:
         path = recipe.init_file or published_weights.find(f"timm:{arch['name']}", run).path
@@ -42,12 +42,14 @@ def network(arch: dict[str, Any], about: Description, recipe: Recipe, run: Run) 
 
 
 def as_prbench(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
-    """timm's weights, with the patch kernel and the positions resized for `network`, a network of timm.
+    """Returns timm's weights with the patch kernel and the positions resized for `network`, which must be a
+    network of timm.
 
     The kernel (D, C, P, P) is summed over blocks, and the grid of positions is interpolated bilinearly
-    without antialiasing; positions of tokens before the patches stay the same (wellzline/PRBenchmark,
-    vit_model_for_cifar, checkpoint_filter_fn). timm itself inverts the resizing of patches and interpolates
-    bicubically. Raises RbError if the network has no patches and positions, or if the sizes do not divide.
+    without antialiasing (wellzline/PRBenchmark, vit_model_for_cifar, checkpoint_filter_fn). The positions of
+    tokens before the patches stay the same. In contrast, timm inverts the resizing of patches and
+    interpolates bicubically. Raises RbError if the network has no patches and positions, or if the patch size
+    of the weights is not a multiple of the network's.
     """
     embed, own = getattr(network, "patch_embed", None), getattr(network, POSITIONS, None)
     proj = getattr(embed, "proj", None)
@@ -67,9 +69,9 @@ def as_prbench(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor
 
 
 def summed(kernel: Tensor, side: int) -> Tensor:
-    """A kernel (D, C, P, P) summed over blocks, so that it is (D, C, side, side).
+    """Sums a kernel (D, C, P, P) over blocks, with a result of shape (D, C, side, side).
 
-    For an image, it gives the same result as the given kernel for the image enlarged by repeating pixels.
+    The result maps an image to the same values as `kernel` maps the image enlarged by repeating pixels.
     Raises RbError if P is not a multiple of `side`.
     """
     old = kernel.shape[-1]
@@ -84,7 +86,7 @@ def summed(kernel: Tensor, side: int) -> Tensor:
 
 
 def interpolated(positions: Tensor, grid: tuple[int, int], prefix: int = 1) -> Tensor:
-    """Positions (1, prefix + n^2, D) for patches in a grid (rows, columns), interpolated bilinearly."""
+    """Interpolates positions (1, prefix + n^2, D) bilinearly for patches in a grid (rows, columns)."""
     first, rest = positions[:, :prefix], positions[:, prefix:]
     old = math.isqrt(rest.shape[1])
     if old * old != rest.shape[1]:

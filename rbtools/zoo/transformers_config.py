@@ -1,7 +1,7 @@
-"""Read `config.json` and `preprocessor_config.json` of image classifiers of the package transformers.
+"""Reads `config.json` and `preprocessor_config.json` of the package transformers' image classifiers.
 
-The network is recognised from its weights (`zoo.transformers_names`); here, the configuration is compared
-with the function of the class that is built, and the preprocessing is read.
+`zoo.transformers_names` recognises the network from its weights. This module reads the preprocessing, and
+checks that the class that is built computes the configured function.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _LARGE = 384  # for at least this side, ConvNeXt's preprocessing scales both sid
 
 
 def network(config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The fields of the architecture that the weights do not show. Raises RbError if the network cannot be
-    built here.
+    """Returns the fields of the architecture that the weights do not determine. Raises RbError if the network
+    cannot be built.
     """
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else f"a {config.get('model_type')}"
@@ -77,8 +77,8 @@ def _refused(source: str, what: str) -> RbError:
 
 
 def images(config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """`normalize` and, if the data set imagenet can do it, `preprocessing`. Raises RbError if pixels are not
-    on the [0, 1] scale, and LookupError, TypeError or ValueError if the file is damaged.
+    """Returns `normalize` and, if the data set imagenet supports it, `preprocessing`. Raises RbError if
+    pixels are not on the [0, 1] scale. Raises LookupError, TypeError or ValueError if the file is damaged.
     """
     if not config.get("do_rescale", True) or abs(255 * config.get("rescale_factor", 1 / 255) - 1) > 1e-6:
         raise _refused(source, "takes pixels that are not scaled to [0, 1]")
@@ -90,7 +90,8 @@ def images(config: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def _preprocessing(config: Mapping[str, Any]) -> str | None:
-    """Scaling and cropping as an argument of the data set imagenet; None if it has no such argument."""
+    """Returns scaling and cropping as an argument of the data set imagenet, or None if imagenet has no such
+    argument."""
     interpolation, size = _INTERPOLATIONS.get(config.get("resample", 0)), config.get("size")
     if interpolation is None or size is None or not config.get("do_resize", True):
         return None

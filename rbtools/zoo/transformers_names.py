@@ -1,9 +1,10 @@
-"""Rename the tensors of the package transformers to the names in the classes that are built for them.
+"""Renames the tensors of the package transformers to the names in the classes that rbtools builds.
 
-`save_pretrained` writes `vit.encoder.layer.0...` and `classifier.weight`. Each kind has a table of
-substitutions, which are applied one after the other, to the names of timm (vit, deit, convnext, convnextv2,
-regnet), torchvision (resnet) or Microsoft's code (swin); query, key and value become one matrix. A weights
-file does not show the activation and the number of heads; `zoo.transformers_config` compares these.
+`save_pretrained` of transformers writes names such as `vit.encoder.layer.0...` and `classifier.weight`. Each
+kind of network has a table of substitutions, which are applied one after the other. The new names are those
+of timm (vit, deit, convnext, convnextv2, regnet), torchvision (resnet) or Microsoft's code (swin). Query, key
+and value become one matrix. A weights file does not show the activation and the number of heads.
+`zoo.transformers_config` checks both.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _QUERY, _KEY, _VALUE = (f".attn.{word}." for word in ("query", "key", "value"))
 
 
 def _numbered_from_one(words: str) -> Callable[[re.Match[str]], str]:
-    """A replacement whose first number counts from 1 instead of 0."""
+    """Returns a replacement whose first number counts from 1 instead of 0."""
     return lambda match: words.format(int(match[1]) + 1, *match.groups()[1:])
 
 
@@ -96,7 +97,8 @@ _HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")
 
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with the names of the class that is built for them; unchanged if no table fits."""
+    """Returns the tensors with the names in the class that rbtools builds. Names are unchanged if no table
+    matches."""
     kind = next((kind for kind in TABLES if any(key.startswith(f"{kind}.") for key in state)), None)
     if kind is None or not all(key.startswith((f"{kind}.", *_HEADS)) for key in state):
         return dict(state)
@@ -119,7 +121,8 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _of_convnextv2(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in timm's shapes: its small networks have 1x1 convolutions instead of linear layers."""
+    """Returns the tensors with timm's shapes, which in small networks are those of 1x1 convolutions and not
+    of linear layers."""
     stem = state.get("stem.0.weight")
     small = stem is not None and len(stem) <= CONVOLVED
     for key, value in state.items():

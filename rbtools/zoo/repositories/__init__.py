@@ -1,6 +1,6 @@
-"""Networks of public repositories, with their original tensor names: `repo:OWNER/NAME`.
+"""Networks of public repositories with their original tensor names, called `repo:OWNER/NAME`.
 
-A family is one file here and one line in `REPOSITORIES`. Its module has
+To add a family, add one file to this folder and one line to `REPOSITORIES`. Its module has
 
     NAMES               a regular expression for all names of its networks
     EXAMPLES            some of these names
@@ -8,8 +8,9 @@ A family is one file here and one line in `REPOSITORIES`. Its module has
     build(match, fields, classes, shape)    the network with the matched name and the record's fields
     variants(name)      fields that tensor names and shapes do not determine, the usual ones first; optional
 
-A network may have `normalizations`, {number of classes: (mean, std)}, which its authors use, and
-`other_normalizations`, {number of classes: [...]}, which others use who publish the same tensors.
+A network may have two further attributes. `normalizations`, {number of classes: (mean, std)}, contains the
+normalisations that its authors use. `other_normalizations`, {number of classes: [...]}, contains the
+normalisations that other publishers of the same tensors use.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ REPOSITORIES = (
 
 
 def families() -> Iterator[ModuleType]:
-    """The module of each family."""
+    """Yields the module of each family."""
     return (importlib.import_module(f"{__name__}.{name}") for name in REPOSITORIES)
 
 
 def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The network of a public repository that has these tensors, in its usual variant."""
+    """Returns the usual variant of the public repository's network that has these tensors."""
     classes, channels = classes_of(state), in_channels_of(state)
     if classes is None or channels is None:
         return None
@@ -68,7 +69,7 @@ def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
 
 
 def variants_of(arch: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The fields of each variant of a network, the usual one first."""
+    """Returns the fields of each variant of a network, beginning with the usual variant."""
     name = str(arch.get("name"))
     _, family = _family(name)
     return list(family.variants(name)) if hasattr(family, "variants") else []

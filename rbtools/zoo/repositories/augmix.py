@@ -1,6 +1,6 @@
 """ResNeXt for small images (Xie et al., CVPR 2017) with the tensor names of google-research/augmix.
 
-`augmix/resnext-29-4x32d`: 29 layers, 4 groups of 32 channels in the first stage.
+`augmix/resnext-29-4x32d` has 29 layers, and 4 groups of 32 channels in the first stage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 class AugMixBottleneck(nn.Module):
-    """1x1, grouped 3x3 and 1x1 convolutions beside a shortcut."""
+    """A block of 1x1, grouped 3x3 and 1x1 convolutions and a shortcut."""
 
     expansion = 4
 
@@ -48,7 +48,8 @@ class AugMixBottleneck(nn.Module):
 
 
 class AugMixResNeXt(nn.Module):
-    """Images (N, in_channels, H, W) -> logits (N, classes); three stages of (depth - 2) / 9 blocks."""
+    """Maps images (N, in_channels, H, W) to logits (N, classes). Each of the three stages has (depth - 2) / 9
+    blocks."""
 
     normalizations: ClassVar[Mapping[int, Any]] = {10: HALF, 100: HALF}
 
@@ -71,13 +72,14 @@ class AugMixResNeXt(nn.Module):
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """The network with the matched name."""
+    """Builds the network with the matched name."""
     sizes = (int(match[name]) for name in ("depth", "groups", "width"))
     return AugMixResNeXt(*sizes, classes=classes, in_channels=shape[0])
 
 
 def names(state: State) -> Iterator[str]:
-    """The name that fits the number of blocks and the first grouped convolution of the first stage."""
+    """Yields the name that matches the number of blocks and the first grouped convolution of the first
+    stage."""
     grouped = weight(state, "stage_1.0.conv_conv.weight", 4)
     if grouped is not None:
         count = len(numbered(state, r"stage_1\.(\d+)\.conv_conv\.weight"))

@@ -1,9 +1,10 @@
-"""The networks of Diffenderfer et al. 2021 (CARD): a ResNet-18 of any width, and a binary Wide PreActResNet.
+"""The networks of Diffenderfer et al. 2021 (CARD), which are a ResNet-18 of any width and a binary Wide
+PreActResNet.
 
-`card/resnet18-w128` has torchvision's names and a 3x3 stem. `card/wide-preactresnet18-x2` has BatchNorm
-layers without weights, and a 1x1 convolution without bias as its head. The file contains its binary weights
-as ordinary numbers. The scores of edge-popup in the file are left out, as in the authors' code for
-evaluation.
+`card/resnet18-w128` has torchvision's tensor names and a 3x3 convolution as its first layer.
+`card/wide-preactresnet18-x2` has BatchNorm layers without weights. The last layer of this network is a 1x1
+convolution without bias. In the weights file, binary weights are ordinary numbers. The weights file also
+contains the scores of edge-popup, which are ignored as in the authors' evaluation code.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class CardResNet(ResNet):
 
 
 class CardBlock(nn.Module):
-    """BatchNorm, ReLU, 3x3 convolution, twice; a shortcut convolution takes the activated input.
+    """A block that applies BatchNorm, ReLU and a 3x3 convolution twice.
 
-    An identity shortcut also takes the activated input.
+    The shortcut, which is a convolution or the identity, is applied to the activated input.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
@@ -56,7 +57,7 @@ class CardBlock(nn.Module):
 
 
 class CardWidePreActResNet(nn.Module):
-    """Images (N, in_channels, H, W) -> logits (N, classes)."""
+    """Maps images (N, in_channels, H, W) to logits (N, classes)."""
 
     normalizations: ClassVar[Mapping[int, Any]] = NORMALIZATIONS
 
@@ -79,14 +80,14 @@ class CardWidePreActResNet(nn.Module):
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """The network with the matched name."""
+    """Builds the network with the matched name."""
     if match["widen"]:
         return CardWidePreActResNet(int(match["widen"]), classes=classes, in_channels=shape[0])
     return CardResNet((2, 2, 2, 2), classes=classes, in_channels=shape[0], width=int(match["width"]))
 
 
 def names(state: State) -> Iterator[str]:
-    """The names that fit the widths of the stem and of the last stage."""
+    """Yields the names that match the widths of the first layer and of the last stage."""
     stem, deep = weight(state, "conv1.weight", 4), weight(state, "layer4.1.conv2.weight", 4)
     if stem is not None and deep is not None:
         if len(deep) >= 512:

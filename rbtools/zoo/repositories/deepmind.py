@@ -1,10 +1,10 @@
-"""Wide and pre-activation ResNets in the names of google-deepmind/deepmind-research (adversarial_robustness).
+"""Wide and pre-activation ResNets of google-deepmind/deepmind-research (adversarial_robustness).
 
 Gowal et al. 2020 and 2021, Rebuffi et al. 2021, Rade and Moosavi 2021, Pang et al. 2022, Wang et al. 2023,
-Bartoldson et al. 2024 and others publish weights with these names, all for networks with Swish (SiLU).
-Strided convolutions use TensorFlow's padding: one row and column after the image, none before it. RaWRN (Peng
-et al. 2023) has other sizes, and squeeze-and-excitation after the second convolution of a block. MeanSparse
-(Amini et al. 2024) adds a layer before every activation and after every block.
+Bartoldson et al. 2024 and others publish weights with the same tensor names, all for networks with Swish
+(SiLU). Strided convolutions use TensorFlow's padding: one row and one column after the image, and none before
+the image. RaWRN (Peng et al. 2023) has other sizes, and its blocks have squeeze-and-excitation after the
+second convolution. MeanSparse (Amini et al. 2024) adds a layer before every activation and after every block.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 
 class MeanSparse(nn.Module):
-    """Values nearer to their channel's mean than `threshold` standard deviations become that mean.
+    """Replaces values within `threshold` standard deviations of their channel's mean by this mean.
 
-    Amini et al. 2024. Dimension `axis` of the input are the channels.
+    The method is from Amini et al. 2024. The channels are dimension `axis` of the input.
     """
 
     running_mean: Tensor
@@ -62,7 +62,7 @@ class MeanSparse(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Channels scaled by a sigmoid of two linear layers on their means (Hu et al., CVPR 2018)."""
+    """Squeeze-and-excitation (Hu et al., CVPR 2018), which scales channels by a function of their means."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class SqueezeExcite(nn.Module):
 
 
 def same_padding(x: Tensor, stride: int) -> Tensor:
-    """The image, padded so that a 3x3 convolution of this stride (1 or 2) has TensorFlow's SAME padding."""
+    """Pads images for a 3x3 convolution of this stride (1 or 2), as TensorFlow's SAME padding does."""
     return F.pad(x, (1, 1, 1, 1) if stride == 1 else (0, 1, 0, 1))
 
 
@@ -84,7 +84,8 @@ def _sparse(channels: int, meansparse: bool) -> nn.Module:
 
 
 class DeepMindBlock(nn.Module):
-    """BatchNorm, activation, 3x3 convolution, twice; a shortcut convolution takes the activated input."""
+    """A block that applies BatchNorm, the activation and a 3x3 convolution twice. A shortcut convolution is
+    applied to the activated input."""
 
     def __init__(
         self, channels_in: int, channels: int, stride: int, activation: str, squeeze: bool, meansparse: bool
@@ -112,9 +113,10 @@ class DeepMindBlock(nn.Module):
 
 
 class DeepMindWideResNet(nn.Module):
-    """Images (N, in_channels, H, W) -> logits (N, classes).
+    """Maps images (N, in_channels, H, W) to logits (N, classes).
 
-    `blocks` in each of three stages; `widths` are those of the stem and of the stages.
+    `blocks` is the number of blocks in each of the three stages. `widths` are the widths of the stem and of
+    the stages.
     """
 
     normalizations: ClassVar[Mapping[int, Any]] = {10: CIFAR10, 100: CIFAR100}
@@ -149,7 +151,8 @@ class DeepMindWideResNet(nn.Module):
 
 
 class DeepMindPreActBlock(nn.Module):
-    """BatchNorm, activation, 3x3 convolution, twice; a shortcut is a 3x3 convolution of the block's input."""
+    """A block that applies BatchNorm, the activation and a 3x3 convolution twice. A shortcut is a 3x3
+    convolution of the block's input."""
 
     def __init__(self, channels_in: int, channels: int, stride: int, activation: str) -> None:
         super().__init__()
@@ -170,7 +173,8 @@ class DeepMindPreActBlock(nn.Module):
 
 
 class DeepMindPreActResNet(nn.Module):
-    """Images (N, in_channels, H, W) -> logits (N, classes); four stages of `blocks`, 64 to 512 wide."""
+    """Maps images (N, in_channels, H, W) to logits (N, classes). `blocks` are the numbers of blocks in the
+    four stages, whose widths are 64, 128, 256 and 512."""
 
     normalizations: ClassVar[Mapping[int, Any]] = {10: CIFAR10, 100: CIFAR100}
 
@@ -194,12 +198,12 @@ class DeepMindPreActResNet(nn.Module):
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """The possible activations, which names and shapes do not show."""
+    """Returns the possible activations, which tensor names and shapes do not determine."""
     return tuple({"activation": activation} for activation in ("silu", "relu"))
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """The network with the matched name. WRN-28-10 has 36,479,194 parameters for 10 classes."""
+    """Builds the network with the matched name. WRN-28-10 has 36,479,194 parameters for 10 classes."""
     ends: dict[str, Any] = {"classes": classes, "in_channels": shape[0], "activation": fields["activation"]}
     if match["blocks"]:
         return DeepMindPreActResNet(BLOCKS[match["blocks"]], **ends)
@@ -213,7 +217,7 @@ def _sizes(depth: int, widen: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def names(state: State) -> Iterator[str]:
-    """The names that fit the number of blocks and the width of the first stage."""
+    """Yields the names that match the number of blocks and the width of the first stage."""
     if "conv_2d.weight" in state:
         yield from (f"deepmind/preactresnet{blocks}" for blocks in BLOCKS)
     first = weight(state, "layer.0.block.0.conv_1.weight", 4)

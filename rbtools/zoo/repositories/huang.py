@@ -1,9 +1,9 @@
 """Wide ResNets whose stages have different depths and widths: Huang et al. 2021 (form r) and 2022 (form a).
 
-`huang/wrn-r-d5-5-5-w320-640-512` is the network of Huang2021Exploring, and
-`huang/wrn-a-d27-28-13-w160-448-384` the WRN-A4 of Huang2022Revisiting. Both apply the activation before each
-convolution, also in shortcuts. Their tensors have different names, and in form a, a block with stride 2
-always has a shortcut convolution.
+`huang/wrn-r-d5-5-5-w320-640-512` is the network of Huang2021Exploring. `huang/wrn-a-d27-28-13-w160-448-384`
+is the WRN-A4 of Huang2022Revisiting. Networks of both forms apply the activation before each convolution,
+also in shortcuts. The two forms have different tensor names, and in form a, each block with stride 2 has a
+shortcut convolution.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ORDER = ("relu", "silu")
 
 
 class HuangBlock(PreActivated):
-    """A block in which the form determines the name of the shortcut convolution."""
+    """A block whose shortcut convolution has a name that depends on the form."""
 
     def __init__(self, channels_in: int, channels: int, stride: int, form: str, activation: str) -> None:
         super().__init__(channels_in, channels, stride, ACTIVATIONS[activation])
@@ -49,7 +49,7 @@ class HuangBlock(PreActivated):
 
 
 class HuangWideResNet(nn.Module):
-    """Images (N, in_channels, H, W) -> logits (N, classes)."""
+    """Maps images (N, in_channels, H, W) to logits (N, classes)."""
 
     def __init__(
         self,
@@ -87,20 +87,21 @@ def _last_norm(form: str) -> str:
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """The possible activations, which names and shapes do not show; form a is published with SiLU."""
+    """Returns the possible activations, which tensor names and shapes do not determine. Networks of form a
+    are published with SiLU."""
     order = reversed(ORDER) if "-a-" in name else ORDER
     return tuple({"activation": activation} for activation in order)
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """The network with the matched name."""
+    """Builds the network with the matched name."""
     sizes = [int(number) for number in match.groups()[1:]]
     ends: dict[str, Any] = {"classes": classes, "in_channels": shape[0], "activation": fields["activation"]}
     return HuangWideResNet(match["form"], sizes[:3], sizes[3:], **ends)
 
 
 def names(state: State) -> Iterator[str]:
-    """The names that fit the numbers of blocks and the widths of the three stages, in both forms."""
+    """Yields the names that match the numbers of blocks and the widths of the three stages, in both forms."""
     kernels = [weight(state, f"blocks.{number}.layer.0.conv2.weight", 4) for number in range(3)]
     blocks = [len(numbered(state, rf"blocks\.{n}\.layer\.(\d+)\.conv2\.weight")) for n in range(3)]
     widths = [len(kernel) for kernel in kernels if kernel is not None]

@@ -1,7 +1,8 @@
-"""XCiT (El-Nouby et al., NeurIPS 2021) as Debenedetti et al. 2022 trained it, built by timm.
+"""XCiT (El-Nouby et al., NeurIPS 2021) as trained by Debenedetti et al. 2022 and built by timm.
 
-`debenedetti/xcit-s12`, `m12` and `l12`, for patches of 16 pixels. For small images (`stem` "cifar") the
-first two convolutions of the patches have stride 1, which leaves patches of 4 pixels.
+The names are `debenedetti/xcit-s12`, `m12` and `l12`, and the patches have 16 pixels per side. For small
+images (`stem` "cifar"), the first two convolutions of the patch embedding have stride 1, so the patches have
+4 pixels per side.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ NORMALIZATIONS = {
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """The possible strides, which names and shapes do not show."""
+    """Returns the possible strides, which tensor names and shapes do not determine."""
     return ({"stem": "imagenet"}, {"stem": "cifar"})
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """timm's class with the sizes in the name."""
+    """Builds timm's class with the sizes in the name."""
     width, heads = SIZES[match["size"]]
     network: Any = import_timm().models.xcit.Xcit(
         patch_size=16,
@@ -55,5 +56,5 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
 
 
 def names(state: State) -> list[str]:
-    """All names if the tensors include the temperatures of cross-covariance attention."""
+    """Yields all names if the tensors include the temperatures of cross-covariance attention."""
     return [f"debenedetti/xcit-{size}12" for size in SIZES] if "blocks.0.attn.temperature" in state else []
