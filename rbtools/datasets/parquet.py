@@ -1,6 +1,7 @@
-"""parquet:PATH, data sets in the layout of the Hugging Face Hub: columns of encoded images and of labels.
+"""parquet:PATH, data sets in the format of the Hugging Face Hub: columns of encoded images and of labels.
 
-PATH is a .parquet file, or a folder with data/train-00000-of-00001.parquet ... or train/0000.parquet ...
+PATH is a .parquet file, or a folder with files such as data/train-00000-of-00001.parquet or
+train/0000.parquet.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
 
 @dataclass(frozen=True, kw_only=True)
 class Parquet(DatasetSource):
-    """Images as PNG, JPEG ... in a column, labels in another; `validation` is used if there is no `test`.
+    """One column has the images, encoded as PNG or JPEG, and one column has the labels. If there is no
+    `test`, `validation` is used.
 
-    The classes are those in the file's Hub features, or else the numbers up to the highest label of all
-    splits. All images must have the same size. They become greyscale if most of them are, else RGB; PATH:rgb
-    and PATH:grey choose one.
+    The class names are those in the Hub's metadata of the file, or otherwise the numbers from 0 to the
+    highest label of all splits. All images must have the same size. Images are converted to greyscale if most
+    images are greyscale, otherwise to RGB; PATH:rgb and PATH:grey select one of the two.
     """
 
     def __post_init__(self) -> None:
@@ -58,7 +60,7 @@ class Parquet(DatasetSource):
             )
 
     def describe(self) -> Description:
-        """The description. This reads the labels, and the headers of some images of each split."""
+        """The description. Reads the labels and the headers of some images of each split."""
         return self.described(
             (self._channels, *decode.one_size(self._tables.values())),
             self._class_names,
@@ -67,7 +69,8 @@ class Parquet(DatasetSource):
         )
 
     def load(self, split: str) -> Dataset:
-        """One split. Raises RbError with the row of an image that is unreadable or of another size."""
+        """One split. Raises RbError if an image is unreadable or has another size; the message names the
+        row."""
         self._known(split)
         table = self._tables[split]
         shape = (len(table), self._channels, *decode.size_of(table, 0))
@@ -77,7 +80,8 @@ class Parquet(DatasetSource):
         return self.loaded(split, images, table.labels, self._class_names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """The hash of labels and encoded images in order, independent of their division into files."""
+        """The hash of the labels and encoded images in order; it does not depend on how the rows are divided
+        into files."""
         self._known(split)
         files, channels = self._files[split], channels_of(self.argument)[1]
 
@@ -119,13 +123,14 @@ class Parquet(DatasetSource):
 
     @cached_property
     def _grey(self) -> list[bool]:
-        """Whether an image has one channel, for at most 99 evenly spread images of each split."""
+        """For at most 99 evenly spaced images of each split, whether the image has one channel."""
         tables = self._tables.values()
         return [decode.is_grey(table, row) for table in tables for row in decode.evenly_spread(len(table))]
 
     @property
     def _channels(self) -> int:
-        """The number of channels in the argument, or else of most images."""
+        """The number of channels in the argument, or otherwise the number of channels that most images
+        have."""
         return channels_of(self.argument)[1] or (1 if 2 * sum(self._grey) > len(self._grey) else 3)
 
     def _notes(self) -> tuple[str, ...]:
@@ -141,8 +146,8 @@ class Parquet(DatasetSource):
 
 
 def _files_by_split(path: Path) -> dict[str, list[Path]]:
-    """Maps each split to its files in order. Raises RbError if there is none, or if a file's split is
-    unclear."""
+    """Maps each split to its files in order. Raises RbError if there is no file, or if it is unclear to which
+    split a file belongs."""
     if not path.exists():
         raise RbError(f"The path {path} does not exist. Expected {EXPECTED}.")
     files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
@@ -170,7 +175,8 @@ def _files_by_split(path: Path) -> dict[str, list[Path]]:
 
 
 class ImageTable:
-    """The rows of a split, in memory: labels int64 (N,), and encoded images by number."""
+    """The rows of a split in memory. The labels have the shape int64 (N,); the encoded images are accessed by
+    number."""
 
     def __init__(self, files: list[Path]) -> None:
         self._files = files
@@ -210,7 +216,7 @@ class ImageTable:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    """pyarrow and pyarrow.parquet. Raises RbError if they are not installed."""
+    """The modules pyarrow and pyarrow.parquet. Raises RbError if they are not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
