@@ -1,1 +1,2 @@
-"""The evaluation loop: tasks, batches, outcomes for each example, and the entries made from them."""
+"""The evaluation loop: tasks, batches, one outcome for each example, and the entries made from the
+outcomes."""
