@@ -1,4 +1,5 @@
-"""The size of a network: its parameters, and the multiply-accumulate operations of one image."""
+"""The size of a network: the number of parameters, and the number of multiply-accumulate operations for one
+image."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Params(Measure):
 
 @dataclass(frozen=True, kw_only=True)
 class MACs(Measure):
-    """Multiply-accumulate operations of the convolutions and linear layers that run for one image."""
+    """Number of multiply-accumulate operations of the convolutions and linear layers that run for one
+    image."""
 
     name = "macs"
     weights = "none"
@@ -35,7 +37,8 @@ class MACs(Measure):
 
 
 def count_macs(model: nn.Module, image: Tensor) -> int:
-    """Multiply-accumulate operations of convolutions and linear layers for one image (1, C, H, W)."""
+    """The number of multiply-accumulate operations of convolutions and linear layers for one image (1, C, H,
+    W)."""
     macs = 0
 
     def add(module: nn.Module, inputs: object, output: Tensor) -> None:

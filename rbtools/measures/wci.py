@@ -24,11 +24,12 @@ _KEPT = 2**26  # the most gradient values kept in memory for a group in several 
 class WCI(Measure):
     """Sum over layers of sqrt(squared Frobenius norm of the weight * trace of the Hessian).
 
-    The Hessian is that of the mean cross-entropy on adversarial training images, held constant, with respect
-    to the weight of a convolution or a linear layer (no biases, no BatchNorm). The trace of a layer is
-    estimated without the other layers' blocks (`traces`). It is above 0 if logits are piecewise linear in the
-    weight. A layer with a negative estimate counts as 0. The record contains the number of such layers, and
-    the standard error includes their possible contribution.
+    The Hessian is that of the mean cross-entropy on adversarial training images, which are held constant. It
+    is taken with respect to the weight of a convolution or a linear layer (no biases, no BatchNorm). The
+    trace of a layer is estimated without the blocks of the other layers (`traces`). The trace is never
+    negative if the logits are piecewise linear in the weight. A layer with a negative estimate counts as 0.
+    The record contains the number of such layers, and the standard error includes their possible
+    contribution.
     """
 
     name = "wci"
@@ -38,7 +39,7 @@ class WCI(Measure):
     plain = True
     less_is_better = True
     attacks = 1
-    probes: int = param(20, "Random vectors for a trace.", check="positive")
+    probes: int = param(20, "Number of random vectors for a trace.", check="positive")
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         """`layers`: names; `norms`: squared Frobenius norms; `traces`: per probe one number per layer."""
