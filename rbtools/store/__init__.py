@@ -1,4 +1,5 @@
-"""The store of finished work: results and checkpoints, under keys that hash what determines them."""
+"""The store of finished work: results and checkpoints. A key is a hash of everything that determines the
+result."""
 
 from __future__ import annotations
 
