@@ -1,1 +1,2 @@
-"""The training loop: recipe, schedule, validation, tracking, and checkpoints that a later run resumes."""
+"""The training loop: recipe, schedule, validation, tracking, and checkpoints from which a later run
+resumes."""
