@@ -245,8 +245,8 @@ class Recipe:
     )
     resample: str = param(
         "timm",
-        "How timm's weights are adapted to other sizes of images and patches: as in timm (timm, not in the"
-        " text), or with kernels summed over blocks and bilinear positions (prbench, PRBench's code).",
+        "How timm's weights are adapted to other sizes of images and patches: timm (not in the text), as that"
+        " library does, or prbench (PRBench's code), with kernels summed over blocks and bilinear positions.",
         choices=("timm", "prbench"),
         optional=True,
     )
