@@ -69,8 +69,7 @@ def source(
     *,
     allow_code: bool = False,
 ) -> DatasetSource:
-    """The data set called `name`; its files are not opened. Raises RbError if the name or its argument is
-    invalid.
+    """The data set called `name`; no file is opened. Raises RbError for an invalid name or argument.
 
     `data_dir` is the folder of published data sets (by default RB_DATA, or else the folder `data`).
     `class_map` is a file that maps class names to indices, for models that number the classes differently.
@@ -100,8 +99,8 @@ def source(
 
 
 def _parted(name: str) -> tuple[str, str, str]:
-    """The name in the registry (or python:MODULE:CLASS) and the argument, with a colon between them if there
-    is an argument."""
+    """The parts of a name: the name in the registry (or python:MODULE:CLASS), a colon if there is an
+    argument, and the argument."""
     if not name.startswith(OWN):
         return name.partition(":")
     module, colon, after_module = name.removeprefix(OWN).partition(":")
@@ -110,7 +109,8 @@ def _parted(name: str) -> tuple[str, str, str]:
 
 
 def _kind_of(path: str) -> str | None:
-    """The path with its kind (`npz:PATH`), for a path without a kind. None if the path is not a data set."""
+    """The path with its kind (`npz:PATH`) if the path has no kind. Returns None if the path is not a data
+    set."""
     kinds = {".npz": "npz", ".parquet": "parquet"}
     kind = "imagefolder" if os.path.isdir(path) else kinds.get(os.path.splitext(path)[1])
     return f"{kind}:{path}" if kind and os.path.exists(path) else None
@@ -127,9 +127,9 @@ def download(
 ) -> None:
     """Download missing files of a published data set into `data_dir`.
 
-    `say` is called with progress messages; `check_cancelled` is called often and raises an exception if the
-    download should stop. Does nothing if the data set is not published. Raises RbError if the download fails
-    or if the content is not the published content.
+    `say` is called with progress messages; `check_cancelled` is called often and raises to stop. Does nothing
+    if the data set is not published. Raises RbError if the download fails or if the content is not the
+    published content.
     """
     source(name, data_dir, allow_code=allow_code).download(split, say, check_cancelled)
 
@@ -171,7 +171,6 @@ def fingerprint(
 ) -> str:
     """SHA-256 (hex) of a split's images, labels and their order, independent of where the files are.
 
-    Imports no torch. With a `cache`, a file is read again only if its size, time or inode has changed since
-    an earlier call.
+    Imports no torch. With a `cache`, a file is read again only if its size, time or inode has changed.
     """
     return source(name, data_dir, class_map, allow_code=allow_code).fingerprint(split, cache)

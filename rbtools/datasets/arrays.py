@@ -20,8 +20,7 @@ Stamped = tuple[Sequence[str], list[tuple[str, Path]]]
 
 class Content(NamedTuple):
     """The content of a split. `pieces` are uint8 arrays (n, C, H, W), in memory or memory-mapped, that
-    together are the images in order. `labels` has the shape int64 (N,). `names` are the names of the
-    classes."""
+    together are the images in order. `labels` are int64 (N,). `names` are the class names."""
 
     pieces: list[np.ndarray]
     labels: np.ndarray
@@ -34,12 +33,12 @@ class ImageArrays(DatasetSource):
 
     @abstractmethod
     def content(self, split: str) -> Content:
-        """The content of a split. Raises RbError if the split is unknown, or if a file is missing, damaged or
-        in another format."""
+        """The content of a split. Raises RbError if the split is unknown, or if a file is missing, or is
+        damaged."""
 
     def stamped(self, split: str) -> Stamped | None:
-        """The values and files that identify a cached fingerprint. None if no file shows whether the content
-        has changed."""
+        """The values and files that identify a cached fingerprint. Returns None if no file shows whether the
+        content has changed."""
         return None
 
     def load(self, split: str) -> Dataset:
@@ -71,13 +70,11 @@ class ImageArrays(DatasetSource):
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayDataset(ImageArrays):
-    """A data set in memory. A subclass defines `arrays`, which returns the splits; all other methods have
-    defaults.
+    """A data set in memory. A subclass defines `arrays`, which returns the splits.
 
     `argument` is the text after the class in python:MODULE:CLASS:ARGUMENT, or None. `classes` are the names
-    of the classes. Without names, the highest label of all splits determines the number of classes. The keys
-    of stored results depend on the content, so results are found again as long as `arrays` returns the same
-    arrays.
+    of the classes. Without names, the highest label of all splits determines the number of classes. Keys of
+    stored results depend on the content, so results are found again if `arrays` returns the same arrays.
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
@@ -88,7 +85,7 @@ class ArrayDataset(ImageArrays):
         """Returns images uint8 (N, C, H, W) and labels (N,), which are integers from 0 on."""
 
     def describe(self) -> Description:
-        """The description. All splits are loaded for the description."""
+        """The description. All splits are loaded to describe the data set."""
         made = {split: _arrays_of(self, split) for split in self.splits}
         shapes = {images.shape[1:] for images, _ in made.values()}
         if len(shapes) > 1:

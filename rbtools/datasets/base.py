@@ -23,7 +23,7 @@ _HTML = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script")
 
 
 class NotHere(RbError):
-    """The files of a data set were not found."""
+    """Raised if the files of a data set are not found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,7 @@ class Dataset:
     """One split; its arrays are on the CPU.
 
     Shape: images uint8 (N, C, H, W); labels int64 (N,), in [0, classes). The index of an example determines
-        the random numbers that are used for the example. Images are a tensor, or a `Streamed` if they do not
-        fit in memory.
+        its random numbers. Images are a tensor, or a `Streamed` if they do not fit in memory.
     """
 
     name: str
@@ -71,7 +70,7 @@ class Dataset:
 
 
 class HashCache(Protocol):
-    """A cache of fingerprints: a store, or any other object with these two methods."""
+    """A cache of fingerprints: a store, or any other object with the methods `get` and `put`."""
 
     def get(self, key: str) -> str | None:
         """The value of the key, or None."""
@@ -84,8 +83,7 @@ class HashCache(Protocol):
 class DatasetSource(Registered, ABC):
     """A data set that can be opened.
 
-    `name` is the name as the user wrote it, with its argument. `argument` is the text after the colon, or
-    None.
+    `name` is the name as the user wrote it, with its argument. `argument` is the text after the colon.
     """
 
     name: str
@@ -108,16 +106,15 @@ class DatasetSource(Registered, ABC):
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
         """Download missing published files of a split.
 
-        `say` is called with progress messages; `check_cancelled` raises an exception if the download should
-        stop.
+        `say` is called with progress messages; `check_cancelled` raises to stop.
         """
         return None
 
     def described(
         self, shape: Sequence[int], class_names: Sequence[str], sizes: dict[str, int], **more: Any
     ) -> Description:
-        """A description in which colour images are cropped and flipped in training, unless `more` contains
-        other values."""
+        """A description with the usual augmentations: colour images are cropped and flipped, unless `more`
+        differs."""
         channels, height, width = shape
         fields = {"augment": ("crop", "flip") if channels == 3 else (), **more}
         names = list(class_names)
@@ -162,8 +159,8 @@ def are_numbers(names: Iterable[str]) -> bool:
 
 
 def present_in(class_names: Sequence[str], there: Iterable[str]) -> tuple[int, ...]:
-    """The value of `Description.present`: the indices of the names in `there`, or () if `there` contains all
-    names."""
+    """The value of `Description.present`: the indices of the names in `there`, or () if all names are in
+    `there`."""
     present = tuple(place for place, name in enumerate(class_names) if name in set(there))
     return present if len(present) < len(class_names) else ()
 

@@ -65,8 +65,8 @@ class Cifar100(Pickles):
 class ImageNet16(Pickles):
     """The first 120 classes of ImageNet at 16x16, as NAS-Bench-201 uses them.
 
-    Labels in the files are 1 to 1000. Only the examples with labels up to 120 are used, and 1 is subtracted
-    from their labels.
+    Labels in the files are 1 to 1000. Examples with labels above 120 are left out, and 1 is subtracted from
+    the other labels.
 
     The published classes have no names, so the class names are numbers in the order of the files.
     """

@@ -34,8 +34,7 @@ class Scaling(NamedTuple):
     """How an image is scaled before its centre is cropped, as with torchvision's Resize (antialiased).
 
     `side` is the new length of the shorter side in pixels; with `squash`, both sides get this length. If
-    `side` is None, the image is not scaled. With `only_others`, an image that already has the wanted size is
-    not changed.
+    `side` is None, the image is not scaled. With `only_others`, an image that has this size is not changed.
     """
 
     side: int | None
@@ -59,8 +58,7 @@ class Encoded(Protocol):
 def decode(
     images: Encoded, ids: Sequence[int] | np.ndarray, out: np.ndarray, resize: Scaling | None = None
 ) -> None:
-    """Read images into `out`, uint8 (N, 3, H, W) or (N, 1, H, W), in the order of `ids`, with several
-    threads.
+    """Read images into `out`, uint8 (N, 3, H, W) or (N, 1, H, W), in the order of `ids`.
 
     Greyscale, palette and CMYK images become RGB with Pillow's convert("RGB"), as in torchvision's
     ImageFolder; transparency is dropped. If `out` has one channel, Pillow's convert("L") is used. With
@@ -77,14 +75,13 @@ def size_of(images: Encoded, index: int) -> tuple[int, int]:
 
 
 def is_grey(images: Encoded, index: int) -> bool:
-    """Whether an image has one channel, according to its header. Raises RbError if the image is
-    unreadable."""
+    """Whether an image has one channel, read from its header. Raises RbError if the image is unreadable."""
     with _quiet():
         return _header(images, index).mode in GREY_MODES
 
 
 def one_size(splits: Iterable[Encoded]) -> tuple[int, int]:
-    """(height, width) of the first image of each split. Raises RbError if the sizes differ."""
+    """(height, width) of the first image of each split. Raises RbError if these sizes differ."""
     (first, size), *others = [(images.path(0), size_of(images, 0)) for images in splits]
     for other, other_size in others:
         if other_size != size:
@@ -197,8 +194,8 @@ def _open(file: IO[bytes]) -> Image.Image:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress Pillow's warnings about unusual but readable files, such as files with transparent palettes or
-    damaged EXIF data."""
+    """Suppress Pillow's warnings about unusual but readable files (transparent palettes, damaged EXIF
+    data)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -214,8 +211,8 @@ def _different_sizes(first: str, size: tuple[int, int], other: str, other_size: 
 
 
 def _odd_size(images: Encoded, first: tuple[int, int], index: int, size: tuple[int, int]) -> RbError:
-    """The error for an image whose size differs from that of the first. The message says which of the two
-    sizes most images have."""
+    """The error for an image whose size differs from the size of the first image. The message says which of
+    the two sizes most images have."""
     sizes = [size_of(images, number) for number in evenly_spread(len(images))]
     error = _different_sizes(images.path(0), first, images.path(index), size)
     usual = max((first, size), key=sizes.count)

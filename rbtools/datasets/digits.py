@@ -37,8 +37,7 @@ TEST_EVERY = 5  # in each class, every 5th example in scikit-learn's order is a 
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(ImageArrays):
-    """scikit-learn's digits. A pixel v in 0..16 is scaled to round(255 v / 16); 127.5 (v = 8) is rounded
-    up."""
+    """scikit-learn's digits. A pixel v in 0..16 is scaled to round(255 v / 16), where 127.5 is rounded up."""
 
     def __post_init__(self) -> None:
         if self.argument is not None:
@@ -53,8 +52,7 @@ class Digits(ImageArrays):
         return FINGERPRINTS[split]
 
     def content(self, split: str) -> Content:
-        """The content of a split. Raises RbError if scikit-learn is missing or if its digits are not the
-        expected ones."""
+        """The content of a split. Raises RbError if scikit-learn is missing or has other digits."""
         expected = self.fingerprint(split)
         images, labels = _split(*raw(), split)
         if content_hash.pixels_hash([images], labels) != expected:
@@ -113,8 +111,8 @@ class Mnist(Arrays):
     form: ClassVar[str] = "an idx file"
 
     def parts(self, split: str) -> dict[Path, str | None]:
-        """The unpacked files if they exist, otherwise the published (gzipped) files. Only the published files
-        have a known MD5."""
+        """The unpacked files if they exist, otherwise the published (gzipped) files. Only these have a known
+        MD5."""
         try:
             unpacked = [file.path.removesuffix(".gz") for file in self.files(split)]
             return dict.fromkeys(self.all_of(split, unpacked))

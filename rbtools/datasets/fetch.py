@@ -32,9 +32,9 @@ def bring(
 ) -> None:
     """Download a file into the data folder, check its MD5, and unpack it if it is an archive.
 
-    If several processes call this, one downloads and the others wait. Raises RbError if the content of the
-    file is not the published content; the file is then deleted. If the archive already exists, the archive is
-    unpacked without a download.
+    If several processes download the same file, one process downloads and the other processes wait. Raises
+    RbError if the content of the file is not the published content; the file is then deleted. If the archive
+    already exists, the archive is unpacked without a download.
     """
     target, result, held = home / remote.name, home / remote.path, None
     try:
@@ -57,8 +57,7 @@ def bring(
 def _fetch(
     remote: ListedFile, out: IO[bytes], say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
-    """Download the content of an address to a file. Raises RbError if the content is not the published
-    content."""
+    """Download the content of an address to a file. Raises RbError if it is not the published content."""
     total, received = hashlib.md5(usedforsecurity=False), 0
     request = urllib.request.Request(remote.url, headers={"User-Agent": "rbtools"})
     try:

@@ -45,7 +45,7 @@ class ImageFolder(TreeDataset):
     The labels 0, 1, ... are assigned to the class folders in alphabetical order, or in numerical order if all
     names are integers. A class map can assign other labels. An empty folder is a class without images. If
     there is no `test`, `val` is used. If PATH itself contains the class folders, PATH is `test`. All images
-    must have the same size. They are converted to RGB, or to one channel with PATH:grey. Unlike in
+    must have the same size. Images are converted to RGB, or to one channel with PATH:grey. Unlike in
     torchvision, hidden files and folders are skipped, and images with more than 8 bits per channel are an
     error. PATH is relative to the working directory.
     """

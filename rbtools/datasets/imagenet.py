@@ -46,8 +46,8 @@ def scaling(text: str) -> tuple[Scaling, int]:
 
     With `bilinear-256-224` or `bicubic-256-224`, the shorter side is scaled to 256 pixels and the centre is
     cropped to 224. With `squash-bicubic-256-224`, both sides are scaled to 256. `squash-224` is
-    `squash-bilinear-224-224`. With `crop-288`, the centre is cropped without scaling. Raises RbError for any
-    other text.
+    `squash-bilinear-224-224`. With `crop-288`, the centre is cropped without scaling. Any other text is an
+    RbError.
     """
     match = _PREPROCESSING.fullmatch(text)
     if match is not None:
@@ -67,10 +67,9 @@ def scaling(text: str) -> tuple[Scaling, int]:
 class ImageNet(Photographs):
     """ILSVRC2012 in one folder per wnid (WordNet ID), as torchvision unpacks it.
 
-    Images may have any size. They are scaled and cropped (`scaling`) when they are read, which happens when
-    they are used. If the folder contains only some classes, these keep their class indices among all 1,000. A
-    split may have any number of images. The split `robustbench` consists of the 5,000 validation images that
-    RobustBench uses.
+    Images may have any size. Images are scaled and cropped (`scaling`) when they are used. A folder with only
+    some classes keeps the class indices of all 1,000 classes. A split may have any number of images. The
+    split `robustbench` consists of the 5,000 validation images that RobustBench uses.
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
@@ -151,8 +150,8 @@ class ImageNet(Photographs):
         return tree
 
     def _place(self, split: str) -> Path | None:
-        """The folder of a split, called by one of the usual names. For `test`, the data folder may itself be
-        the split."""
+        """The folder of a split, called by one of the usual names. For `test`, the data folder itself may be
+        this folder."""
         names = ("train",) if split == "train" else ("val", "validation", "test")
         roots = [self.home / folder for folder in self.folders if (self.home / folder).is_dir()]
         for root in roots:

@@ -30,11 +30,9 @@ _RANGES = re.compile(r"\d{1,18}(-\d{1,18})?(,\d{1,18}(-\d{1,18})?)*")
 
 @dataclass(frozen=True)
 class Indices:
-    """The numbers of chosen examples in ascending order. `name` is "sha256:" followed by the hash of their
-    numbers.
+    """The numbers of chosen examples in ascending order. `name` is "sha256:" and the hash of the numbers.
 
-    `in_order` says that the examples are evaluated in the order of `numbers`, which then need not be
-    ascending.
+    With `in_order`, examples are evaluated in the order of `numbers`, which need not be ascending.
     """
 
     numbers: tuple[int, ...]
@@ -69,7 +67,7 @@ def check(text: str) -> None:
 
 
 def _listed(text: str) -> tuple[str, list[int]]:
-    """A name of the source for messages, and the numbers in ascending order. There is at least one number."""
+    """A name of the source for messages, and at least one number, in ascending order."""
     if _RANGES.fullmatch(text) and not os.path.exists(text):  # a long list is not a valid path
         numbers: list[int] = []
         for part in text.split(","):

@@ -30,8 +30,8 @@ _SPLITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Npz(ImageArrays):
-    """An .npz file with images and labels for each split. If a file contains only `images` and `labels`, they
-    are the test split.
+    """An .npz file with images and labels for each split. If a file has only `images` and `labels`, they are
+    the test split.
 
     The number of classes is determined by `class_names` (an array of strings) or `classes` (a number) in the
     file, otherwise by the highest label.
@@ -76,8 +76,7 @@ class Npz(ImageArrays):
 
 
 class _Archive:
-    """The arrays of an .npz file. `splits` maps each split to the names of its two arrays, images and
-    labels."""
+    """The arrays of an .npz file. `splits` maps each split to the names of its images and its labels."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -116,7 +115,7 @@ class _Archive:
         return cast(npy.Header, self._read(work, f"{name} to be an array of numbers"))
 
     def array(self, name: str) -> np.ndarray:
-        """The array, read completely."""
+        """The complete array."""
 
         def work(file: Any) -> np.ndarray:
             array: np.ndarray = file[name]

@@ -1,6 +1,5 @@
 """NAME:classes=A/B: the images of some classes of another data set, for example to test a theorem about two
-classes. A data set with a class map is represented in the same way; its labels are the class indices of the
-model."""
+classes. A data set with a class map has the same form; its labels are the class indices of the model."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ class OfClasses(DatasetSource):
     """A label is the position of its class in the list: in digits:classes=3/8, the digit 3 has label 0 and
     the digit 8 has label 1. A class map may name more classes than the complete data set has.
 
-    The description contains the number of images. If classes are left out, `describe` therefore has to load
-    the splits.
+    The description contains the number of images. If classes are left out, `describe` has to load the splits.
     """
 
     whole: DatasetSource
@@ -35,8 +33,7 @@ class OfClasses(DatasetSource):
 
     @functools.cached_property
     def names(self) -> list[str]:
-        """The names of the classes. Raises RbError if there are fewer than two classes, or if a name is
-        unknown."""
+        """The names of the classes. Raises RbError if there are fewer than two, or if a name is unknown."""
         names = self.about.class_names
         if not str(self.argument).startswith(PREFIX):
             return read_class_map(str(self.class_map), names)
@@ -56,8 +53,7 @@ class OfClasses(DatasetSource):
 
     @functools.cached_property
     def wanted(self) -> list[int]:
-        """The index of each class in the complete data set, or -1 if the complete data set does not have this
-        class."""
+        """The index of each class in the complete data set, or -1 if the class is not in it."""
         number = {name: place for place, name in enumerate(self.about.class_names)}
         return [number.get(name, -1) for name in self.names]
 

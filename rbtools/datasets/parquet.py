@@ -1,7 +1,6 @@
 """parquet:PATH, data sets in the format of the Hugging Face Hub: columns of encoded images and of labels.
 
-PATH is a .parquet file, or a folder with files such as data/train-00000-of-00001.parquet or
-train/0000.parquet.
+PATH is a .parquet fileor a folder with files such as data/train-00000-of-00001.parquet.
 """
 
 from __future__ import annotations
@@ -69,8 +68,7 @@ class Parquet(DatasetSource):
         )
 
     def load(self, split: str) -> Dataset:
-        """One split. Raises RbError if an image is unreadable or has another size; the message names the
-        row."""
+        """One split. Raises RbError if an image (named by its row) is unreadable or has another size."""
         self._known(split)
         table = self._tables[split]
         shape = (len(table), self._channels, *decode.size_of(table, 0))
@@ -80,8 +78,7 @@ class Parquet(DatasetSource):
         return self.loaded(split, images, table.labels, self._class_names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """The hash of the labels and encoded images in order; it does not depend on how the rows are divided
-        into files."""
+        """The hash of labels and encoded images in order; it does not depend on the division into files."""
         self._known(split)
         files, channels = self._files[split], channels_of(self.argument)[1]
 
@@ -129,8 +126,7 @@ class Parquet(DatasetSource):
 
     @property
     def _channels(self) -> int:
-        """The number of channels in the argument, or otherwise the number of channels that most images
-        have."""
+        """The number of channels in the argument, or otherwise that of most images."""
         return channels_of(self.argument)[1] or (1 if 2 * sum(self._grey) > len(self._grey) else 3)
 
     def _notes(self) -> tuple[str, ...]:
@@ -146,8 +142,8 @@ class Parquet(DatasetSource):
 
 
 def _files_by_split(path: Path) -> dict[str, list[Path]]:
-    """Maps each split to its files in order. Raises RbError if there is no file, or if it is unclear to which
-    split a file belongs."""
+    """Maps each split to its files in order. Raises RbError if there is no file, or if the split of a file is
+    unclear."""
     if not path.exists():
         raise RbError(f"The path {path} does not exist. Expected {EXPECTED}.")
     files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
@@ -175,8 +171,7 @@ def _files_by_split(path: Path) -> dict[str, list[Path]]:
 
 
 class ImageTable:
-    """The rows of a split in memory. The labels have the shape int64 (N,); the encoded images are accessed by
-    number."""
+    """The rows of a split in memory. Labels are int64 (N,); encoded images are accessed by number."""
 
     def __init__(self, files: list[Path]) -> None:
         self._files = files

@@ -26,7 +26,7 @@ class Photographs(PublishedDataset, TreeDataset):
 
     @abstractmethod
     def find(self, split: str) -> Tree:
-        """The files of a split. Raises NotHere if no files are found."""
+        """The files of a split. Raises NotHere if there are none."""
 
     def parts(self, split: str) -> dict[Path, str | None]:
         return {self.find(split).root: None}
@@ -35,8 +35,7 @@ class Photographs(PublishedDataset, TreeDataset):
         return self.shape
 
     def tree(self, split: str) -> Tree:
-        """The files of a split. Raises RbError if files are missing or if the classes are not those of the
-        data set."""
+        """The files of a split. Raises RbError if files are missing or the classes differ."""
         self.known(split)
         tree = self.find(split)
         if len(tree.classes) != len(self.class_names):
@@ -94,8 +93,7 @@ class ImageNet50(Photographs):
     any_number: ClassVar[bool] = True
 
     def describe(self) -> Description:
-        """The usual description, with the sizes and class names of the user's folder if this folder
-        exists."""
+        """The usual description, with the sizes and class names of the user's folder if it exists."""
         about = super().describe()
         trees = {split: scan(folder) for split, folder in self._split_folders().items()}
         if not trees:
@@ -147,8 +145,8 @@ class TinyImageNet(Photographs):
 
 @dataclass(frozen=True)
 class RenamedTree(Tree):
-    """Images that are named <class>/<file> in every folder layout, so that the fingerprint does not depend on
-    the layout.
+    """Images that are named <class>/<file> in every folder layout, so that all layouts have the same
+    fingerprint.
 
     `paths` contains the path of each image in `root`.
     """

@@ -45,8 +45,7 @@ class ListedFile(NamedTuple):
 
 @cache
 def published() -> list[ListedFile]:
-    """The rows of files.tsv: the official files of all data sets, with their published MD5 sums and
-    addresses."""
+    """The rows of files.tsv: the official files of all data sets, with published MD5 sums and addresses."""
     lines = Path(__file__).with_name("files.tsv").read_text("ascii").splitlines()[1:]
     return [ListedFile(*line.split("\t")) for line in lines]
 
@@ -55,8 +54,8 @@ def published() -> list[ListedFile]:
 class PublishedDataset(DatasetSource):
     """A published data set, with its official files.
 
-    The files are searched for in `folders`, beginning with the usual folder. These folders are relative to
-    the data folder.
+    Files are searched for in `folders`, beginning with the usual folder. They are relative to the data
+    folder.
     """
 
     shape: ClassVar[tuple[int, int, int]]
@@ -120,11 +119,9 @@ class PublishedDataset(DatasetSource):
             raise self.unknown_split(split, self.sizes)
 
     def all_of(self, split: str, names: Sequence[str]) -> list[Path]:
-        """The paths of the files called `names` in the first folder that contains at least one of these
-        files.
+        """The paths of the files called `names` in the first folder that contains one or more of them.
 
-        Raises NotHere if no folder contains any of them, and RbError if the first such folder does not
-        contain all of them.
+        Raises NotHere if no folder contains any, and RbError if that folder lacks some of them.
         """
         places = [[self.home / folder / name for name in names] for folder in self.folders]
         for paths in (*places, [self.home / Path(name).name for name in names]):
@@ -159,18 +156,15 @@ class Arrays(PublishedDataset, ImageArrays):
 
     @abstractmethod
     def unpacked(self, data: bytes) -> Any:
-        """The content of one file, decoded from its bytes. `read` adds the name of the file to any exception
-        that is raised here."""
+        """The content of one file, decoded from its bytes. `read` adds the file's name to exceptions."""
 
     def joined(self, parts: list[Any]) -> tuple[list[np.ndarray], np.ndarray]:
-        """The images uint8 (n, C, H, W) of each file and all labels int64 (N,), computed from the contents of
-        the files."""
+        """The images uint8 (n, C, H, W) of each file and all labels int64 (N,), from the files' contents."""
         images, labels = zip(*parts, strict=True)
         return list(images), np.concatenate(labels)
 
     def read(self, path: Path, published: str | None) -> Any:
-        """The content of a file. The MD5 of the file is checked first, because loading a pickle can run
-        code."""
+        """The content of a file. Its MD5 is checked first, because loading a pickle can run code."""
         expected = f"{self.form} of the data set {self.name}"
         if published is not None:
             expected += f", whose MD5 is {published}"

@@ -108,8 +108,7 @@ def images(shape: tuple[int, int, int, int], fetch: Fetch) -> Tensor | Streamed:
 
 
 def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
-    """The images on a device. If the images do not fit on the device, each batch is moved to the device when
-    it is indexed."""
+    """The images on a device. If they do not fit, each batch is moved when it is indexed."""
     if isinstance(pixels, Streamed) or device.type != "cuda" or fits(pixels.nbytes, device):
         return pixels.to(device)
     return batchwise(pixels, device)
@@ -154,8 +153,8 @@ def fits(size: int, device: torch.device) -> bool:
 
 
 def memory_limit() -> int:
-    """The limit in bytes for images in memory: RB_IMAGE_MEMORY (such as 8G or 500M), or otherwise half of the
-    free memory.
+    """The limit in bytes for images in memory: RB_IMAGE_MEMORY (such as 8G), or otherwise half of the free
+    memory.
 
     Raises RbError if RB_IMAGE_MEMORY is not a size.
     """

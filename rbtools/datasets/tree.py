@@ -1,5 +1,4 @@
-"""Lists, loads and hashes images in class folders. The number of an example is the position of its file in
-the list."""
+"""Lists, loads and hashes images in class folders. Examples are numbered in the order of the files."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class Tree:
         return os.path.join(self.root, self.files[index][1])
 
     def open(self, index: int) -> IO[bytes]:
-        """The encoded image. Raises OSError if the file cannot be read, or if it is a pipe or a device, which
-        may have no end."""
+        """The encoded image. Raises OSError if the file cannot be read or is a pipe or a device."""
         return opened(self.path(index))
 
     def of_classes(self, names: Sequence[str]) -> Tree:
@@ -88,8 +86,7 @@ def split_folders(path: str) -> dict[str, Path]:
 
 
 def scan(root: Path, may_be_empty: bool = False) -> Tree:
-    """List the images in the folder of one split in the order of torchvision's ImageFolder, without hidden
-    files.
+    """List the images in one split's folder in the order of torchvision's ImageFolder, without hidden files.
 
     Classes are in alphabetical order, or in numerical order if all names are numbers. Within a class, folders
     are sorted by path, and the files of each folder by name (in code point order, so upper case is first).
@@ -245,8 +242,7 @@ class TreeDataset(DatasetSource):
         return tree.classes
 
     def load(self, split: str) -> Dataset:
-        """One split. Raises RbError if an image is unreadable or has another size; the message names the
-        file."""
+        """One split. Raises RbError if an image (named by its file) is unreadable or has another size."""
         tree, resize = self.tree(split), self.resize
         names, shape = self.names(tree), (len(tree), *self.image_shape(tree))
 

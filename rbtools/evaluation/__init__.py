@@ -1,2 +1,1 @@
-"""The evaluation loop: tasks, batches, one outcome for each example, and the entries made from the
-outcomes."""
+"""The evaluation loop: tasks, batches, an outcome for each example, and the entries made from outcomes."""

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 def share(correct: np.ndarray) -> Entry:
-    """The fields `value`, `n` and the interval of an accuracy, computed from the images (n,) that count as
-    correct."""
+    """The fields `value`, `n` and interval of an accuracy, from the images (n,) that count as correct."""
     n, right = len(correct), int(correct.sum())
     return {"n": n, "value": right / n, "ci95": list(intervals.wilson(right, n))}
 
@@ -72,7 +71,7 @@ class Accuracy(Spec):
 
     def drawn(self, batch: Batch, images: Tensor, totals: Mapping[str, float]) -> Outcome:
         """The number of passes of the randomised model that classify each image correctly. As many passes run
-        at once as fill a batch. If each image has to go through the model separately, because some random
+        at once as fit into a batch. If each image has to go through the model separately, because some random
         numbers belong to the batch, one pass runs at a time, since a larger batch would not be faster.
         """
         batch, count = replace(batch, images=images), len(batch.ids)
@@ -96,8 +95,7 @@ class Accuracy(Spec):
         return share(self.correct(rows)) | ({"detail": diagnostics.of_rows(rows)} if self.detail else {})
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Whether each image is classified correctly: bool (n,). With several passes, the majority
-        decides."""
+        """Whether each image is classified correctly: bool (n,). The majority of passes decides."""
         if self.detail:
             right: np.ndarray = rows[:, 1:].argmax(1) == rows[:, 0]
             return right
@@ -156,8 +154,8 @@ def clean(detail: bool = False, among: tuple[int, ...] = ()) -> Evaluation:
 
 
 def attack_settings(method: Any, **more: object) -> Entry:
-    """The settings of the attack in an entry: its name and configuration, with the norm and step size that
-    are used."""
+    """The settings of an attack in an entry: its name and configuration, with the norm and step size in
+    use."""
     return {"attack": method.name, **more, **method.said()}
 
 

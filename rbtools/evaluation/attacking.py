@@ -41,8 +41,8 @@ def run_attack(
     still_correct: Tensor | None = None,
     on: nn.Module | None = None,
 ) -> AttackResult:
-    """Attack the examples that are classified correctly. With `still_correct` (N,), attack only the examples
-    for which it is true.
+    """Attack the examples that are classified correctly. With `still_correct` (N,), attack only those for
+    which it is true.
 
     A misclassified clean example counts as broken and is not attacked. Before they are classified, the images
     that the attack returns are projected onto the budget, the box and the attack's lattice. A faulty attack
@@ -133,8 +133,7 @@ def searched(
 def _attempt(
     batch: Batch, method: Attack, model: nn.Module, totals: dict[str, float], again: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Run the attack on a model. Returns the images, inside the budget, and their logits from the exact
-    model."""
+    """Run the attack on a model. Returns the images, inside the budgetand their logits by the exact model."""
     decides = batch.model if model is batch.fast_model is not batch.model else None
     perturbed, findings, counting = searched(batch, method, model, decides)
     logits = batch.logits(perturbed)

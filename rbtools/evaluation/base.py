@@ -1,7 +1,6 @@
 """The parts of an evaluation: batches of examples, and the outcomes of a spec in the store.
 
-This module imports torch only when a batch is measured. If all outcomes are stored, they are read without
-torch.
+Torch is imported only when a batch is measured; stored outcomes are read without torch.
 """
 
 from __future__ import annotations
@@ -47,14 +46,12 @@ def batch_size(device: torch.device, shape: Sequence[int]) -> int:
 
 
 def default_chunk_size(device: torch.device, shape: Sequence[int]) -> int:
-    """The number of images of this shape (C, H, W) that go through a model at once if --batch is not
-    given."""
+    """The number of images of this shape (C, H, W) that go through a model at once without --batch."""
     return min(CHUNK.get(device.type, CHUNK["cpu"]) * _smaller(shape), batch_size(device, shape))
 
 
 def _smaller(shape: Sequence[int]) -> int:
-    """The number of images of this shape that together have as many pixels as one image of 32x32; at least
-    1."""
+    """The number of images of this shape with as many pixels as one image of 32x32, at least 1."""
     return max(_PIXELS // (shape[-2] * shape[-1]), 1)
 
 
@@ -65,9 +62,9 @@ class Batch:
     `images` are float32 (N, C, H, W) in [0, 1], and `labels` are int64 (N,). `ids` are the positions of the
     examples in their split, int64 (N,), which determine their random numbers. `model` is the exact model,
     which decides. `fast_model` computes the same function, possibly faster and less exactly; by default it is
-    `model`. `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw` is used
-    only for a randomised model. It is the number of the random pass, or one number for each example (N,), and
-    None for any other model. `watch` is called with the progress of an attack on the batch, as text.
+    `model`. `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw` is None
+    except for a randomised model. `draw` is then the number of the random pass, or one number for each
+    example (N,). `watch` is called with the progress of an attack on the batch, as text.
     """
 
     model: nn.Module
@@ -90,7 +87,7 @@ class Batch:
         return Draws(self.seed, stream, self.ids)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K) in float32, at most `chunk_size` images at a time. Raises RbError if a logit is not
+        """Logits (N, K) in float32, at most `chunk_size` images at a time. Raises RbError if they are not
         finite."""
         logits = self.unchecked_logits(images)
         if not torch.isfinite(logits).all():
@@ -102,8 +99,7 @@ class Batch:
         return logits
 
     def unchecked_logits(self, images: Tensor) -> Tensor:
-        """The logits as in `logits`, but without the check for finite values, which would have to wait for
-        the GPU."""
+        """The logits as in `logits`, without the check for finite values, which would wait for the GPU."""
         with torch.no_grad():
             parts = images.split(self.chunk_size)
             if self.draw is None:
@@ -164,8 +160,7 @@ class OutcomeRows(NamedTuple):
 
     `values` are int32 (n,) or float32 (n, R). `totals` are sums of seconds, passes and other counts over the
     examples and over all runs that computed them. `devices` are the devices that were used. `fast_steps` are
-    the steps by which the fast model was made. `environments` are the values of `device.environment`, or ""
-    if unknown.
+    the steps by which the fast model was made. `environments` are the values of `device.environment` (or "").
     """
 
     values: np.ndarray
@@ -211,8 +206,7 @@ class OutcomeRows(NamedTuple):
 class Outcomes:
     """The outcomes of one spec for the first examples in the fixed order. `known` contains these outcomes.
     Every write to the store contains all rows, so an interrupted run loses at most the last seconds of work.
-    With `anew`, stored outcomes are not used. They stay in the store unless more examples are measured than
-    are stored.
+    With `anew`, stored outcomes are not used. They stay in the store unless more examples are measured.
     """
 
     def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:

@@ -81,8 +81,8 @@ def batch_of_look(images: Any, most: int) -> int:
 
 
 def eot_of(evaluation: Evaluation) -> int | None:
-    """The number of random passes over which an attack averages its gradients. None for an evaluation without
-    an attack."""
+    """The number of random passes over which an attack averages its gradients. Returns None if there is no
+    attack."""
     return next((spec.method.draws_each for spec in evaluation.specs if isinstance(spec, Attacked)), None)
 
 

@@ -1,5 +1,6 @@
 """Certified accuracy (`rb-certify`). The smoothed classifier returns the class that is most probable under
-noise. Certified accuracy is the share of images for which it provably returns the label in the whole ball.
+noise. Certified accuracy is the share of images for which the smoothed classifier provably returns the label
+in the whole L2 ball.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class Smoothed(Spec):
     """Certified accuracy of the smoothed classifier at one L2 radius, eps.
 
     A row has five numbers: the selected class, whether this class is the label, the number of samples after
-    the selection, the number of these samples that have the selected class, and the number of certified
-    questions (-1 without `adaptive`). The first question is whether the selected class has a probability
-    above 1/2; if not, the classifier abstains. The other questions are whether the radii above 0 can be
-    certified, in increasing order. With `adaptive`, an image is sampled until all questions are decided, or
-    until the first question if the selected class is not the label.
+    the selection, how many of them have the selected class, and the number of certified questions (-1 without
+    `adaptive`). The first question is whether the selected class has a probability above 1/2; if not, the
+    classifier abstains. The other questions are whether the radii above 0 can be certified, in increasing
+    order. With `adaptive`, an image is sampled until all questions are decided, or until the first question
+    if the selected class is not the label.
 
-    `radii` are all radii that are certified together. With `each_image`, the entry contains the radius of
-    each image.
+    `radii` are all radii that are certified together. With `each_image`, the entry contains each image's
+    radius.
     """
 
     method: Smooth
@@ -117,14 +118,15 @@ class Smoothed(Spec):
         return Outcome(rows.float(), {"forward": copies, "backward": 0.0, "draws": drawn})
 
     def certified(self, rows: np.ndarray) -> np.ndarray:
-        """The certified radius (n,) of each image, NaN if the classifier abstains.
+        """The certified radius (n,) of each image, or NaN if the classifier abstains.
 
         With `adaptive`, the radius is the largest of `questions` that is certified.
         """
         return self.method.certified(rows, self.questions)
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Whether each image (n,) is certified at the radius. An image with a radius of NaN is not."""
+        """Whether each image (n,) is certified at the radius. An image whose radius is NaN is not
+        certified."""
         correct: np.ndarray = (rows[:, 1] == 1) & (self.certified(rows) >= self.eps)
         return correct
 

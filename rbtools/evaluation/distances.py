@@ -68,8 +68,8 @@ class Nearest(Spec):
         return {**settings, "eps": self.eps}
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Whether each example stays correct within the distance. Without a distance, whether the search
-        leaves the example unbroken."""
+        """Whether each example is classified correctly within the distance. Without a distance, the result is
+        true if the search does not break the example."""
         distances = rows[:, 0].astype(np.float64)
         correct: np.ndarray = distances > self.eps if self.eps is not None else np.isinf(distances)
         return correct
@@ -125,12 +125,12 @@ def _summary(distances: np.ndarray, farthest: float) -> dict[str, Any]:
 def optimality(
     specs: Sequence[Nearest], entries: Sequence[Entry], along: Sequence[Entry], rows: RowsOf | None
 ) -> list[Entry]:
-    """The local optimality of several attacks (Cina et al. 2024, AttackBench, arXiv:2404.19460) is 1 - (a -
-    b) / (c - b).
+    """The local optimality of several attacks (Cina et al. 2024, AttackBench, arXiv:2404.19460).
 
-    All three terms are areas under a curve of accuracy over eps, up to the largest of the smallest distances:
-    a for the attack, b for the smallest distance of each example, and c for an attack that finds nothing. An
-    attack with a local optimality of 1 is as good as all attacks together.
+    The local optimality is 1 - (a - b) / (c - b), where the terms are areas under a curve of accuracy over
+    eps, up to the largest of the smallest distances. a is the area for the attack, b for the smallest
+    distance of each example, and c for an attack that finds nothing. An attack with a local optimality of 1
+    is as good as all attacks together.
     """
     specs = [spec for spec in specs if spec.eps is None]
     best = ",".join(spec.method.name for spec in specs)
@@ -153,8 +153,8 @@ _OF_SEARCH = ("reason", "passes")  # what else is of one search alone
 
 
 def local_optimality(distances: np.ndarray) -> list[float | None]:
-    """The local optimality of A attacks from distances (N, A), which are 0 for clean errors. None if the
-    local optimality is undefined."""
+    """The local optimality of A attacks from distances (N, A), which are 0 for clean errors. Returns None if
+    it is undefined."""
     best = distances.min(1)
     reached = best[np.isfinite(best)]
     farthest = reached.max() if len(reached) else 0.0

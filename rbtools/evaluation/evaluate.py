@@ -1,6 +1,6 @@
-"""`evaluate`: determines which images a model classifies correctly under a task, and computes metrics from
-the result. An `Evaluator` has a model, images and settings, and measures tiles. `tiles.complete` decides
-which tiles it measures.
+"""`evaluate` determines which images a model classifies correctly under a task, and computes metrics from the
+result. An `Evaluator` has a model, images and settings, and measures the tiles that `tiles.complete`
+requests.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class Examples(NamedTuple):
     """Images (M, C, H, W), uint8 or floats in [0, 1], with their labels, int64 (M,).
 
     `order` lists the examples to evaluate, int64 (n,). Results are in this order, and the first results do
-    not depend on how long the order is. The random numbers of an image are determined by its position in
-    `images`.
+    not depend on how long the order is. An image's random numbers depend on its position in `images`.
     """
 
     images: Tensor | streaming.Streamed
@@ -190,12 +189,10 @@ class Evaluator:
         watch: Callable[[str], None] | None = None,
         save: Callable[[Any, Tensor, Outcome], None] | None = None,
     ) -> dict[int, OutcomeRows]:
-        """Measures the outcomes that a tile lacks. Returns the outcomes of each spec by its position in
-        `specs`.
+        """Measures the outcomes that a tile lacks. Returns each spec's outcomes by its position in `specs`.
 
         `watch` is called with a text on the progress. If an outcome has images, `save` is called with the
-        spec, the ids of the examples and the outcome. Raises RbError if the memory is too small for a single
-        image.
+        spec, the ids of the examples and the outcome. Raises RbError if a single image needs too much memory.
         """
         parts, fast = dict[int, OutcomeRows](), self.fast
         for begin, missing in tile.lacks:

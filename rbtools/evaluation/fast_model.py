@@ -1,5 +1,4 @@
-"""The models that attacks run on: a fast copy that computes the same function, and a wrapper that counts
-passes.
+"""The models that attacks run on: a fast copy with the same function, and a wrapper that counts passes.
 
 Whether an example is broken is always decided by the exact model, in float32.
 """
@@ -46,8 +45,7 @@ def make_fast_model(
     changed. The copy has the same inputs and returns float32 logits. With "bf16", the network computes in
     bfloat16, but the normalisation does not, because bfloat16 cannot represent steps of 1/255. BatchNorm is
     not folded if the network cannot be traced, or if the folded copy returns other logits. If the model
-    contains a program or if its copy fails, attacks run on the model itself, and `refusal` contains the
-    reason if there is one.
+    contains a program or its copy fails, attacks run on the model itself, and `refusal` is the reason.
     The copy of a defended network has the same defence stages, which compute in float32.
     """
     if isinstance(model, Defended):
@@ -125,8 +123,8 @@ def _probe(network: nn.Module, shape: tuple[int, int, int]) -> Tensor:
 
 
 def _folded(network: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None:
-    """The network with BatchNorm folded into its convolutions; None if it has none. Raises ValueError if
-    folding changes the logits, and any error that tracing the network raises.
+    """The network with BatchNorm folded into its convolutions, or None if it has no BatchNorm. Raises
+    ValueError if folding changes the logits, and any error that tracing the network raises.
     """
     if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
         return None
@@ -149,8 +147,7 @@ class CountingModel(nn.Module, Network):
     is zero at the start does not move, which looks like robustness. `chunk_size` is the number of images that
     go through the model at once; attacks split larger batches, and this class splits them if no gradients are
     needed. If `model` is a fast copy, `decides` is the exact model, and a point counts as misclassified only
-    if the exact model also misclassifies it. `decides`: the exact model if `model` is its fast copy: points
-    that the copy misclassifies count only where it does so too.
+    if the exact model also misclassifies it.
     """
 
     def __init__(
@@ -165,8 +162,7 @@ class CountingModel(nn.Module, Network):
         self._zeros: list[Tensor] = []  # on the device, because reading them makes the host wait
 
     def begin(self, count: int) -> None:
-        """Start counting a new batch of `count` examples; an example that occurs several times is counted
-        each time."""
+        """Start counting a new batch of `count` examples, in which an example may occur several times."""
         self._left = count
 
     def stage(self, words: str) -> None:

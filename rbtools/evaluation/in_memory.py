@@ -1,5 +1,4 @@
-"""Converts the inputs of `evaluate` (images, labels, model, task) from all accepted forms, and defines its
-result."""
+"""Converts all accepted inputs of `evaluate` (images, labels, model, task), and defines its result."""
 
 from __future__ import annotations
 
@@ -44,8 +43,8 @@ _TASKS = (
 
 
 class GivenData(NamedTuple):
-    """Images (N, C, H, W), uint8 or floats in [0, 1]; labels int64 (N,); and the fingerprint if the data are
-    a named data set."""
+    """Images (N, C, H, W), uint8 or floats in [0, 1]; labels int64 (N,); and the fingerprint of named
+    data."""
 
     images: Tensor | Streamed
     labels: Tensor
@@ -53,8 +52,8 @@ class GivenData(NamedTuple):
 
 
 def data_of(given: Any, *, kept: bool) -> GivenData:
-    """The images and labels of `given`, which is (images, labels), a Dataset or DataLoader of such pairs, or
-    the name of a data set.
+    """The images and labels of `given`: (images, labels), a Dataset or DataLoader of such pairs, or the name
+    of a data set.
 
     `kept` says that results are kept in a store; the order of the images must then be the same every time.
     Raises RbError if the images or labels have another form.
@@ -70,8 +69,8 @@ def data_of(given: Any, *, kept: bool) -> GivenData:
 
 
 def task_of(given: Any) -> Evaluation:
-    """The evaluation for an attack, corruption, noise or other object. Raises RbError if the object is not a
-    task."""
+    """The evaluation for an attack, corruption, noise or other object. Raises RbError for any other
+    object."""
     method, strength = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     if isinstance(given, Evaluation):
         return given
@@ -182,8 +181,8 @@ class _Function(nn.Module):
 
 
 class Cache:
-    """Stores what was found about a model and its data; the key contains a hash of both. Without a store,
-    nothing is kept."""
+    """Stores what was found about a model and its data under a hash of both. Without a store, nothing is
+    kept."""
 
     def __init__(self, store: Any, model: Any, data: GivenData) -> None:
         self.store = store if isinstance(store, Store) else Store(store)
@@ -221,7 +220,7 @@ class KeptImages:
         self.parts.setdefault(spec, []).append((ids.cpu(), outcome.images.cpu()))
 
     def of(self, spec: Any) -> Tensor | None:
-        """The images (n, C, H, W), ordered by their position in the data. None if the task has no perturbed
+        """The images (n, C, H, W), ordered by their position in the data. Returns None if there are no
         images."""
         if spec not in self.parts:
             return None

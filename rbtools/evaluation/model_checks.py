@@ -38,8 +38,8 @@ def check_outputs(
 
     Returns None for a network trained by rb-train.
 
-    The inputs of the model are images (N, C, H, W) in [0, 1]. Raises RbError if the model does not return
-    logits (N, classes).
+    The inputs of the model are images (N, C, H, W) in [0, 1]. Raises RbError if it returns no logits (N,
+    classes).
     """
     if "checkpoint_file" not in record:
         return None
@@ -148,8 +148,7 @@ def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
 
 @dataclass(frozen=True)
 class _Other:
-    """Another normalisation or class order, with the number of images, out of `n`, that are correct with
-    it."""
+    """Another normalisation or class order, and how many of `n` images are classified correctly with it."""
 
     shown: str
     right: int
@@ -162,9 +161,9 @@ class _Other:
 def _other_normalisation(
     model: nn.Module, record: Mapping[str, Any], data: Data, images: Tensor, labels: Tensor
 ) -> _Other | None:
-    """The normalisation with which significantly more images are classified correctly. None if there is none,
-    or if the file specifies its own normalisation. Each normalisation is tried on a few images, and on all
-    images if it is better on the few.
+    """The normalisation with which significantly more images are classified correctly. Returns None if there
+    is none, or if the file specifies its own normalisation. Each normalisation is tried on a few images, and
+    on all images if it is better on the few.
     """
     from rbtools.defences.defended import bare as without_stages
     from rbtools.models.normalize import Known, Preprocessed, behind, kinds
@@ -201,7 +200,7 @@ def _other_normalisation(
 
 
 def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:
-    """The class map of a permutation of the classes with which many more images are classified correctly, or
+    """A class map that permutes the classes, with which many more images are classified correctly, or
     None."""
     classes = data.about.classes
     if len(labels) < PER_CLASS * classes:

@@ -32,11 +32,9 @@ _COMPARED = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Noisy(Spec):
-    """PR_D at one radius or, with `rho`, ProbAcc at this tolerated failure rate. PR_D and ProbAcc use the
-    same rows.
+    """PR_D at one radius or, with `rho`, ProbAcc at this tolerated failure rate, from the same rows.
 
-    A row is the number of noisy copies of an example that are classified correctly, or -1 if the example is
-    excluded.
+    A row is the number of noisy copies of an example that are classified correctly, or -1 if it is excluded.
     """
 
     noise: Noise
@@ -154,8 +152,7 @@ class Noisy(Spec):
 
 
 def _estimator(specs: Sequence[Noisy]) -> Estimator:
-    """The settings of the estimate that these specs have in common; they differ only in the tolerated
-    rate."""
+    """The settings of the estimate that these specs share; they differ only in the tolerated rate."""
     last, rates = specs[-1], tuple(spec.rho for spec in specs if spec.rho is not None)
     rated = next((spec for spec in specs if spec.rho is not None), last)  # no entry of PR_D says `passes`
     return Estimator(rho=rates, denominator=last.denominator, passes=rated.passes, confidence=last.confidence)
@@ -163,13 +160,12 @@ def _estimator(specs: Sequence[Noisy]) -> Estimator:
 
 @dataclass(frozen=True, kw_only=True)
 class Decided(Noisy):
-    """ProbAcc with early stopping: the sampling of an example stops as soon as it is decided whether the
-    example passes.
+    """ProbAcc with early stopping: sampling stops when it is decided whether an example passes.
 
     With `adaptive`, the sequential test decides. Without `adaptive`, sampling stops when the remaining
     samples cannot change the decision. `rates` are the rates that are decided together; a decision does not
-    depend on the other rates. A row contains the number of correct copies (-1 if the example is excluded),
-    the number of samples, and for each rate 1, 0 or -1 (undecided).
+    depend on the other rates. A row contains the number of correct copies (-1: excluded), the number of
+    samples, and for each rate 1, 0 or -1 (undecided).
     """
 
     rho: float = param(0.1, "The tolerated failure rate.", check="fraction")
@@ -240,7 +236,7 @@ def noisy(
     With `only_passing`, only ProbAcc is computed, so sampling may stop early; with `adaptive`, the sequential
     test decides when it stops. If the estimator's denominator is "both", PR_D over all images is added to the
     entries over the images classified correctly without noise, using the same samples. With `only_passing`,
-    nothing is added.
+    there is nothing to add.
     """
     given: dict[str, Any] = {"noise": noise, "samples": samples, "passes": read.passes}
     given["confidence"] = read.confidence
@@ -304,8 +300,7 @@ def sample_copies(
 
 
 def _sample(part: Batch, noise: Noise, radii: Sequence[_Radius], samples: int) -> None:
-    """Sample until every radius has all its copies or is decided. Only one batch of copies is in memory at a
-    time."""
+    """Sample until every radius has all its copies or is decided. Only one batch of copies is in memory."""
     draws, shape = part.draws(f"noise.{noise.stem}"), tuple(part.images.shape[1:])
     everybody = torch.arange(len(part.ids), device=part.ids.device)
     draw = 0
@@ -328,7 +323,7 @@ def _sample(part: Batch, noise: Noise, radii: Sequence[_Radius], samples: int) -
 
 class _Unsure(NamedTuple):
     """A block of copies `noisy` (N, C, H, W). `copies`, bool (N,), marks the copies that the exact model has
-    to decide. `rows`, int64 (N,), are the positions in the batch of the examples of which they are copies.
+    to decide. `rows`, int64 (N,), are the positions of the copied examples in the batch.
     """
 
     noisy: Tensor

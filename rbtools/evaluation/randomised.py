@@ -59,7 +59,7 @@ def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:
 
 
 def look(model: nn.Module, images: Tensor) -> Randomness:
-    """What is random in a model. If a pass raises an error, the result is "nothing"."""
+    """What is random in a model. Errors in a pass count as "nothing"."""
     found = Randomness()
     try:
         found = randomness_of(model, images)

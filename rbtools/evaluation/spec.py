@@ -97,7 +97,7 @@ class Spec:
 
     def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
         """The fields of the entry that depend on the rows: value, n, interval and others. `rows` are (n,) or
-        (n, R). `totals` are sums over these images."""
+        (n, R). `totals` are sums over the images of these rows."""
         raise NotImplementedError
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
@@ -106,7 +106,8 @@ class Spec:
         return correct
 
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
-        """Whether each image counts in the value: bool (n,). None if the value is not a share of images."""
+        """Whether each image counts in the value: bool (n,). Returns None if the value is not a share of
+        images."""
         return self.correct(rows)
 
     def rows(self, batch: Batch) -> Outcome:
@@ -129,8 +130,8 @@ class Spec:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        """The spec of an entry whose metric has no split. None if the entry is of another kind or lacks
-        settings. With `lenient`, missing settings have their defaults."""
+        """The spec of an entry whose metric has no split. Returns None if the entry is of another kind or
+        lacks settings. With `lenient`, missing settings have their defaults."""
         raise NotImplementedError
 
 
@@ -198,10 +199,10 @@ def confidence_of(entry: Mapping[str, Any]) -> float:
 def rebuilt(
     methods: Registry, name: object, entry: Mapping[str, Any], *, lenient: bool = False, **given: Any
 ) -> Any | None:
-    """The method called `name` with the settings of an entry. None if there is no such method. A field that
-    can be derived from other fields (`derived` of the class) is derived from them if the result agrees with
-    the entry. With `lenient`, settings that the entry lacks have their defaults. `given` contains values that
-    replace those of the entry. Raises RbError if the method does not accept a setting.
+    """The method called `name` with the settings of an entry. Returns None if no method has this name. A
+    field that can be derived from other fields (`derived` of the class) is derived from them if the result
+    agrees with the entry. With `lenient`, settings that the entry lacks have their defaults. `given` contains
+    values that replace those of the entry. Raises RbError if the method does not accept a setting.
     """
     cls = methods.of_name(name)
     if cls is None:

@@ -28,8 +28,8 @@ class Tile(NamedTuple):
 
     `lacks` contains, for each first missing example, the positions of the specs that lack this example and
     all later ones. The most complete specs are first, since other specs may need their rows. A spec is never
-    measured twice on an example, so sums over examples stay correct. `known` contains, for each spec that has
-    them, the outcomes from the tile's first example on.
+    measured twice on an example. `known` maps the position of each spec that has stored outcomes to its
+    outcomes from the tile's first example on.
     """
 
     examples: range
@@ -139,7 +139,7 @@ def complete(
 
 
 def stored_parts(store: Store, keys: Mapping[int, str]) -> Parts | None:
-    """The parts of a tile. None if a part is missing or damaged."""
+    """The parts of a tile. Returns None if a part is missing or damaged."""
     parts: dict[int, OutcomeRows] = {}
     for i, key in keys.items():
         data = store.state(key)
@@ -151,6 +151,7 @@ def stored_parts(store: Store, keys: Mapping[int, str]) -> Parts | None:
 
 
 def _finished(store: Store, outcomes: Sequence[Outcomes], tiles: Sequence[Tile]) -> list[Outcomes] | None:
-    """The outcomes that another shard has completed in the meantime. None if they are not complete yet."""
+    """The outcomes that another shard has completed in the meantime. Returns None if they are not
+    complete."""
     found = [Outcomes(store, one.key) for one in outcomes]
     return found if all(len(one) >= tiles[-1].examples.stop for one in found) else None

@@ -39,7 +39,7 @@ def taken(run: Run, threads: int) -> Iterator[torch.device]:
 @contextlib.contextmanager
 def float32(device: torch.device) -> Iterator[None]:
     """Compute with float32 tensors in full float32 precision. By default, torch's convolutions on a GPU round
-    their inputs to TF32, which has 10 bits, so results would depend on the device. The settings are restored
+    their inputs to TF32, which has 10 bits, and results would depend on the device. The settings are restored
     at the end."""
     if device.type != "cuda":
         yield

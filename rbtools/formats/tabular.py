@@ -52,7 +52,7 @@ class Column(NamedTuple):
 
     @property
     def field(self) -> str | None:
-        """The dotted path of a field in the record. None for a metric."""
+        """The dotted path of a field in the record. Returns None for a metric."""
         if self.name in ("dataset", "checkpoint") or self.name.startswith(("arch.", "train.")):
             return self.name
         return self.name.removeprefix("record.") if self.name.startswith("record.") else None
@@ -238,7 +238,7 @@ def _pairs(text: str, option: str, example: str) -> Iterator[tuple[str, str]]:
 
 
 def numbers_in(header: str, headers: Collection[str]) -> type[int] | type[float] | None:
-    """The type of a column's numbers. None for a field, which is a text."""
+    """The type of a column's numbers. Returns None for a field, which is a text."""
     if Column(header).field is not None:
         return None
     return int if header.endswith(".n") and _beside(header, headers) else float

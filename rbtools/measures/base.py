@@ -44,16 +44,14 @@ class MeasureBatch:
 
     @property
     def attacked(self) -> Tensor:
-        """The attacked images. Raises ValueError if the measure does not request attacked images
-        (`attacks`)."""
+        """The attacked images. Raises ValueError if the measure does not request them (`attacks`)."""
         if self.perturbed is None:
             raise ValueError("this measure needs a perturbed batch")
         return self.perturbed
 
     @property
     def attacked_twice(self) -> Tensor:
-        """The images attacked twice. Raises ValueError if the measure does not request images attacked twice
-        (`attacks`)."""
+        """The images attacked twice. Raises ValueError if the measure does not request them (`attacks`)."""
         if self.twice is None:
             raise ValueError("this measure needs a batch that is perturbed twice")
         return self.twice
@@ -73,8 +71,7 @@ class Value:
 
 
 class Measure(registry.Registered):
-    """The base class of measures. Each measure is a frozen, keyword-only dataclass that overrides the
-    defaults."""
+    """The base class of measures. Each measure is a frozen, keyword-only dataclass."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -96,25 +93,23 @@ class Measure(registry.Registered):
 
     @property
     def attacks(self) -> int:
-        """The number of attacks that produce the perturbed images; each attack starts from the result of the
-        previous attack."""
+        """The number of attacks that produce the perturbed images; each starts from the result of the
+        previous one."""
         return 0
 
     @property
     def of_images(self) -> bool:
-        """Whether the measure returns separate numbers for each image, so that a batch may be measured in
-        pieces (`joined`)."""
+        """Whether each image has separate numbers, so that a batch may be measured in pieces (`joined`)."""
         return False
 
     def filled(self, record: Mapping[str, Any], images: int) -> Measure:
-        """A copy in which missing settings are read from the record. `images` is the number of training
+        """A copy whose missing settings are read from the record; `images` is the number of training
         images."""
         return self
 
     @classmethod
     def asked(cls, words: Collection[str]) -> dict[str, Any]:
-        """The fields that are determined by words in the requested names, such as "weight" in
-        "weight.trace"."""
+        """The fields that words in the requested names determine, such as "weight" in "weight.trace"."""
         return {}
 
     def settings(self, value: str) -> dict[str, Any]:
@@ -126,8 +121,8 @@ class Measure(registry.Registered):
         raise NotImplementedError
 
     def joined(self, pieces: Sequence[BatchResult]) -> BatchResult:
-        """The result of a batch, joined from the results of its consecutive pieces, which are lists with a
-        number for each image."""
+        """The result of a batch, joined from the results of consecutive pieces: lists with a number per
+        image."""
         if len(pieces) == 1:
             return pieces[0]
         return {name: [number for piece in pieces for number in piece[name]] for name in pieces[0]}

@@ -1,5 +1,4 @@
-"""Selects the statistics that a network's BatchNorm layers use. This module imports torch, so import it only
-inside functions."""
+"""Selects the statistics that a network's BatchNorm layers use. This module imports torch."""
 
 from __future__ import annotations
 

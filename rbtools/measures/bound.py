@@ -41,20 +41,20 @@ NOT_UNIT = "theorem 1 holds for fcnn and rescnn with inputs of norm 1; this is a
 
 @dataclass(frozen=True, kw_only=True)
 class BoundMeasure(Measure):
-    """Bounds on errors and generalisation gaps. Each bound has its formula, its inputs, and whether it is
-    vacuous.
+    """Bounds on errors and generalisation gaps, each with its formula, its inputs, and whether it is vacuous.
+    robbench computes theorems 1 and 2 of NAS-RobBench-201 on fresh weights.
 
-    robbench computes theorems 1 and 2 of NAS-RobBench-201 on fresh weights. Theorem 1 is sqrt(L^2 y'K^-1 y /
-    N) without its constants, with the joint kernels K_all (robbench1.clean) and K~_all (robbench1.robust) and
-    the mean of y'K^-1 y over the classes. Theorem 2 (robbench2.clean, .robust) is a lower bound of the
-    smallest eigenvalue, for images scaled to norm 1. The condition of theorem 2 on the images is
-    separation.clean and separation.robust. For rescnn, corollary 1 replaces theorem 1. For two classes, the
-    kernels are those of the single output in the theorem, the difference of the logits. For more classes,
-    they are the kernels of the sum of the logits, and y is one class against the other classes. prbench
-    computes theorems 1 and 2 on |R - R_S|, theorem 1 with the best t0 (prbench4), and theorem 5 with
-    proposition 1, for training on random points (prbench5). wci computes theorem 4, sqrt(2/lambda) WCI; the
-    divergence of lemma 2 (wci2), with the variance that theorem 4 uses for each layer; the sum of lemma 3
-    with the same variances (wci3); and Catoni's bound of lemma 1 with this divergence (wci1).
+    Theorem 1 is sqrt(L^2 y'K^-1 y / N) without its constants, with the joint kernels K_all (robbench1.clean)
+    and K~_all (robbench1.robust) and the mean of y'K^-1 y over the classes. Theorem 2 (robbench2.clean,
+    .robust) is a lower bound of the smallest eigenvalue, for images scaled to norm 1. The condition of
+    theorem 2 on the images is separation.clean and separation.robust. For rescnn, corollary 1 replaces
+    theorem 1. For two classes, the kernels are those of the single output in the theorem, the difference of
+    the logits. For more classes, they are the kernels of the sum of the logits, and y is one class against
+    the other classes. prbench computes theorems 1 and 2 on |R - R_S|, theorem 1 with the best t0 (prbench4),
+    and theorem 5 with proposition 1, for training on random points (prbench5). wci computes theorem 4,
+    sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance that theorem 4 uses for each
+    layer; the sum of lemma 3 with the same variances (wci3); and Catoni's bound of lemma 1 with this
+    divergence (wci1).
 
     Constants of PRBench that are not given are estimated by their largest values on the images, which are
     lower bounds of the constants. The record contains a note about this. `smooth_theta_local` in the record
@@ -179,8 +179,7 @@ class BoundMeasure(Measure):
         return self._robbench(model, batch) if self.paper == "robbench" else estimates(model, batch)
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The worst bound over the batches, or the bound that is computed with the largest constants of all
-        batches."""
+        """The worst bound over the batches, or the bound with the largest constants of all batches."""
         if self.paper == "wci":
             return self._from_wci(results, sizes)
         if self.paper == "prbench":

@@ -172,8 +172,7 @@ class Constants:
 
 
 def prbench1(constants: Constants, gamma: float, n: int, steps: int, c: float | None = None) -> Bound:
-    """PRBench's theorem 1: a bound on |R - R_S| for training on the worst point of a ball (adversarial
-    training).
+    """PRBench's theorem 1: a bound on |R - R_S| for training on the worst point of a ball.
 
     The bound is 1/n + (2 phi^2 + n phi chi) T / (psi (n-1)), where phi = 2 L_theta, chi = 4 beta gamma + 2
     L_theta and psi = 2 beta_theta + L_theta^2. With `c`, T is replaced by T^(c psi), as in the appendix.
@@ -184,7 +183,7 @@ def prbench1(constants: Constants, gamma: float, n: int, steps: int, c: float | 
 
 
 def prbench4(constants: Constants, gamma: float, n: int, steps: int, c: float | None = None) -> Bound:
-    """PRBench's theorem 1 with the best t0. Up to step t0, the two training runs that are compared are the
+    """PRBench's theorem 1 with the best t0, the last step up to which the two compared training runs are the
     same.
 
     The bound is the minimum over t0 = 1, ..., T of t0/n + (2 phi^2 + n phi chi) (T/t0)^(c psi) / (psi (n-1)),

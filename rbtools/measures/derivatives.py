@@ -61,15 +61,14 @@ def flat(weights: Weights) -> Tensor:
 
 
 def logits_of(model: nn.Module, images: Tensor) -> Callable[[Weights], Tensor]:
-    """The function that maps some weights to the logits (N, K) of images (N, C, H, W); the other weights are
-    the model's own."""
+    """The function that maps some weights to the logits (N, K) of images (N, C, H, W)."""
     fixed = weights_of(model)
     return lambda weights: torch.func.functional_call(model, {**fixed, **weights}, (images,))
 
 
 def loss_of(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[Weights], Tensor]:
-    """The function that maps weights to the summed cross-entropy of images (N, C, H, W), in float32 or higher
-    precision."""
+    """The function that maps weights to the summed cross-entropy of images (N, C, H, W), at least in
+    float32."""
     logits_at = logits_of(model, images)
 
     def loss(weights: Weights) -> Tensor:
@@ -81,8 +80,7 @@ def loss_of(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[Weigh
 
 
 def chunks(chunk: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Splits all tensors in the same way along the first dimension. Yields at most `chunk` rows of each
-    tensor at a time."""
+    """Splits all tensors along the first dimension. Yields at most `chunk` rows of each."""
     yield from zip(*(tensor.split(chunk) for tensor in tensors), strict=True)
 
 
@@ -133,12 +131,11 @@ class WeightHessian:
         return total
 
     def traces(self, probes: Draws, count: int) -> list[list[float]]:
-        """Hutchinson's estimates of the trace of each weight's diagonal block of H, with a row for each
-        random vector.
+        """Hutchinson's estimates of the trace of each weight's diagonal block of H, a row for each random
+        vector.
 
         An estimate is v_l . (H v)_l, where v has random signs for all weights at once. The estimate is
-        unbiased for each weight. The estimates for all weights together cost as much as one estimate of the
-        trace of H.
+        unbiased for each weight. All estimates together cost as much as one estimate of the trace of H.
         """
         signs, names = probes.child("trace"), list(self.weights)
         estimates = []
@@ -170,8 +167,8 @@ class WeightHessian:
         return {name: part.view(value.shape) for (name, value), part in parts}
 
     def _product(self, images: Tensor, labels: Tensor) -> Callable[[Weights], Weights]:
-        """The product with the Hessian of one chunk of images. If there is only one chunk, the linearised
-        function is cached."""
+        """The product with the Hessian of one chunk of images. If it is the only chunk, the function is
+        cached."""
         if self._only is not None:
             return self._only
         # Reverse over reverse: on a CPU half the time of forward over reverse, which computes the gradient
@@ -188,8 +185,7 @@ class WeightHessian:
 
 
 class InputHessian:
-    """The Hessian of each image's cross-entropy with respect to the image; the rows of vectors belong to
-    images.
+    """The Hessian of each image's cross-entropy with respect to the image; each row belongs to an image.
 
     Shape: images (N, C, H, W), labels (N,); vectors and products (N, C*H*W).
     """
@@ -223,8 +219,7 @@ def rademacher(draws: Draws, count: int, draw: int) -> Tensor:
 
 
 def pullback(model: nn.Module, images: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """The logits (N, K), and a function that maps vectors v (N, K) to the gradients of v.z (N, C, H, W),
-    where z are the logits."""
+    """The logits z (N, K), and a function that maps vectors v (N, K) to the gradients of v.z (N, C, H, W)."""
     fixed = weights_of(model)
     logits, transposed, *_ = torch.func.vjp(lambda x: torch.func.functional_call(model, fixed, (x,)), images)
     return logits, lambda vectors: transposed(vectors)[0]

@@ -74,8 +74,8 @@ class Hessian(Measure):
         return self.wrt == "input"
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """With one batch, the standard error is over its random vectors or images; with several batches, it
-        is over batches."""
+        """With one batch, the standard error is over random vectors or images; with several, it is over
+        batches."""
         names = [name for name in results[0] if not name.endswith(".probes")]
         means = {
             name: [torch.tensor(result[name], dtype=torch.float64).mean() for result in results]

@@ -93,8 +93,7 @@ def _add_products(total: Tensor, block: Tensor) -> None:
 
 
 def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
-    """The images' gradients with respect to a layer's own parameters, computed from its input and its output
-    gradient.
+    """The images' gradients with respect to a layer's own parameters, from its input and output gradient.
 
     Yields nothing for layers that this module does not support.
     """
@@ -151,8 +150,8 @@ def _middle_sum(gradient: Tensor) -> Tensor:
 
 
 def _batch_norm(norm: nn.modules.batchnorm._BatchNorm, inside: Tensor, gradient: Tensor) -> Blocks:
-    """The gradients are computed by the backward pass of one BatchNorm that has a channel for each channel of
-    each image."""
+    """The gradients come from the backward pass of one BatchNorm with a channel for each channel of each
+    image."""
     assert norm.running_mean is not None and norm.running_var is not None
     count = len(inside)
     left, right = (x.reshape(1, -1, *x.shape[2:]) for x in (gradient, inside))
@@ -203,9 +202,8 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
 
 
 def _same(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
-    """Whether each computed gradient agrees with the exact gradient, as in torch.allclose with a tolerance
-    relative to the largest value. The results of all comparisons are read from the device together, in two
-    reads."""
+    """Whether each computed gradient is close to the exact gradient, relative to the largest value. All
+    results together are read from the device twice."""
     alike = [computed.shape == exact.shape for computed, exact in pairs]
     comparable = [pair for pair, fits in zip(pairs, alike, strict=True) if fits]
     if not comparable:

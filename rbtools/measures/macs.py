@@ -1,5 +1,4 @@
-"""The size of a network: the number of parameters, and the number of multiply-accumulate operations for one
-image."""
+"""The size of a network: the number of its parameters and of multiply-accumulate operations for one image."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ class Params(Measure):
 
 @dataclass(frozen=True, kw_only=True)
 class MACs(Measure):
-    """Number of multiply-accumulate operations of the convolutions and linear layers that run for one
-    image."""
+    """Multiply-accumulate operations of the convolutions and linear layers that run for one image."""
 
     name = "macs"
     weights = "none"
@@ -37,8 +35,7 @@ class MACs(Measure):
 
 
 def count_macs(model: nn.Module, image: Tensor) -> int:
-    """The number of multiply-accumulate operations of convolutions and linear layers for one image (1, C, H,
-    W)."""
+    """Multiply-accumulate operations of convolutions and linear layers for one image (1, C, H, W)."""
     macs = 0
 
     def add(module: nn.Module, inputs: object, output: Tensor) -> None:

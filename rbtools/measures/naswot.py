@@ -17,7 +17,7 @@ class NASWOT(Measure):
     """log|det K|, where K_ij is the number of ReLU units in the same state (on or off) for images i and j.
 
     The score is from Mellor et al. 2021 (arXiv:2006.04647). A ReLU counts if a gradient of the logits reaches
-    it. There is no value if two images have the same states in all units. The authors' network is in training
+    it. There is no value if all units have the same state for two images. The authors' network is in training
     mode, so BatchNorm uses the statistics of the batch.
 
     Raises RbError if the network has no ReLU.

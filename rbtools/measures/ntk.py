@@ -1,5 +1,4 @@
-"""Scores of the neural tangent kernel of the images, of their adversarial images, and between these two
-sets."""
+"""Scores of the neural tangent kernels of the images, of the adversarial images, and between the two sets."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ class NTK(Measure):
 
     On fresh weights, BatchNorm uses the statistics of the batch, separately for images and attacked images.
     f(x_i) is then the output for image i in its batch, and its derivative includes the dependence on the
-    other images. (Fresh weights have running statistics of mean 0 and variance 1. With these, the signal
-    fades with depth, and the kernel is that of the last bias.) KNAS' code passes each image separately in
+    other images. The running statistics of fresh weights are mean 0 and variance 1. With these, the signal
+    fades with depth, and the kernel is that of the last bias. KNAS' code passes each image separately in
     training mode, which corresponds to the statistics "image". These cost as much as running statistics. The
     statistics of the batch need a backward pass through the batch for each image.
     """
@@ -48,8 +47,8 @@ class NTK(Measure):
 
     kernel: str = param(
         "robust",
-        "Kernels to compute. clean uses the images; robust also uses attacked images; twice also uses"
-        " images attacked twice; joint also computes all, all_robust and their bounds.",
+        "Kernels to compute: clean (of the images), robust (also of attacked images), twice (also of images"
+        " attacked twice), or joint (also all, all_robust and their bounds).",
         choices=KERNELS,
     )
     beta: float = param(0.5, "Weight of the adversarial loss in the joint kernels.", check="fraction")
@@ -144,7 +143,7 @@ def _scores(name: str, kernel: Tensor) -> BatchResult:
 
 
 def _bound(kernel: Tensor, labels: Tensor) -> float | None:
-    """The mean over the classes of y'K^-1 y. None if K is singular."""
+    """The mean over the classes of y'K^-1 y. Returns None if K is singular."""
     if not kernel.isfinite().all():
         return torch.nan
     values, vectors = torch.linalg.eigh((kernel + kernel.T) / 2)

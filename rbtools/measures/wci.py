@@ -56,8 +56,8 @@ class WCI(Measure):
         that of the index is computed by the jackknife.
 
         A layer's trace belongs to the loss on all batches: it is the mean of the batches' traces, weighted by
-        their sizes. For a layer that counts as 0, the standard error of the index includes the contribution
-        that the layer would have if its trace were one standard error.
+        their sizes. For a layer that counts as 0, the standard error of the index includes its contribution
+        if its trace were one standard error.
         """
         layers, norms = results[0]["layers"], results[0]["norms"]
         share = [size / sum(sizes) for size in sizes]
@@ -100,8 +100,8 @@ def index(norms: Sequence[float], traces: Sequence[float]) -> float:
 
 
 def _index_error(without: Sequence[float], hidden: float) -> float | None:
-    """The standard error, computed from the jackknife values and the squared possible contributions of layers
-    that count as 0."""
+    """The standard error, from the jackknife values and the possible contributions, squared, of layers set to
+    0."""
     count = len(without)
     if count < 2:
         return None

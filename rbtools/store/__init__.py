@@ -1,5 +1,5 @@
-"""The store of finished work: results and checkpoints. A key is a hash of everything that determines the
-result."""
+"""The store of finished work: results and checkpoints under keys that hash everything that determines
+them."""
 
 from __future__ import annotations
 

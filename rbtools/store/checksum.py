@@ -1,6 +1,6 @@
 """Keys, checksums at the end of stored files, and stamps that show whether a file has changed.
 
-A stamp is a text that changes when a file changes. The file is not read to make the stamp. The content of a
+A stamp is a text that changes when a file changes. A stamp is made without reading the file. The content of a
 file can be replaced while its size and its time of modification stay the same, but programs cannot set its
 time of change (ctime). In two cases the content may change without changing the stamp; the stamp is then not
 `settled`. In the first case, the file was changed just before the stamp was made, and another change may
@@ -30,8 +30,7 @@ _COARSE_NS = 10_000_000
 
 
 def as_json(value: object, *, sort: bool = False) -> bytes:
-    """JSON text without white space. Integers beyond 64 bits, which a record may contain, are written
-    exactly."""
+    """JSON text without white space. Integers beyond 64 bits are written exactly."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort else None)
     except TypeError:
@@ -59,8 +58,7 @@ def sealed(body: bytes, key: str = "") -> bytes:
 
 
 def content(kind: str, name: str, data: bytes) -> Any:
-    """The content of a stored file. The content is bytes for outcomes and states, and a dictionary for all
-    other kinds.
+    """The content of a stored file. The content is bytes for outcomes and states, and otherwise a dictionary.
 
     Raises DamagedFile if the checksum does not match the data, or if the data do not match the file's name.
     """
@@ -98,8 +96,8 @@ def hash_of_file(path: str | os.PathLike[str]) -> str:
 
 
 class Stamp(NamedTuple):
-    """The stamp of a file. `settled` says whether a value that was cached with this stamp is valid without
-    reading the file."""
+    """The stamp of a file. `settled` says whether values cached with it are valid without reading the
+    file."""
 
     text: str
     settled: bool

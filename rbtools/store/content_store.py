@@ -94,7 +94,8 @@ class Store:
         self._keep("outcomes", key, sealed(data, key))
 
     def state(self, key: str) -> bytes | None:
-        """The state of an interrupted training run or a part of an evaluation. None if it is not stored."""
+        """The state of an interrupted training run or a part of an evaluation. Returns None if it is not
+        stored."""
         return self._finished("state", key)
 
     def keep_state(self, key: str, data: bytes) -> None:
@@ -102,7 +103,7 @@ class Store:
         self._keep("state", key, sealed(data, key))
 
     def keep_part(self, key: str, data: bytes) -> None:
-        """Store a part of an evaluation among the states. A power cut may lose the part."""
+        """Store a part of an evaluation among the states. The part may be lost in a power cut."""
         self._keep("state", key, sealed(data, key), sync=False)
 
     def drop_state(self, key: str) -> None:
@@ -112,8 +113,7 @@ class Store:
                 path.unlink()
 
     def _finished(self, kind: str, key: str) -> Any | None:
-        """The stored content with this key, or None if it is absent or must not be used instead of computing
-        again."""
+        """The stored content with this key, or None if it is absent or must be computed again."""
         return None if self.force and (kind, key) not in self._own else self.read(kind, key)
 
     def _keep(self, kind: str, name: str, data: bytes, *, sync: bool = True) -> None:
@@ -234,7 +234,8 @@ class Store:
     # --- files ----------------------------------------------------------------------------------------
 
     def path(self, kind: str, name: str) -> Path | None:
-        """The path of a file with this kind and name, whether or not it exists. None without a store."""
+        """The path of a file with this kind and name, whether or not it exists. Returns None without a
+        store."""
         # Folders named by two digits: 100,000 results are about 400 files in each of 256 folders.
         if self.folder is None:
             return None
@@ -249,8 +250,7 @@ class Store:
         """Yields each path in the folders of one kind, and whether its name is that of a stored file.
         Temporary files and the user's own files have other names.
 
-        Links to folders are not followed, because they may lead to the user's own files, and `gc` removes
-        files.
+        Links to folders are not followed, because they may lead to the user's own files.
         """
         if self.folder is None:
             return
@@ -265,8 +265,8 @@ class Store:
                         yield folder / name, _NAME.fullmatch(name) is not None
 
     def read(self, kind: str, name: str) -> Any | None:
-        """The content of a file (`checksum.content`). None if the file is absent, or if it is damaged and
-        will be replaced."""
+        """The content of a file (`checksum.content`). Returns None if the file is absent, or damaged and to
+        be replaced."""
         path = self.path(kind, name)
         data = None if path is None else _bytes(path)
         if path is None or data is None:
@@ -334,8 +334,8 @@ def object_name(data: bytes) -> str:
 
 
 def _file_key(path: str | os.PathLike[str]) -> tuple[str, bool]:
-    """The key under which a file's hash is cached, and whether the cached hash is valid without reading the
-    file. Raises OSError."""
+    """The key under which a file's hash is cached, and whether the cached hash is still valid. Raises
+    OSError."""
     absolute = os.path.abspath(path)
     text, settled = checksum.stamp_of(absolute)
     return f"{FILE}{text}:{absolute}", settled
@@ -349,7 +349,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _bytes(path: Path) -> bytes | None:
-    """The bytes of a file. None if the file is absent or not a plain file."""
+    """The bytes of a file. Returns None if the file is absent or not a plain file."""
     try:
         return read_plain(path, follow=False)
     except (FileNotFoundError, NotADirectoryError, NoPlainFile):

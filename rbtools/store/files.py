@@ -20,12 +20,11 @@ _HINT = "Free some space, or name another folder with --store (or RB_STORE)."
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Write to a temporary file, sync it, and rename it. Readers see either the old or the new content, never
-    a part of it.
+    """Write to a temporary file, sync it, and rename it. Readers see either the old or the new content.
 
     Without `sync`, a power cut may leave an empty file. Omit `sync` only for files that are checked when they
-    are read and can be computed again quickly. Raises RbError with the system's reason if the folder cannot
-    be written.
+    are read and are easy to compute again. Raises RbError with the system's reason if the folder cannot be
+    written.
     """
     with written_whole(path, sync=sync) as stream:
         stream.write(data)

@@ -36,8 +36,7 @@ class Lease:
             return False
 
     def release(self) -> None:
-        """Remove the file and release the lock. If the path leads to the file of another lease, that file is
-        not removed."""
+        """Remove the file and release the lock. The file of another lease at this path is not removed."""
         if self.in_place():
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -51,8 +50,8 @@ def claim(path: Path) -> Lease | None:
 
 
 def _taken(path: Path, *, make: bool) -> Lease | None:
-    """The lease at `path`. None if another process holds it. Raises OSError if the file cannot be opened,
-    and, without `make`, if it does not exist."""
+    """The lease at `path`. Returns None if another process holds it. Raises OSError if the file cannot be
+    opened, and, without `make`, if it does not exist."""
     for _ in range(_TRIES):
         if os.path.lexists(path) and not is_plain(path):
             raise NoPlainFile(path)
@@ -97,7 +96,7 @@ def wait(
 
 
 def is_alive(path: Path) -> bool:
-    """Whether a process holds this lease. Also True if this cannot be determined."""
+    """Whether a process holds this lease. The result is true also if this cannot be determined."""
     try:
         lease = _taken(path, make=False)
     except (FileNotFoundError, NoPlainFile):

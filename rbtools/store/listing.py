@@ -25,10 +25,9 @@ class ListedResult(NamedTuple):
 
 
 def records(store: Store, keys: Sequence[str] = ()) -> Iterator[ListedResult]:
-    """All results in the order of their keys. With `keys`, only the results whose keys begin with one of
-    `keys`.
+    """All results in the order of their keys. With `keys`, only those whose keys begin with one of `keys`.
 
-    Raises RbError if no result has a key that begins with one of them.
+    Raises RbError if no key of a result begins with one of `keys`.
     """
     store.existing()
     for path in _named(store, keys) if keys else store.files("results"):
@@ -66,8 +65,7 @@ def record(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
 
     The last field of the record, `stored`, contains `kind` (training, evaluation, ...), `key`, `bytes` and
     `time` of the file. For an evaluation, it also contains `outcomes`, the key of the outcomes of the single
-    examples. Raises OSError if the file cannot be read, and DamagedFile if it contains something that no tool
-    stores.
+    examples. Raises OSError if the file cannot be read, and DamagedFile if it is the result of no tool.
     """
     try:
         what, about = result["what"], result.get("about", {})
@@ -119,8 +117,7 @@ def _arch(identity: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
 
 
 def usage(store: Store) -> list[dict[str, Any]]:
-    """The size of a store: the number of files, their bytes, and their bytes on disk, for each kind and in
-    total.
+    """The size of a store for each kind and in total: number of files, their bytes, and their bytes on disk.
 
     `aside` counts temporary files, which are being written or were left by a dead process. Folders that do
     not belong to a store are not counted.

@@ -1,5 +1,4 @@
-"""Maintenance of a store: finds damaged files, and removes unused files or all files that can be computed
-again."""
+"""Maintenance of a store: finds damaged files, and removes files that are unused or can be computed again."""
 
 from __future__ import annotations
 
@@ -77,16 +76,14 @@ class Garbage(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """The removed files or, with `dry_run`, the files that would be removed; and the leases of work in
-    progress, whose files are kept."""
+    """The files that were removed (with `dry_run`: would be removed), and the leases of work in progress."""
 
     garbage: list[Garbage]
     live: list[Path]
 
 
 def clear(store: Store, *, keep_metrics: bool = False, dry_run: bool = False) -> Cleared:
-    """Remove leases of ended processes, incomplete files, and states of training runs that are no longer
-    needed.
+    """Remove leases of ended processes, incomplete files, and unneeded states of training runs.
 
     With `keep_metrics`, also remove checkpoints, states of training runs, parts of evaluations, and cached
     hashes of files. Results and outcomes of single examples are kept. While any process holds a lease,
@@ -141,8 +138,7 @@ def _unused(
 
 
 def _is_stale(store: Store, state: Path, now: float) -> bool:
-    """Whether the state of a training run is damaged, has not changed for a month, or belongs to a finished
-    run."""
+    """Whether the state of a training run is damaged, unchanged for a month, or belongs to a finished run."""
     if now - state.stat().st_mtime > STALE_STATE_SECONDS or store.read("state", state.name) is None:
         return True
     done = store.result(state.name)

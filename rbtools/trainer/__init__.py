@@ -1,2 +1,1 @@
-"""The training loop: recipe, schedule, validation, tracking, and checkpoints from which a later run
-resumes."""
+"""The training loop: recipe, schedule, validation, tracking, and checkpoints for resuming a run."""

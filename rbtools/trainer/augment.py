@@ -22,8 +22,7 @@ def augment(images: Tensor, kinds: Sequence[str], draws: Draws, epoch: int) -> T
     """Crop and flip a batch (N, C, H, W). The choices for an image depend only on (example, epoch).
 
     `crop` pads each edge with zeros, an eighth of the side wide, and selects a window at a random place.
-    `crop-reflect` does the same with padding by reflection. `flip` mirrors half of the examples left to
-    right.
+    `crop-reflect` does the same with padding by reflection. `flip` mirrors half of the examples.
     """
     if "crop" in kinds or "crop-reflect" in kinds:
         images = _crop(images, draws.child("crop"), epoch, reflect="crop-reflect" in kinds)
@@ -51,8 +50,8 @@ def _crop(images: Tensor, draws: Draws, epoch: int, *, reflect: bool) -> Tensor:
 
 def _integers(draws: Draws, high: int, shape: Sequence[int], draw: int = 0) -> Tensor:
     """Random integers from `draws`. If the indices of the examples are on the CPU, the numbers are generated
-    on the CPU, because generating a few numbers takes a hundred kernels on a GPU. The numbers are the same on
-    both devices.
+    there, because generating a few numbers takes a hundred kernels on a GPU. They are the same on both
+    devices.
     """
     if draws.device.type == "cpu" or draws.host is None:
         return draws.integers(high, shape, draw)

@@ -55,8 +55,7 @@ class TrainExamples:
 
     @classmethod
     def of(cls, data: Any, recipe: Recipe, device: torch.device) -> TrainExamples:
-        """The examples of a split (`inputs.data.Data`). Raises RbError if all examples belong to one
-        class."""
+        """The examples of a split (`inputs.data.Data`). Raises RbError if all belong to one class."""
         dataset = data.load()
         if len(dataset.labels) and bool((dataset.labels == dataset.labels[0]).all()):
             raise RbError(

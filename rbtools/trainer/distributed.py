@@ -49,8 +49,8 @@ def local_rank() -> int:
 
 @contextlib.contextmanager
 def process_group(run: Run) -> Iterator[bool]:
-    """Join the process group. Yields whether this process is process 0. When process 0 leaves the block, the
-    other processes end."""
+    """Join the process group. Yields whether this process is process 0. When it leaves the block, the other
+    processes end."""
     if count() == 1:
         yield True
         return
@@ -105,8 +105,7 @@ def sum_all(tensors: Sequence[Tensor]) -> None:
 
 
 def sum_gradients(model: nn.Module) -> None:
-    """Sum the gradients of a model's weights over all processes, each of which has the gradients of its
-    share."""
+    """Sum the gradients of a model's weights over all processes; each has the gradients of its share."""
     if count() > 1:
         sum_all([weight.grad for weight in model.parameters() if weight.grad is not None])
 

@@ -1,5 +1,4 @@
-"""Batches that are divided among processes or into micro-batches: how the results differ, and which divisions
-are an error."""
+"""Batches divided among processes or into micro-batches: how results differ, and what is an error."""
 
 from __future__ import annotations
 

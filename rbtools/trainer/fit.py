@@ -47,8 +47,8 @@ class Fit:
     """A finished training run. `model` is the given module. `history` maps each quantity to a list with an
     entry per epoch: "loss", "acc", "robust_acc" (of the training batches), "val_acc", "val_robust_acc" ...,
     "lr", "seconds". `best_epoch` is counted from 1, and None without validation. `passes` is the number of
-    passes per image and step. `notices` are messages for the user, such as that the accuracy at the end was
-    that of guessing.
+    passes per image and step. `notices` are messages for the user, such as that the training ended at the
+    accuracy of guessing.
     """
 
     model: nn.Module = field(repr=False)
@@ -138,8 +138,8 @@ def fit(
 
 
 def _trained(task: TrainingTask, model: nn.Module, run: Run, device: torch.device) -> dict[str, Any]:
-    """Train the model on its device, load the weights that the recipe selects, and return the fields of the
-    result."""
+    """Train the model on its device, load the weights that the recipe selects, and return the result's
+    fields."""
     weights: list[dict[str, Tensor]] = []
 
     def keep(network: nn.Module) -> str:
@@ -160,8 +160,7 @@ def _trained(task: TrainingTask, model: nn.Module, run: Run, device: torch.devic
 
 
 def _settings(method: Any, options: dict[str, Any]) -> tuple[Any, Recipe]:
-    """The method and the recipe that these options describe. Raises RbError if an option does not exist or is
-    invalid."""
+    """The method and the recipe that these options describe. Raises RbError for an invalid option."""
     cls = METHODS.load(method) if isinstance(method, str) else type(method)
     if not dataclasses.is_dataclass(cls) or not hasattr(cls, "inner_attack"):
         raise RbError(
@@ -242,7 +241,7 @@ class FitData:
 
 
 def batch_size_of(data: Any) -> int | None:
-    """The batch size of a DataLoader. None for other data, or if the batch size is not known."""
+    """The batch size of a DataLoader. Returns None for other data, or if the size is not known."""
     if not isinstance(data, torch.utils.data.DataLoader):
         return None
     return data.batch_size or getattr(data.batch_sampler, "batch_size", None)
@@ -250,8 +249,7 @@ def batch_size_of(data: Any) -> int | None:
 
 def read_data(data: Any) -> FitData:
     """The training split of `data`, which is the name of a data set, a pair (images, labels) of tensors or
-    arrays, or a torch Dataset or DataLoader of such pairs, which is read once. Raises RbError if `data` is
-    anything else.
+    arrays, or a torch Dataset or DataLoader of such pairs, which is read once. Anything else raises RbError.
     """
     if isinstance(data, str):
         about, split = datasets.describe(data), datasets.load(data, "train")
@@ -272,8 +270,7 @@ def read_data(data: Any) -> FitData:
 
 
 def check_model(model: nn.Module, data: FitData, device: torch.device) -> int:
-    """The number of outputs of a model that is on the device. Raises RbError if the outputs are not
-    logits."""
+    """The number of outputs of a model on its device. Raises RbError if the outputs are not logits."""
     images = pixels(data.images[:2].to(device))
     try:
         with torch.no_grad(), mode(model, train=False):

@@ -1,5 +1,4 @@
-"""The network with which training starts: with fresh weights, with the record's checkpoint, or with timm's
-published weights."""
+"""The network with which training starts: fresh, the record's checkpoint, or timm's published weights."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ def fresh(arch: dict[str, Any], about: Description, seed: int, *, allow_code: bo
 
 
 def normalization(model: nn.Module, recipe: Recipe, about: Description) -> list[list[float]] | str | None:
-    """The normalisation of a trained model: the mean and standard deviation per channel, "per-image", or
-    None."""
+    """The normalisation of a trained model: mean and standard deviation per channel, "per-image", or None."""
     if isinstance(model, PerImageStandardization):
         return PER_IMAGE
     if not isinstance(model, Normalized):
@@ -72,8 +70,7 @@ def normalization(model: nn.Module, recipe: Recipe, about: Description) -> list[
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside the block, networks are initialised with this seed. Afterwards the global random state is
-    restored."""
+    """Inside the block, networks are initialised with this seed. Afterwards the random state is restored."""
     with torch.random.fork_rng():
         torch.manual_seed(mixed_seed(seed, "init"))
         yield

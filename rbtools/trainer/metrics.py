@@ -1,5 +1,4 @@
-"""Running totals of a training run (passes through models, losses, accuracies), and the test for
-divergence."""
+"""Running totals of a training run (passes, losses, accuracies), and the test for divergence."""
 
 from __future__ import annotations
 
@@ -98,7 +97,7 @@ DIVERGED = 1e5
 
 
 def check_loss(loss: float, epoch: int) -> None:
-    """Raise RbError if a loss of this epoch shows that the weights have diverged. Epochs are counted from
+    """Raise RbError if a loss shows that the weights have diverged in this epoch. The epoch is counted from
     0."""
     if not math.isfinite(loss):
         raise diverged(f"the loss is {loss}", epoch)
@@ -107,7 +106,7 @@ def check_loss(loss: float, epoch: int) -> None:
 
 
 def diverged(why: str, epoch: int) -> RbError:
-    """The error for a training run that diverged in this epoch. Epochs are counted from 0."""
+    """The error for a training run that diverged in this epoch. The epoch is counted from 0."""
     return RbError(
         f"The training diverged: {why} in epoch {epoch + 1}."
         " Lower the learning rate (--lr), or try another --seed."

@@ -48,7 +48,7 @@ Adam: type[torch.optim.Adam] = _unguarded(torch.optim.Adam)
 
 
 def of(recipe: Recipe, weights: Any, *, fused: bool) -> torch.optim.Optimizer:
-    """The optimiser of a recipe, for weights or groups of weights. With `fused`, one kernel updates all
+    """The optimiser of a recipe, for weights or groups of weights. `fused`: one kernel updates all
     weights."""
     options: dict[str, Any] = {"weight_decay": recipe.weight_decay, "fused": fused or None}
     if recipe.optimizer == "adam":
@@ -98,9 +98,9 @@ def deterministic(wanted: bool) -> Any:
 
 
 def batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """The batches of an epoch. The last batch may be smaller. If it would be a single image, it joins the
-    batch before it, because BatchNorm needs more than one image for a variance. This is not done if all
-    batches have one image.
+    """The batches of an epoch. The last batch may be smaller. A single image joins the batch before it,
+    because BatchNorm needs more than one image for a variance. If all batches have one image, this is not
+    done.
     """
     pieces = list(order.split(batch_size))
     if len(pieces) > 1 and len(pieces[-1]) == 1 < batch_size:
@@ -109,7 +109,7 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
 
 
 def drawn_step(recipe: Recipe, steps: int, seed: int) -> int | None:
-    """With --output random, the random step before which the returned weights are copied; otherwise None."""
+    """With --output random, the random step before which the returned weights are copied, otherwise None."""
     if recipe.output != "random" or not steps:
         return None
     numbers = torch.Generator().manual_seed(mixed_seed(seed, "output"))
@@ -120,13 +120,13 @@ def step_size(
     arch: dict[str, Any], method: Mixed, model: nn.Module, images: Tensor, labels: Tensor, seed: int
 ) -> float:
     """The step size of NAS-RobBench-201's theorem 1: sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)),
-    without its factor nu / (sqrt(C) e^C).¶Here m is the width.
+    without its factor nu / (sqrt(C) e^C).
 
-    For rescnn, the result is the step size of corollary 1, min(...) / (sqrt(p kappa) m sqrt(N)), without its
-    factor nu / (sqrt(C) e^(C sqrt(kappa))), where p is the number of pixels and kappa is the side of the
-    largest filter. The kernels are those of the initial network on N training images, and each y' K^-1 y is a
-    mean over the classes. The adversarial images are computed with the attack of the training method. The
-    theorem is from Wu et al. (ICLR 2024), after Cao and Gu (2019).
+    Here m is the width of the network. For rescnn, the result is the step size of corollary 1, min(...) /
+    (sqrt(p kappa) m sqrt(N)), without its factor nu / (sqrt(C) e^(C sqrt(kappa))), where p is the number of
+    pixels and kappa is the side of the largest filter. The kernels are those of the initial network on N
+    training images, and each y' K^-1 y is a mean over the classes. The adversarial images are computed with
+    the attack of the training method. The theorem is from Wu et al. (ICLR 2024), after Cao and Gu (2019).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels (N,). Raises RbError if the theorem does not apply to
     the network or if a kernel is singular.
@@ -159,8 +159,7 @@ def step_size(
 def theorem_rate(
     arch: dict[str, Any], method: Mixed, model: nn.Module, examples: TrainExamples, seed: int
 ) -> float:
-    """The step size for a constant C of 1, computed on at most 50 training images that are evenly spaced in
-    order."""
+    """The step size for a constant C of 1, computed on at most 50 evenly spaced training images."""
     ids = examples.ids
     few = ids[torch.linspace(0, len(ids) - 1, min(KERNEL_IMAGES, len(ids))).round().long()]
     few = few.to(examples.labels.device)

@@ -1,5 +1,4 @@
-"""Presets: the recipes of papers, with their names and the options that they set. This module does not import
-torch."""
+"""Presets: the recipes of papers, with their names and the options that they set. Imports no torch."""
 
 from __future__ import annotations
 
@@ -107,8 +106,7 @@ def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[
 
 
 def on_data(method: Any, recipe: Recipe, about: Description) -> tuple[Any, Recipe]:
-    """The method and the recipe with the preset's changes for this data set. Values that the user specified
-    are kept."""
+    """The method and the recipe with the preset's changes for this data set. The user's values are kept."""
     if recipe.preset is None:
         return method, recipe
     preset, kind = named(recipe.preset), about.name.partition(":")[0]

@@ -1,5 +1,4 @@
-"""The recipe of a training run: optimiser, schedule, batches, augmentation and everything else except the
-method."""
+"""The recipe of a training run: optimiser, schedule, batches, augmentation and all other options."""
 
 from __future__ import annotations
 
@@ -36,16 +35,18 @@ class Recipe:
     training/chen_lee.py. With `label_smoothing` s, the targets are (1 - s) * one-hot + s / K. `output`
     "random" is algorithm 1 of Wu et al. 2024. `lr_rule` is described in trainer/optim.py. `track` is
     described in trainer/tracking.py. If `augment`, `normalize`, `cutout_length` or `awp_gamma` is None, the
-    usual value for the data set or the method is used. `given` contains the options that the user specified
-    in addition to a preset.
+    usual value for the data set or the method is used. `given` contains the options set by the user in
+    addition to a preset.
     """
 
     preset: str | None = param(
         None,
-        "Recipe of a paper; single options override it. The presets are nasbench201, nasrobbench201 (weight"
-        " decay 5e-4 as in its code; its text has 1e-4), nasrobbench201-algorithm1 (one sample per step),"
-        " prbench (as in its text), prbench-code (as in its code), fgsm-pgi, and rice2020 (also"
-        " called wci).",
+        "Recipe of a paper: nasbench201, nasrobbench201 (weight decay 5e-4 as in its code; its text has"
+        " 1e-4), nasrobbench201-algorithm1 (one sample per step), prbench (as in its text), prbench-code (as"
+        " in its code), fgsm-pgi, or rice2020 (also called wci). The presets are nasbench201,"
+        " nasrobbench201 (weight decay 5e-4 as in its code; its text has 1e-4), nasrobbench201-algorithm1"
+        " (one sample per step), prbench (as in its text), prbench-code (as in its code), fgsm-pgi, and"
+        " rice2020 (also called wci).",
         metavar="NAME",
     )
     epochs: int = param(10, "Number of epochs, which are passes over the training images.", bounds="[0, inf)")
@@ -284,8 +285,7 @@ class Recipe:
         return {name: reason for name, used, reason in rows if not used}
 
     def selected(self, names: Mapping[str, Any]) -> str:
-        """The name of the weights for the record's checkpoint, chosen from those that a training run
-        returns."""
+        """The name of the weights for the record's checkpoint, among those that a training run returns."""
         last = str(names["checkpoint"])
         return last if self.select == "last" else str(names.get("best") or last)
 

@@ -22,11 +22,9 @@ def distribution(labels: Tensor, classes: int, smoothing: float) -> Tensor:
 
 
 def mixup(images: Tensor, targets: Tensor, alpha: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Images (N, C, H, W) and targets (N, K), each mixed with another image and target of the batch (Zhang et
-    al. 2018).
+    """Images (N, C, H, W) and targets (N, K), each mixed with another pair of the batch (Zhang et al. 2018).
 
-    There is one lambda ~ Beta(alpha, alpha) per batch, as in mixup's own code and in the paper that WCI
-    follows.
+    There is one lambda ~ Beta(alpha, alpha) per batch, as in mixup's code and in the paper that WCI follows.
     """
     share = random.Random(seed).betavariate(alpha, alpha)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
@@ -37,8 +35,8 @@ def mixup(images: Tensor, targets: Tensor, alpha: float, seed: int) -> tuple[Ten
 
 @dataclass(frozen=True)
 class AWPAscent:
-    """Adversarial weight perturbation (Wu et al. 2020; csdongxian/AWP): each weight tensor w moves by gamma
-    |w| g / |g|.
+    """Adversarial weight perturbation (Wu et al. 2020; csdongxian/AWP): each tensor w moves by gamma |w| g /
+    |g|.
 
     Biases and BatchNorm's weights do not move. The optimiser makes its step, with weight decay, at the
     perturbed weights. The perturbation is subtracted afterwards. BatchNorm's statistics are those of the
@@ -90,8 +88,7 @@ def perturbed_weights(
     ascent: Ascent,
     total: Callable[[Sequence[Tensor]], None] | None = None,
 ) -> Iterator[None]:
-    """Inside the block, the weights are perturbed along the gradient g of the loss with respect to the
-    weights.
+    """Inside the block, the weights are perturbed along the gradient g of the loss.
 
     With `ascent.step_inside`, a step that the optimiser makes inside the block is kept, and only the
     perturbation is subtracted afterwards. Otherwise the weights from before the block are restored. If
@@ -144,8 +141,8 @@ def _restore(copies: Iterable[tuple[Tensor, Tensor]]) -> None:
 
 
 def averaged(model: nn.Module, decay: float) -> AveragedModel:
-    """An exponential moving average of a model's weights, which starts with the current weights. Its buffers
-    are those of the model.
+    """An exponential moving average of a model's weights, which starts with the current weights. Buffers are
+    those of the model.
     """
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)).requires_grad_(False)
     average.n_averaged.fill_(1)  # at 0 the first update would replace the weights

@@ -94,7 +94,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def threads(data: bytes | None) -> int | None:
-    """The number of CPU threads of each process of a stored training run. None if the state does not contain
+    """The number of CPU threads of each process of a stored training run. Returns None if the state lacks
     this number."""
     try:
         number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get("threads")
@@ -107,8 +107,8 @@ def allocate_carried(
     method: Method, examples: int, shape: Sequence[int], device: torch.device
 ) -> dict[str, Tensor]:
     """Zeros, float16 (examples, C, H, W), for each name in `method.carried`. They are on the device if they
-    need at most half of its free memory, otherwise in the memory of the machine. Raises RbError if they fit
-    into neither.
+    need at most half of its free memory, otherwise in the machine's memory. Raises RbError if there is too
+    little memory.
     """
     if not method.carried:
         return {}
@@ -127,8 +127,8 @@ def allocate_carried(
 
 
 def share_carried(state: Mapping[str, Tensor], batches: Iterable[Tensor]) -> None:
-    """After an epoch with these batches, copy to every process the entries that the other processes wrote for
-    their examples."""
+    """After an epoch with these batches, copy to every process what the other processes wrote for their
+    examples."""
     if distributed.count() == 1 or not state:
         return
     share = torch.cat([distributed.share(ids) for ids in batches])

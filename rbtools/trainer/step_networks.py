@@ -73,7 +73,7 @@ class EvalCopy(nn.Module):
 
 
 def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> EvalCopy | None:
-    """The evaluation copy of a model. None if the model has no parameters.
+    """The evaluation copy of a model. Returns None if the model has no parameters.
 
     Raises ValueError if the logits of the copy differ, and any error that tracing the network raises.
     """

@@ -113,8 +113,7 @@ class _Work:
         return images.float() / 255, self.labels[ids]
 
     def reads_losses(self, step: int, steps: int) -> bool:
-        """Whether to read the losses after this step, which is counted from 0, of an epoch with `steps`
-        steps."""
+        """Whether to read the losses after this step of an epoch of `steps` steps; it is counted from 0."""
         return self.device.type == "cpu" or (step + 1) % READ_EVERY == 0 or step + 1 == steps
 
 

@@ -65,8 +65,7 @@ class Tracking:
 
 
 def wanted(recipe: Recipe, record: dict[str, Any], run: Run) -> Tracking | None:
-    """The tracking that a recipe requests. Raises RbError if the data set does not have a split that is
-    needed."""
+    """The tracking that a recipe requests. Raises RbError if the data set lacks a split."""
     if not recipe.track:
         return None
     test = data_of(record, run, "test") if ROBUST in recipe.track else None
@@ -127,8 +126,8 @@ class Tracker:
         return description
 
     def after(self, state: TrainState, *, last: bool) -> None:
-        """Measure after every `every`-th epoch (counted from 1) and after the last epoch, and add the values
-        to `state.tracked`."""
+        """Measure after every `every`-th epoch (counted from 1) and after the last; extend
+        `state.tracked`."""
         due = last or state.epoch % self.tracking.every == 0
         numbers = self.measure(state.kept) if due else {}
         for name in dict.fromkeys((*state.tracked, *numbers)):

@@ -139,8 +139,8 @@ def _key_fields(task: TrainingTask, init: dict[str, Any] | None, seed: int) -> d
 
 
 class _StoredTraining:
-    """A training result in the store. The weights are stored under one key, and the history of the tracking
-    under a second key.
+    """A training result in the store. The weights are stored under one key, and the tracking history under a
+    second key.
 
     The key of the weights does not depend on tracking, so a training run without tracking finds the weights
     of a run with tracking. A run with tracking is found only if its history is also stored. Otherwise the run
@@ -230,8 +230,8 @@ def _mean_and_std(
 
 
 def _initial_weights(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] | None:
-    """The description, for the key, of the weights with which training starts. None for a fresh network.
-    Raises RbError if the record does not have such weights.
+    """The description, for the key, of the weights with which training starts. Returns None for a fresh
+    network. Raises RbError if the record does not have such weights.
     """
     if recipe.init == "random":
         return None

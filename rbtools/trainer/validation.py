@@ -53,9 +53,9 @@ def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
 
 
 def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
-    """The training images without those that `--val` held out. None if all images were used, if nothing is
-    known about the training, or if the run uses other data. Raises RbError if the record contains an invalid
-    description of the training.
+    """The training images without those that `--val` held out. Returns None if all images were used, if
+    nothing is known about the training, or if the run uses other data. Raises RbError if the record contains
+    an invalid description of the training.
     """
     share = trained.held_out_share(record)
     data = data_of(record, run, "train")
@@ -73,8 +73,7 @@ def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
 
 
 def attack_of(method: Method) -> Any:
-    """PGD in L-infinity with ten steps of a quarter of the radius; the radius is that of the method, if it
-    has one."""
+    """PGD in L-infinity with ten steps of a quarter of the radius, which is the method's if it has one."""
     eps = min(getattr(method, "eps", 8 / 255), 1.0)  # on the sphere it may be larger
     return METHODS.build("pgd", eps=eps, step_size=2.5 * eps / STEPS, attack_steps=STEPS)
 
@@ -103,8 +102,8 @@ class Checks:
         return few(self.examples.labels.cpu(), self.examples.ids)
 
     def after(self, state: TrainState) -> dict[str, float]:
-        """The numbers of the finished epoch. Remembers the best epoch so far; if epochs are equal, the epoch
-        with the lower loss."""
+        """The numbers of the finished epoch. Remembers the best epoch; of equal epochs, the one with the
+        lower loss."""
         held, numbers = self.examples.held, {}
         if len(held):
             numbers = self.measure(state.kept, held)
@@ -117,8 +116,7 @@ class Checks:
         return {**numbers, "pgd_acc": attacked["val_robust_acc"]}
 
     def measure(self, model: nn.Module, ids: Tensor) -> dict[str, float]:
-        """Clean accuracy, robust accuracy and robust loss of a model, which is in eval mode and stays in eval
-        mode."""
+        """Clean accuracy, robust accuracy and robust loss of a model, which is in eval mode."""
         model.eval()
         sums = torch.zeros(3, dtype=torch.float64)
         for part in ids.to(self.examples.labels.device).split(_TILE):
@@ -141,12 +139,10 @@ def few(labels: Tensor, ids: Tensor) -> Tensor:
 
 
 def overfitting(history: Mapping[str, Sequence[float]]) -> int | None:
-    """The first epoch with catastrophic overfitting (Wong et al. 2020, arXiv:2001.03994), counted from 1, or
-    None.
+    """The first epoch (from 1) with catastrophic overfitting (Wong et al. 2020, arXiv:2001.03994), or None.
 
     In this epoch, the accuracy under PGD (`pgd_acc`) has fallen below half of its highest value so far, and
-    by more than 0.2. The accuracy under the method's own single-step attack (`robust_acc`) is more than 0.2
-    higher.
+    by more than 0.2. The accuracy under the method's own single step (`robust_acc`) is more than 0.2 higher.
     """
     attacked, own_step = (history.get(name, ()) for name in ("pgd_acc", "robust_acc"))
     highest = 0.0
@@ -169,8 +165,7 @@ def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
 
 
 def at_chance(setup: TrainSetup, state: TrainState) -> dict[str, float]:
-    """Warn if the training run ended with the accuracy of guessing. Returns the clean accuracy for the
-    record."""
+    """Warn if the training run ended at the accuracy of guessing. Returns its clean accuracy."""
     if state.epoch < LEARNING:
         return {}
     examples, classes = setup.examples, setup.examples.about.classes

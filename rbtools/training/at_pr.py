@@ -19,8 +19,8 @@ _CLOSE = 4  # decimals when depths of equal steps are compared, because they dif
 
 
 class CandidateSettings(NamedTuple):
-    """The settings of one candidate: its step size and radius, each (N, 1, 1, 1), and its number of steps,
-    (N,) on the CPU."""
+    """The settings of one candidate: step size and radius, each (N, 1, 1, 1), and number of steps, (N,) on
+    the CPU."""
 
     step_size: Tensor
     eps: Tensor
@@ -41,18 +41,18 @@ class Walk(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ATPR(Method[Solution]):
-    """AT-PR (PRBench, algorithm 2): CE(x') at the candidate x' that is farthest from being classified
-    correctly. Each of `candidates` is the result of an attack on the cross-entropy from a uniform start. Its
-    step size and number of steps are random for each image. From a misclassified candidate, a walk (the
-    paper's word) descends the loss with the candidate's step size. The walk ends when the point is classified
-    correctly, or after `walk_steps` steps. The L-infinity length of the walk is the depth of the candidate.
-    The model is trained on the deepest candidate. If no candidate is misclassified, it is trained on the
-    candidate with the highest loss.
+    """AT-PR (PRBench, algorithm 2). The loss is CE(x') at the candidate x' that is farthest from being
+    classified correctly. Each of `candidates` is the result of an attack on the cross-entropy from a uniform
+    start. Its step size and number of steps are random for each image. From a misclassified candidate, a walk
+    (the paper's word) descends the loss with the candidate's step size. The walk ends when the point is
+    classified correctly, or after `walk_steps` steps. The L-infinity length of the walk is the depth of the
+    candidate. The model is trained on the deepest candidate. If no candidate is misclassified, it is trained
+    on the candidate with the highest loss.
 
     PRBench's text specifies neither the ranges of the step size and the number of steps nor the distance. In
     the text, the walk follows the unnormalised gradient (`walk="grad"`). "sign" follows the signs of the
-    gradient, and "margin" the signs of the gradient of the margin to the most probable wrong class. Points of
-    a walk stay in [0, 1].
+    gradient, and "margin" the signs of the gradient of the margin to the most probable wrong class. Walks
+    stay in [0, 1].
 
     PRBench's code (wellzline/PRBenchmark, attack_algorithms.py, PR) differs in each option whose help
     mentions the code; --preset prbench-code sets these options. In the code, the first candidate is the
@@ -169,8 +169,8 @@ class ATPR(Method[Solution]):
 
     @property
     def reach(self) -> float:
-        """The largest sum of step lengths of the random attack or of the plain attack, whichever is smaller,
-        for pixels in [0, 1]."""
+        """The sum of the step lengths of the random attack or of the plain attack, whichever is smaller, on
+        [0, 1]."""
         drawn = self.steps_max * self.step_max
         return min(drawn, self.plain_steps * self.plain_step) if self.first == "plain" else drawn
 
@@ -216,8 +216,8 @@ class ATPR(Method[Solution]):
         return chosen, next((walk.last for walk in reversed(walks) if walk.last is not None), None)
 
     def choice(self, walks: list[Walk]) -> Tensor:
-        """The index of each image's candidate (N,): the deepest candidate, or the first of several equally
-        deep candidates."""
+        """The index of each image's candidate (N,): the deepest candidate, or the first of equally deep
+        candidates."""
         depth = torch.stack([walk.depth for walk in walks])
         if self.walk_size == "plain":
             depth = depth.round(decimals=_CLOSE)

@@ -39,8 +39,7 @@ class Loss(NamedTuple):
 class LossTerms(NamedTuple):
     """The loss of each example (N,), and the logits (N, K) from which it is computed, all with their graphs.
 
-    At least one of `clean` and `adversarial` is given; `adversarial` are the logits at the solution of the
-    inner problem.
+    At least one of `clean` and `adversarial` (at the solution of the inner problem) is given.
     """
 
     values: Tensor
@@ -66,8 +65,7 @@ class Method(Registered, Generic[InnerResult]):
     """A training method, which solves an inner problem and computes the loss of the batch at the solution.
 
     Shape, in all methods: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,), or float (N, K), a
-    distribution for each example (from label smoothing or mixup). Attack and loss accept both kinds of
-    labels.
+    distribution for each example (from label smoothing or mixup). The attack and the loss accept both.
     """
 
     name: ClassVar[str]
@@ -81,8 +79,8 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def reach_options(self) -> tuple[str, str] | None:
-        """The names of the options that determine `reach`: step size and number of steps. None if the method
-        makes no steps."""
+        """The options that determine `reach`: step size and number of steps. Returns None if the method makes
+        no steps."""
         return None
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> InnerResult:
@@ -90,8 +88,8 @@ class Method(Registered, Generic[InnerResult]):
         return cast(InnerResult, None)  # without an inner problem
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: InnerResult) -> LossTerms:
-        """The loss of each example, given the result of `inner_attack`. By default, the loss is CE(x') for
-        images x'."""
+        """The loss of each example, given the result of `inner_attack`. By default, it is CE(x') for images
+        x'."""
         logits = model(inner_result)
         return LossTerms(cross_entropy(logits, labels), adversarial=logits)
 
@@ -116,20 +114,19 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def single_step(self) -> bool:
-        """Whether the inner attack is one step of gradient ascent, with which catastrophic overfitting may
-        occur."""
+        """Whether the inner attack is one step of gradient ascent, which risks catastrophic overfitting."""
         return False
 
     @property
     def of_whole_batches(self) -> bool:
-        """Whether the loss of an example depends on the other examples of its batch in other ways than
-        through BatchNorm."""
+        """Whether the loss of an example depends on other examples of its batch, other than through
+        BatchNorm."""
         return False
 
     @property
     def unused(self) -> dict[str, str]:
-        """Maps each field that has no effect, given the other fields, to the reason, with option names as on
-        the command line."""
+        """Maps each field that has no effect, given the other fields, to the reason, in terms of the command
+        line."""
         return {}
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Loss:
@@ -220,8 +217,8 @@ class Adversarial(Method[Tensor]):
     def objective(
         self, model: nn.Module, images: Tensor, labels: Tensor, clean: Tensor | None = None
     ) -> Objective:
-        """The attack's objective, in the model's current mode. `clean` are the logits of the images, if they
-        are known."""
+        """The attack's objective, in the model's current mode. `clean` are the logits of the images, if
+        known."""
         if self.inner == "kl":
             constant = model(images) if clean is None else clean
             return lambda logits: divergence(constant, logits)
@@ -259,8 +256,7 @@ def noisy(images: Tensor, draws: Draws, noise: str, eps: float, name: str, scale
 
 
 def divergence(clean: Tensor, perturbed: Tensor) -> Tensor:
-    """The divergence KL(p(x) || p(x')), computed from logits and summed over classes: one value per example
-    (N,).
+    """The divergence KL(p(x) || p(x')) from logits, summed over classes: one value per example (N,).
 
     It is differentiable in both arguments and computed in float32 or higher precision. Only log-probabilities
     are used, since the derivative of p log p is NaN if a probability has underflowed to 0.

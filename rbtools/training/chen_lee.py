@@ -1,5 +1,4 @@
-"""Chen and Lee's data filtering: if the attack does not increase the loss, the attack stops and the model is
-trained on x."""
+"""Chen and Lee's data filtering: if the attack does not increase the loss, the model is trained on x."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from rbtools.training.base import NOISES, Method, noisy
 
 @dataclass(frozen=True, kw_only=True)
 class CorruptionTraining(Method[Tensor]):
-    """Training on random noise in the ball (PRBench's Corr methods). The loss is CE(x + delta), with one
-    delta per image.
+    """Training on random noise in the ball (PRBench's Corr methods). The loss is CE(x + delta), one delta per
+    image.
 
     The radius is the standard deviation of Gaussian noise and the scale of Laplace noise, and the noise is
     clamped to the ball. PRBench's code (wellzline/PRBenchmark, attack_algorithms.py) samples noise with scale

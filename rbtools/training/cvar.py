@@ -17,8 +17,8 @@ Thresholds: TypeAlias = "tuple[Tensor | None, list[Tensor]]"
 
 @dataclass(frozen=True, kw_only=True)
 class CVaR(Sampled):
-    """Probabilistically robust learning (Robey et al. 2022, arXiv:2202.01136): the loss is the CVaR of the
-    losses around x.
+    """Probabilistically robust learning (Robey et al. 2022, arXiv:2202.01136): the CVaR of the losses around
+    x.
 
     CVaR = min over t of t + E[relu(loss - t)] / beta is the mean of the largest share `beta` of the losses.
     There are three variants (`tail`). In the variants "advbench" and "prl", each image has a threshold t,

@@ -1,5 +1,4 @@
-"""FGSM-PGI: adversarial training with one attack step that starts from each example's perturbation of the
-previous epoch."""
+"""FGSM-PGI: adversarial training with one step that starts from each example's previous perturbation."""
 
 from __future__ import annotations
 
@@ -117,8 +116,8 @@ class FGSMPGI(Method[PriorStep]):
 
 class CarriedPrior(Method[PriorStep]):
     """FGSM-PGI in a training run. It reads the prior of each example from tensors (examples, C, H, W), which
-    may be on another device, and writes the next prior to the same tensors. The epoch is the offset of the
-    draws.
+    may be on another device, and writes the next prior to the same tensors. The offset of the draws is the
+    epoch.
     """
 
     def __init__(self, method: FGSMPGI, kept: Prior) -> None:
