@@ -99,7 +99,7 @@ def source(
 
 
 def _parted(name: str) -> tuple[str, str, str]:
-    """The parts of a name: the name in the registry (or python:MODULE:CLASS), a colon if there is an
+    """The parts of a name: its name in the registry (or python:MODULE:CLASS), a colon if there is an
     argument, and the argument."""
     if not name.startswith(OWN):
         return name.partition(":")

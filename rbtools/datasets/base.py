@@ -73,7 +73,7 @@ class HashCache(Protocol):
     """A cache of fingerprints: a store, or any other object with the methods `get` and `put`."""
 
     def get(self, key: str) -> str | None:
-        """The value of the key, or None."""
+        """The value of the key, or None if the key has no value."""
 
     def put(self, key: str, value: str) -> None:
         """Set the value of the key."""

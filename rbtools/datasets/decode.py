@@ -81,7 +81,7 @@ def is_grey(images: Encoded, index: int) -> bool:
 
 
 def one_size(splits: Iterable[Encoded]) -> tuple[int, int]:
-    """(height, width) of the first image of each split. Raises RbError if these sizes differ."""
+    """(height, width) of the first image of each split. Raises RbError if the sizes of the splits differ."""
     (first, size), *others = [(images.path(0), size_of(images, 0)) for images in splits]
     for other, other_size in others:
         if other_size != size:

@@ -111,8 +111,8 @@ class Mnist(Arrays):
     form: ClassVar[str] = "an idx file"
 
     def parts(self, split: str) -> dict[Path, str | None]:
-        """The unpacked files if they exist, otherwise the published (gzipped) files. Only these have a known
-        MD5."""
+        """The unpacked files if they exist, otherwise the published (gzipped) files. Only the published files
+        have a known MD5."""
         try:
             unpacked = [file.path.removesuffix(".gz") for file in self.files(split)]
             return dict.fromkeys(self.all_of(split, unpacked))

@@ -33,7 +33,7 @@ class OfClasses(DatasetSource):
 
     @functools.cached_property
     def names(self) -> list[str]:
-        """The names of the classes. Raises RbError if there are fewer than two, or if a name is unknown."""
+        """The names of the classes. Raises RbError for fewer than two classes or an unknown name."""
         names = self.about.class_names
         if not str(self.argument).startswith(PREFIX):
             return read_class_map(str(self.class_map), names)
@@ -53,7 +53,7 @@ class OfClasses(DatasetSource):
 
     @functools.cached_property
     def wanted(self) -> list[int]:
-        """The index of each class in the complete data set, or -1 if the class is not in it."""
+        """The index of each class in the complete data set, or -1 if it has no such class."""
         number = {name: place for place, name in enumerate(self.about.class_names)}
         return [number.get(name, -1) for name in self.names]
 

@@ -211,7 +211,7 @@ class ImageTable:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    """The modules pyarrow and pyarrow.parquet. Raises RbError if they are not installed."""
+    """The modules pyarrow and pyarrow.parquet. Raises RbError if pyarrow is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -54,7 +54,7 @@ def published() -> list[ListedFile]:
 class PublishedDataset(DatasetSource):
     """A published data set, with its official files.
 
-    Files are searched for in `folders`, beginning with the usual folder. They are relative to the data
+    Files are searched for in `folders`, beginning with the usual folder. The folders are relative to the data
     folder.
     """
 
@@ -121,7 +121,7 @@ class PublishedDataset(DatasetSource):
     def all_of(self, split: str, names: Sequence[str]) -> list[Path]:
         """The paths of the files called `names` in the first folder that contains one or more of them.
 
-        Raises NotHere if no folder contains any, and RbError if that folder lacks some of them.
+        Raises NotHere if no folder contains any file, and RbError if that folder does not contain all files.
         """
         places = [[self.home / folder / name for name in names] for folder in self.folders]
         for paths in (*places, [self.home / Path(name).name for name in names]):
@@ -164,7 +164,7 @@ class Arrays(PublishedDataset, ImageArrays):
         return list(images), np.concatenate(labels)
 
     def read(self, path: Path, published: str | None) -> Any:
-        """The content of a file. Its MD5 is checked first, because loading a pickle can run code."""
+        """The content of a file. The MD5 is checked first, because loading a pickle can run code."""
         expected = f"{self.form} of the data set {self.name}"
         if published is not None:
             expected += f", whose MD5 is {published}"

@@ -108,7 +108,7 @@ def images(shape: tuple[int, int, int, int], fetch: Fetch) -> Tensor | Streamed:
 
 
 def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
-    """The images on a device. If they do not fit, each batch is moved when it is indexed."""
+    """The images on a device. If the images do not fit, each batch is moved when it is indexed."""
     if isinstance(pixels, Streamed) or device.type != "cuda" or fits(pixels.nbytes, device):
         return pixels.to(device)
     return batchwise(pixels, device)

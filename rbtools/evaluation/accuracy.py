@@ -339,7 +339,7 @@ def mean_over(
     correct: Mapping[tuple[str, int], np.ndarray], parts: Sequence[Mapping[str, Any]]
 ) -> intervals.Interval | None:
     """The interval of the mean of accuracies under corruptions. `correct` maps (corruption, severity) to the
-    images (n,) that count as correct. None if `correct` lacks one of the corruptions or severities. The
+    images (n,) that count as correct. Returns None if `correct` lacks one of the corruptions or severities. The
     images are the sampling units: the share of corruptions under which an image is classified correctly is
     one observation. Correlation between corruptions therefore does not affect the interval.
     """

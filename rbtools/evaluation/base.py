@@ -87,7 +87,7 @@ class Batch:
         return Draws(self.seed, stream, self.ids)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K) in float32, at most `chunk_size` images at a time. Raises RbError if they are not
+        """Logits (N, K) in float32, at most `chunk_size` images at a time. Raises RbError if a logit is not
         finite."""
         logits = self.unchecked_logits(images)
         if not torch.isfinite(logits).all():
@@ -206,7 +206,8 @@ class OutcomeRows(NamedTuple):
 class Outcomes:
     """The outcomes of one spec for the first examples in the fixed order. `known` contains these outcomes.
     Every write to the store contains all rows, so an interrupted run loses at most the last seconds of work.
-    With `anew`, stored outcomes are not used. They stay in the store unless more examples are measured.
+    With `anew`, stored outcomes are not used. Stored outcomes are replaced only if more examples are
+    measured.
     """
 
     def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:

@@ -21,12 +21,11 @@ _WORDS = {"dropout": "dropout is on in its forward pass", "noise": "its forward 
 class Randomness(NamedTuple):
     """What is random in a model.
 
-    `kind` is "none", "dropout" or "noise". `numbers` says whether each example can have its own random
-    numbers: "example" if it can in a batch of any size, "one by one" if it can only when every image goes
-    through the model separately, and "uncontrolled" if it cannot, for example because the model has its own
-    generator. `batch` says whether the logits of an image depend on the other images of the batch, or on the
-    position of the image in the batch. `changes` says whether a pass changes the model's parameters or
-    buffers.
+    `kind` is "none", "dropout" or "noise". `numbers` says if the random numbers can belong to the examples:
+    "example" in a batch of any size, "one by one" only if every image goes through the model separately, and
+    "uncontrolled" never, for example if the model has its own generator. `batch` says whether the logits of
+    an image depend on the other images of the batch, or on the position of the image in the batch. `changes`
+    says whether a pass changes the model's parameters or buffers.
     """
 
     kind: str = "none"
@@ -87,8 +86,8 @@ def eot_of(evaluation: Evaluation) -> int | None:
 
 
 def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
-    """The evaluation in which means over random passes replace the result of one pass. Raises RbError if such
-    means are not defined for this evaluation."""
+    """The evaluation in which means over random passes replace the result of one pass. Raises RbError if the
+    evaluation has no such means."""
     if all(isinstance(spec, Noisy) for spec in evaluation.specs):
         return evaluation  # each copy has a draw of the model
     every = evaluation.every

@@ -33,9 +33,9 @@ class Smoothed(Spec):
     """Certified accuracy of the smoothed classifier at one L2 radius, eps.
 
     A row has five numbers: the selected class, whether this class is the label, the number of samples after
-    the selection, how many of them have the selected class, and the number of certified questions (-1 without
-    `adaptive`). The first question is whether the selected class has a probability above 1/2; if not, the
-    classifier abstains. The other questions are whether the radii above 0 can be certified, in increasing
+    the selection, the number of those with the selected class, and the number of certified questions (-1
+    without `adaptive`). The first question is whether the selected class has a probability above 1/2; if not,
+    the classifier abstains. The other questions are whether the radii above 0 can be certified, in increasing
     order. With `adaptive`, an image is sampled until all questions are decided, or until the first question
     if the selected class is not the label.
 

@@ -154,7 +154,7 @@ _OF_SEARCH = ("reason", "passes")  # what else is of one search alone
 
 def local_optimality(distances: np.ndarray) -> list[float | None]:
     """The local optimality of A attacks from distances (N, A), which are 0 for clean errors. Returns None if
-    it is undefined."""
+    the local optimality is undefined."""
     best = distances.min(1)
     reached = best[np.isfinite(best)]
     farthest = reached.max() if len(reached) else 0.0

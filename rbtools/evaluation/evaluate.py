@@ -46,7 +46,7 @@ class Examples(NamedTuple):
     """Images (M, C, H, W), uint8 or floats in [0, 1], with their labels, int64 (M,).
 
     `order` lists the examples to evaluate, int64 (n,). Results are in this order, and the first results do
-    not depend on how long the order is. An image's random numbers depend on its position in `images`.
+    not depend on the length of the order. An image's random numbers depend on its position in `images`.
     """
 
     images: Tensor | streaming.Streamed
@@ -73,13 +73,13 @@ def evaluate(
 ) -> Any:
     """Evaluate a model in memory; returns a `Result`. If `task` is a list, returns a list of results.
 
-    `model` is a module or a function that maps images float32 (N, C, H, W) in [0, 1] to logits (N, K). It is
-    evaluated in eval mode and not changed. Warns, as the commands do, if the model is in train mode, if its
-    outputs are probabilities, or if its normalisation looks wrong. `data` is (images, labels) as tensors or
-    arrays, uint8 or floats in [0, 1]; a torch Dataset or DataLoader of such pairs; or the name of a data set
-    ("cifar10"). `task` is an attack (`PGD(eps=8 / 255)`), a corruption with its severity (`(Fog(), 3)`), a
-    noise with its radius (`(Uniform(), 0.1)`), a certification method with its radius (`(Smooth(), 0.5)`),
-    "acc", or a list of tasks.
+    `model` is a module or a function that maps images float32 (N, C, H, W) in [0, 1] to logits (N, K). The
+    model is evaluated in eval mode and not changed. Warns, as the commands do, if the model is in train mode,
+    if its outputs are probabilities, or if its normalisation looks wrong. `data` is (images, labels) as
+    tensors or arrays, uint8 or floats in [0, 1]; a torch Dataset or DataLoader of such pairs; or the name of
+    a data set ("cifar10"). `task` is an attack (`PGD(eps=8 / 255)`), a corruption with its severity (`(Fog(),
+    3)`), a noise with its radius (`(Uniform(), 0.1)`), a certification method with its radius (`(Smooth(),
+    0.5)`), "acc", or a list of tasks.
 
     `n` is the number of images, which are balanced over the classes. `seed` determines all random numbers,
     which belong to the image and its position in the data. `device` "auto" is the device of the model.

@@ -38,8 +38,8 @@ def check_outputs(
 
     Returns None for a network trained by rb-train.
 
-    The inputs of the model are images (N, C, H, W) in [0, 1]. Raises RbError if it returns no logits (N,
-    classes).
+    The inputs of the model are images (N, C, H, W) in [0, 1]. Raises RbError if the model returns no logits
+    (N, classes).
     """
     if "checkpoint_file" not in record:
         return None
@@ -161,9 +161,9 @@ class _Other:
 def _other_normalisation(
     model: nn.Module, record: Mapping[str, Any], data: Data, images: Tensor, labels: Tensor
 ) -> _Other | None:
-    """The normalisation with which significantly more images are classified correctly. Returns None if there
-    is none, or if the file specifies its own normalisation. Each normalisation is tried on a few images, and
-    on all images if it is better on the few.
+    """The normalisation with which significantly more images are classified correctly. Returns None if no
+    normalisation is better, or if the file specifies its own normalisation. Each normalisation is tried on a
+    few images, and on all images if it is better on the few.
     """
     from rbtools.defences.defended import bare as without_stages
     from rbtools.models.normalize import Known, Preprocessed, behind, kinds

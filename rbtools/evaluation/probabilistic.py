@@ -443,8 +443,8 @@ class _Classifier:
         """Returns whether each copy is classified correctly, and whether the exact model has to decide it:
         bool (N,) each.
 
-        The exact model has to decide the copies whose margin by the fast model is small. It also has to
-        decide the copies whose logits are not finite, for which `confirm` raises RbError.
+        The exact model has to decide the copies whose margin by the fast model is small. The exact model also
+        has to decide the copies whose logits are not finite, for which `confirm` raises RbError.
         """
         self.seen += len(noisy)
         if batch.fast_model is batch.model:
@@ -471,6 +471,6 @@ class _Classifier:
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """The logit of the label minus the largest other logit, float32 (N,). It is positive if the prediction is
-    correct."""
+    """The logit of the label minus the largest other logit, float32 (N,). The margin is positive if the
+    prediction is correct."""
     return of_class(logits.float(), labels) - best_other(logits.float(), labels)

@@ -3,7 +3,7 @@ example.
 
 The model is run twice on the same images, more often if it uses random numbers, and on some of the images in
 another batch: on a few images, and on a permuted half of a batch. A model whose logits differ between passes
-of the same batch is randomised. If they differ only in another batch, the model depends on the batch.
+of the same batch is randomised. A model whose logits differ only in another batch depends on the batch.
 """
 
 from __future__ import annotations

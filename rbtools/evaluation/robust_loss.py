@@ -19,7 +19,7 @@ from rbtools.records import metric_name
 
 @dataclass(frozen=True, kw_only=True)
 class RobustLoss(Spec):
-    """The mean cross-entropy (if `what` is "loss") or the share of misclassified images (if it is "error") at
+    """The mean cross-entropy (`what` is "loss") or the share of misclassified images (`what` is "error") at
     the last iterate of an attack on every image.
 
     A row is the cross-entropy, and 1 if the last iterate is classified correctly.

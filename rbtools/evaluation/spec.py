@@ -28,11 +28,12 @@ Summary = Callable[[Sequence[Any], Sequence[Entry], Sequence[Entry], RowsOf | No
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One result of a model on images. It has a row for each image, and an entry that is made of all rows.
+    """One result of a model on images. A spec has a row for each image, and an entry that is made of all
+    rows.
 
-    The fields are the settings. They determine the key in the store and the entry, and two results with equal
-    settings answer the same question. `from_entry` returns the spec of an entry. Fields that entries do not
-    contain are ignored in comparisons. Several specs may use the same rows; such specs have the same
+    The fields are the settings. The settings determine the key in the store and the entry; two results with
+    equal settings answer the same question. `from_entry` returns the spec of an entry. Fields that entries do
+    not contain are ignored in comparisons. Several specs may use the same rows; such specs have the same
     `column`.
     """
 

@@ -40,8 +40,9 @@ class JobFunction:
 
 
 class Call:
-    """Anything that an engine runs, as a value that can be sent to other processes. It is called with the run
-    of the process that does the work. `arch` is the architecture, which determines the number of threads."""
+    """Anything that an engine runs, as a value that can be sent to other processes. The call is made with the
+    run of the process that does the work. `arch` is the architecture, which determines the number of
+    threads."""
 
     arch: Any
 

@@ -117,8 +117,8 @@ class Processes(Engine):
             report.event(message)
 
     def _start(self, number: int) -> Worker | None:
-        """Start a new worker. Returns the connection to it and its process. Returns None if the engine is
-        ending."""
+        """Start a new worker. Returns the connection to the worker and its process. Returns None if the
+        engine is ending."""
         context = multiprocessing.get_context("spawn")
         with self._starting:
             if self._ending.is_set():
@@ -160,8 +160,8 @@ def _ending_in_words(code: int | None) -> str:
 
 
 def _work(run: Run, connection: Connection, number: int) -> None:
-    """The main function of a worker. It runs one call after another until the connection closes or SIGTERM
-    arrives.
+    """The main function of a worker. The worker runs one call after another until the connection closes or
+    SIGTERM arrives.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, _terminate)  # a job stores what it has finished

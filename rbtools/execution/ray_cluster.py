@@ -99,9 +99,9 @@ class Membership:
             self._thread.join(seconds)
 
     def _stay(self) -> None:
-        """Join the cluster, wait, and leave it. This runs in a thread, because joining may hang and because
-        Ray replaces the handler of SIGTERM in the main thread. One thread does all three steps, because the
-        processes that Ray starts here end with the thread.
+        """Join the cluster, wait, and leave it. The steps run in a thread, because joining may hang and
+        because Ray replaces the handler of SIGTERM in the main thread. One thread does all three steps,
+        because the processes that Ray starts here end with the thread.
         """
         try:
             self._ray.init(

@@ -116,8 +116,8 @@ def slurm_tasks() -> int:
 
 
 def slurm_task() -> tuple[int, int] | None:
-    """The number of this task, counted from 1, and the number of tasks in its Slurm array job or step. None
-    if there is only one task.
+    """The number of this task, counted from 1, and the number of tasks in its Slurm array job or step.
+    Returns None if there is only one task.
 
     Raises UsageError if the numbers of an array, such as 1,5,6, do not determine which of its tasks this is.
     """

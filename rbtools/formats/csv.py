@@ -35,7 +35,7 @@ class CSV(Tabular):
     delimiter: str = param(",", "Separator of cells: one character, or tab.")
     raw: bool = param(
         False,
-        "Write cells unchanged, for programs. Without this, texts such as =x are quoted, for spreadsheets.",
+        "Write cells unchanged, for programs. Without --raw, texts such as =x are quoted, for spreadsheets.",
     )
 
     def frame(self, content: bytes) -> pandas.DataFrame:

@@ -49,9 +49,9 @@ class PublishedRow:
         limits: tuple[float, float] | None = SHARE,
         **protocol: object,
     ) -> None:
-        """Add a published number. `percent` says whether the number is a percentage; None means that it has
-        the scale of the row. If the number is null, nothing is added. If it is not a number within the
-        limits, an entry with the reason is added.
+        """Add a published number. `percent` says whether the number is a percentage; None means that the
+        number has the scale of the row. If the number is null, nothing is added. If the number is outside the
+        limits or not a number, an entry with the reason is added.
         """
         percent = self.percent if percent is None else percent
         entry: Record = {"tool": TOOL, "metric": metric, **protocol, "source": self.source}
@@ -90,7 +90,7 @@ class PublishedRow:
 
     def record(self, arch: Record, **fields: object) -> Record:
         """The complete record, without empty fields. A JSON number does not show how many zeros were dropped
-        at its end. The other numbers of its row show this if there are enough of them.
+        at its end. The other numbers of the row show the number of digits if there are enough of them.
         """
         most = max(self.digits.values(), default=0)
         for place in self.digits:
@@ -126,8 +126,8 @@ class MetricValues:
         self.percent = percent
 
     def value(self, metric: str, percent: bool | None = None) -> Decimal | int | None:
-        """The value, with the digits as published if it was read from a file with the same scale. `percent`
-        says whether percentages are written; None means the scale of the file.
+        """The value, with the digits as published if the value was read from a file with the same scale.
+        `percent` says whether percentages are written; None means the scale of the file.
         """
         percent = self.percent if percent is None else percent
         value = self.metrics.get(metric)

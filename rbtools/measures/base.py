@@ -26,8 +26,8 @@ class MeasureBatch:
     `images` are float32 (N, C, H, W) in [0, 1], and `labels` are int64 (N,). `perturbed` are the attacked
     images, and `twice` are the attacked images after a second attack; their shape is that of `images`.
     `together` says whether the model's BatchNorm uses the statistics of the batch, so that an image's logits
-    depend on the other images. All images then go through the model at once, and the perturbed images are a
-    separate batch.
+    depend on the other images. If `together` is true, all images go through the model at once, and the
+    perturbed images are a separate batch.
     """
 
     images: Tensor
@@ -44,14 +44,14 @@ class MeasureBatch:
 
     @property
     def attacked(self) -> Tensor:
-        """The attacked images. Raises ValueError if the measure does not request them (`attacks`)."""
+        """The attacked images. Raises ValueError if the measure requests no attacked images."""
         if self.perturbed is None:
             raise ValueError("this measure needs a perturbed batch")
         return self.perturbed
 
     @property
     def attacked_twice(self) -> Tensor:
-        """The images attacked twice. Raises ValueError if the measure does not request them (`attacks`)."""
+        """The images attacked twice. Raises ValueError if the measure requests no second attack."""
         if self.twice is None:
             raise ValueError("this measure needs a batch that is perturbed twice")
         return self.twice

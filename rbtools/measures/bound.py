@@ -49,7 +49,7 @@ class BoundMeasure(Measure):
     .robust) is a lower bound of the smallest eigenvalue, for images scaled to norm 1. The condition of
     theorem 2 on the images is separation.clean and separation.robust. For rescnn, corollary 1 replaces
     theorem 1. For two classes, the kernels are those of the single output in the theorem, the difference of
-    the logits. For more classes, they are the kernels of the sum of the logits, and y is one class against
+    the logits. For more classes, the kernels are those of the sum of the logits, and y is one class against
     the other classes. prbench computes theorems 1 and 2 on |R - R_S|, theorem 1 with the best t0 (prbench4),
     and theorem 5 with proposition 1, for training on random points (prbench5). wci computes theorem 4,
     sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance that theorem 4 uses for each

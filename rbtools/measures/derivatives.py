@@ -167,8 +167,7 @@ class WeightHessian:
         return {name: part.view(value.shape) for (name, value), part in parts}
 
     def _product(self, images: Tensor, labels: Tensor) -> Callable[[Weights], Weights]:
-        """The product with the Hessian of one chunk of images. If it is the only chunk, the function is
-        cached."""
+        """The product with the Hessian of one chunk of images. The function for a single chunk is cached."""
         if self._only is not None:
             return self._only
         # Reverse over reverse: on a CPU half the time of forward over reverse, which computes the gradient

@@ -32,9 +32,9 @@ class NASI(Measure):
 class GradNorm(NASI):
     """Euclidean norm of the gradient of a batch's mean cross-entropy with respect to all weights.
 
-    The score follows Abdelfattah et al. 2021 (arXiv:2101.08134) and is computed at initialisation. This is
-    the norm of the complete gradient, while the authors' code adds up the norms of the layers. The authors'
-    networks are in training mode.
+    The score follows Abdelfattah et al. 2021 (arXiv:2101.08134) and is computed at initialisation. The score
+    is the norm of the complete gradient, while the authors' code adds up the norms of the layers. The
+    authors' networks are in training mode.
     """
 
     name = "grad_norm"

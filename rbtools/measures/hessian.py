@@ -193,8 +193,8 @@ def _ritz(alphas: Tensor, betas: Tensor, top: int, tolerance: float) -> tuple[Te
 def power(product: Product, start: Tensor, *, iterations: int, tolerance: float) -> Tensor:
     """The eigenvalue of largest absolute value of each row's operator, with its sign: float64 (R,).
 
-    The method is power iteration. It ends when the relative change of every row's estimate is at most
-    `tolerance`, or after `iterations` products.
+    The method is power iteration. Power iteration ends when the relative change of every row's estimate is at
+    most `tolerance`, or after `iterations` products.
 
     Shape: start float (R, d), not zero.
     """

@@ -203,7 +203,7 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
 
 def _same(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
     """Whether each computed gradient is close to the exact gradient, relative to the largest value. All
-    results together are read from the device twice."""
+    results are read from the device in two reads."""
     alike = [computed.shape == exact.shape for computed, exact in pairs]
     comparable = [pair for pair, fits in zip(pairs, alike, strict=True) if fits]
     if not comparable:

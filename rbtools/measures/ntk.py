@@ -21,11 +21,11 @@ _SINGULAR = 1e-13
 class NTK(Measure):
     """Scores of the empirical neural tangent kernel of a network at initialisation (NAS-RobBench-201).
 
-    The kernel is computed for the sum of the logits, K_ij = <df(x_i)/dw, df(x_j)/dw>. Its scores are fro, the
-    Frobenius norm (KNAS' estimate of the smallest eigenvalue); trace (EigenNAS); lmin, the smallest
-    eigenvalue; and cond, the largest divided by the smallest eigenvalue. ntk.clean is computed on the images,
-    ntk.robust on the images attacked once, and ntk.twice on the images attacked twice. ntk.cross is computed
-    between images and attacked images, and ntk.cross2 between images attacked once and twice.
+    The kernel is computed for the sum of the logits, K_ij = <df(x_i)/dw, df(x_j)/dw>. The scores of a kernel
+    are fro, the Frobenius norm (KNAS' estimate of the smallest eigenvalue); trace (EigenNAS); lmin, the
+    smallest eigenvalue; and cond, the largest divided by the smallest eigenvalue. ntk.clean is computed on
+    the images, ntk.robust on the images attacked once, and ntk.twice on the images attacked twice. ntk.cross
+    is computed between images and attacked images, and ntk.cross2 between images attacked once and twice.
 
     With the weight `beta` (b) of the adversarial loss, ntk.all is (1-b)^2 clean + b(1-b)(cross + its
     transpose) + b^2 robust, which governs clean accuracy. ntk.all_robust is the same sum for the images
@@ -36,8 +36,8 @@ class NTK(Measure):
     f(x_i) is then the output for image i in its batch, and its derivative includes the dependence on the
     other images. The running statistics of fresh weights are mean 0 and variance 1. With these, the signal
     fades with depth, and the kernel is that of the last bias. KNAS' code passes each image separately in
-    training mode, which corresponds to the statistics "image". These cost as much as running statistics. The
-    statistics of the batch need a backward pass through the batch for each image.
+    training mode, which corresponds to the statistics "image". The statistics "image" cost as much as running
+    statistics. The statistics of the batch need a backward pass through the batch for each image.
     """
 
     name = "ntk"

@@ -24,9 +24,9 @@ _KEPT = 2**26  # the most gradient values kept in memory for a group in several 
 class WCI(Measure):
     """Sum over layers of sqrt(squared Frobenius norm of the weight * trace of the Hessian).
 
-    The Hessian is that of the mean cross-entropy on adversarial training images, which are held constant. It
-    is taken with respect to the weight of a convolution or a linear layer (no biases, no BatchNorm). The
-    trace of a layer is estimated without the blocks of the other layers (`traces`). The trace is never
+    The Hessian is that of the mean cross-entropy on adversarial training images, which are held constant. The
+    Hessian is taken with respect to the weight of a convolution or a linear layer (no biases, no BatchNorm).
+    The trace of a layer is estimated without the blocks of the other layers (`traces`). The trace is never
     negative if the logits are piecewise linear in the weight. A layer with a negative estimate counts as 0.
     The record contains the number of such layers, and the standard error includes their possible
     contribution.
@@ -120,9 +120,9 @@ def traces(
     The logits may be piecewise linear in a weight, as with ReLU, pooling and BatchNorm's running statistics.
     The trace of its block is then the mean over images of the trace of J' C J, where J is the Jacobian of an
     image's logits with respect to the weight, and C = diag(p) - p p' is the Hessian of the cross-entropy with
-    respect to the logits. This trace needs no second derivative. One backward pass gives an estimate for all
-    such layers at once, without the blocks between layers. Each of the other layers has its own random
-    vectors.
+    respect to the logits. The trace of J' C J needs no second derivative. One backward pass gives an estimate
+    for all such layers at once, without the blocks between layers. Each layer with other logits has its own
+    random vectors.
     """
     curved = _curved(model, images[:_LOOKED_AT], batch.probes.child("linear"), names)
     linear = [name for name in names if name not in curved]
@@ -201,8 +201,8 @@ def _linear_traces(
 
 
 def _times_root(root: Tensor, vectors: Tensor) -> Tensor:
-    """The product S u for each image, where S S' = C. It is computed as diag(r) u - r^2 (r . u), with r =
-    sqrt p. All arrays are (N, K)."""
+    """The product S u for each image, where S S' = C. The product is computed as diag(r) u - r^2 (r . u),
+    with r = sqrt p. All arrays are (N, K)."""
     product: Tensor = root * (vectors - root * (root * vectors).sum(1, keepdim=True))
     return product
 

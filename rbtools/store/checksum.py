@@ -52,8 +52,8 @@ class DamagedFile(Exception):
 
 
 def sealed(body: bytes, key: str = "") -> bytes:
-    """A file's content with its checksum as the last line. With a key, the checksum also covers the key. This
-    is needed for files that do not contain their key."""
+    """A file's content with its checksum as the last line. With a key, the checksum also covers the key. The
+    key is needed for files that do not contain their key."""
     return body + _mark(body, key)
 
 

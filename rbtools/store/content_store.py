@@ -94,7 +94,7 @@ class Store:
         self._keep("outcomes", key, sealed(data, key))
 
     def state(self, key: str) -> bytes | None:
-        """The state of an interrupted training run or a part of an evaluation. Returns None if it is not
+        """The state of an interrupted training run or a part of an evaluation. Returns None if no state is
         stored."""
         return self._finished("state", key)
 

@@ -96,7 +96,7 @@ def wait(
 
 
 def is_alive(path: Path) -> bool:
-    """Whether a process holds this lease. The result is true also if this cannot be determined."""
+    """Whether a process holds this lease. Returns True also if this is unknown."""
     try:
         lease = _taken(path, make=False)
     except (FileNotFoundError, NoPlainFile):

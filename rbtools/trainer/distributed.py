@@ -1,6 +1,6 @@
 """One training run in several processes started by torchrun; each process computes a share of every batch.
-Process 0 reads records, uses the store and writes the output. It broadcasts each training run that must be
-computed to the other processes. Importing this module does not import torch.
+Process 0 reads records, uses the store and writes the output. Process 0 broadcasts each training run that
+must be computed to the other processes. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def count() -> int:
 
 
 def here() -> int:
-    """The number of these processes on this machine."""
+    """The number of processes of the training run on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if count() > 1 else 1
 
 

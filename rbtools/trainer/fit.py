@@ -208,8 +208,9 @@ def _device(model: nn.Module, device: str | torch.device) -> str:
 
 @contextlib.contextmanager
 def _borrowed(model: nn.Module, shape: tuple[int, int, int], device: torch.device) -> Iterator[torch.device]:
-    """Inside the block, the model is on the device. If it changes its input images (C, H, W) in place, it is
-    given copies of them. Afterwards its device, its modes and the random state are restored."""
+    """Inside the block, the model is on the device. If the model changes its input images (C, H, W) in place,
+    the model is given copies of the images. Afterwards its device, its modes and the random state are
+    restored."""
     home = next(model.parameters()).device
     cards = [device] if device.type == "cuda" else []
     random = torch.random.fork_rng(devices=cards)

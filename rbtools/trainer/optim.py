@@ -1,8 +1,8 @@
 """Batches, optimiser and learning rate of a recipe.
 
 The optimisers are those of torch, without the compiler guards around their methods. When a guard is first
-called, it imports torch's compiler, which has 800 modules including sympy. This takes 1.3 s even if nothing
-is compiled. The arithmetic and the stored state are those of torch.
+called, it imports torch's compiler, which has 800 modules including sympy. Importing the compiler takes 1.3 s
+even if nothing is compiled. The arithmetic and the stored state are those of torch.
 """
 
 from __future__ import annotations
@@ -122,11 +122,11 @@ def step_size(
     """The step size of NAS-RobBench-201's theorem 1: sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)),
     without its factor nu / (sqrt(C) e^C).
 
-    Here m is the width of the network. For rescnn, the result is the step size of corollary 1, min(...) /
-    (sqrt(p kappa) m sqrt(N)), without its factor nu / (sqrt(C) e^(C sqrt(kappa))), where p is the number of
-    pixels and kappa is the side of the largest filter. The kernels are those of the initial network on N
-    training images, and each y' K^-1 y is a mean over the classes. The adversarial images are computed with
-    the attack of the training method. The theorem is from Wu et al. (ICLR 2024), after Cao and Gu (2019).
+    m is the width of the network. For rescnn, the result is the step size of corollary 1, min(...) / (sqrt(p
+    kappa) m sqrt(N)), without its factor nu / (sqrt(C) e^(C sqrt(kappa))), where p is the number of pixels
+    and kappa is the side of the largest filter. The kernels are those of the initial network on N training
+    images, and each y' K^-1 y is a mean over the classes. The adversarial images are computed with the attack
+    of the training method. The theorem is from Wu et al. (ICLR 2024), after Cao and Gu (2019).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels (N,). Raises RbError if the theorem does not apply to
     the network or if a kernel is singular.

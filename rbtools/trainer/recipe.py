@@ -26,10 +26,10 @@ VALIDATED = 0.02
 class Recipe:
     """The options of a training run, except those of the method. Each option has a help text at its field.
 
-    `onecycle` is torch's OneCycleLR per step with maximum `lr`. It also changes the momentum (from 0.95 to
-    0.85 at the highest rate, and back) and ignores `momentum`. Adam's second beta is 0.999. `cosine` anneals
-    the rate to 0 and is updated per epoch. `piecewise` is updated per batch, with the rate for the time at
-    which the batch ends. `crop` pads with zeros by an eighth of the side, and `crop-reflect` pads by
+    `onecycle` is torch's OneCycleLR per step with maximum `lr`. `onecycle` also changes the momentum (from
+    0.95 to 0.85 at the highest rate, and back) and ignores `momentum`. Adam's second beta is 0.999. `cosine`
+    anneals the rate to 0 and is updated per epoch. `piecewise` is updated per batch, with the rate for the
+    time at which the batch ends. `crop` pads with zeros by an eighth of the side, and `crop-reflect` pads by
     reflection. BatchNorm uses the statistics of each piece of `micro_batch` images. `mixup` uses one random
     lambda per batch. `wci` uses one random vector (`of_batch` in measures/wci.py). `filter` is described in
     training/chen_lee.py. With `label_smoothing` s, the targets are (1 - s) * one-hot + s / K. `output`

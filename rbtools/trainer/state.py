@@ -106,9 +106,9 @@ def threads(data: bytes | None) -> int | None:
 def allocate_carried(
     method: Method, examples: int, shape: Sequence[int], device: torch.device
 ) -> dict[str, Tensor]:
-    """Zeros, float16 (examples, C, H, W), for each name in `method.carried`. They are on the device if they
-    need at most half of its free memory, otherwise in the machine's memory. Raises RbError if there is too
-    little memory.
+    """Zeros, float16 (examples, C, H, W), for each name in `method.carried`. The tensors are on the device if
+    they need at most half of its free memory, otherwise in the machine's memory. Raises RbError if there is
+    too little memory.
     """
     if not method.carried:
         return {}

@@ -88,7 +88,8 @@ def train_step(
 
 
 def _ascent(recipe: Recipe, method: Method[Any], epoch: int) -> regularize.Ascent | None:
-    """How the weights are perturbed in the steps of an epoch. Returns None if they are not perturbed."""
+    """How the weights are perturbed in the steps of an epoch. Returns None if the weights are not
+    perturbed."""
     if method.weight_radius is not None:
         return regularize.SAMAscent(method.weight_radius)
     if "awp" not in recipe.regularize or epoch < recipe.awp_warmup:

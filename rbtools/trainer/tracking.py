@@ -89,7 +89,7 @@ def has_risen(values: Sequence[float | None], count: int) -> bool:
 class Tracker:
     """Measures a model in eval mode, in float32, and restores its state.
 
-    Its random numbers depend on the examples and do not change those of the training, so the weights are the
+    The random numbers depend on the examples and do not change those of the training, so the weights are the
     same with and without a tracker. Images are not augmented. The attack is the same as in the validation:
     PGD with ten steps of a quarter of the method's radius.
     """

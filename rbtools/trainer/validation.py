@@ -85,9 +85,9 @@ def settings(method: Method) -> dict[str, Any]:
 
 
 class Checks:
-    """Accuracies under PGD after each epoch, always with the same random numbers. They are measured on the
-    held-out images, if there are any. For single-step training, they are also measured on training images if
-    too few images are held out.
+    """Accuracies under PGD after each epoch, always with the same random numbers. The accuracies are measured
+    on the held-out images, if there are any. For single-step training, they are also measured on training
+    images if too few images are held out.
     """
 
     def __init__(self, examples: TrainExamples, method: Method, seed: int) -> None:
@@ -184,7 +184,8 @@ def at_chance(setup: TrainSetup, state: TrainState) -> dict[str, float]:
 def ended_at_chance(
     model: nn.Module, images: Tensor | Streamed, labels: Tensor, ids: Tensor, classes: int
 ) -> float | None:
-    """The clean accuracy on some of the training examples `ids`, or None if it is better than guessing.
+    """The clean accuracy on some of the training examples `ids`, or None if the accuracy is better than
+    guessing.
 
     The accuracy is better than guessing if it is at least two standard errors above 1 / classes, on at most
     512 images with equal numbers of each class.

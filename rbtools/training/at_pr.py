@@ -43,11 +43,11 @@ class Walk(NamedTuple):
 class ATPR(Method[Solution]):
     """AT-PR (PRBench, algorithm 2). The loss is CE(x') at the candidate x' that is farthest from being
     classified correctly. Each of `candidates` is the result of an attack on the cross-entropy from a uniform
-    start. Its step size and number of steps are random for each image. From a misclassified candidate, a walk
-    (the paper's word) descends the loss with the candidate's step size. The walk ends when the point is
-    classified correctly, or after `walk_steps` steps. The L-infinity length of the walk is the depth of the
-    candidate. The model is trained on the deepest candidate. If no candidate is misclassified, it is trained
-    on the candidate with the highest loss.
+    start. The step size and the number of steps of a candidate are random for each image. From a
+    misclassified candidate, a walk (the paper's word) descends the loss with the candidate's step size. The
+    walk ends when the point is classified correctly, or after `walk_steps` steps. The L-infinity length of
+    the walk is the depth of the candidate. The model is trained on the deepest candidate. If no candidate is
+    misclassified, it is trained on the candidate with the highest loss.
 
     PRBench's text specifies neither the ranges of the step size and the number of steps nor the distance. In
     the text, the walk follows the unnormalised gradient (`walk="grad"`). "sign" follows the signs of the

@@ -28,7 +28,7 @@ class Loss(NamedTuple):
     """The loss of a batch, and the logits that were computed for it.
 
     `value` is a scalar with a graph to the parameters. `clean_logits` and `adversarial_logits` are detached
-    (N, K), computed in training mode before the update. They are None if the method does not compute them.
+    (N, K), computed in training mode before the update. Logits are None if the method does not compute them.
     """
 
     value: Tensor
@@ -143,7 +143,7 @@ class Adversarial(Method[Tensor]):
     x + 0.001 * N(0, 1), because the divergence has no gradient at x itself. If `step_size` is not given, it
     is 2/255, or 2.5 * eps / attack_steps if steps of 2/255 would end inside the ball. If `inner_mode` is
     "eval", BatchNorm uses its running statistics during the attack without updating them, and dropout is off.
-    If it is "train", every iterate updates the statistics.
+    If `inner_mode` is "train", every iterate updates the statistics.
     """
 
     start: ClassVar[str]
@@ -258,8 +258,8 @@ def noisy(images: Tensor, draws: Draws, noise: str, eps: float, name: str, scale
 def divergence(clean: Tensor, perturbed: Tensor) -> Tensor:
     """The divergence KL(p(x) || p(x')) from logits, summed over classes: one value per example (N,).
 
-    It is differentiable in both arguments and computed in float32 or higher precision. Only log-probabilities
-    are used, since the derivative of p log p is NaN if a probability has underflowed to 0.
+    The divergence is differentiable in both arguments and computed at least in float32. Only
+    log-probabilities are used, since the derivative of p log p is NaN if a probability has underflowed to 0.
     """
     log_clean = F.log_softmax(widen(clean), dim=1)
     log_perturbed = F.log_softmax(widen(perturbed), dim=1)

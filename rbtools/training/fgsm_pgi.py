@@ -17,8 +17,8 @@ _LARGEST = 60000.0  # the largest float16 is 65504
 
 
 class Prior(NamedTuple):
-    """The tensors kept for each example, both (N, C, H, W). They are the perturbation from which the step
-    starts, in pixel units of [0, 1], and the momentum of the gradients, in multiples of their mean size.
+    """The tensors kept for each example, both (N, C, H, W). The tensors are the perturbation from which the
+    step starts, in pixel units of [0, 1], and the momentum of the gradients, in multiples of their mean size.
     """
 
     delta: Tensor
@@ -41,10 +41,11 @@ class FGSMPGI(Method[PriorStep]):
     The loss is CE(x') + lambda * mean over classes of (z(x') - z(x + eta))^2, where z are the logits. eta is
     the example's own perturbation of the previous epoch, g is the gradient of the cross-entropy at x + eta,
     and x' = project(x + eta + alpha * eps * sign g), onto the ball and [0, 1]. For the next epoch, m <- g /
-    mean|g| + prior_decay * m and eta <- project(x + eta + alpha * eps * sign m) - x. This is the paper's
-    FGSM-MEP. With `prior_decay=0`, eta is x' - x, which is the paper's FGSM-EP. In the first epoch and every
-    `reset` epochs, eta is eps * sign U(-1, 1) and m is 0. eta belongs to the pixels of the network's input,
-    so it is neither cropped nor flipped with the image, and x + eta is not clipped, as in the authors' code.
+    mean|g| + prior_decay * m and eta <- project(x + eta + alpha * eps * sign m) - x. The method is then the
+    paper's FGSM-MEP. With `prior_decay=0`, eta is x' - x, which is the paper's FGSM-EP. In the first epoch
+    and every `reset` epochs, eta is eps * sign U(-1, 1) and m is 0. eta belongs to the pixels of the
+    network's input, so it is neither cropped nor flipped with the image, and x + eta is not clipped, as in
+    the authors' code.
 
     This class differs from the authors' code in three points. First, gradients are normalised for each
     example; in the code, they are normalised for each batch. Second, the code computes g in training mode, in
@@ -115,9 +116,9 @@ class FGSMPGI(Method[PriorStep]):
 
 
 class CarriedPrior(Method[PriorStep]):
-    """FGSM-PGI in a training run. It reads the prior of each example from tensors (examples, C, H, W), which
-    may be on another device, and writes the next prior to the same tensors. The offset of the draws is the
-    epoch.
+    """FGSM-PGI in a training run. The method reads the prior of each example from tensors (examples, C, H,
+    W), which may be on another device, and writes the next prior to the same tensors. The offset of the draws
+    is the epoch.
     """
 
     def __init__(self, method: FGSMPGI, kept: Prior) -> None:
