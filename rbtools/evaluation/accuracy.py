@@ -339,9 +339,9 @@ def mean_over(
     correct: Mapping[tuple[str, int], np.ndarray], parts: Sequence[Mapping[str, Any]]
 ) -> intervals.Interval | None:
     """The interval of the mean of accuracies under corruptions. `correct` maps (corruption, severity) to the
-    images (n,) that count as correct. Returns None if `correct` lacks one of the corruptions or severities. The
-    images are the sampling units: the share of corruptions under which an image is classified correctly is
-    one observation. Correlation between corruptions therefore does not affect the interval.
+    images (n,) that count as correct. Returns None if `correct` lacks a corruption or a severity. The images
+    are the sampling units: the share of corruptions under which an image is classified correctly is one
+    observation. Correlation between corruptions therefore does not affect the interval.
     """
     rows = [correct.get((part["corruption"], part["severity"]), ()) for part in parts]
     if any(len(row) != part["n"] for row, part in zip(rows, parts, strict=True)):

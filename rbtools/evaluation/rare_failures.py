@@ -56,7 +56,7 @@ class RareFailure(Spec):
         return splitting.findings(rows, self.confidence)
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Whether each example is broken in no run."""
+        """True for each example that is broken in no run."""
         correct: np.ndarray = np.all(np.isneginf(rows[:, 1:]), axis=1)
         return correct
 

@@ -43,10 +43,7 @@ class Recipe:
         None,
         "Recipe of a paper: nasbench201, nasrobbench201 (weight decay 5e-4 as in its code; its text has"
         " 1e-4), nasrobbench201-algorithm1 (one sample per step), prbench (as in its text), prbench-code (as"
-        " in its code), fgsm-pgi, or rice2020 (also called wci). The presets are nasbench201,"
-        " nasrobbench201 (weight decay 5e-4 as in its code; its text has 1e-4), nasrobbench201-algorithm1"
-        " (one sample per step), prbench (as in its text), prbench-code (as in its code), fgsm-pgi, and"
-        " rice2020 (also called wci).",
+        " in its code), fgsm-pgi, or rice2020 (also called wci). Single options override it.",
         metavar="NAME",
     )
     epochs: int = param(10, "Number of epochs, which are passes over the training images.", bounds="[0, inf)")
