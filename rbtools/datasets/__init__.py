@@ -127,9 +127,9 @@ def download(
 ) -> None:
     """Download missing files of a published data set into `data_dir`.
 
-    `say` is called with progress messages; `check_cancelled` is called often and raises to stop. Does nothing
-    if the data set is not published. Raises RbError if the download fails or if the content is not the
-    published content.
+    `say` is called with progress messages. `check_cancelled` is called often and raises an exception to stop
+    the download. Does nothing if the data set is not published. Raises RbError if the download fails or if
+    the content is not the published content.
     """
     source(name, data_dir, allow_code=allow_code).download(split, say, check_cancelled)
 

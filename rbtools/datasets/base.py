@@ -106,7 +106,8 @@ class DatasetSource(Registered, ABC):
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
         """Download missing published files of a split.
 
-        `say` is called with progress messages; `check_cancelled` raises to stop.
+        `say` is called with progress messages, and `check_cancelled` raises an exception to stop the
+        download.
         """
         return None
 
@@ -205,7 +206,7 @@ def is_html(start: bytes) -> bool:
 def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str, advice: str = "") -> RbError:
     """The error for a file that cannot be read as `expected`, such as "an .npz file".
 
-    The message says if the file is empty or a web page; otherwise the message contains `error`.
+    The message is that the file is empty or a web page, or else contains `error`.
     """
     advice = advice or "Get the file again."
     try:

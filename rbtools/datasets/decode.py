@@ -211,8 +211,8 @@ def _different_sizes(first: str, size: tuple[int, int], other: str, other_size: 
 
 
 def _odd_size(images: Encoded, first: tuple[int, int], index: int, size: tuple[int, int]) -> RbError:
-    """The error for an image whose size differs from the size of the first image. The message says which of
-    the two sizes most images have."""
+    """The error for an image whose size differs from the size of the first image. The message contains the
+    size that most images have."""
     sizes = [size_of(images, number) for number in evenly_spread(len(images))]
     error = _different_sizes(images.path(0), first, images.path(index), size)
     usual = max((first, size), key=sizes.count)

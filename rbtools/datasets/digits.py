@@ -1,8 +1,8 @@
-"""digits, mnist and svhn: images of digits. digits are the 1,797 handwritten digits in scikit-learn (Alpaydin
-and Kaynak, "Optical recognition of handwritten digits", UCI Machine Learning Repository 1998). mnist (LeCun,
-Cortes and Burges, "The MNIST database of handwritten digits") is read from the idx files of its authors,
-gzipped or unpacked. svhn (Netzer et al., "Reading digits in natural images with unsupervised feature
-learning", 2011) is read from MATLAB files.
+"""digits, mnist and svhn: images of digits. The data set digits contains the 1,797 handwritten digits in
+scikit-learn (Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI Machine Learning
+Repository 1998). The data set mnist (LeCun, Cortes and Burges, "The MNIST database of handwritten digits") is
+read from the idx files of its authors, gzipped or unpacked. The data set svhn (Netzer et al., "Reading digits
+in natural images with unsupervised feature learning", 2011) is read from MATLAB files.
 
 The MD5 sums and addresses in files.tsv are from torchvision.
 """

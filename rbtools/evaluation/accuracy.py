@@ -46,7 +46,7 @@ class Accuracy(Spec):
         raise NotImplementedError
 
     def kept(self) -> Entry:
-        """The fields of the store key that say what a row contains."""
+        """The fields of the store key that describe the content of a row."""
         detail = {"rows": "label, logits"} if self.detail else {}
         return detail | ({"mean_of_draws": self.draws} if self.draws else {})
 

@@ -21,11 +21,11 @@ _WORDS = {"dropout": "dropout is on in its forward pass", "noise": "its forward 
 class Randomness(NamedTuple):
     """What is random in a model.
 
-    `kind` is "none", "dropout" or "noise". `numbers` says if the random numbers can belong to the examples:
-    "example" in a batch of any size, "one by one" only if every image goes through the model separately, and
-    "uncontrolled" never, for example if the model has its own generator. `batch` says whether the logits of
-    an image depend on the other images of the batch, or on the position of the image in the batch. `changes`
-    says whether a pass changes the model's parameters or buffers.
+    `kind` is "none", "dropout" or "noise". `numbers` is "example" if the random numbers can belong to the
+    examples in a batch of any size, "one by one" if they can belong to them only when every image goes
+    through the model separately, and "uncontrolled" otherwise, for example if the model has its own
+    generator. `batch` is true if the logits of an image depend on the other images of the batch, or on its
+    position in the batch. `changes` is true if a pass changes the model's parameters or buffers.
     """
 
     kind: str = "none"
@@ -39,7 +39,7 @@ class Randomness(NamedTuple):
         return self.kind != "none"
 
     def sentence(self, draws: int, eot: int | None) -> str:
-        """A sentence, without its subject, on how a randomised model is evaluated. `eot` is the number of
+        """A sentence, without its subject, about how a randomised model is evaluated. `eot` is the number of
         random passes over which an attack averages its gradients."""
         of_attacks = {
             None: "",

@@ -128,9 +128,9 @@ def optimality(
     """The local optimality of several attacks (Cina et al. 2024, AttackBench, arXiv:2404.19460).
 
     The local optimality is 1 - (a - b) / (c - b), where the terms are areas under a curve of accuracy over
-    eps, up to the largest of the smallest distances. a is the area for the attack, b for the smallest
-    distance of each example, and c for an attack that finds nothing. An attack with a local optimality of 1
-    is as good as all attacks together.
+    eps, up to the largest of the smallest distances. The term a is the area for the attack, b for the
+    smallest distance of each example, and c for an attack that finds nothing. An attack with a local
+    optimality of 1 is as good as all attacks together.
     """
     specs = [spec for spec in specs if spec.eps is None]
     best = ",".join(spec.method.name for spec in specs)

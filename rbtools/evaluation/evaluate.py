@@ -90,7 +90,7 @@ def evaluate(
     `draws` is the number of random passes for each image if the model is randomised; 1 evaluates it like any
     other model. `progress` is a function that is called with a line of text; True shows a tqdm line.
 
-    Raises RbError if an argument has another form; the message says what was found and what to do.
+    Raises RbError if an argument has another form; the message contains what was found and what to do.
     """
     from rbtools.evaluation import in_memory  # imports torch, which outcomes in a store do not need
     from rbtools.evaluation.by_draws import by_draws, eot_of

@@ -55,7 +55,7 @@ def data_of(given: Any, *, kept: bool) -> GivenData:
     """The images and labels of `given`: (images, labels), a Dataset or DataLoader of such pairs, or the name
     of a data set.
 
-    `kept` says that results are kept in a store; the order of the images must then be the same every time.
+    `kept` is true if results are kept in a store; the order of the images must then be the same every time.
     Raises RbError if the images or labels have another form.
     """
     if isinstance(given, str):
@@ -234,8 +234,8 @@ class Result:
 
     `metric` is its name in records ("pgd20.8"), `value` is a share of the images in [0, 1], `ci95` is the 95
     % interval, and `n` is the number of images. `ids` are the positions of the images in the data, int64
-    (n,), ascending. `correct` says whether each image is classified correctly under the task (for a noise, in
-    every noisy copy), bool (n,). `outcomes` contains the stored number or row of each image, (n,) or (n, R).
+    (n,), ascending. `correct`, bool (n,), is true if an image is classified correctly under the task (for a
+    noise, in every noisy copy). `outcomes` contains the stored number or row of each image, (n,) or (n, R).
     `images` are the perturbed images (n, C, H, W), or None if they are not kept. `seconds` is the computing
     time. `entry` is the entry that a record would contain.
     """

@@ -148,7 +148,8 @@ def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
 
 @dataclass(frozen=True)
 class _Other:
-    """Another normalisation or class order, and how many of `n` images are classified correctly with it."""
+    """Another normalisation or class order, and the number of images, of `n`, that it classifies
+    correctly."""
 
     shown: str
     right: int

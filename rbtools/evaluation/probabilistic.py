@@ -278,7 +278,7 @@ def sample_copies(
     rules: Sequence[sequential.Rule] = (),
     everyone: bool = False,
 ) -> list[Copies]:
-    """Counts at each radius how many of `samples` noisy copies of each example are classified correctly.
+    """Counts at each radius the noisy copies, of `samples` for each example, that are classified correctly.
 
     All radii use the same unit samples, scaled by the radius. Curves over the radius are therefore smooth,
     and each unit sample is computed only once. With rules, an example is sampled at a radius until all rules

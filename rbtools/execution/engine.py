@@ -26,7 +26,7 @@ _AHEAD = 4  # calls for each worker that are submitted before the first is done
 class JobFunction:
     """The work on each record, as a value that can be sent to other processes. Subclasses are dataclasses.
 
-    `divided` says whether the work on one record is cut into tiles that the workers of `run.pool` share.
+    `divided` is true if the work on one record is cut into tiles that the workers of `run.pool` share.
     """
 
     divided: ClassVar[bool] = False
@@ -78,7 +78,7 @@ class JobReport:
     """The result of a call or the reason for its failure, and its use of the store.
 
     `found` and `computed` are the numbers of results that were read from the store and that were computed.
-    `pending` says whether a dry run found work to do. `seconds` is the wall-clock time, and `stages` contains
+    `pending` is true if a dry run found work to do. `seconds` is the wall-clock time, and `stages` contains
     the times of its stages. `damaged` lists files of the store that could not be read. `trouble` is the
     reason why results could not be stored. `remarks` are messages of a worker, which has no terminal.
     `interruption` is the exception that ended the job early with a partial result; the run ends after writing
@@ -171,9 +171,9 @@ class Engine:
     the worker. `worker` is the number of the worker on its machine, which selects a GPU, and `jobs` is the
     number of workers on that machine.
 
-    `capacity` is the number of calls that can run at once; it is known after entering. `own_capacity` says
-    that the engine itself decides this number if `--jobs` is not given; `jobs` is then 0, but at least 1 in a
-    worker. `in_process` says that `submit` returns only when the call has ended. `status` formats the
+    `capacity` is the number of calls that can run at once; it is known after entering. `own_capacity` is true
+    if the engine itself decides this number when `--jobs` is not given; `jobs` is then 0, but at least 1 in a
+    worker. `in_process` is true if `submit` returns only when the call has ended. `status` formats the
     progress of a call for the status line.
     """
 

@@ -37,7 +37,7 @@ def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str
 
 
 def gpus(device: str) -> int:
-    """The number of GPUs that a device name stands for."""
+    """The number of GPUs that a device name includes."""
     return 0 if device == "cpu" else 1 if ":" in device else visible_gpus()
 
 

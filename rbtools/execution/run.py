@@ -22,8 +22,8 @@ class Selection:
     `indices` is the name of a file, or the examples themselves (`datasets.indices.Indices`). `archive` is a
     folder of corrupted images that replace the clean images. `classes` are the network's classes that the
     images show, separated by commas. `weights` is a folder of published weights, and `member` is the name of
-    one of several networks in a file. `allow_code` says whether networks that are the user's own code may
-    run; no record and no file can set this. `defend` contains the stages before the network
+    one of several networks in a file. `allow_code` permits running networks that are the user's own code; no
+    record and no file can set this. `defend` contains the stages before the network
     (`defences.stages.Stages`).
     """
 
@@ -75,7 +75,7 @@ class Run:
 
     `pool` is the engine whose workers share the tiles of an evaluation; without it, this process measures the
     tiles. `plan` collects what the store lacks in a dry run (`execution.dry_run.DryRun`). `name_as` is the
-    name of a new entry, and `replace` says whether it replaces other entries with this name. `command` is the
+    name of a new entry, and `replace` is true if it replaces other entries with this name. `command` is the
     command line, without paths of this machine.
     """
 

@@ -16,8 +16,8 @@ SHOWN = 24  # maximum number of kinds in one line
 class ConversionReport:
     """Messages of a conversion; for each kind of message, the places where it occurred. `wrong` contains
     invalid contents of a file, and `notes` harmless but unexpected contents. `lost` contains, for each group,
-    the contents that the target format cannot express and how often they occur. `ours` says whether units
-    were made from records, so that their scale is certain.
+    the contents that the target format cannot express, with their counts. `ours` is true if units were made
+    from records, so that their scale is certain.
     """
 
     def __init__(self, *, ours: bool = False) -> None:

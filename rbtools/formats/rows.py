@@ -20,7 +20,7 @@ NO_NUMBER = "the metric is left out, and its entry in evals says why"
 
 
 class PublishedRow:
-    """The metrics of one published row. `percent` says whether the accuracies of the row are percentages."""
+    """The metrics of one published row. `percent` is true if the accuracies of the row are percentages."""
 
     def __init__(self, source: str, report: ConversionReport, where: str, *, percent: bool) -> None:
         self.source, self.report, self.where, self.percent = source, report, where, percent
@@ -49,9 +49,9 @@ class PublishedRow:
         limits: tuple[float, float] | None = SHARE,
         **protocol: object,
     ) -> None:
-        """Add a published number. `percent` says whether the number is a percentage; None means that the
-        number has the scale of the row. If the number is null, nothing is added. If the number is outside the
-        limits or not a number, an entry with the reason is added.
+        """Add a published number. `percent` is true if the number is a percentage, and None if the number has
+        the scale of the row. If the number is null, nothing is added. If the number is outside the limits or
+        not a number, an entry with the reason is added.
         """
         percent = self.percent if percent is None else percent
         entry: Record = {"tool": TOOL, "metric": metric, **protocol, "source": self.source}
@@ -89,8 +89,9 @@ class PublishedRow:
             )
 
     def record(self, arch: Record, **fields: object) -> Record:
-        """The complete record, without empty fields. A JSON number does not show how many zeros were dropped
-        at its end. The other numbers of the row show the number of digits if there are enough of them.
+        """The complete record, without empty fields. A JSON number does not contain the zeros that were
+        dropped at its end. The other numbers of the row show the number of digits if there are enough of
+        them.
         """
         most = max(self.digits.values(), default=0)
         for place in self.digits:
@@ -127,7 +128,7 @@ class MetricValues:
 
     def value(self, metric: str, percent: bool | None = None) -> Decimal | int | None:
         """The value, with the digits as published if the value was read from a file with the same scale.
-        `percent` says whether percentages are written; None means the scale of the file.
+        `percent` is true to write percentages, and None to use the scale of the file.
         """
         percent = self.percent if percent is None else percent
         value = self.metrics.get(metric)

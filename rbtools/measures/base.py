@@ -1,4 +1,4 @@
-"""The base class of measures, their batch, and how the numbers of several batches are combined.
+"""The base class of measures, their batch, and the combination of the numbers of several batches.
 
 Torch is imported only for types, because `--help` loads the measures.
 """
@@ -25,7 +25,7 @@ class MeasureBatch:
 
     `images` are float32 (N, C, H, W) in [0, 1], and `labels` are int64 (N,). `perturbed` are the attacked
     images, and `twice` are the attacked images after a second attack; their shape is that of `images`.
-    `together` says whether the model's BatchNorm uses the statistics of the batch, so that an image's logits
+    `together` is true if the model's BatchNorm uses the statistics of the batch; an image's logits then
     depend on the other images. If `together` is true, all images go through the model at once, and the
     perturbed images are a separate batch.
     """

@@ -19,8 +19,8 @@ def use(model: nn.Module, statistics: str) -> bool:
 
     With `statistics` "running", nothing is changed. With "batch", a layer uses the mean and variance of its
     input batch. With "image", a layer uses the mean and variance of each image, as if the image were a
-    separate batch. "batch" and "image" compute the same as training mode, except that running statistics are
-    not updated and dropout is unchanged.
+    separate batch. The statistics "batch" and "image" compute the same as training mode, except that running
+    statistics are not updated and dropout is unchanged.
     """
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
     if statistics == "running" or not norms:

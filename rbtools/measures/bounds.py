@@ -33,8 +33,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 class Bound:
     """A bound with its `value`, its `formula` as text, and its `inputs` by name.
 
-    `vacuous` says whether the bound is not smaller than the trivial bound. If the formula has no value,
-    `value` is None and `reason` explains why.
+    `vacuous` is true if the bound is not smaller than the trivial bound. If the formula has no value, `value`
+    is None and `reason` explains why.
     """
 
     formula: str

@@ -23,14 +23,16 @@ class NTK(Measure):
 
     The kernel is computed for the sum of the logits, K_ij = <df(x_i)/dw, df(x_j)/dw>. The scores of a kernel
     are fro, the Frobenius norm (KNAS' estimate of the smallest eigenvalue); trace (EigenNAS); lmin, the
-    smallest eigenvalue; and cond, the largest divided by the smallest eigenvalue. ntk.clean is computed on
-    the images, ntk.robust on the images attacked once, and ntk.twice on the images attacked twice. ntk.cross
-    is computed between images and attacked images, and ntk.cross2 between images attacked once and twice.
+    smallest eigenvalue; and cond, the largest divided by the smallest eigenvalue. The kernel ntk.clean is
+    computed on the images, ntk.robust on the images attacked once, and ntk.twice on the images attacked
+    twice. The kernel ntk.cross is computed between images and attacked images, and ntk.cross2 between images
+    attacked once and twice.
 
     With the weight `beta` (b) of the adversarial loss, ntk.all is (1-b)^2 clean + b(1-b)(cross + its
-    transpose) + b^2 robust, which governs clean accuracy. ntk.all_robust is the same sum for the images
-    attacked once and twice, which governs robust accuracy. ntk.all and ntk.all_robust also have the score
-    bound, the mean over classes of y'K^-1 y, where y is +1 for the class and -1 for the other classes.
+    transpose) + b^2 robust, which governs clean accuracy. The kernel ntk.all_robust is the same sum for the
+    images attacked once and twice, which governs robust accuracy. Both ntk.all and ntk.all_robust also have
+    the score bound, the mean over classes of y'K^-1 y, where y is +1 for the class and -1 for the other
+    classes.
 
     On fresh weights, BatchNorm uses the statistics of the batch, separately for images and attacked images.
     f(x_i) is then the output for image i in its batch, and its derivative includes the dependence on the

@@ -96,7 +96,7 @@ def hash_of_file(path: str | os.PathLike[str]) -> str:
 
 
 class Stamp(NamedTuple):
-    """The stamp of a file. `settled` says whether values cached with it are valid without reading the
+    """The stamp of a file. `settled` is true if values cached with this stamp are valid without reading the
     file."""
 
     text: str

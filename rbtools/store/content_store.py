@@ -204,8 +204,8 @@ class Store:
         self, key: str, done: Callable[[], bool], check_cancelled: Callable[[], None]
     ) -> Iterator[None]:
         """Hold the lease of a unit of work, so that no other process does the same work at the same time. The
-        block starts without the lease as soon as `done` says that another process has finished the work. If
-        the store cannot be written, the block runs without a lease.
+        block starts without the lease as soon as `done` returns that another process has finished the work.
+        If the store cannot be written, the block runs without a lease.
         """
         with self._lease(key, lambda path: lease.wait(path, check_cancelled, done)):
             yield

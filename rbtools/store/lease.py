@@ -22,7 +22,7 @@ _TRIES = 100  # attempts to lock a file before another process removes it
 
 
 class Lease:
-    """A lease that this process holds until `release`: a file and its handle. `locked` says whether the file
+    """A lease that this process holds until `release`: a file and its handle. `locked` is true if the file
     system supports locks, so that no other process holds the lease."""
 
     def __init__(self, path: Path, handle: int, *, locked: bool) -> None:

@@ -287,7 +287,7 @@ class Recipe:
         return last if self.select == "last" else str(names.get("best") or last)
 
     def stored(self, names: Mapping[str, Any]) -> set[str]:
-        """The names of the weights that are stored, chosen from those that a training run returns."""
+        """The names of the weights to store, among those that a training run returns."""
         if self.keep == "selected":
             return {self.selected(names)}
         return {str(names[which]) for which in ("checkpoint", "best") if names.get(which)}

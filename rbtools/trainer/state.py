@@ -33,7 +33,7 @@ class TrainState:
     `tracked`, epochs without a measurement are None. `best` contains "epoch", "rank" and "state" of the best
     validation. `drawn` contains the weights before the random step (--output random). `passes` contains the
     number of images that were trained on, and of their passes. `places` lists the processors on which epochs
-    ran, because rounding depends on them. `stopped` says whether --stop-on has ended the training.
+    ran, because rounding depends on them. `stopped` is true if --stop-on has ended the training.
 
     If a stored state lacks a field, the state is not used and training starts from the beginning. To keep
     older states usable, give a new field a default in `load`.

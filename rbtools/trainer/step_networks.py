@@ -97,7 +97,7 @@ def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> E
 class StepNetworks:
     """The networks of training steps. `model` is the network that is trained. `inner` is what inner attacks
     call: the copy, its CUDA graphs, or `model`. `copy` is the copy of the network in eval mode, which is
-    updated before each attack. `passes` counts the passes of `model` and `inner`. `half` says whether passes
+    updated before each attack. `passes` counts the passes of `model` and `inner`. `half` is true if passes
     are autocast to bfloat16.
     """
 

@@ -36,7 +36,8 @@ _TILE = 500
 
 @dataclass(frozen=True)
 class Tracking:
-    """What is measured, how often, and on how many images. `test` is the test split if it is needed."""
+    """The measured quantities, the number of epochs between measurements, and the number of images. `test` is
+    the test split if it is needed."""
 
     names: tuple[str, ...]
     every: int

@@ -36,7 +36,7 @@ class TrainingTask(NamedTuple):
     """One training run.
 
     `record` contains the architecture that is trained. `former` is the record as given; training may start
-    from its checkpoint. `precision` is "bf16" or "fp32". `prepare` says whether inner attacks run on a fast
+    from its checkpoint. `precision` is "bf16" or "fp32". `prepare` is true if inner attacks run on a fast
     copy. `track` describes what is measured during the training run.
     """
 

@@ -50,8 +50,8 @@ class ATPR(Method[Solution]):
     misclassified, it is trained on the candidate with the highest loss.
 
     PRBench's text specifies neither the ranges of the step size and the number of steps nor the distance. In
-    the text, the walk follows the unnormalised gradient (`walk="grad"`). "sign" follows the signs of the
-    gradient, and "margin" the signs of the gradient of the margin to the most probable wrong class. Walks
+    the text, the walk follows the unnormalised gradient (`walk="grad"`). The walk "sign" follows the signs of
+    the gradient, and "margin" the signs of the gradient of the margin to the most probable wrong class. Walks
     stay in [0, 1].
 
     PRBench's code (wellzline/PRBenchmark, attack_algorithms.py, PR) differs in each option whose help

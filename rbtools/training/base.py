@@ -236,10 +236,10 @@ def noisy(images: Tensor, draws: Draws, noise: str, eps: float, name: str, scale
     """Returns clip[0,1](x + delta), with one random delta per example; eps is in pixel units.
 
     The random numbers are those of the stream `name`. With uniform, delta ~ U(-eps, eps). With gaussian and
-    laplace, delta = clamp(s * z, -eps, eps), where z ~ N(0, 1) or Laplace(1). `scale` determines s. "eps" is
-    the scale of PRBench's evaluation noise. "unit" is 1, as in the training of PRBench's code
-    (wellzline/PRBenchmark, corruption_gaussian and corruption_laplace); for eps 8/255, 97 % of its values are
-    then -eps or eps.
+    laplace, delta = clamp(s * z, -eps, eps), where z ~ N(0, 1) or Laplace(1). `scale` determines s. The
+    choice "eps" is the scale of PRBench's evaluation noise. The choice "unit" is 1, as in the training of
+    PRBench's code (wellzline/PRBenchmark, corruption_gaussian and corruption_laplace); for eps 8/255, 97 % of
+    its values are then -eps or eps.
     """
     stream, shape = draws.child(name), tuple(images.shape[1:])
     if noise == "gaussian":

@@ -18,10 +18,10 @@ _BISECTIONS = 40
 class EVaR(Sampled):
     """Entropic value at risk of the losses around x: the infimum over a > 0 of log(E[exp(a * loss)] / q) / a.
 
-    q is the mass of the tail, as in the usual definition (Ahmadi-Javid 2012). PRBench's equation 20, at its
-    level rho, would divide by 1 - rho. EVaR lies between the CVaR of the same tail and the largest loss, and
-    equals the largest loss if q is at most the share of one sample. log a is optimised in [-7, 7] for each
-    image and held constant while the loss is differentiated, which is exact at the minimum.
+    Here q is the mass of the tail, as in the usual definition (Ahmadi-Javid 2012). PRBench's equation 20, at
+    its level rho, would divide by 1 - rho. EVaR lies between the CVaR of the same tail and the largest loss,
+    and equals the largest loss if q is at most the share of one sample. The logarithm of a is optimised in
+    [-7, 7] for each image and held constant while the loss is differentiated, which is exact at the minimum.
     """
 
     name = "evar"

@@ -38,14 +38,14 @@ class FGSMPGI(Method[PriorStep]):
     """Single-step training with a prior-guided start (Jia et al. 2022, arXiv:2207.08859;
     jiaxiaojunQAQ/FGSM-PGI).
 
-    The loss is CE(x') + lambda * mean over classes of (z(x') - z(x + eta))^2, where z are the logits. eta is
-    the example's own perturbation of the previous epoch, g is the gradient of the cross-entropy at x + eta,
-    and x' = project(x + eta + alpha * eps * sign g), onto the ball and [0, 1]. For the next epoch, m <- g /
-    mean|g| + prior_decay * m and eta <- project(x + eta + alpha * eps * sign m) - x. These updates are the
-    paper's FGSM-MEP. With `prior_decay=0`, eta is x' - x, which is the paper's FGSM-EP. In the first epoch
-    and every `reset` epochs, eta is eps * sign U(-1, 1) and m is 0. eta belongs to the pixels of the
-    network's input, so it is neither cropped nor flipped with the image, and x + eta is not clipped, as in
-    the authors' code.
+    The loss is CE(x') + lambda * mean over classes of (z(x') - z(x + eta))^2, where z are the logits. Here
+    eta is the example's own perturbation of the previous epoch, g is the gradient of the cross-entropy at x +
+    eta, and x' = project(x + eta + alpha * eps * sign g), onto the ball and [0, 1]. For the next epoch, m <-
+    g / mean|g| + prior_decay * m and eta <- project(x + eta + alpha * eps * sign m) - x. These updates are
+    the paper's FGSM-MEP. With `prior_decay=0`, eta is x' - x, which is the paper's FGSM-EP. In the first
+    epoch and every `reset` epochs, eta is eps * sign U(-1, 1) and m is 0. The perturbation eta belongs to the
+    pixels of the network's input, so it is neither cropped nor flipped with the image, and x + eta is not
+    clipped, as in the authors' code.
 
     This class differs from the authors' code in three points. First, gradients are normalised for each
     example; in the code, they are normalised for each batch. Second, the code computes g in training mode, in

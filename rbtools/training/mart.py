@@ -18,7 +18,7 @@ class MART(Adversarial):
 
     BCE(x') is CE(x') - log(1.0001 - p_k(x') + 1e-12), where k is the most probable wrong class of x'. With
     `bce="ce"`, as in PRBench's table 2, BCE(x') is replaced by CE(x'). The logarithm in KL is log(p(x') +
-    1e-12). x' maximises the cross-entropy, starting at x + 0.001 * N(0, 1).
+    1e-12). The point x' maximises the cross-entropy, starting at x + 0.001 * N(0, 1).
     """
 
     name = "mart"

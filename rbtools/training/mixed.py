@@ -16,7 +16,7 @@ class Mixed(Adversarial):
     """The multi-objective training of NAS-RobBench-201, with the loss (1 - beta) * CE(x) + beta * CE(x').
 
     `beta=0` is standard training without an attack. `beta=1` is adversarial training, with which the numbers
-    of that benchmark were computed. x' maximises the cross-entropy, starting at a uniform point.
+    of that benchmark were computed. The point x' maximises the cross-entropy, starting at a uniform point.
 
     With `norm` sphere, the attack is that of the paper's theory (definition 1): x' lies on the sphere of
     points that have the norm of the image, at an L2 distance of at most eps times that norm. Pixels may then

@@ -15,10 +15,11 @@ from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 class Pairing(Adversarial):
     """The loss CE + lambda * ||p(x') - p(x)||^2.
 
-    `classified` says whether the cross-entropy is at x or at x'. p are probabilities, as in PRBench's table
-    2, or logits (`pair="logits"`). If `distance="l2"` is also set, the second term is lambda * ||z(x') -
-    z(x)||, where z are the logits, as in PRBench's code (wellzline/PRBenchmark, attack_algorithms.py) on
-    every data set. x' maximises the cross-entropy, starting at a uniform point.
+    `classified` is the image at which the cross-entropy is computed, x or x'. The outputs p are
+    probabilities, as in PRBench's table 2, or logits (`pair="logits"`). If `distance="l2"` is also set, the
+    second term is lambda * ||z(x') - z(x)||, where z are the logits, as in PRBench's code
+    (wellzline/PRBenchmark, attack_algorithms.py) on every data set. The point x' maximises the cross-entropy,
+    starting at a uniform point.
     """
 
     inner = "ce"
@@ -75,8 +76,9 @@ class ALP(Pairing):
     """Adversarial logit pairing (Kannan et al. 2018, arXiv:1803.06373). The loss is CE(x') + lambda * ||p(x')
     - p(x)||^2.
 
-    p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). PRBench's code pairs logits,
-    with `distance="l2"` and lambda 0.01. x' maximises the cross-entropy, starting at a uniform point.
+    The outputs p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). PRBench's code
+    pairs logits, with `distance="l2"` and lambda 0.01. The point x' maximises the cross-entropy, starting at
+    a uniform point.
     """
 
     name = "alp"

@@ -14,9 +14,9 @@ class TRADES(Adversarial):
     """TRADES (Zhang et al. 2019, arXiv:1901.08573; yaodongyu/TRADES). The loss is CE(x) + lambda * KL(p(x) ||
     p(x')).
 
-    x' maximises the divergence, starting at x + 0.001 * N(0, 1). The divergence is a sum over classes and a
-    mean over the batch, and its gradient flows into both arguments. The authors' code passes x through the
-    network once more at the end; PRBench's code (wellzline/PRBenchmark, trades_loss) does not.
+    The point x' maximises the divergence, starting at x + 0.001 * N(0, 1). The divergence is a sum over
+    classes and a mean over the batch, and its gradient flows into both arguments. The authors' code passes x
+    through the network once more at the end; PRBench's code (wellzline/PRBenchmark, trades_loss) does not.
     """
 
     name = "trades"
