@@ -42,7 +42,9 @@ class Noisy(Spec):
     samples: int = param(100, "Number of noisy copies of each image.", check="positive")
     rho: float | None = param(None, "The tolerated failure rate.", check="fraction")
     denominator: str = param("correct", "Which images count.", choices=("correct", "all"))
-    passes: str = param("at-least", "Whether PR >= 1 - rho or PR > 1 - rho.", choices=("at-least", "above"))
+    passes: str = param(
+        "at-least", "An image passes if PR >= 1 - rho or PR > 1 - rho.", choices=("at-least", "above")
+    )
     confidence: float = param(0.95, "Of the interval.", bounds="(0, 1)")
 
     @property

@@ -55,10 +55,11 @@ def check(threads: int | None, device: str) -> None:
 def threads_for(run: Run, arch: object, share: int | None = None) -> int:
     """CPU threads of one evaluation: the first of these rules that applies.
 
-    - `--threads`; - one for the networks of NAS-Bench-201 (and of its theory), which are small: a second
-    thread gains little, and several networks then share the cores without contention; - OMP_NUM_THREADS or
-    MKL_NUM_THREADS, but at most the fair share; - the fair share: the cores that this process may use,
-    divided by the workers.
+    - `--threads`;
+    - one for the networks of NAS-Bench-201 (and of its theory), which are small: a second thread gains
+      little, and several networks then share the cores without contention;
+    - OMP_NUM_THREADS or MKL_NUM_THREADS, but at most the fair share;
+    - the fair share: the cores that this process may use, divided by the workers.
 
     `share` is the fair share, if it differs from that of this machine.
     """
