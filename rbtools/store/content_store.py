@@ -1,19 +1,21 @@
 """Content-addressed storage of results, checkpoints and the state of unfinished work.
 
-A key is the SHA-256 of a canonical JSON description of everything that determines a result. The layout under
-the store's folder (every file is written whole, and two hexadecimal digits name a folder):
+A key is the SHA-256 of a canonical JSON description of everything that determines a result. The store's
+folder has this layout, in which two hexadecimal digits name a folder:
 
-    format.json            the version of this layout objects/ab/abcd...     checkpoints, named by the SHA-256
-    of their bytes results/ab/abcd...     {"what": description, "value": result, "about": words}, named by the
-    key outcomes/ab/abcd...    the outcomes of an evaluation per example, named by the key state/ab/abcd... an
-    unfinished training run, or part of an evaluation, named by the key leases/ab/abcd...      claims on work
-    in progress: safe to delete if nobody is working cache/ab/abcd...       {"key": ..., "value": ...}, hashes
-    of files by path and stamp (`checksum`), classes of lists of examples: safe to delete
+    format.json            the version of this layout
+    objects/ab/abcd...     checkpoints, named by the SHA-256 of their bytes
+    results/ab/abcd...     {"what": description, "value": result, "about": words}, named by the key
+    outcomes/ab/abcd...    the outcomes of the single examples of an evaluation, named by the key
+    state/ab/abcd...       an unfinished training run, or a part of an evaluation, named by the key
+    leases/ab/abcd...      leases of work in progress, which may be deleted if no process works
+    cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path and stamp (`checksum`), and
+                           classes of lists of examples, which may be deleted
 
-All files except objects end in a line with the SHA-256 of the bytes before it; for outcomes and states, the
-hash also covers their key, in front of these bytes. If the hash does not match, the file counts as absent and
-is written again. The same holds if the description or the key in the file does not hash to the name of the
-file, or if the file is a link or not a plain file.
+All files except objects end in a line with the SHA-256 of the bytes before this line; for outcomes and
+states, the hash covers their key followed by these bytes. If the hash does not match, the file counts as
+absent and is written again. The same holds if the description or the key in the file does not hash to the
+name of the file, or if the file is a link or not a plain file.
 """
 
 from __future__ import annotations
