@@ -1,9 +1,9 @@
 """Data sets: uint8 images with labels, described and fingerprinted without loading torch.
 
-A name may have an argument: `digits`, `imagefolder:PATH`, `digits:classes=3/8` (only some classes of a data
-set). To add a data set, write one file and add one line to the registry here. python:MODULE:CLASS is a data
-set in the user's own code, which runs only with `allow_code`. Published data sets are described without their
-files, which are in the data folder (--data-dir).
+A name may have an argument, as in `imagefolder:PATH` or `digits:classes=3/8` (only two classes of digits). To
+add a data set, write one file and add one line to the registry here. python:MODULE:CLASS is a data set in the
+user's own code, which is imported only with `allow_code`. Published data sets can be described without their
+files. The files are in the data folder (--data-dir).
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def source(
     *,
     allow_code: bool = False,
 ) -> DatasetSource:
-    """The data set called `name`, not yet opened. Raises RbError if name or argument are invalid.
+    """The data set called `name`; no file is opened. Raises RbError for an invalid name or argument.
 
     `data_dir` is the folder of published data sets (by default RB_DATA, or else the folder `data`).
-    `class_map` is a file that maps class names to indices, for models with another order of the classes. With
-    `allow_code`, the program in python:MODULE:CLASS may run; a record may name such a program.
+    `class_map` is a file that maps class names to indices, for models that number the classes differently.
+    `allow_code` permits importing the program in python:MODULE:CLASS, which a record may name.
     """
     word, colon, argument = _parted(name)
     if word.startswith(OWN) and not allow_code:
@@ -99,8 +99,8 @@ def source(
 
 
 def _parted(name: str) -> tuple[str, str, str]:
-    """The name in the registry (also python:MODULE:CLASS), a colon if an argument follows, and the
-    argument."""
+    """The parts of a name: its name in the registry (or python:MODULE:CLASS), a colon if there is an
+    argument, and the argument."""
     if not name.startswith(OWN):
         return name.partition(":")
     module, colon, after_module = name.removeprefix(OWN).partition(":")
@@ -109,7 +109,8 @@ def _parted(name: str) -> tuple[str, str, str]:
 
 
 def _kind_of(path: str) -> str | None:
-    """The name with its kind (`npz:PATH`) for a bare path; None if the path is not a data set."""
+    """The path with its kind (`npz:PATH`) if the path has no kind. Returns None if the path is not a data
+    set."""
     kinds = {".npz": "npz", ".parquet": "parquet"}
     kind = "imagefolder" if os.path.isdir(path) else kinds.get(os.path.splitext(path)[1])
     return f"{kind}:{path}" if kind and os.path.exists(path) else None
@@ -126,9 +127,9 @@ def download(
 ) -> None:
     """Download missing files of a published data set into `data_dir`.
 
-    `say` is called with progress messages; `check_cancelled` is called often and raises when the work should
-    stop. Nothing happens for data sets that are not published. Raises RbError if the download fails or its
-    content is not the published content.
+    `say` is called with progress messages. `check_cancelled` is called often and raises an exception to stop
+    the download. Does nothing if the data set is not published. Raises RbError if the download fails or if
+    the content is not the published content.
     """
     source(name, data_dir, allow_code=allow_code).download(split, say, check_cancelled)
 
@@ -152,7 +153,7 @@ def load(
     class_map: PathLike | None = None,
     allow_code: bool = False,
 ) -> Dataset:
-    """One split in memory: `.images` uint8 (N, C, H, W), `.labels` int64 (N,).
+    """One split in memory, with `.images` uint8 (N, C, H, W) and `.labels` int64 (N,).
 
     Raises RbError if the name or the split is unknown, or if a file (named in the message) is unreadable.
     """
@@ -170,7 +171,6 @@ def fingerprint(
 ) -> str:
     """SHA-256 (hex) of a split's images, labels and their order, independent of where the files are.
 
-    Imports no torch. With a `cache`, files with the size, time and inode of an earlier call are not read
-    again.
+    Imports no torch. With a `cache`, a file is read again only if its size, time or inode has changed.
     """
     return source(name, data_dir, class_map, allow_code=allow_code).fingerprint(split, cache)

@@ -19,8 +19,8 @@ Stamped = tuple[Sequence[str], list[tuple[str, Path]]]
 
 
 class Content(NamedTuple):
-    """The content of a split. pieces: uint8 arrays (n, C, H, W), in memory or memory-mapped, that together
-    are the images in order. labels: int64 (N,). names: the names of the classes."""
+    """The content of a split. `pieces` are uint8 arrays (n, C, H, W), in memory or memory-mapped, that
+    together are the images in order. `labels` are int64 (N,). `names` are the class names."""
 
     pieces: list[np.ndarray]
     labels: np.ndarray
@@ -33,12 +33,12 @@ class ImageArrays(DatasetSource):
 
     @abstractmethod
     def content(self, split: str) -> Content:
-        """The content of a split. Raises RbError if the split is unknown, or if a file is missing, damaged or
-        of another kind."""
+        """The content of a split. Raises RbError if the split is unknown, or if a file is missing, or is
+        damaged."""
 
     def stamped(self, split: str) -> Stamped | None:
-        """The values and files that identify a cached fingerprint; None if there is no file that shows
-        whether the content has changed."""
+        """The values and files that identify a cached fingerprint. Returns None if no file shows whether the
+        content has changed."""
         return None
 
     def load(self, split: str) -> Dataset:
@@ -62,7 +62,7 @@ class ImageArrays(DatasetSource):
         return content_hash.remembered(cache, *stamped, lambda: self.hashed(split))
 
     def hashed(self, split: str) -> str:
-        """The fingerprint, computed from the content and not from a cache."""
+        """The fingerprint, always computed from the content without a cache."""
         pieces, labels, names = self.content(split)
         check_labels(self.name, labels, names)
         return content_hash.pixels_hash(pieces, labels)
@@ -70,12 +70,11 @@ class ImageArrays(DatasetSource):
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayDataset(ImageArrays):
-    """A data set in memory. A subclass defines `arrays`, which makes the splits; everything else has a
-    default.
+    """A data set in memory. A subclass defines `arrays`, which returns the splits.
 
-    `argument` is what follows the class in python:MODULE:CLASS:ARGUMENT, or None. `classes` are the names of
-    the classes; without them, the highest label of all splits determines their number. Stored results have
-    keys from the content, so they are found again as long as `arrays` returns the same arrays.
+    `argument` is the text after the class in python:MODULE:CLASS:ARGUMENT, or None. `classes` are the names
+    of the classes. Without names, the highest label of all splits determines the number of classes. Keys of
+    stored results depend on the content, so results are found again if `arrays` returns the same arrays.
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
@@ -83,10 +82,10 @@ class ArrayDataset(ImageArrays):
 
     @abstractmethod
     def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Images uint8 (N, C, H, W) and their labels, whole numbers (N,) from 0 on."""
+        """Returns images uint8 (N, C, H, W) and labels (N,), which are integers from 0 on."""
 
     def describe(self) -> Description:
-        """The description. This makes all splits."""
+        """The description. All splits are loaded to describe the data set."""
         made = {split: _arrays_of(self, split) for split in self.splits}
         shapes = {images.shape[1:] for images, _ in made.values()}
         if len(shapes) > 1:
@@ -109,9 +108,9 @@ class ArrayDataset(ImageArrays):
 
 @functools.lru_cache(maxsize=4)
 def _arrays_of(data: ArrayDataset, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays of a split, made once: images uint8 (N, C, H, W), labels int64 (N,).
+    """The arrays of a split, which are computed once: images uint8 (N, C, H, W), labels int64 (N,).
 
-    Raises RbError for other arrays, and if the user's function fails.
+    Raises RbError if the arrays have another shape or type, or if the user's function fails.
     """
     if split not in data.splits:
         raise data.unknown_split(split, data.splits)

@@ -23,18 +23,18 @@ _HTML = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script")
 
 
 class NotHere(RbError):
-    """The files of a data set were not found."""
+    """Raised if the files of a data set are not found."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
     """The description of a data set, known without loading it.
 
-    shape: (C, H, W). sizes: maps each existing split to its number of images. mean, std: the usual
-    normalisation, a value per channel on the [0, 1] scale, or None if there is none. present: the classes
-    that have images, if some have none. skipped: the number of files in the folders that are not images.
-    augment: the usual augmentations in training, among "crop" and "flip". notes: sentences for the user on
-    how the data set was interpreted.
+    `shape` is (C, H, W). `sizes` maps each existing split to its number of images. `mean` and `std` are the
+    usual normalisation, with one value per channel on the [0, 1] scale, or None if there is none. `present`
+    lists the classes that have images, if some have none. `skipped` is the number of files in the folders
+    that are not images. `augment` lists the usual training augmentations, among "crop" and "flip". `notes`
+    are sentences for the user about how the data set was interpreted.
     """
 
     name: str
@@ -52,11 +52,10 @@ class Description:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """One split, on the CPU.
+    """One split; its arrays are on the CPU.
 
-    Shape: images uint8 (N, C, H, W); labels int64 (N,), in [0, classes). The index of an example is its
-        number, which determines its random draws. Images are a tensor, or a `Streamed` if they do not fit
-        in memory.
+    Shape: images uint8 (N, C, H, W); labels int64 (N,), in [0, classes). The index of an example determines
+        its random numbers. Images are a tensor, or a `Streamed` if they do not fit in memory.
     """
 
     name: str
@@ -71,10 +70,10 @@ class Dataset:
 
 
 class HashCache(Protocol):
-    """A cache of fingerprints: a store, or any other object with these two methods."""
+    """A cache of fingerprints: a store, or any other object with the methods `get` and `put`."""
 
     def get(self, key: str) -> str | None:
-        """The value of the key, or None."""
+        """The value of the key, or None if the key has no value."""
 
     def put(self, key: str, value: str) -> None:
         """Set the value of the key."""
@@ -84,7 +83,7 @@ class HashCache(Protocol):
 class DatasetSource(Registered, ABC):
     """A data set that can be opened.
 
-    name: the name as the user wrote it, with its argument. argument: the text after the colon, or None.
+    `name` is the name as the user wrote it, with its argument. `argument` is the text after the colon.
     """
 
     name: str
@@ -94,7 +93,7 @@ class DatasetSource(Registered, ABC):
 
     @abstractmethod
     def describe(self) -> Description:
-        """Its description, without loading it; imports no torch."""
+        """The description of the data set, made without loading the data set or importing torch."""
 
     @abstractmethod
     def load(self, split: str) -> Dataset:
@@ -102,19 +101,21 @@ class DatasetSource(Registered, ABC):
 
     @abstractmethod
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """SHA-256 (hex) of the content of a split; imports no torch."""
+        """SHA-256 (hex) of the content of a split. Imports no torch."""
 
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
         """Download missing published files of a split.
 
-        `say` is called with progress messages; `check_cancelled` raises when the work should stop.
+        `say` is called with progress messages, and `check_cancelled` raises an exception to stop the
+        download.
         """
         return None
 
     def described(
         self, shape: Sequence[int], class_names: Sequence[str], sizes: dict[str, int], **more: Any
     ) -> Description:
-        """A description; colour images are cropped and flipped in training unless `more` says otherwise."""
+        """A description with the usual augmentations: colour images are cropped and flipped, unless `more`
+        differs."""
         channels, height, width = shape
         fields = {"augment": ("crop", "flip") if channels == 3 else (), **more}
         names = list(class_names)
@@ -130,9 +131,9 @@ class DatasetSource(Registered, ABC):
     def loaded(
         self, split: str, images: np.ndarray | Tensor | Streamed, labels: np.ndarray, names: Sequence[str]
     ) -> Dataset:
-        """A split of these images and labels, whose classes have these names.
+        """A split with these images and labels, whose classes are called `names`.
 
-        Raises RbError if a label is not a class.
+        Raises RbError if a label is not a class index.
         """
         check_labels(self.name, labels, names)
         return Dataset(
@@ -154,20 +155,20 @@ class DatasetSource(Registered, ABC):
 
 
 def are_numbers(names: Iterable[str]) -> bool:
-    """Whether all names are whole numbers of at most 9 digits."""
+    """Whether all names are integers of at most 9 digits."""
     return all(name.isascii() and name.isdigit() and len(name) < 10 for name in names)
 
 
 def present_in(class_names: Sequence[str], there: Iterable[str]) -> tuple[int, ...]:
-    """The value of `Description.present`: the indices of the names in `there`; () if it contains all of
-    them."""
+    """The value of `Description.present`: the indices of the names in `there`, or () if all names are in
+    `there`."""
     present = tuple(place for place, name in enumerate(class_names) if name in set(there))
     return present if len(present) < len(class_names) else ()
 
 
 def channels_of(argument: str | None) -> tuple[str, int | None]:
-    """The path in the argument of a data set of encoded images, and the number of channels in the argument:
-    PATH:grey (1), PATH:rgb (3), or only PATH (None)."""
+    """The path in the argument of a data set of encoded images, and the number of channels: 1 for PATH:grey,
+    3 for PATH:rgb, None for PATH."""
     path, colon, word = (argument or "").rpartition(":")
     return (
         (path, {"grey": 1, "rgb": 3}[word]) if colon and word in ("grey", "rgb") else (argument or "", None)
@@ -175,8 +176,8 @@ def channels_of(argument: str | None) -> tuple[str, int | None]:
 
 
 def numbered(where: str, labels: Iterable[np.ndarray]) -> list[str]:
-    """The names of classes that have only numbers: those up to the highest label of all splits. Raises
-    RbError if that label is too high, which is a sign of damage."""
+    """The class names of a data set without names: the numbers from 0 to the highest label of all splits.
+    Raises RbError if the highest label is so large that the file must be damaged."""
     count = max(int(of_split.max(initial=-1)) for of_split in labels) + 1
     if count > MOST_CLASSES:
         raise RbError(
@@ -203,9 +204,9 @@ def is_html(start: bytes) -> bool:
 
 
 def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str, advice: str = "") -> RbError:
-    """The error for a file that cannot be read as `expected`.
+    """The error for a file that cannot be read as `expected`, such as "an .npz file".
 
-    The message says if the file is empty or a web page; otherwise it contains the message of `error`.
+    The message is that the file is empty or a web page, or else contains `error`.
     """
     advice = advice or "Get the file again."
     try:

@@ -2,8 +2,8 @@
 
 Krizhevsky, "Learning multiple layers of features from tiny images", 2009; MD5 sums and addresses are from
 torchvision. Chrabaszcz, Loshchilov and Hutter, "A downsampled variant of ImageNet as an alternative to the
-CIFAR datasets", 2017; MD5 sums are from AutoDL-Projects, whose own resized files NAS-Bench-201 used. These
-files cannot be downloaded without a request.
+CIFAR datasets", 2017; MD5 sums are from AutoDL-Projects, whose resized images are the ones that NAS-Bench-201
+used. The files of imagenet16-120 cannot be downloaded by a program.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rbtools.lazy import np
 
 @dataclass(frozen=True, kw_only=True)
 class Pickles(Arrays):
-    """The base class: pickles with labels and `data`, N x (C H W) bytes. They are loaded after their MD5 was
-    checked, as in torchvision."""
+    """The base class of data sets in pickles with labels and `data`, N x (C H W) bytes. A pickle is loaded
+    after its MD5 has been checked, as in torchvision."""
 
     sizes: ClassVar[dict[str, int]] = {"train": 50_000, "test": 10_000}
     shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
@@ -65,10 +65,10 @@ class Cifar100(Pickles):
 class ImageNet16(Pickles):
     """The first 120 classes of ImageNet at 16x16, as NAS-Bench-201 uses them.
 
-    Labels in the files are 1 to 1000. Only examples with labels up to 120 are used; their labels become 0 to
-    119.
+    Labels in the files are 1 to 1000. Examples with labels above 120 are left out, and 1 is subtracted from
+    the other labels.
 
-    Classes are numbered in the order of the files, because they do not have published names.
+    The published classes have no names, so the class names are numbers in the order of the files.
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 16, 16)

@@ -22,8 +22,8 @@ AT_ONCE = 1000  # images
 def pixels_hash(pieces: Sequence[np.ndarray], labels: np.ndarray) -> str:
     """SHA-256 (hex) of the shape (N, C, H, W), the pixels in order, and the labels.
 
-    `pieces` are uint8 arrays (n, C, H, W) that together are the images in order. Each label is one byte if
-    all labels fit into one, else four bytes.
+    `pieces` are uint8 arrays (n, C, H, W) that together are the images in order. Each label is hashed as one
+    byte if all labels are below 256, otherwise as four bytes.
     """
     shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
     total = hashlib.sha256(f"rbtools images 1 {shape}".encode())
@@ -35,7 +35,8 @@ def pixels_hash(pieces: Sequence[np.ndarray], labels: np.ndarray) -> str:
 
 
 def lines(*fields: str) -> bytes:
-    """The fields, each followed by a zero byte. A file name cannot contain one."""
+    """The fields as bytes, with a zero byte after each field. A file name cannot contain a zero byte, so
+    different fields give different bytes."""
     return b"".join(os.fsencode(field) + b"\0" for field in fields)
 
 
@@ -45,10 +46,11 @@ def remembered(
     files: Iterable[tuple[str, str | os.PathLike[str]]],
     make: Callable[[], str],
 ) -> str:
-    """The hash that `make` returns, or the cached one of the same files.
+    """The hash that `make` returns, or the cached hash of the same files.
 
-    what: other values on which the hash depends. files: (name, path) of each file. If the stamp of a file is
-    not settled (`checksum.stamp`), the hash is computed again. Raises OSError for a missing file.
+    `what` contains other values on which the hash depends. `files` contains (name, path) of each file. The
+    hash is computed again if a file was changed so recently that a later change might go unnoticed
+    (`checksum.stamp`). Raises OSError if a file is missing.
     """
     if cache is None:
         return make()

@@ -28,12 +28,12 @@ EXTRA = ("gaussian_blur", "saturate", "spatter", "speckle_noise")
 
 @dataclass(frozen=True, kw_only=True)
 class CifarC(PublishedDataset, ImageArrays):
-    """cifar10-c:fog.3 is one corruption at one severity, cifar10-c:fog all five severities, cifar10-c all
-    corruptions.
+    """cifar10-c:fog.3 contains one corruption at one severity, cifar10-c:fog one corruption at all five
+    severities, and cifar10-c all corruptions.
 
-    All corruptions are the 15 of the benchmark, in alphabetical order, each from severity 1 to 5. The
-    archive's other four can only be selected by name. The accuracy on all corruptions is one minus the
-    unnormalised mean corruption error.
+    "All corruptions" are the 15 corruptions of the benchmark in alphabetical order, each at severities 1 to
+    5. The archive contains four other corruptions, which can only be selected by name. The accuracy on all
+    corruptions is one minus the unnormalised mean corruption error.
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
@@ -54,7 +54,7 @@ class CifarC(PublishedDataset, ImageArrays):
         return replace(super().describe(), sizes={"test": len(self._blocks()) * self.sizes["test"]})
 
     def files(self, split: str) -> list[ListedFile]:
-        """The file of labels, then a file per corruption."""
+        """The file of labels, followed by one file per corruption."""
         wanted = {"labels", *(name for name, _ in self._blocks())}
         return [file for file in super().files(split) if PurePath(file.path).stem in wanted]
 
@@ -74,7 +74,7 @@ class CifarC(PublishedDataset, ImageArrays):
         return super().hashed(split)
 
     def _blocks(self) -> list[tuple[str, int]]:
-        """The (corruption, severity) of each block of ten thousand images."""
+        """The (corruption, severity) of each block of 10,000 images."""
         word, _, severity = (self.argument or "").partition(".")
         names = (word,) if word else CORRUPTIONS
         return [(name, number) for name in names for number in SEVERITIES if severity in ("", str(number))]

@@ -33,8 +33,8 @@ FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 class Scaling(NamedTuple):
     """How an image is scaled before its centre is cropped, as with torchvision's Resize (antialiased).
 
-    side: the new length of the shorter side in pixels, or of both sides with `squash`; None: the image is not
-    scaled. only_others: an image that already has the wanted size is not changed.
+    `side` is the new length of the shorter side in pixels; with `squash`, both sides get this length. If
+    `side` is None, the image is not scaled. With `only_others`, an image that has this size is not changed.
     """
 
     side: int | None
@@ -44,12 +44,12 @@ class Scaling(NamedTuple):
 
 
 class Encoded(Protocol):
-    """Encoded images with numbers, such as the files of a folder or the rows of a table."""
+    """Encoded images that are numbered, such as the files of a folder or the rows of a table."""
 
     def __len__(self) -> int: ...
 
     def path(self, index: int) -> str:
-        """The name of an image, for messages."""
+        """The name of an image in messages."""
 
     def open(self, index: int) -> IO[bytes]:
         """A stream of the image's bytes, which the caller closes."""
@@ -58,12 +58,12 @@ class Encoded(Protocol):
 def decode(
     images: Encoded, ids: Sequence[int] | np.ndarray, out: np.ndarray, resize: Scaling | None = None
 ) -> None:
-    """Read images into `out`, uint8 (N, 3, H, W) or (N, 1, H, W), in the order of `ids`, by a few threads.
+    """Read images into `out`, uint8 (N, 3, H, W) or (N, 1, H, W), in the order of `ids`.
 
     Greyscale, palette and CMYK images become RGB with Pillow's convert("RGB"), as in torchvision's
-    ImageFolder; transparency is dropped. For one channel, Pillow's convert("L") is used. With `resize`,
-    images are scaled and their centres are cropped as with torchvision's CenterCrop. Raises RbError if an
-    image is unreadable or, without `resize`, of another size; the message names the first such image.
+    ImageFolder; transparency is dropped. If `out` has one channel, Pillow's convert("L") is used. With
+    `resize`, images are scaled and their centres are cropped as with torchvision's CenterCrop. Raises RbError
+    if an image is unreadable or, without `resize`, has another size; the message names the first such image.
     """
     _in_threads(len(ids), lambda place: _decode_one(images, int(ids[place]), out[place], resize))
 
@@ -81,7 +81,7 @@ def is_grey(images: Encoded, index: int) -> bool:
 
 
 def one_size(splits: Iterable[Encoded]) -> tuple[int, int]:
-    """(height, width) of the first image of each split. Raises RbError if they differ."""
+    """(height, width) of the first image of each split. Raises RbError if the sizes of the splits differ."""
     (first, size), *others = [(images.path(0), size_of(images, 0)) for images in splits]
     for other, other_size in others:
         if other_size != size:
@@ -102,13 +102,13 @@ def check_sizes(images: Encoded) -> None:
 
 
 def evenly_spread(count: int) -> list[int]:
-    """At most `MOST_LOOKED_AT` evenly spread numbers from 0 to count - 1, in ascending order."""
+    """At most `MOST_LOOKED_AT` evenly spaced integers from 0 to count - 1, in ascending order."""
     looked_at = min(MOST_LOOKED_AT, count)
     return [place * count // looked_at for place in range(looked_at)]
 
 
 def unreadable(path: str, error: Exception) -> RbError:
-    """The error for an image that cannot be read, with the reason in `error`."""
+    """The error for an image that cannot be read; the message contains `error`."""
     # Pillow's message ends with a file object if the image came from memory.
     reason = one_line(str(error).split(" <_io")[0]) or type(error).__name__
     return RbError(
@@ -117,7 +117,8 @@ def unreadable(path: str, error: Exception) -> RbError:
 
 
 def _in_threads(count: int, work: Callable[[int], None]) -> None:
-    """Call `work` for 0 to count - 1 in threads. If there are several errors, the first is raised."""
+    """Call `work` with each number from 0 to count - 1, in several threads. If several calls raise an error,
+    the first error is raised."""
     # Pillow releases the interpreter lock while it decodes, so more cores decode large images faster. Small
     # images are limited by the interpreter: a 32x32 JPEG takes 0.1 ms with any number of threads.
     threads = min(8, os.cpu_count() or 1)
@@ -173,7 +174,7 @@ def _centre(image: Image.Image, height: int, width: int) -> Image.Image:
 
 
 def _header(images: Encoded, index: int) -> Image.Image:
-    """An image whose header alone was read: its size and mode are known, and its file is closed."""
+    """An image of which only the header was read: its size and mode are known, and its file is closed."""
     try:
         with images.open(index) as file:
             return _open(file)
@@ -193,14 +194,15 @@ def _open(file: IO[bytes]) -> Image.Image:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress Pillow's warnings about unusual but readable files (transparent palettes, EXIF)."""
+    """Suppress Pillow's warnings about unusual but readable files (transparent palettes, damaged EXIF
+    data)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _different_sizes(first: str, size: tuple[int, int], other: str, other_size: tuple[int, int]) -> RbError:
-    """The error for two images of different (height, width)."""
+    """The error for two images whose (height, width) differ."""
     wanted = f"{size[1]}x{size[0]}"
     return RbError(
         f"The images have different sizes: {first} is {wanted}, {other} is {other_size[1]}x{other_size[0]}."
@@ -209,8 +211,8 @@ def _different_sizes(first: str, size: tuple[int, int], other: str, other_size: 
 
 
 def _odd_size(images: Encoded, first: tuple[int, int], index: int, size: tuple[int, int]) -> RbError:
-    """The error for an image whose size differs from that of the first. It says which of the two sizes most
-    images have."""
+    """The error for an image whose size differs from the size of the first image. The message contains the
+    size that most images have."""
     sizes = [size_of(images, number) for number in evenly_spread(len(images))]
     error = _different_sizes(images.path(0), first, images.path(index), size)
     usual = max((first, size), key=sizes.count)

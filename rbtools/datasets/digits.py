@@ -1,10 +1,10 @@
-"""digits, mnist and svhn: images of digits.
+"""digits, mnist and svhn: images of digits. The data set digits contains the 1,797 handwritten digits in
+scikit-learn (Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI Machine Learning
+Repository 1998). The data set mnist (LeCun, Cortes and Burges, "The MNIST database of handwritten digits") is
+read from the idx files of its authors, gzipped or unpacked. The data set svhn (Netzer et al., "Reading digits
+in natural images with unsupervised feature learning", 2011) is read from MATLAB files.
 
-digits are the 1,797 handwritten digits that come with scikit-learn (Alpaydin and Kaynak, "Optical recognition
-of handwritten digits", UCI Machine Learning Repository 1998). mnist (LeCun, Cortes and Burges, "The MNIST
-database of handwritten digits") is in its authors' idx files, gzipped or not; svhn (Netzer et al., "Reading
-digits in natural images with unsupervised feature learning", 2011) in MATLAB's files. MD5 sums and addresses,
-in files.tsv, are from torchvision.
+The MD5 sums and addresses in files.tsv are from torchvision.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TEST_EVERY = 5  # in each class, every 5th example in scikit-learn's order is a 
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(ImageArrays):
-    """scikit-learn's digits. A pixel v in 0..16 becomes round(255 v / 16); 127.5 (v = 8) is rounded up."""
+    """scikit-learn's digits. A pixel v in 0..16 is scaled to round(255 v / 16), where 127.5 is rounded up."""
 
     def __post_init__(self) -> None:
         if self.argument is not None:
@@ -52,7 +52,7 @@ class Digits(ImageArrays):
         return FINGERPRINTS[split]
 
     def content(self, split: str) -> Content:
-        """The content of a split. Raises RbError if scikit-learn is missing or has different digits."""
+        """The content of a split. Raises RbError if scikit-learn is missing or has other digits."""
         expected = self.fingerprint(split)
         images, labels = _split(*raw(), split)
         if content_hash.pixels_hash([images], labels) != expected:
@@ -66,9 +66,9 @@ class Digits(ImageArrays):
 def raw() -> tuple[np.ndarray, np.ndarray]:
     """scikit-learn's pixels, int64 (1797, 64) in 0..16, and its labels, int64 (1797,).
 
-    The file in scikit-learn is read directly, in 0.07 s, because importing scikit-learn and scipy takes over
-    a second in every process of a pipe. If a release has the file elsewhere, scikit-learn's own function
-    reads it. Raises RbError if scikit-learn is not installed.
+    The file is read directly, in 0.07 s, because importing scikit-learn and scipy takes more than a second in
+    every process of a pipe. If a release of scikit-learn has no such file, the function `load_digits` of
+    scikit-learn is used. Raises RbError if scikit-learn is not installed.
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
@@ -99,8 +99,8 @@ def _split(pixels: np.ndarray, labels: np.ndarray, split: str) -> tuple[np.ndarr
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(Arrays):
-    """MNIST. No augmentation in training: a flipped digit may look like another, a shifted one may be cut
-    off."""
+    """MNIST. There is no augmentation in training, because a flipped digit may look like another digit and a
+    shifted digit may be cut off."""
 
     shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
     sizes: ClassVar[dict[str, int]] = {"train": 60_000, "test": 10_000}
@@ -111,7 +111,8 @@ class Mnist(Arrays):
     form: ClassVar[str] = "an idx file"
 
     def parts(self, split: str) -> dict[Path, str | None]:
-        """The unpacked files if they exist, else the published ones. Only the latter have a known MD5."""
+        """The unpacked files if they exist, otherwise the published (gzipped) files. Only the published files
+        have a known MD5."""
         try:
             unpacked = [file.path.removesuffix(".gz") for file in self.files(split)]
             return dict.fromkeys(self.all_of(split, unpacked))
@@ -119,7 +120,8 @@ class Mnist(Arrays):
             return super().parts(split)
 
     def unpacked(self, data: bytes) -> Any:
-        """The array of an idx file: byte 3 is the number of dimensions, and their sizes follow as uint32."""
+        """The array in an idx file: byte 3 of the file is the number of dimensions, and the size of each
+        dimension follows as uint32."""
         if data.startswith(b"\x1f\x8b"):
             data = gzip.decompress(data)
         sizes = np.frombuffer(data, ">u4", count=data[3], offset=4)
@@ -132,8 +134,8 @@ class Mnist(Arrays):
 
 @dataclass(frozen=True, kw_only=True)
 class Svhn(Arrays):
-    """SVHN. The files label the digit 0 as 10; here it is class 0. No flips: a mirrored digit is not a
-    digit."""
+    """SVHN. In the files, the digit 0 has the label 10; here its label is 0. Images are not flipped in
+    training, because a mirrored digit is not a digit."""
 
     shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"train": 73_257, "test": 26_032, "extra": 531_131}

@@ -1,5 +1,5 @@
-"""Downloads, which users have to request. A file is written under a temporary name, checked, and then
-renamed."""
+"""Downloads of data sets, which happen only if the user asks for them. A file is written under a temporary
+name, checked, and then renamed."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ HINT = "Free some space, or name another folder with --data-dir (or RB_DATA)."
 def bring(
     remote: ListedFile, home: Path, say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
-    """Download a file into the folder of data sets, check it, and unpack it if necessary.
+    """Download a file into the data folder, check its MD5, and unpack it if it is an archive.
 
-    If several processes call this, one downloads and the others wait. Raises RbError if the content is not
-    the published one; the file is then deleted. An archive that already exists is only unpacked.
+    If several processes download the same file, one process downloads and the other processes wait. Raises
+    RbError if the content of the file is not the published content; the file is then deleted. If the archive
+    already exists, the archive is unpacked without a download.
     """
     target, result, held = home / remote.name, home / remote.path, None
     try:
@@ -56,7 +57,7 @@ def bring(
 def _fetch(
     remote: ListedFile, out: IO[bytes], say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
-    """Copy the content of an address. Raises RbError if it is not the published content."""
+    """Download the content of an address to a file. Raises RbError for any other content."""
     total, received = hashlib.md5(usedforsecurity=False), 0
     request = urllib.request.Request(remote.url, headers={"User-Agent": "rbtools"})
     try:
@@ -84,7 +85,7 @@ def _fetch(
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    """Unpack an archive of known content so that the folder `target` is complete or absent."""
+    """Unpack an archive whose content was checked. The folder `target` appears only when it is complete."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpacking-") as aside:
         content = Path(aside, "content")
         shutil.unpack_archive(archive, content, filter="data" if ".tar" in archive.name else None)

@@ -42,12 +42,12 @@ _PAIR = re.compile(r"(.*[^ \t,:=])[ \t,:=]+([0-9]{1,9})")
 class ImageFolder(TreeDataset):
     """A folder of images, with the same pixels, order and labels as torchvision's ImageFolder.
 
-    The labels 0, 1, ... are the class folders in alphabetical order, or in numerical order if all names are
-    whole numbers, unless a class map gives another order. An empty folder is a class without images. `val` is
-    used if there is no `test`; if PATH itself contains the class folders, it is `test`. All images, including
-    greyscale ones, are converted to RGB, or with PATH:grey to one channel, and must have the same size.
-    Unlike in torchvision, hidden files and folders are skipped, and images with more than 8 bits per channel
-    are refused. PATH is relative to the working directory.
+    The labels 0, 1, ... are assigned to the class folders in alphabetical order, or in numerical order if all
+    names are integers. A class map can assign other labels. An empty folder is a class without images. If
+    there is no `test`, `val` is used. If PATH itself contains the class folders, PATH is `test`. All images
+    must have the same size. Images are converted to RGB, or to one channel with PATH:grey. Unlike in
+    torchvision, hidden files and folders are skipped, and images with more than 8 bits per channel are an
+    error. PATH is relative to the working directory.
     """
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class ImageFolder(TreeDataset):
             )
 
     def describe(self) -> Description:
-        """The description. This counts the files and opens only the first image of each split."""
+        """The description. Counts the files and opens only the first image of each split."""
         folders = split_folders(self._path)
         trees = {split: self._scan(folder) for split, folder in folders.items()}
         size = decode.one_size(trees.values())
@@ -118,7 +118,7 @@ class ImageFolder(TreeDataset):
 
 
 def _left_out(path: str, skipped: Counter[str]) -> list[str]:
-    """A sentence about the visible files whose extension is not that of an image."""
+    """A sentence for the user about the visible files whose extension is not an image's."""
     count = skipped.total() - skipped[HIDDEN]
     if not count:
         return []
@@ -134,13 +134,13 @@ def _left_out(path: str, skipped: Counter[str]) -> list[str]:
 
 
 def read_class_map(file: str, folders: list[str]) -> list[str]:
-    """The classes in the model's order, from a file that gives the index of each. A class in the file, or an
-    index that it leaves out, need not have a folder: it is a class of the model without images.
+    """The class names in the order of the model's outputs, read from a file that maps class names to indices.
+    A class without a folder, or an index that the file leaves out, is an output of the model without images.
 
-    `file` may also be the text of a JSON list of the names in the model's order. Folders that are not in this
-    list are left out.
+    `file` may also be the text of a JSON list of class names in the order of the model's outputs. Class
+    folders that are not in this JSON list are left out.
 
-    Raises RbError if the file is unreadable, leaves out a folder, or contains an index twice.
+    Raises RbError if the file is unreadable, does not contain a class folder, or contains an index twice.
     """
     if file.startswith("["):  # the JSON list of names that records store
         return _ordered("of the record", _from_json("of the record", file), folders)
@@ -221,8 +221,8 @@ def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> lis
 
 
 def named(by_index: Mapping[int, str], count: int, others: Sequence[str] = ()) -> list[str]:
-    """The names of `count` classes. The name of an unnamed class is its number or, if another class has that
-    name, "class NUMBER"."""
+    """The names of `count` classes. An unnamed class is called by its number, or "class NUMBER" if another
+    class has that number as its name."""
     taken = {*by_index.values(), *others}
     names = (str(index) if str(index) not in taken else f"class {index}" for index in range(count))
     return [by_index.get(index, name) for index, name in enumerate(names)]

@@ -28,8 +28,8 @@ SUBSET = "robustbench"  # the split of the 5,000 images that RobustBench evaluat
 
 
 class Facts(NamedTuple):
-    """The wnids in the order of the class indices, and the numbers of the validation images on which
-    RobustBench evaluates."""
+    """The wnids (WordNet IDs) in the order of the class indices, and the numbers of the validation images
+    that RobustBench uses."""
 
     wnids: list[str]
     robustbench: list[int]
@@ -37,16 +37,17 @@ class Facts(NamedTuple):
 
 @cache
 def facts() -> Facts:
-    """The published facts."""
+    """The published wnids and validation image numbers, read from imagenet.json."""
     return Facts(**json.loads(Path(__file__).with_name("imagenet.json").read_text("utf-8")))
 
 
 def scaling(text: str) -> tuple[Scaling, int]:
-    """The preprocessing that a text describes, and the side length of the resulting images.
+    """The preprocessing that a text describes, and the side length of the preprocessed images.
 
-    `bilinear-256-224`, `bicubic-256-224`: the shorter side is scaled to 256 pixels and the centre is cropped
-    to 224; `squash-bicubic-256-224`: both sides are scaled to 256; `squash-224` is `squash-bilinear-224-224`;
-    `crop-288`: the centre is cropped without scaling. Raises RbError for any other text.
+    With `bilinear-256-224` or `bicubic-256-224`, the shorter side is scaled to 256 pixels and the centre is
+    cropped to 224. With `squash-bicubic-256-224`, both sides are scaled to 256. `squash-224` is
+    `squash-bilinear-224-224`. With `crop-288`, the centre is cropped without scaling. Any other text is an
+    RbError.
     """
     match = _PREPROCESSING.fullmatch(text)
     if match is not None:
@@ -64,11 +65,11 @@ def scaling(text: str) -> tuple[Scaling, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNet(Photographs):
-    """ILSVRC2012 in folders of wnids, as torchvision unpacks it.
+    """ILSVRC2012 in one folder per wnid (WordNet ID), as torchvision unpacks it.
 
-    Images of any size are scaled and cropped (`scaling`), and read when they are used. A folder with only
-    some classes keeps the class indices of all 1,000. Any number of images is allowed. The split
-    `robustbench` consists of the 5,000 images of RobustBench's evaluation.
+    Images may have any size. Images are scaled and cropped (`scaling`) when they are used. A folder with only
+    some classes keeps the class indices of all 1,000 classes. A split may have any number of images. The
+    split `robustbench` consists of the 5,000 validation images that RobustBench uses.
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
@@ -149,8 +150,8 @@ class ImageNet(Photographs):
         return tree
 
     def _place(self, split: str) -> Path | None:
-        """The folder of a split in a folder with a usual name; for `test`, that folder may itself be the
-        split."""
+        """The folder of a split, called by one of the usual names. For `test`, the data folder itself may be
+        this folder."""
         names = ("train",) if split == "train" else ("val", "validation", "test")
         roots = [self.home / folder for folder in self.folders if (self.home / folder).is_dir()]
         for root in roots:
@@ -161,7 +162,7 @@ class ImageNet(Photographs):
 
 
 def _published_subset(tree: Tree) -> list[int]:
-    """The positions of the images on which RobustBench evaluates."""
+    """The positions of the images that RobustBench uses."""
     wanted = set(facts().robustbench)
     numbers = (NUMBER.fullmatch(name) for _, name in tree.files)
     return [position for position, match in enumerate(numbers) if match and int(match[1]) in wanted]

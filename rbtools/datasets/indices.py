@@ -1,4 +1,4 @@
-"""The examples of a split that are used, chosen by their numbers (`--indices LIST|FILE`) or by a count (`--n
+"""The examples of a split that are used, chosen by numbers (`--indices LIST|FILE`) or by a count (`--n
 N`)."""
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _RANGES = re.compile(r"\d{1,18}(-\d{1,18})?(,\d{1,18}(-\d{1,18})?)*")
 
 @dataclass(frozen=True)
 class Indices:
-    """Chosen examples in ascending order. `name` is "sha256:" followed by the hash of their numbers.
+    """The numbers of chosen examples in ascending order. `name` is "sha256:" and the hash of the numbers.
 
-    in_order: the examples are evaluated in the order of `numbers`, which then need not be ascending.
+    With `in_order`, examples are evaluated in the order of `numbers`, which need not be ascending.
     """
 
     numbers: tuple[int, ...]
@@ -41,12 +41,12 @@ class Indices:
 
 
 def read(text: str, size: int) -> Indices:
-    """The examples that a text describes, from a split with `size` examples.
+    """The examples of a split that a text describes; the split has `size` examples.
 
-    The text consists of numbers and ranges (`0-999,1500`), or is FILE, or FILE:KEY for one of several lists;
-    the order is ignored. NAS-Bench-201's split files are JSON objects with lists, and a list may be in a pair
-    with the name of its type: ["int", ["0", "3", ...]]. Raises RbError if the file has another content, or
-    contains an example twice or one outside the split.
+    The text contains numbers and ranges (`0-999,1500`), or is FILE, or is FILE:KEY if the file has several
+    lists; the order of the numbers is ignored. NAS-Bench-201's split files are JSON objects of lists, and
+    each list may be written as a pair with the name of its type: ["int", ["0", "3", ...]]. Raises RbError if
+    the file is in another format, or if an example occurs twice or is outside the split.
     """
     source, numbers = _listed(text)
     if numbers[0] < 0 or numbers[-1] >= size:
@@ -62,12 +62,12 @@ def read(text: str, size: int) -> Indices:
 
 
 def check(text: str) -> None:
-    """Raise RbError if the text is invalid for every split. No split is loaded."""
+    """Raise RbError if the text is invalid for splits of every size."""
     _listed(text)
 
 
 def _listed(text: str) -> tuple[str, list[int]]:
-    """The source, for messages, and the numbers in ascending order, at least one."""
+    """A name of the source for messages, and at least one number, in ascending order."""
     if _RANGES.fullmatch(text) and not os.path.exists(text):  # a long list is not a valid path
         numbers: list[int] = []
         for part in text.split(","):
@@ -94,8 +94,7 @@ def _listed(text: str) -> tuple[str, list[int]]:
 
 
 def of(numbers: Sequence[int], *, in_order: bool = False) -> Indices:
-    """The examples with these numbers, which are in ascending order or, with `in_order`, in the order of
-    evaluation."""
+    """The examples with these numbers, in ascending order or, with `in_order`, in the order of evaluation."""
     texts = ("in order",) * in_order + tuple(map(str, numbers))
     digest = hashlib.sha256(" ".join(texts).encode()).hexdigest()
     return Indices(tuple(numbers), f"sha256:{digest}", in_order)
@@ -110,7 +109,7 @@ def _parts(text: str) -> tuple[Path, str | None]:
 
 
 def _chosen(path: Path, content: str, key: str | None) -> list[Any]:
-    """The content of the file as a list of numbers or texts."""
+    """The content of the file as a list of numbers or strings."""
     if content.lstrip()[:1] not in ("{", "["):
         if key is not None:
             raise RbError(
@@ -150,10 +149,10 @@ def _numbers(path: Path, values: list[Any]) -> list[int]:
 
 
 def subset(labels: Tensor, n: int, seed: int) -> Tensor:
-    """The examples of `--n N`: the first `n` in a seeded order of the split that cycles through the classes.
-    Each round takes one example of every class that is not exhausted yet, so a subset is as balanced as the
-    data allow, and is a prefix of every larger subset. The order depends only on integer hashes, not on a
-    library's generator.
+    """The examples of `--n N`: the first `n` examples in a seeded order that cycles through the classes. Each
+    cycle contains one example of every class that is not exhausted yet. A subset is therefore as balanced as
+    the data allow, and smaller subsets are prefixes of larger subsets. The order depends only on integer
+    hashes and not on the random generator of a library.
 
     Shape: labels int64 (N,) -> int64 (min(n, N),) indices into the split, on the CPU.
 
@@ -179,7 +178,7 @@ def _hash(values: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser, a bijection of uint64; products wrap around."""
+    """SplitMix64's finaliser, which is a bijection of uint64; overflowing products wrap around."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: np.ndarray = bits ^ (bits >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Published normalisation constants, under the names that `--normalize` takes."""
+"""Published normalisation constants and their names for `--normalize`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy's array files. Files with pickled objects are refused."""
+"""Reads NumPy's array files. Files with pickled objects are an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rbtools.plain_files import plain
 
 
 class Header(NamedTuple):
-    """The description of the array in an .npy file."""
+    """The shape, type and position of the array in an .npy file."""
 
     shape: tuple[int, ...]
     fortran: bool
@@ -20,7 +20,7 @@ class Header(NamedTuple):
 
 
 def header(file: IO[bytes]) -> Header:
-    """Read the header of an .npy file. Raises ValueError if it is not an .npy file, and OSError."""
+    """Read the header of an .npy file. Raises ValueError if the file is not an .npy file, and OSError."""
     form = np.lib.format
     versions = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
     with _damage_as_value_error():
@@ -28,9 +28,9 @@ def header(file: IO[bytes]) -> Header:
 
 
 def mapped(path: Path) -> np.ndarray:
-    """The array of an .npy file as a memory map. Changes stay in memory and do not reach the file.
+    """The array of an .npy file as a memory map. Writing to the array does not change the file.
 
-    Raises ValueError if it is not an .npy file, contains Python objects, or ends early, and OSError.
+    Raises ValueError if the file is not an .npy file, contains Python objects or is too short, and OSError.
     """
     with _damage_as_value_error():
         array = np.load(plain(path), mmap_mode="c", allow_pickle=False)  # torch requires writable arrays

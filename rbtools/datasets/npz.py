@@ -1,4 +1,4 @@
-"""npz:PATH, the user's own arrays: images and labels in an archive of NumPy."""
+"""npz:PATH, the user's own arrays: images and labels in an .npz archive."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ _SPLITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Npz(ImageArrays):
-    """Arrays of each split. If a file contains only `images` and `labels`, they are the split test.
+    """An .npz file with images and labels for each split. If a file has only `images` and `labels`, they are
+    the test split.
 
-    The number of classes is given by `class_names` (an array of texts) or `classes` (a number) in the file,
-    else by the highest label.
+    The number of classes is determined by `class_names` (an array of strings) or `classes` (a number) in the
+    file, otherwise by the highest label.
     """
 
     def __post_init__(self) -> None:
@@ -43,7 +44,7 @@ class Npz(ImageArrays):
             )
 
     def describe(self) -> Description:
-        """The description. This reads only the headers and the labels."""
+        """The description. Reads only the headers and the labels."""
         archive = self._opened()
         shapes = {split: _layout(archive, names[0])[0] for split, names in archive.splits.items()}
         first = next(iter(shapes.values()))
@@ -54,7 +55,7 @@ class Npz(ImageArrays):
         return self.described(first[1:], archive.class_names(), sizes_of)
 
     def content(self, split: str) -> Content:
-        """The content of a split. Raises RbError if the arrays do not fit together."""
+        """The content of a split. Raises RbError if images and labels do not match."""
         archive = self._opened()
         if split not in archive.splits:
             raise self.unknown_split(split, archive.splits)
@@ -75,7 +76,7 @@ class Npz(ImageArrays):
 
 
 class _Archive:
-    """The arrays of an .npz file. `splits` maps each split to the names of its images and of its labels."""
+    """The arrays of an .npz file. `splits` maps each split to the names of its images and its labels."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -97,7 +98,7 @@ class _Archive:
         return RbError(f"The file {self.path} is not a data set: {problem}. Expected {EXPECTED}.")
 
     def _read(self, work: Callable[[Any], Any], expected: str) -> Any:
-        """The result of `work` for NumPy's NpzFile."""
+        """The result of `work`, which is called with NumPy's NpzFile."""
         try:
             with opened(self.path) as stream, np.load(stream, allow_pickle=False) as file:
                 return work(file)
@@ -114,7 +115,7 @@ class _Archive:
         return cast(npy.Header, self._read(work, f"{name} to be an array of numbers"))
 
     def array(self, name: str) -> np.ndarray:
-        """The whole array."""
+        """The complete array."""
 
         def work(file: Any) -> np.ndarray:
             array: np.ndarray = file[name]
@@ -125,7 +126,7 @@ class _Archive:
         return cast("np.ndarray", self._read(work, f"{name} to be an array of numbers"))
 
     def labels(self, name: str) -> np.ndarray:
-        """Labels int64 (N,), from (N,) or (N, 1)."""
+        """The labels as int64 (N,); in the file their shape is (N,) or (N, 1)."""
         array = self.array(name)
         if array.dtype.kind not in "iu" or array.ndim == 0 or array.size != len(array):
             problem = f"`{name}` is {array.dtype} {array.shape}"
@@ -133,7 +134,7 @@ class _Archive:
         return array.reshape(-1).astype(np.int64)
 
     def class_names(self) -> list[str]:
-        """The names in the file, or else the numbers up to the highest label of all splits."""
+        """The class names in the file, or otherwise the numbers from 0 to the highest label of all splits."""
         if "class_names" in self._names:
             return [str(name) for name in self.array("class_names").reshape(-1)]
         if "classes" in self._names:
@@ -145,7 +146,7 @@ class _Archive:
 
 
 def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape (N, C, H, W) of an array of images, and the order of axes that produces it."""
+    """The shape (N, C, H, W) of an array of images, and the permutation of axes that produces this shape."""
     shape, _, dtype = archive.header(name)
     if dtype != np.uint8:
         hint = ", and images in [0, 1] become bytes by (255 * images).round().astype('uint8')"

@@ -1,5 +1,5 @@
-"""NAME:classes=A/B: the images of some classes of another data set, for example the two classes of a theorem.
-Also a data set with a class map, whose labels are the class indices of the model."""
+"""NAME:classes=A/B: the images of some classes of another data set, for example to test a theorem about two
+classes. A data set with a class map has the same form; its labels are the class indices of the model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ PREFIX = "classes="
 
 @dataclass(frozen=True, kw_only=True)
 class OfClasses(DatasetSource):
-    """A label is the position of the class in the list: in digits:classes=3/8, a 3 is class 0 and an 8 is
-    class 1. The list of a class map may contain more names than the whole data set.
+    """A label is the position of its class in the list: in digits:classes=3/8, the digit 3 has label 0 and
+    the digit 8 has label 1. A class map may name more classes than the complete data set has.
 
-    The description contains the number of images, so `describe` has to load the splits if classes are left
-    out.
+    The description contains the number of images. If classes are left out, `describe` has to load the splits.
     """
 
     whole: DatasetSource
@@ -34,7 +33,7 @@ class OfClasses(DatasetSource):
 
     @functools.cached_property
     def names(self) -> list[str]:
-        """The names of the classes. Raises RbError if there are fewer than two, or if a name is unknown."""
+        """The names of the classes. Raises RbError for fewer than two classes or an unknown name."""
         names = self.about.class_names
         if not str(self.argument).startswith(PREFIX):
             return read_class_map(str(self.class_map), names)
@@ -54,7 +53,7 @@ class OfClasses(DatasetSource):
 
     @functools.cached_property
     def wanted(self) -> list[int]:
-        """The index of each class in the whole data set; -1 for a class that it does not have."""
+        """The index of each class in the complete data set, or -1 if it has no such class."""
         number = {name: place for place, name in enumerate(self.about.class_names)}
         return [number.get(name, -1) for name in self.names]
 
@@ -89,7 +88,7 @@ class OfClasses(DatasetSource):
         )
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """The hash of the fingerprint of the whole data set and of the class indices."""
+        """The hash of two things: the fingerprint of the complete data set, and the class indices."""
         content = f"{self.whole.fingerprint(split, cache)} {PREFIX}{self.wanted}"
         return hashlib.sha256(content.encode()).hexdigest()
 

@@ -1,6 +1,6 @@
-"""parquet:PATH, data sets in the layout of the Hugging Face Hub: columns of encoded images and of labels.
+"""parquet:PATH, data sets in the format of the Hugging Face Hub: columns of encoded images and of labels.
 
-PATH is a .parquet file, or a folder with data/train-00000-of-00001.parquet ... or train/0000.parquet ...
+PATH is a .parquet fileor a folder with files such as data/train-00000-of-00001.parquet.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
 
 @dataclass(frozen=True, kw_only=True)
 class Parquet(DatasetSource):
-    """Images as PNG, JPEG ... in a column, labels in another; `validation` is used if there is no `test`.
+    """One column has the images, encoded as PNG or JPEG, and one column has the labels. If there is no
+    `test`, `validation` is used.
 
-    The classes are those in the file's Hub features, or else the numbers up to the highest label of all
-    splits. All images must have the same size. They become greyscale if most of them are, else RGB; PATH:rgb
-    and PATH:grey choose one.
+    The class names are those in the Hub's metadata of the file, or otherwise the numbers from 0 to the
+    highest label of all splits. All images must have the same size. Images are converted to greyscale if most
+    images are greyscale, otherwise to RGB; PATH:rgb and PATH:grey select one of the two.
     """
 
     def __post_init__(self) -> None:
@@ -58,7 +59,7 @@ class Parquet(DatasetSource):
             )
 
     def describe(self) -> Description:
-        """The description. This reads the labels, and the headers of some images of each split."""
+        """The description. Reads the labels and the headers of some images of each split."""
         return self.described(
             (self._channels, *decode.one_size(self._tables.values())),
             self._class_names,
@@ -67,7 +68,7 @@ class Parquet(DatasetSource):
         )
 
     def load(self, split: str) -> Dataset:
-        """One split. Raises RbError with the row of an image that is unreadable or of another size."""
+        """One split. Raises RbError if an image (named by its row) is unreadable or has another size."""
         self._known(split)
         table = self._tables[split]
         shape = (len(table), self._channels, *decode.size_of(table, 0))
@@ -77,7 +78,7 @@ class Parquet(DatasetSource):
         return self.loaded(split, images, table.labels, self._class_names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """The hash of labels and encoded images in order, independent of their division into files."""
+        """The hash of labels and encoded images in order; it does not depend on the division into files."""
         self._known(split)
         files, channels = self._files[split], channels_of(self.argument)[1]
 
@@ -119,13 +120,13 @@ class Parquet(DatasetSource):
 
     @cached_property
     def _grey(self) -> list[bool]:
-        """Whether an image has one channel, for at most 99 evenly spread images of each split."""
+        """For at most 99 evenly spaced images of each split, whether the image has one channel."""
         tables = self._tables.values()
         return [decode.is_grey(table, row) for table in tables for row in decode.evenly_spread(len(table))]
 
     @property
     def _channels(self) -> int:
-        """The number of channels in the argument, or else of most images."""
+        """The number of channels in the argument, or otherwise that of most images."""
         return channels_of(self.argument)[1] or (1 if 2 * sum(self._grey) > len(self._grey) else 3)
 
     def _notes(self) -> tuple[str, ...]:
@@ -141,7 +142,7 @@ class Parquet(DatasetSource):
 
 
 def _files_by_split(path: Path) -> dict[str, list[Path]]:
-    """Maps each split to its files in order. Raises RbError if there is none, or if a file's split is
+    """Maps each split to its files in order. Raises RbError if there is no file, or if the split of a file is
     unclear."""
     if not path.exists():
         raise RbError(f"The path {path} does not exist. Expected {EXPECTED}.")
@@ -170,7 +171,7 @@ def _files_by_split(path: Path) -> dict[str, list[Path]]:
 
 
 class ImageTable:
-    """The rows of a split, in memory: labels int64 (N,), and encoded images by number."""
+    """The rows of a split in memory. Labels are int64 (N,); encoded images are accessed by number."""
 
     def __init__(self, files: list[Path]) -> None:
         self._files = files
@@ -210,7 +211,7 @@ class ImageTable:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    """pyarrow and pyarrow.parquet. Raises RbError if they are not installed."""
+    """The modules pyarrow and pyarrow.parquet. Raises RbError if pyarrow is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet

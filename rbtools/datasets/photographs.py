@@ -26,7 +26,7 @@ class Photographs(PublishedDataset, TreeDataset):
 
     @abstractmethod
     def find(self, split: str) -> Tree:
-        """The files of a split. Raises NotHere if there are none."""
+        """The files of a split. Raises NotHere if no files are found."""
 
     def parts(self, split: str) -> dict[Path, str | None]:
         return {self.find(split).root: None}
@@ -35,8 +35,7 @@ class Photographs(PublishedDataset, TreeDataset):
         return self.shape
 
     def tree(self, split: str) -> Tree:
-        """The files of a split. Raises RbError if the classes are not those of the data set or files are
-        missing."""
+        """The files of a split. Raises RbError if files are missing or the classes differ."""
         self.known(split)
         tree = self.find(split)
         if len(tree.classes) != len(self.class_names):
@@ -56,7 +55,7 @@ class Photographs(PublishedDataset, TreeDataset):
 
 @dataclass(frozen=True, kw_only=True)
 class Cinic10(Photographs):
-    """CINIC-10: CIFAR-10 with additional images of ImageNet for the same classes, as PNG files.
+    """CINIC-10 adds ImageNet images to CIFAR-10, with the same classes; the images are PNG files.
 
     Darlow et al., "CINIC-10 is not ImageNet or CIFAR-10", 2018.
     """
@@ -77,11 +76,11 @@ class Cinic10(Photographs):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNet50(Photographs):
-    """ImageNet-50: fifty classes of ImageNet at 224x224, in a folder of the user's own.
+    """ImageNet-50 consists of fifty classes of ImageNet at 224x224, in a folder that the user provides.
 
-    The fifty classes were never published, so the class folders in alphabetical order are the classes, and
-    there may be any number of images. An image of another size is scaled to 256 pixels on its shorter side,
-    and its centre is cropped.
+    The list of the fifty classes was never published, so the class folders in alphabetical order are the
+    classes. The number of images is not checked. If an image has another size, its shorter side is scaled to
+    256 pixels and its centre is cropped.
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
@@ -94,7 +93,7 @@ class ImageNet50(Photographs):
     any_number: ClassVar[bool] = True
 
     def describe(self) -> Description:
-        """The usual description, with the sizes and class names of the user's folder if that exists."""
+        """The usual description, with the sizes and class names of the user's folder if there is one."""
         about = super().describe()
         trees = {split: scan(folder) for split, folder in self._split_folders().items()}
         if not trees:
@@ -110,18 +109,18 @@ class ImageNet50(Photographs):
         return scan(folders[split])
 
     def _split_folders(self) -> dict[str, Path]:
-        """Maps each split to its folder; `val` is used if there is no `test`. Empty without the user's
-        folder."""
+        """Maps each split to its folder. If there is no `test`, `val` is used. The result is empty if the
+        user's folder does not exist."""
         roots = [self.home / name for name in self.folders if (self.home / name).is_dir()]
         return split_folders(str(roots[0])) if roots else {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TinyImageNet(Photographs):
-    """200 classes of ImageNet at 64x64 (Stanford's course CS231n).
+    """Tiny ImageNet consists of 200 classes of ImageNet at 64x64 (Stanford's course CS231n).
 
-    The test images have no labels, so the 10,000 validation images are the test split, as usual. The classes
-    are the WordNet numbers in alphabetical order, as in torchvision's ImageFolder.
+    The official test images have no labels, so the 10,000 validation images are the test split, as usual. The
+    class names are WordNet IDs in alphabetical order, as in torchvision's ImageFolder.
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 64, 64)
@@ -146,9 +145,10 @@ class TinyImageNet(Photographs):
 
 @dataclass(frozen=True)
 class RenamedTree(Tree):
-    """Images that are called <class>/<file> in every layout, so all layouts have the same fingerprint.
+    """Images that are named <class>/<file> in every folder layout, so that all layouts have the same
+    fingerprint.
 
-    paths: the path of each image in `root`.
+    `paths` contains the path of each image in `root`.
     """
 
     paths: list[str]
@@ -158,10 +158,10 @@ class RenamedTree(Tree):
 
 
 def _tiny_imagenet(root: Path, part: str) -> RenamedTree:
-    """The images in `train` or `val`: by class, then by name.
+    """The images in `train` or `val`, sorted by class and then by file name.
 
-    In the official archive, all validation images are in val/images, and a list contains their classes. In
-    many copies they are sorted into class folders.
+    In the official archive, all validation images are in val/images, and a text file lists their classes. In
+    many copies, the validation images are sorted into class folders.
     """
     classes = sorted(read_text(root / "wnids.txt").split())
     label_of = {wnid: label for label, wnid in enumerate(classes)}

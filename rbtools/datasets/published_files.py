@@ -1,4 +1,4 @@
-"""Published data sets: descriptions without their files, and the search for the files."""
+"""Describes published data sets without their files, and finds their files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DEFAULT_FOLDER = "data"
 
 
 class ListedFile(NamedTuple):
-    """A row of files.tsv: a file from which a split is read, a file to download, or both.
+    """A row of files.tsv, which describes a file from which a split is read, a file to download, or both.
 
-    path: the path of the file in the data folder; for an archive, the folder into which it is unpacked.
-    split: "" for an archive of all splits. size: a text such as "170 MB".
+    `path` is the path of the file in the data folder; for an archive, `path` is the folder into which the
+    archive is unpacked. `split` is "" for an archive of all splits. `size` is a text such as "170 MB".
     """
 
     dataset: str
@@ -39,13 +39,13 @@ class ListedFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the downloaded file. For an archive, it differs from the name in `path`."""
+        """The name of the downloaded file. For an archive, this name differs from the name in `path`."""
         return self.url.rpartition("/")[2]
 
 
 @cache
 def published() -> list[ListedFile]:
-    """The rows of files.tsv: the published files of all data sets, with published MD5 sums and addresses."""
+    """The rows of files.tsv: the official files of all data sets, with published MD5 sums and addresses."""
     lines = Path(__file__).with_name("files.tsv").read_text("ascii").splitlines()[1:]
     return [ListedFile(*line.split("\t")) for line in lines]
 
@@ -54,7 +54,8 @@ def published() -> list[ListedFile]:
 class PublishedDataset(DatasetSource):
     """A published data set, with its official files.
 
-    `folders` are searched for its files, the usual folder first. They are relative to the data folder.
+    Files are searched for in `folders`, beginning with the usual folder. The folders are relative to the data
+    folder.
     """
 
     shape: ClassVar[tuple[int, int, int]]
@@ -80,7 +81,7 @@ class PublishedDataset(DatasetSource):
         return [file for file in self._published() if file.split == split]
 
     def remotes(self, split: str) -> list[ListedFile]:
-        """The files to download for a split; empty if there is nothing to download."""
+        """The files to download for a split. The list is empty if there is nothing to download."""
         return [file for file in self._published() if file.url and file.split in ("", split)]
 
     def _published(self) -> list[ListedFile]:
@@ -88,9 +89,9 @@ class PublishedDataset(DatasetSource):
         return [file for file in published() if file.dataset == word]
 
     def parts(self, split: str) -> dict[Path, str | None]:
-        """Maps each file from which a split is read to the MD5 that it must have.
+        """Maps each file from which a split is read to the MD5 that the file must have.
 
-        Raises NotHere if they were not found.
+        Raises NotHere if the files are not found.
         """
         files = self.files(split)
         paths = self.all_of(split, [file.path for file in files])
@@ -118,9 +119,9 @@ class PublishedDataset(DatasetSource):
             raise self.unknown_split(split, self.sizes)
 
     def all_of(self, split: str, names: Sequence[str]) -> list[Path]:
-        """The paths of the files called `names`, in the first folder that contains one of them.
+        """The paths of the files called `names` in the first folder that contains one or more of them.
 
-        Raises NotHere if no folder has them, and RbError if that folder has only some of them.
+        Raises NotHere if no folder contains any file, and RbError if that folder does not contain all files.
         """
         places = [[self.home / folder / name for name in names] for folder in self.folders]
         for paths in (*places, [self.home / Path(name).name for name in names]):
@@ -135,7 +136,8 @@ class PublishedDataset(DatasetSource):
         raise self.not_here(split, Path(self.folders[0], names[0]).as_posix())
 
     def not_here(self, split: str, layout: str) -> NotHere:
-        """The error for missing files. It names the expected layout, the searched folders, and what to do."""
+        """The error for missing files. The message names the expected folder layout, the searched folders,
+        and how to get the files."""
         folders = ", ".join(str(self.home / folder) for folder in self.folders)
         remotes = self.remotes(split)
         offers = " and ".join(f"{remote.url} ({remote.size})" for remote in remotes)
@@ -148,21 +150,21 @@ class PublishedDataset(DatasetSource):
 
 @dataclass(frozen=True, kw_only=True)
 class Arrays(PublishedDataset, ImageArrays):
-    """A published data set whose files contain arrays. Its files are read as a whole."""
+    """A published data set whose files contain arrays. Each file is read completely."""
 
     form: ClassVar[str]  # the kind of its files, in words
 
     @abstractmethod
     def unpacked(self, data: bytes) -> Any:
-        """The content of one file, from its bytes. `read` adds the name of the file to any exception."""
+        """The content of one file, decoded from its bytes. `read` adds the file's name to exceptions."""
 
     def joined(self, parts: list[Any]) -> tuple[list[np.ndarray], np.ndarray]:
-        """The images uint8 (n, C, H, W) of each file, and all labels int64 (N,), from the files' contents."""
+        """The images uint8 (n, C, H, W) of each file and all labels int64 (N,), from the files' contents."""
         images, labels = zip(*parts, strict=True)
         return list(images), np.concatenate(labels)
 
     def read(self, path: Path, published: str | None) -> Any:
-        """The content of a file. Its MD5 is checked first, because a pickle runs code."""
+        """The content of a file. The MD5 is checked first, because loading a pickle can run code."""
         expected = f"{self.form} of the data set {self.name}"
         if published is not None:
             expected += f", whose MD5 is {published}"

@@ -1,4 +1,4 @@
-"""Images are in memory if they fit, and otherwise read when they are indexed.
+"""Images are kept in memory if they fit, and otherwise read when they are indexed.
 
 A uint8 tensor of all images and a `Streamed` are indexed and moved to a device in the same way.
 """
@@ -34,8 +34,8 @@ _AHEAD = 2  # the most batches that are read before they are indexed
 class Streamed:
     """Images (N, C, H, W) that are read when they are indexed.
 
-    The index may be whatever the first dimension of a tensor takes: a number, a slice, numbers, or booleans.
-    dtype: uint8 by default.
+    The index may be anything that can index the first dimension of a tensor: a number, a slice, numbers, or
+    booleans. `dtype` is uint8 by default.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Streamed:
         return pixels.reshape(*ids.shape, *self.shape[1:])
 
     def prefetch(self, index: Sequence[int] | np.ndarray | Tensor) -> None:
-        """Begin to read the images of the next batch in a thread, while a GPU works on the current batch."""
+        """Start to read the images of the next batch in a thread, while a GPU works on the current batch."""
         if self.device.type != "cuda":
             return  # computing on the CPU leaves no core free for reading
         ids = self._ids(index)
@@ -86,7 +86,7 @@ class Streamed:
         return _copy(out, self.device) if on_gpu else (out.to(self.device), None)
 
     def only(self, ids: np.ndarray) -> Streamed:
-        """Only the images with the numbers `ids`, int64 (n,), in this order."""
+        """The images with the numbers `ids`, int64 (n,), in this order."""
 
         def fetch(places: np.ndarray, out: np.ndarray) -> None:
             self._fetch(ids[places], out)
@@ -99,7 +99,7 @@ class Streamed:
 
 
 def images(shape: tuple[int, int, int, int], fetch: Fetch) -> Tensor | Streamed:
-    """All images (N, C, H, W) as one uint8 tensor; streamed if they would take too much memory."""
+    """All images (N, C, H, W) as one uint8 tensor, or as a `Streamed` if they would need too much memory."""
     if math.prod(shape) > memory_limit():
         return Streamed(shape, fetch)
     tensor = torch.empty(shape, dtype=torch.uint8)
@@ -108,15 +108,15 @@ def images(shape: tuple[int, int, int, int], fetch: Fetch) -> Tensor | Streamed:
 
 
 def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
-    """The images on a device. If they do not fit there, each batch is moved to it when it is indexed."""
+    """The images on a device. If the images do not fit, each batch is moved when it is indexed."""
     if isinstance(pixels, Streamed) or device.type != "cuda" or fits(pixels.nbytes, device):
         return pixels.to(device)
     return batchwise(pixels, device)
 
 
 def batchwise(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
-    """Images of an evaluation, which uses each of them once. To save GPU memory, a batch is copied to the GPU
-    while it works on the previous batch."""
+    """The images of an evaluation, which uses each image once. To save GPU memory, a batch is copied to the
+    GPU while the GPU works on the previous batch."""
     if isinstance(pixels, Streamed) or device.type != "cuda" or pixels.device.type != "cpu":
         return pixels.to(device)
     kept = pixels if pixels.dtype == torch.uint8 else pixels.float()
@@ -128,7 +128,7 @@ def batchwise(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Strea
 
 
 def prefetch(pixels: Tensor | Streamed, ids: Tensor) -> None:
-    """Begin to read the images of the next batch if they are not on the device."""
+    """Start to read the images of the next batch if they are not on the device."""
     if isinstance(pixels, Streamed) and len(ids):
         pixels.prefetch(ids)
 
@@ -153,7 +153,7 @@ def fits(size: int, device: torch.device) -> bool:
 
 
 def memory_limit() -> int:
-    """The limit in bytes for images in memory: RB_IMAGE_MEMORY (such as 8G or 500M), or else half of the free
+    """The limit in bytes for images in memory: RB_IMAGE_MEMORY (such as 8G), or otherwise half of the free
     memory.
 
     Raises RbError if RB_IMAGE_MEMORY is not a size.
@@ -168,7 +168,7 @@ def memory_limit() -> int:
 
 
 def _free() -> int:
-    """Free memory in bytes, of the machine or, if that is less, of the container."""
+    """The free memory in bytes, of the machine or, if that is less, of the container."""
     free = _UNKNOWN_MEMORY
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()

@@ -1,4 +1,4 @@
-"""Lists, loads and hashes images in class folders. The order of the files numbers the examples."""
+"""Lists, loads and hashes images in class folders. Examples are numbered in the order of the files."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ EXPECTED = "PATH/train/<class>/*.png (or .jpg ...) and PATH/test/<class>/*.png"
 class Tree:
     """The images of one split.
 
-    root: the split's folder. classes: its class folders in order. files: for each image in order, the
-    position of its class in `classes` and its path in `root`. skipped: the number of skipped files for each
-    other file extension, and of hidden files.
+    `root` is the split's folder, and `classes` are its class folders in order. `files` contains, for each
+    image in order, the position of its class in `classes` and its path in `root`. `skipped` is the number of
+    skipped files for each other file extension, and of hidden files.
     """
 
     root: Path
@@ -49,11 +49,11 @@ class Tree:
         return os.path.join(self.root, self.files[index][1])
 
     def open(self, index: int) -> IO[bytes]:
-        """The encoded image. Raises OSError, also for a pipe or a device, which may have no end."""
+        """The encoded image. Raises OSError if the file cannot be read or is a pipe or a device."""
         return opened(self.path(index))
 
     def of_classes(self, names: Sequence[str]) -> Tree:
-        """The images of these class folders only."""
+        """Only the images in these class folders."""
         kept = [name for name in self.classes if name in names]
         if len(kept) == len(self.classes):
             return self
@@ -63,7 +63,7 @@ class Tree:
 
 
 def split_folders(path: str) -> dict[str, Path]:
-    """Maps the splits of PATH to their folders. If PATH itself contains the class folders, it is `test`.
+    """Maps each split in PATH to its folder. If PATH itself contains the class folders, PATH is `test`.
 
     Raises RbError if there is no split.
     """
@@ -86,12 +86,12 @@ def split_folders(path: str) -> dict[str, Path]:
 
 
 def scan(root: Path, may_be_empty: bool = False) -> Tree:
-    """List one split's folder in the order of torchvision's ImageFolder, without hidden files.
+    """List the images in one split's folder in the order of torchvision's ImageFolder, without hidden files.
 
-    Classes are in alphabetical order, or in numerical order if all are numbers. In a class, folders are
-    sorted by path, and their files by name (code point order, so upper case is first). Raises RbError if
-    there is no class, if a class has no images (unless its folder is empty and `may_be_empty`), or if links
-    form a loop.
+    Classes are in alphabetical order, or in numerical order if all names are numbers. Within a class, folders
+    are sorted by path, and the files of each folder by name (in code point order, so upper case is first).
+    Raises RbError if there is no class, if a class has no images (unless its folder is empty and
+    `may_be_empty`), or if links form a loop.
     """
     classes = class_folders(root)
     if not classes:
@@ -120,7 +120,7 @@ def scan(root: Path, may_be_empty: bool = False) -> Tree:
 
 
 def _is_split(root: Path) -> bool:
-    """Whether a folder is itself a test split: each of its folders contains images.
+    """Whether a folder is itself a test split, which is true if each of its folders contains images.
 
     A folder called train is not a test split.
     """
@@ -134,14 +134,14 @@ def _is_split(root: Path) -> bool:
 
 
 def class_folders(root: Path) -> list[str]:
-    """The names of the class folders, without hidden ones, in alphabetical order, or in numerical order if
-    all are whole numbers (9 before 10)."""
+    """The names of the visible class folders, in alphabetical order, or in numerical order if all names are
+    integers (9 before 10)."""
     names = sorted(name for name in _entries(root) if not _hidden(name) and os.path.isdir(root / name))
     return sorted(names, key=int) if are_numbers(names) else names
 
 
 def is_image(name: str) -> bool:
-    """Whether a file name is that of a visible image."""
+    """Whether a file name has an image's extension and is not hidden."""
     return not _hidden(name) and name.lower().endswith(IMAGE_ENDINGS)
 
 
@@ -150,10 +150,10 @@ def _hidden(name: str) -> bool:
 
 
 def _walk(root: Path, name: str) -> list[tuple[str, list[str]]]:
-    """(folder, names of its files) for a folder in `root` and all its subfolders, sorted by path. Folders are
-    relative to `root`.
+    """Yields (folder, names of its files) for a folder in `root` and all its subfolders, sorted by path. The
+    yielded folders are relative to `root`.
 
-    Links are followed. Raises RbError if a link leads to a folder that contains it.
+    Symbolic links are followed. Raises RbError if a link leads to a folder that contains it.
     """
     found = []
     for below, folders, files in os.walk(root / name, onerror=_unreadable, followlinks=True):
@@ -219,11 +219,11 @@ def some(names: list[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeDataset(DatasetSource):
-    """The base class of data sets whose images are files. Images are decoded when the split is loaded or, if
-    they do not fit into memory or are all scaled, when they are indexed.
+    """The base class of data sets whose images are files. Images are decoded when the split is loaded, or
+    when they are indexed if they do not fit into memory or are all scaled.
 
-    kind: the settings that, together with the files, determine the pixels; part of the fingerprint. resize:
-    see `decode.decode`.
+    `kind` contains the settings that, together with the files, determine the pixels; `kind` is part of the
+    fingerprint. `resize` is documented in `decode.decode`.
     """
 
     kind: ClassVar[str] = "imagefolder 1"
@@ -242,7 +242,7 @@ class TreeDataset(DatasetSource):
         return tree.classes
 
     def load(self, split: str) -> Dataset:
-        """One split. Raises RbError with the file of an image that is unreadable or of another size."""
+        """One split. Raises RbError if an image (named by its file) is unreadable or has another size."""
         tree, resize = self.tree(split), self.resize
         names, shape = self.names(tree), (len(tree), *self.image_shape(tree))
 
@@ -257,8 +257,8 @@ class TreeDataset(DatasetSource):
         return self.loaded(split, images, label_of[[position for position, _ in tree.files]], names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """The hash of the class names in the order of the labels, and of each file's path in the split and
-        its bytes. Raises RbError if a file cannot be read; the message names it."""
+        """The hash of the class names in the order of the labels, and of the path and the bytes of each file.
+        Raises RbError if a file cannot be read; the message names the file."""
         tree, kind = self.tree(split), self.kind
         names = self.names(tree)
         key = [kind, os.path.realpath(tree.root), str(len(names)), *names]

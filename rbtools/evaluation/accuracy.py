@@ -1,4 +1,4 @@
-"""Accuracy on unchanged, attacked and corrupted images: the results that most tools ask for."""
+"""Accuracy on unchanged, attacked and corrupted images, which is the result that most tools compute."""
 
 from __future__ import annotations
 
@@ -24,33 +24,34 @@ if TYPE_CHECKING:
 
 
 def share(correct: np.ndarray) -> Entry:
-    """The value of an accuracy from the images (n,) that count, with n and interval."""
+    """The fields `value`, `n` and interval of an accuracy, from the images (n,) that count as correct."""
     n, right = len(correct), int(correct.sum())
     return {"n": n, "value": right / n, "ci95": list(intervals.wilson(right, n))}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy(Spec):
-    """The share of images that are classified correctly as `images` changes them.
+    """The share of images that are classified correctly after `images` has changed them.
 
-    A row is a bit; with `detail`, the label and the logits of the image; with `draws`, for a randomised
-    model, the number of correct passes, and the value is the mean share of correct passes.
+    A row is 1 if the image is classified correctly and otherwise 0. With `detail`, a row consists of the
+    label and the logits of the image. With `draws`, which is for randomised models, a row is the number of
+    correct passes, and the value is the mean share of correct passes.
     """
 
     detail: bool = False
     draws: int = 0
 
     def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
-        """The images (N, C, H, W) that the model classifies, and sums over the examples."""
+        """The images (N, C, H, W) that the model classifies, and totals over the examples."""
         raise NotImplementedError
 
     def kept(self) -> Entry:
-        """The key fields of what a row is."""
+        """The fields of the store key that describe the content of a row."""
         detail = {"rows": "label, logits"} if self.detail else {}
         return detail | ({"mean_of_draws": self.draws} if self.draws else {})
 
     def about(self) -> Entry:
-        """The settings without the draws."""
+        """The settings without `draws`."""
         raise NotImplementedError
 
     def settings(self) -> Entry:
@@ -63,15 +64,15 @@ class Accuracy(Spec):
         return Outcome(self.judged(batch, batch.logits(images)), totals)
 
     def judged(self, batch: Batch, logits: Tensor) -> Tensor:
-        """The rows of a batch's examples, (N,) or (N, 1 + K), from their logits (N, K)."""
+        """The rows of a batch's examples, (N,) or (N, 1 + K), computed from their logits (N, K)."""
         if self.detail:
             return torch.cat([batch.labels[:, None].float(), logits], dim=1)
         return logits.argmax(1).eq(batch.labels).int()
 
     def drawn(self, batch: Batch, images: Tensor, totals: Mapping[str, float]) -> Outcome:
-        """The number of correct draws of the model for each image. So many draws run at once that they fill a
-        batch. If every image goes through the model alone, because some random numbers belong to the batch,
-        one draw runs at a time: a batch would save nothing.
+        """The number of passes of the randomised model that classify each image correctly. As many passes run
+        at once as fit into a batch. If each image has to go through the model separately, because some random
+        numbers belong to the batch, one pass runs at a time, since a larger batch would not be faster.
         """
         batch, count = replace(batch, images=images), len(batch.ids)
         alone = getattr(batch.model, "one_by_one", False)
@@ -94,7 +95,7 @@ class Accuracy(Spec):
         return share(self.correct(rows)) | ({"detail": diagnostics.of_rows(rows)} if self.detail else {})
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Which images are classified correctly: bool (n,). With several draws, most of them decide."""
+        """Whether each image is classified correctly: bool (n,). The majority of passes decides."""
         if self.detail:
             right: np.ndarray = rows[:, 1:].argmax(1) == rows[:, 0]
             return right
@@ -105,13 +106,13 @@ class Accuracy(Spec):
 
 
 def kept_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `Accuracy` that an entry has."""
+    """The values of the fields of `Accuracy`, read from an entry."""
     return {"detail": "detail" in entry, "draws": entry.get("verdict_draws", 0)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clean(Accuracy):
-    """Accuracy on the unchanged images; with `among`, only the logits of these classes are compared."""
+    """Accuracy on the unchanged images. With `among`, only the logits of these classes are compared."""
 
     among: tuple[int, ...] = ()
 
@@ -147,14 +148,14 @@ class Clean(Accuracy):
 
 
 def clean(detail: bool = False, among: tuple[int, ...] = ()) -> Evaluation:
-    """Clean accuracy as the requested result; with `among`, also the accuracy that compares only these
-    classes."""
+    """Clean accuracy; with `among`, also the accuracy that compares only the logits of these classes."""
     several = (Clean(among=among),) if among else ()
     return Evaluation(title="clean accuracy", specs=(*several, Clean(detail=detail)))
 
 
 def attack_settings(method: Any, **more: object) -> Entry:
-    """The settings of the attack in an entry: its name and configuration, with the norm and step in use."""
+    """The settings of an attack in an entry: its name and configuration, with the norm and step size in
+    use."""
     return {"attack": method.name, **more, **method.said()}
 
 
@@ -162,7 +163,8 @@ def attack_settings(method: Any, **more: object) -> Entry:
 class Attacked(Accuracy):
     """Accuracy under an attack at one eps.
 
-    ladder: the smaller eps at which the attack ran before; an example broken there counts as broken here.
+    `ladder` contains the smaller eps at which the attack ran before; an example that is broken at a smaller
+    eps also counts as broken at this eps.
     """
 
     method: Any
@@ -178,12 +180,12 @@ class Attacked(Accuracy):
 
     @property
     def searches(self) -> bool:
-        """AutoAttack's own code gets the float32 model."""
+        """False for AutoAttack's own code and for randomised models, which need the float32 model."""
         return not (self.batch_dependent or self.draws)
 
     @property
     def needs(self) -> tuple[Spec, ...]:
-        """The accuracy at the next smaller eps of the ladder."""
+        """The same accuracy at the next smaller eps of the ladder."""
         if not self.ladder:
             return ()
         return (replace(self, method=replace(self.method, eps=self.ladder[-1]), ladder=self.ladder[:-1]),)
@@ -219,8 +221,8 @@ class Attacked(Accuracy):
 
     @classmethod
     def rows_together(cls, specs: Sequence[Self], batch: Batch) -> list[Outcome]:
-        """Smaller eps first: with a ladder, their results show which examples need not be attacked at a
-        larger one."""
+        """Measures smaller eps first, because with a ladder the examples that a smaller eps breaks need not
+        be attacked at a larger eps."""
         found: dict[Spec, Outcome] = {}
         results: dict[Spec, attacking.AttackResult] = {}
         for spec in sorted(specs, key=lambda spec: float(spec.method.eps)):
@@ -261,10 +263,11 @@ def attacked(
     save: str | None = None,
     png: bool = False,
 ) -> Evaluation:
-    """Accuracy under one attack, for any number of eps, and clean accuracy.
+    """Accuracy under one attack at any number of eps, and clean accuracy.
 
-    ladder: smaller eps come first, and examples broken there are not attacked at larger ones. detail: the
-    logits of each example are kept. save: a folder for the adversarial images; png: as PNGs, too.
+    With `ladder`, smaller eps are measured first, and the examples that they break are not attacked at larger
+    eps. With `detail`, the logits of each example are kept. `save` is a folder for the adversarial images.
+    With `png`, the images are also saved as PNG files.
     """
 
     def spec(e: float) -> Attacked:
@@ -317,8 +320,8 @@ def corrupted(
     reference: sums.Reference | None = None,
     detail: bool = False,
 ) -> Evaluation:
-    """Accuracy under corruptions, each at each severity, with the means of these, mCE if there is a
-    reference, and clean accuracy. detail: the logits of each example are kept."""
+    """Accuracy under each corruption at each severity, with means over severities and corruptions, mCE if
+    there is a reference, and clean accuracy. With `detail`, the logits of each example are kept."""
     specs = tuple(
         Corrupted(corruption=corruption, severity=severity, detail=detail)
         for corruption in (one.resolved() for one in corruptions)
@@ -335,10 +338,10 @@ def corrupted(
 def mean_over(
     correct: Mapping[tuple[str, int], np.ndarray], parts: Sequence[Mapping[str, Any]]
 ) -> intervals.Interval | None:
-    """The interval of the mean of accuracies under corruptions; None if `correct`, the images (n,) that count
-    under a corruption at a severity, lacks one of them. The images are the sampling unit: the share of
-    corruptions under which an image is correct is one observation, so that correlation between corruptions
-    does not matter.
+    """The interval of the mean of accuracies under corruptions. `correct` maps (corruption, severity) to the
+    images (n,) that count as correct. Returns None if `correct` lacks a corruption or a severity. The images
+    are the sampling units: the share of corruptions under which an image is classified correctly is one
+    observation. Correlation between corruptions therefore does not affect the interval.
     """
     rows = [correct.get((part["corruption"], part["severity"]), ()) for part in parts]
     if any(len(row) != part["n"] for row, part in zip(rows, parts, strict=True)):
@@ -353,7 +356,7 @@ def corruption_means(
     along: Sequence[Entry],
     rows: RowsOf | None,
 ) -> list[Entry]:
-    """Means over severities and corruptions, and mCE if there is a reference."""
+    """Means of the accuracies over severities and corruptions, and mCE if there is a reference."""
     places = {
         (entry["corruption"], entry["severity"]): spec for entry, spec in zip(entries, specs, strict=True)
     }

@@ -1,5 +1,5 @@
-"""Attack on the examples of a batch: an attack only proposes, and whether it broke an example is decided in
-float32 and inside the budget.
+"""Attacks the examples of a batch. An attack only proposes images; the exact model decides in float32, inside
+the budget, whether an example is broken.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class AttackResult(NamedTuple):
     """Result of an attack on the examples of a batch.
 
-    survived: bool (N,), classified correctly unchanged and under the attack. images: (N, C, H, W), the
-    perturbed images; logits: float32 (N, K) on them. totals: sums over the examples.
+    `survived` is bool (N,), true if an example is classified correctly both unchanged and under the attack.
+    `images` are the perturbed images (N, C, H, W), and `logits` are their logits, float32 (N, K). `totals`
+    are sums over the examples.
     """
 
     survived: Tensor
@@ -40,17 +41,17 @@ def run_attack(
     still_correct: Tensor | None = None,
     on: nn.Module | None = None,
 ) -> AttackResult:
-    """Attack the examples that are classified correctly; with `still_correct` (N,), only those that are
-    marked there.
+    """Attack the examples that are classified correctly. With `still_correct` (N,), attack only those for
+    which it is true.
 
-    A misclassified clean example counts as broken and is not attacked. The images that the attack returns are
-    projected onto the budget, the box and the attack's lattice first, so that a wrong attack cannot report a
-    false success. The fast model decides nothing: an example that it misclassifies stays in the attack until
-    the model itself agrees (on a GPU the model is asked every few steps); if they still
-    disagree at the end, the example is attacked again on the model itself (not with `iterate` "last", which
-    only evaluates the last iterate). `previous`: the result at a
-    smaller eps, whose images are kept for examples that are not attacked here. `on`: another model to attack;
-    its adversarial examples are evaluated on this one.
+    A misclassified clean example counts as broken and is not attacked. Before they are classified, the images
+    that the attack returns are projected onto the budget, the box and the attack's lattice. A faulty attack
+    therefore cannot report a false success. The fast model never decides whether an example is broken. An
+    example that the fast model misclassifies stays in the attack until the exact model also misclassifies it;
+    on a GPU, the exact model is run every few steps. If the two models still disagree at the end, the example
+    is attacked again on the exact model, unless `iterate` is "last", which evaluates only the last iterate.
+    `previous` is the result at a smaller eps; its images are kept for the examples that are not attacked
+    here. `on` is another model to attack, whose adversarial examples are evaluated on the model of the batch.
     """
     from rbtools.evaluation.fast_model import is_float32
 
@@ -83,9 +84,9 @@ def _repeat_unconfirmed(
     logits: Tensor,
     totals: dict[str, float],
 ) -> None:
-    """Attack those examples again, on the model itself, that only the fast model misclassifies at the end.
-    images: (N, C, H, W), the perturbed images; logits: (N, K), the model's logits on them. Both are changed
-    in place.
+    """Attack again, on the exact model, the examples that only the fast model misclassifies at the end of the
+    attack. `images` are the perturbed images (N, C, H, W), and `logits` are the exact model's logits (N, K)
+    on these images. `images` and `logits` are changed in place.
     """
     still_correct = logits.argmax(1) == batch.labels
     unconfirmed = torch.zeros_like(still_correct)
@@ -103,8 +104,9 @@ def _repeat_unconfirmed(
 def searched(
     batch: Batch, method: Attack, model: nn.Module, decides: nn.Module | None = None
 ) -> tuple[Tensor, Mapping[str, Tensor], CountingModel]:
-    """The images (N, C, H, W), inside the budget, of an attack on all examples, its findings, and the model
-    that counted. Raises RbError if the attack returns images of another shape, or values that are not finite.
+    """Attack all examples. Returns the images (N, C, H, W), inside the budget; the other results of the
+    attack; and the model that counted the passes. Raises RbError if the attack returns images of another
+    shape, or values that are not finite.
     """
     from rbtools.evaluation.fast_model import CountingModel
 
@@ -131,7 +133,7 @@ def searched(
 def _attempt(
     batch: Batch, method: Attack, model: nn.Module, totals: dict[str, float], again: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
+    """Run the attack on a model. Returns the images, inside the budgetand their logits by the exact model."""
     decides = batch.model if model is batch.fast_model is not batch.model else None
     perturbed, findings, counting = searched(batch, method, model, decides)
     logits = batch.logits(perturbed)
@@ -154,7 +156,7 @@ def _attempt(
 
 
 def attempted(batch: Batch, method: Attack, model: nn.Module) -> tuple[Tensor, dict[str, float]]:
-    """The images of an attack on a model, all of them attacked, and sums over the examples."""
+    """The images of an attack that attacks all examples of the batch, and sums over the examples."""
     totals: dict[str, float] = {}
     if method.eps == 0:
         return batch.images, totals

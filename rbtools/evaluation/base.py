@@ -1,6 +1,6 @@
 """The parts of an evaluation: batches of examples, and the outcomes of a spec in the store.
 
-Nothing here imports torch before a batch is measured: outcomes that are all stored are only read.
+Torch is imported only when a batch is measured; stored outcomes are read without torch.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _SECONDS_BETWEEN_WRITES = 2.0
 
 
 def batch_size(device: torch.device, shape: Sequence[int]) -> int:
-    """How many images (C, H, W) of this shape are attacked together."""
+    """The number of images of this shape (C, H, W) that are attacked together."""
     return BATCH.get(device.type, BATCH["cpu"]) * min(_smaller(shape), _MOST)
 
 
 def default_chunk_size(device: torch.device, shape: Sequence[int]) -> int:
-    """How many images (C, H, W) of this shape go through a model at once without --batch."""
+    """The number of images of this shape (C, H, W) that go through a model at once without --batch."""
     return min(CHUNK.get(device.type, CHUNK["cpu"]) * _smaller(shape), batch_size(device, shape))
 
 
 def _smaller(shape: Sequence[int]) -> int:
-    """The number of images of this shape that have as many pixels as one of 32x32; 1 for larger images."""
+    """The number of images of this shape with as many pixels as one image of 32x32, at least 1."""
     return max(_PIXELS // (shape[-2] * shape[-1]), 1)
 
 
@@ -59,12 +59,12 @@ def _smaller(shape: Sequence[int]) -> int:
 class Batch:
     """Some examples and the models that are evaluated on them.
 
-    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); ids: int64 (N,), the examples' positions in
-    their split, which key their random numbers. `model` decides; `fast_model` computes the same function,
-    possibly faster and less exactly; by default it is the model. `precomputed`: maps each spec whose rows are
-    already known to these rows (N, ...). `draw`: for a randomised model, the number of the pass that decides,
-    or one number for each example (N,); None for any other model. `watch` takes the progress of an attack on
-    the batch, as text.
+    `images` are float32 (N, C, H, W) in [0, 1], and `labels` are int64 (N,). `ids` are the positions of the
+    examples in their split, int64 (N,), which determine their random numbers. `model` is the exact model,
+    which decides. `fast_model` computes the same function, possibly faster and less exactly; by default it is
+    `model`. `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw` is None
+    except for a randomised model. `draw` is then the number of the random pass, or one number for each
+    example (N,). `watch` is called with the progress of an attack on the batch, as text.
     """
 
     model: nn.Module
@@ -83,11 +83,11 @@ class Batch:
             self.fast_model = self.model
 
     def draws(self, stream: str) -> Draws:
-        """Random numbers for these examples, independent of every other stream."""
+        """Random numbers for these examples, which are independent for each `stream`."""
         return Draws(self.seed, stream, self.ids)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K) in float32, at most `chunk_size` images at a time. Raises RbError if they are not
+        """Logits (N, K) in float32, at most `chunk_size` images at a time. Raises RbError if a logit is not
         finite."""
         logits = self.unchecked_logits(images)
         if not torch.isfinite(logits).all():
@@ -99,7 +99,7 @@ class Batch:
         return logits
 
     def unchecked_logits(self, images: Tensor) -> Tensor:
-        """As `logits`, but without the check for finite values, which would wait for the GPU."""
+        """The logits as in `logits`, without the check for finite values, which would wait for the GPU."""
         with torch.no_grad():
             parts = images.split(self.chunk_size)
             if self.draw is None:
@@ -115,7 +115,7 @@ class Batch:
             return torch.cat(results)
 
     def correct(self, images: Tensor) -> Tensor:
-        """Which images (N, ...) of these examples the model classifies correctly: bool (N,)."""
+        """Whether the model classifies each of these images (N, ...) correctly: bool (N,)."""
         return self.logits(images).argmax(1).eq(self.labels)
 
     def outputs(self, model: nn.Module, images: Tensor) -> Tensor:
@@ -130,19 +130,20 @@ class Batch:
 
     @cached_property
     def clean(self) -> Tensor:
-        """Which of the unchanged images are classified correctly: bool (N,)."""
+        """Whether each unchanged image is classified correctly: bool (N,)."""
         return self.clean_logits.argmax(1).eq(self.labels)
 
     def take(self, rows: Tensor | slice) -> Batch:
-        """The batch of some of the examples: where a mask is true, at positions, or a slice."""
+        """The batch of some of the examples. `rows` is a mask, positions, or a slice."""
         draw = self.draw[rows] if isinstance(self.draw, torch.Tensor) else self.draw
         images, labels, ids = self.images[rows], self.labels[rows], self.ids[rows]
         return replace(self, images=images, labels=labels, ids=ids, draw=draw, precomputed={})
 
 
 class Outcome(NamedTuple):
-    """Result of a spec on a batch: outcomes (N,) or rows (N, R), sums over them (without "seconds", those
-    of the batch are used), and the perturbed images (N, C, H, W) to save.
+    """Result of a spec on a batch. `values` are outcomes (N,) or rows (N, R). `totals` are sums over the
+    examples; if `totals` does not contain "seconds", the seconds of the batch are used. `images` are the
+    perturbed images (N, C, H, W) to save.
     """
 
     values: Tensor
@@ -150,16 +151,16 @@ class Outcome(NamedTuple):
     images: Tensor | None = None
 
     def stored(self) -> np.ndarray:
-        """The outcomes as they are stored."""
+        """The outcomes as an array of the type that is stored."""
         return self.values.cpu().numpy().astype(np.int32 if self.values.dim() == 1 else np.float32)
 
 
 class OutcomeRows(NamedTuple):
-    """Outcomes of one spec for some consecutive examples, as the store keeps them.
+    """Outcomes of one spec for some consecutive examples, as they are stored.
 
-    values: int32 (n,), or float32 (n, R). totals: sums over the examples and over all runs that computed
-    them: seconds, passes and other counts; devices: those used; fast_steps: the steps that made the fast
-    model; environments: the values of `device.environment`, "" if unknown.
+    `values` are int32 (n,) or float32 (n, R). `totals` are sums of seconds, passes and other counts over the
+    examples and over all runs that computed them. `devices` are the devices that were used. `fast_steps` are
+    the steps by which the fast model was made. `environments` are the values of `device.environment` (or "").
     """
 
     values: np.ndarray
@@ -169,7 +170,7 @@ class OutcomeRows(NamedTuple):
     environments: Sequence[str] = ("",)
 
     def followed_by(self, more: OutcomeRows) -> OutcomeRows:
-        """These and those of the next examples."""
+        """These outcomes, followed by the outcomes of the next examples."""
         names = {**self.totals, **more.totals}
         return OutcomeRows(
             np.concatenate([self.values, more.values]) if len(self.values) else more.values,
@@ -178,7 +179,7 @@ class OutcomeRows(NamedTuple):
         )
 
     def encoded(self) -> bytes:
-        """A line of JSON, then the array in numpy's .npy format."""
+        """The stored bytes: a line of JSON, followed by the array in NumPy's .npy format."""
         buffer = io.BytesIO()
         head = {"totals": {name: round(value, 3) for name, value in self.totals.items()}}
         named = zip(("devices", "prepared", "environments"), map(list, self[2:]), strict=True)
@@ -188,7 +189,7 @@ class OutcomeRows(NamedTuple):
 
     @classmethod
     def decoded(cls, data: bytes) -> OutcomeRows | None:
-        """Decode stored outcomes; None for damaged data."""
+        """Decode stored outcomes. Returns None if the data are damaged."""
         try:
             line, _, body = data.partition(b"\n")
             head = orjson.loads(line)
@@ -203,9 +204,10 @@ class OutcomeRows(NamedTuple):
 
 
 class Outcomes:
-    """The outcomes of one spec for a prefix of the examples' fixed order, `known`. Every write contains all
-    rows, so that an interrupted run loses at most the last seconds. With `anew`, stored outcomes are ignored;
-    they stay in the store unless the new ones are of more examples.
+    """The outcomes of one spec for the first examples in the fixed order. `known` contains these outcomes.
+    Every write to the store contains all rows, so an interrupted run loses at most the last seconds of work.
+    With `anew`, stored outcomes are not used. Stored outcomes are replaced only if more examples are
+    measured.
     """
 
     def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:
@@ -226,7 +228,7 @@ class Outcomes:
         return self.known.totals
 
     def extend(self, more: OutcomeRows) -> None:
-        """Append the outcomes of the next examples in the order."""
+        """Append the outcomes of the next examples in the fixed order."""
         self.known = self.known.followed_by(more)
         if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
             self.keep()

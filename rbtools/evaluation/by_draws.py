@@ -1,4 +1,4 @@
-"""Verdicts of a randomised model: the mean over draws in place of one pass."""
+"""Accuracy of a randomised model: the mean over random passes replaces the result of one pass."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _WORDS = {"dropout": "dropout is on in its forward pass", "noise": "its forward 
 class Randomness(NamedTuple):
     """What is random in a model.
 
-    kind: "none", "dropout" or "noise". numbers: whether the random numbers can belong to each example:
-    "example", in a batch of any size; "one by one", only if every image goes through the model alone;
-    "uncontrolled", not at all, for example with a generator of the model's own. batch: whether what it gives
-    for an image depends on the others of its batch, or on its place among them. changes: whether a pass
-    changes its parameters or buffers.
+    `kind` is "none", "dropout" or "noise". `numbers` is "example" if the random numbers can belong to the
+    examples in a batch of any size, "one by one" if they can belong to them only when every image goes
+    through the model separately, and "uncontrolled" otherwise, for example if the model has its own
+    generator. `batch` is true if the logits of an image depend on the other images of the batch, or on its
+    position in the batch. `changes` is true if a pass changes the model's parameters or buffers.
     """
 
     kind: str = "none"
@@ -35,11 +35,12 @@ class Randomness(NamedTuple):
 
     @property
     def randomised(self) -> bool:
-        """Whether a second pass gives other logits for the same image."""
+        """Whether a second pass returns other logits for the same image."""
         return self.kind != "none"
 
     def sentence(self, draws: int, eot: int | None) -> str:
-        """What a randomised model is judged by, without its name. eot: the draws of an attack's gradients."""
+        """A sentence, without its subject, about how a randomised model is evaluated. `eot` is the number of
+        random passes over which an attack averages its gradients."""
         of_attacks = {
             None: "",
             1: ", and attacks follow the gradient of one draw, which is a weak guide: give --eot 20"
@@ -55,7 +56,7 @@ class Randomness(NamedTuple):
         return f"is randomised: {_WORDS[self.kind]}. {verdicts}{means}.{single}"
 
     def checked(self) -> Randomness:
-        """The same. Raises RbError for a model whose result for an image depends on other images."""
+        """Returns this object. Raises RbError if the result for an image depends on other images."""
         if self.batch:
             raise RbError(
                 "The model is in train mode, takes statistics over the batch, or adds noise of a fixed seed:"
@@ -72,19 +73,21 @@ class Randomness(NamedTuple):
 
 
 def batch_of_look(images: Any, most: int) -> int:
-    """The number of images (N, C, H, W), at most `most`, on which randomness is looked for: a batch, or fewer
-    if they are large."""
+    """The number of images (N, C, H, W), at most `most`, on which a model is tested for randomness: one
+    batch, or fewer if the images are large."""
     small = max(2 * IMAGES, PIXELS // (images.shape[2] * images.shape[3]))
     return int(min(most, small, default_chunk_size(torch.device("cpu"), images.shape[1:])))
 
 
 def eot_of(evaluation: Evaluation) -> int | None:
-    """The draws of an attack's gradients; None for an evaluation without an attack."""
+    """The number of random passes over which an attack averages its gradients. Returns None if there is no
+    attack."""
     return next((spec.method.draws_each for spec in evaluation.specs if isinstance(spec, Attacked)), None)
 
 
 def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
-    """The evaluation, with means over draws as verdicts. Raises RbError if an evaluation has no such mean."""
+    """The evaluation in which means over random passes replace the result of one pass. Raises RbError if the
+    evaluation has no such means."""
     if all(isinstance(spec, Noisy) for spec in evaluation.specs):
         return evaluation  # each copy has a draw of the model
     every = evaluation.every

@@ -1,5 +1,6 @@
-"""Certified accuracy (`rb-certify`): the share of images whose label the smoothed classifier, whose class
-wins under noise, provably keeps in their ball.
+"""Certified accuracy (`rb-certify`). The smoothed classifier returns the class that is most probable under
+noise. Certified accuracy is the share of images for which the smoothed classifier provably returns the label
+in the whole L2 ball.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ STOPPING = "group sequential: exact binomial boundaries, error alpha for all rad
 class Smoothed(Spec):
     """Certified accuracy of the smoothed classifier at one L2 radius, eps.
 
-    A row is the selected class, whether it is the label, the draws after the selection, those of the selected
-    class, and the number of certified questions, -1 without `adaptive`. The questions are whether the
-    selected class has a probability above 1/2 (else the classifier abstains), and the radii above 0,
-    increasing. With `adaptive` an image is drawn until they are decided, and only until the first one where
-    the selected class is not the label.
+    A row has five numbers: the selected class, whether this class is the label, the number of samples after
+    the selection, the number of those with the selected class, and the number of certified questions (-1
+    without `adaptive`). The first question is whether the selected class has a probability above 1/2; if not,
+    the classifier abstains. The other questions are whether the radii above 0 can be certified, in increasing
+    order. With `adaptive`, an image is sampled until all questions are decided, or until the first question
+    if the selected class is not the label.
 
-    radii: all that are certified together. each_image: the entry has the radius of each image.
+    `radii` are all radii that are certified together. With `each_image`, the entry contains each image's
+    radius.
     """
 
     method: Smooth
-    eps: float = param(0.0, "The radius, in L2 on [0, 1].", check="non-negative")
+    eps: float = param(0.0, "The L2 radius, for pixels in [0, 1].", check="non-negative")
     each_image: bool = False
     radii: tuple[float, ...] = field(default=(), compare=False)
 
@@ -51,14 +54,14 @@ class Smoothed(Spec):
 
     @property
     def questions(self) -> tuple[float, ...]:
-        """The radii that are decided: 0, then those above it."""
+        """The radii that are decided: 0 and all radii above 0."""
         return self.method.questions(self.radii or (self.eps,))
 
     def name(self) -> str:
         return metric_name.smoothing_name(self.method.sigma, self.eps)
 
     def rule(self) -> Entry:
-        """The stopping rule, for key and record."""
+        """The stopping rule, as fields for the store key and the record."""
         return {"stopping": STOPPING} if self.method.adaptive else {}
 
     def column(self) -> Entry:
@@ -115,14 +118,15 @@ class Smoothed(Spec):
         return Outcome(rows.float(), {"forward": copies, "backward": 0.0, "draws": drawn})
 
     def certified(self, rows: np.ndarray) -> np.ndarray:
-        """The certified radius (n,) of each image, NaN where the classifier abstains.
+        """The certified radius (n,) of each image, or NaN if the classifier abstains.
 
-        With `adaptive` it is the largest radius of the list that is certified.
+        With `adaptive`, the radius is the largest of `questions` that is certified.
         """
         return self.method.certified(rows, self.questions)
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Which images (n,) are certified at the radius; NaN is none."""
+        """Whether each image (n,) is certified at the radius. An image whose radius is NaN is not
+        certified."""
         correct: np.ndarray = (rows[:, 1] == 1) & (self.certified(rows) >= self.eps)
         return correct
 
@@ -152,8 +156,8 @@ class Smoothed(Spec):
 def certified(
     method: Smooth, eps: Sequence[float], warn: Callable[[str], object], *, each_image: bool = False
 ) -> Evaluation:
-    """Certified accuracy at these radii, and clean accuracy. `warn` gets the reason why some of them cannot
-    be certified."""
+    """Certified accuracy at these radii, and clean accuracy. If there are too few samples to certify some of
+    the radii, `warn` is called with a sentence about them."""
     short = smoothing.too_few(tuple(eps), method.samples, method.sigma, method.alpha)
     if short is not None:
         warn(short)

@@ -1,4 +1,4 @@
-"""Diagnostics of an attack run: warnings, and confidence and confusion matrices. Imports no torch."""
+"""Diagnostics of an attack run: warnings, and confidence and confusion matrices."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _DIGITS = 5
 def of_attack(method: Attack, totals: Mapping[str, float], n: int) -> dict[str, Any]:
     """The fields of an entry that describe the attack run.
 
-    `loss`: the one in use; `broken_by`, for an ensemble: how many of n examples each part broke;
-    `distance`, for a minimum-norm attack: the mean over the examples it broke; and `warnings`.
+    `loss` is the loss that was used. `broken_by`, for an ensemble, contains the number of examples, out of n,
+    that each attack broke. `distance`, for a minimum-norm attack, is the mean over the examples that the
+    attack broke. `warnings` is a list of sentences.
     """
     fields: dict[str, Any] = {}
     broken_by = _broken_by(method, totals)
@@ -81,10 +82,11 @@ def _square(broken_by: Mapping[str, int], n: int) -> list[str]:
 def of_rows(rows: np.ndarray) -> dict[str, Any]:
     """Confidence and confusion matrices (`--detail`), as in the robustness dataset (Jung et al. 2023).
 
-    rows: float32 (N, 1 + K), the label and the logits of each example. Confidences are probabilities after
-    softmax, means over images: `label` (K x K) by true class, `argmax` (K x K) by predicted class,
-    `prediction` the largest one where it is right and where it is wrong. `confusion` (K x K) counts images,
-    rows are true classes. Rows without images are 0; `images` counts them, by true and predicted class.
+    `rows` is float32 (N, 1 + K), the label and the logits of each example. Confidences are softmax
+    probabilities, averaged over images. `label` (K x K) groups the images by true class, and `argmax` (K x K)
+    by predicted class. `prediction` contains the mean largest probability of correct and of incorrect
+    predictions. `confusion` (K x K) counts images; its rows are true classes. Rows without images are 0.
+    `images` contains the number of images of each true and of each predicted class.
     """
     labels, logits = rows[:, 0].astype(int), rows[:, 1:].astype(np.float64)
     classes = logits.shape[1]
@@ -107,7 +109,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _by(classes: np.ndarray, probabilities: np.ndarray) -> list[list[float]]:
-    """Mean probabilities (K, K), a row for each class in `classes` (N,)."""
+    """Mean probabilities (K, K), with a row for each class in `classes` (N,)."""
     count = probabilities.shape[1]
     sums = np.zeros((count, count))
     np.add.at(sums, classes, probabilities)

@@ -1,4 +1,5 @@
-"""Robust accuracy at every eps from one search for the nearest adversarial examples: `rb-attack curve`."""
+"""Robust accuracy at every eps, computed from one search for the nearest adversarial examples: `rb-attack
+curve`."""
 
 from __future__ import annotations
 
@@ -23,17 +24,18 @@ _SLACK = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Nearest(Spec):
-    """The accuracy at one distance, eps, from the nearest adversarial examples; without eps, the median of
-    their distances.
+    """The accuracy at one distance, eps, from the distances of the nearest adversarial examples. If eps is
+    None, the value is the median of these distances.
 
-    A row (1,) is the distance of the nearest adversarial example: 0 for an example that is misclassified
-    without an attack, and infinite where the attack finds none. The point at that distance is misclassified
-    by the model in float32, and lies in every larger ball: the accuracy at eps is the share of distances
-    above eps. farthest: the largest eps of the area under the curve, in pixel units of [0, 1].
+    A row (1,) is the distance of the nearest adversarial example. The distance is 0 for an example that is
+    misclassified without an attack, and infinite if the attack finds no adversarial example. The adversarial
+    example at that distance is misclassified by the float32 model and lies in every larger ball, so the
+    accuracy at eps is the share of distances above eps. `farthest` is the largest eps of the area under the
+    curve, for pixels in [0, 1].
     """
 
     method: Any
-    eps: float | None = param(None, "The distance, on [0, 1].", check="non-negative")
+    eps: float | None = param(None, "The distance, for pixels in [0, 1].", check="non-negative")
     farthest: float = field(default=0.0, compare=False)
 
     @property
@@ -66,8 +68,8 @@ class Nearest(Spec):
         return {**settings, "eps": self.eps}
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Which examples are not broken within the distance; without a distance, those that the search does
-        not break."""
+        """Whether each example is classified correctly within the distance. Without a distance, the result is
+        true if the search does not break the example."""
         distances = rows[:, 0].astype(np.float64)
         correct: np.ndarray = distances > self.eps if self.eps is not None else np.isinf(distances)
         return correct
@@ -98,7 +100,7 @@ class Nearest(Spec):
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        """Accuracies from searches other than `curve` have the name of the attack."""
+        """Accuracies from searches other than `curve` are named after the attack."""
         name, eps = entry.get("attack"), entry.get("eps")
         if (name != CurveAttack.name and eps is not None) or "best" in entry:
             return None
@@ -123,12 +125,12 @@ def _summary(distances: np.ndarray, farthest: float) -> dict[str, Any]:
 def optimality(
     specs: Sequence[Nearest], entries: Sequence[Entry], along: Sequence[Entry], rows: RowsOf | None
 ) -> list[Entry]:
-    """The local optimality of several attacks.
+    """The local optimality of several attacks (Cina et al. 2024, AttackBench, arXiv:2404.19460).
 
-    Cina et al. 2024 (AttackBench, arXiv:2404.19460): 1 - (a - b) / (c - b), where a is the area under the
-    attack's curve of accuracy over eps up to the largest of the smallest distances, b the area under the
-    curve of the smallest distance of each example, and c that of an attack that finds nothing. An attack with
-    1 is as good as all attacks together.
+    The local optimality is 1 - (a - b) / (c - b), where the terms are areas under a curve of accuracy over
+    eps, up to the largest of the smallest distances. The term a is the area for the attack, b for the
+    smallest distance of each example, and c for an attack that finds nothing. An attack with a local
+    optimality of 1 is as good as all attacks together.
     """
     specs = [spec for spec in specs if spec.eps is None]
     best = ",".join(spec.method.name for spec in specs)
@@ -151,7 +153,8 @@ _OF_SEARCH = ("reason", "passes")  # what else is of one search alone
 
 
 def local_optimality(distances: np.ndarray) -> list[float | None]:
-    """The local optimality of A attacks from distances (N, A), 0 for clean errors; None if undefined."""
+    """The local optimality of A attacks from distances (N, A), which are 0 for clean errors. Returns None if
+    the local optimality is undefined."""
     best = distances.min(1)
     reached = best[np.isfinite(best)]
     farthest = reached.max() if len(reached) else 0.0
@@ -163,8 +166,8 @@ def local_optimality(distances: np.ndarray) -> list[float | None]:
 
 
 def nearest(searches: Sequence[Any], eps: Sequence[float]) -> Evaluation:
-    """The distances found by each search, with the accuracies at eps; the local optimality of the searches,
-    if there are several; and clean accuracy."""
+    """The distances found by each search, the accuracies at eps, the local optimality of the searches if
+    there are several, and clean accuracy."""
     specs: list[Nearest] = []
     for method in searches:
         specs += [Nearest(method=method, eps=one) for one in (*eps, None)]

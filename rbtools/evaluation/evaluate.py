@@ -1,5 +1,6 @@
-"""`evaluate`: which images a model classifies correctly under a task, and the metrics computed from that. An
-`Evaluator` has a model, images and settings, and measures tiles; `tiles.complete` has them measured.
+"""`evaluate` determines which images a model classifies correctly under a task, and computes metrics from the
+result. An `Evaluator` has a model, images and settings, and measures the tiles that `tiles.complete`
+requests.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ if TYPE_CHECKING:
 
 
 class Examples(NamedTuple):
-    """Images (M, C, H, W), uint8 levels or floats in [0, 1], with their labels, int64 (M,).
+    """Images (M, C, H, W), uint8 or floats in [0, 1], with their labels, int64 (M,).
 
-    order: int64 (n,), the examples to evaluate; results have their order, and the prefix of a longer order
-    gives the same results. Random numbers belong to the position in `images`.
+    `order` lists the examples to evaluate, int64 (n,). Results are in this order, and the first results do
+    not depend on the length of the order. An image's random numbers depend on its position in `images`.
     """
 
     images: Tensor | streaming.Streamed
@@ -70,26 +71,26 @@ def evaluate(
     draws: int = 20,
     progress: bool | Callable[[str], None] | None = None,
 ) -> Any:
-    """Measure a model in memory; see `Result`. A list of tasks gives a list of results.
+    """Evaluate a model in memory; returns a `Result`. If `task` is a list, returns a list of results.
 
-    model: a module or function, images float32 (N, C, H, W) in [0, 1] -> logits (N, K), in eval mode; it is
-    not changed. Warns, as commands do, of a model in train mode (it is evaluated in eval mode), of outputs
-    that are probabilities, and of a normalisation that looks wrong. data: (images, labels) as tensors or
-    arrays, uint8 or floats in [0, 1]; a torch Dataset or DataLoader of such pairs; or the name of a data set
-    ("cifar10"). task: an attack (`PGD(eps=8 / 255)`), a
-    corruption with its severity (`(Fog(), 3)`), a noise with its radius (`(Uniform(), 0.1)`), a certification
-    method, "acc", or a list of these.
+    `model` is a module or a function that maps images float32 (N, C, H, W) in [0, 1] to logits (N, K). The
+    model is evaluated in eval mode and not changed. Warns, as the commands do, if the model is in train mode,
+    if its outputs are probabilities, or if its normalisation looks wrong. `data` is (images, labels) as
+    tensors or arrays, uint8 or floats in [0, 1]; a torch Dataset or DataLoader of such pairs; or the name of
+    a data set ("cifar10"). `task` is an attack (`PGD(eps=8 / 255)`), a corruption with its severity (`(Fog(),
+    3)`), a noise with its radius (`(Uniform(), 0.1)`), a certification method with its radius (`(Smooth(),
+    0.5)`), "acc", or a list of tasks.
 
-    n: so many images, balanced over the classes. seed: of all random numbers, which belong to the image and
-    its position in the data. device: "auto" is that of the model. batch: images at a time; changes memory,
-    not results. precision: of attack searches
-    ("fp32", "bf16"); the model itself decides in float32. store: a folder in which outcomes are kept, and
-    found again by weights and class of the model; without it nothing is written. keep_images: results have
-    the images that the attack left. draws: of a model that is found to be randomised, for each verdict (1:
-    judge it as any other). progress: takes a line
-    of text; True shows it by tqdm.
+    `n` is the number of images, which are balanced over the classes. `seed` determines all random numbers,
+    which belong to the image and its position in the data. `device` "auto" is the device of the model.
+    `batch` is the number of images that go through the model at once; it changes memory use but not results.
+    `precision` is the precision of attack searches ("fp32", "bf16"); the model itself decides in float32.
+    `store` is a folder in which outcomes are kept; their keys contain a hash of the model's weights and
+    class. Without `store`, nothing is written. With `keep_images`, results contain the perturbed images.
+    `draws` is the number of random passes for each image if the model is randomised; 1 evaluates it like any
+    other model. `progress` is a function that is called with a line of text; True shows a tqdm line.
 
-    Raises RbError for input in another form, with what was found and what to do.
+    Raises RbError if an argument has another form; the message contains what was found and what to do.
     """
     from rbtools.evaluation import in_memory  # imports torch, which outcomes in a store do not need
     from rbtools.evaluation.by_draws import by_draws, eot_of
@@ -133,10 +134,10 @@ def evaluate(
 
 
 class Evaluator:
-    """A network on a device, and the examples and specs that it is evaluated on.
+    """Evaluates a network on a device with some examples and specs.
 
-    model: eval mode, on `device`, images float32 (N, C, H, W) in [0, 1] -> logits (N, K). title: for the
-    progress line.
+    `model` is in eval mode on `device` and maps images float32 (N, C, H, W) in [0, 1] to logits (N, K).
+    `title` is a text for the progress line.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class Evaluator:
 
     @cached_property
     def fast(self) -> FastModel:
-        """The model that attacks run on: a fast copy where a spec allows one."""
+        """The model that attacks run on, which is a fast copy if one of the specs allows it."""
         from rbtools.evaluation import fast_model
 
         allowed = any(spec.searches for spec in self.specs)
@@ -188,11 +189,10 @@ class Evaluator:
         watch: Callable[[str], None] | None = None,
         save: Callable[[Any, Tensor, Outcome], None] | None = None,
     ) -> dict[int, OutcomeRows]:
-        """The outcomes that a tile lacks, by the position of their spec.
+        """Measures the outcomes that a tile lacks. Returns each spec's outcomes by its position in `specs`.
 
-        `watch` takes in words how far the work is; `save` receives a spec, the ids of the examples and the
-        outcome wherever the outcome has images. Raises RbError if one image alone needs more memory than
-        there is.
+        `watch` is called with a text on the progress. If an outcome has images, `save` is called with the
+        spec, the ids of the examples and the outcome. Raises RbError if a single image needs too much memory.
         """
         parts, fast = dict[int, OutcomeRows](), self.fast
         for begin, missing in tile.lacks:
@@ -218,12 +218,12 @@ class Evaluator:
         return parts
 
     def prefetch(self, tile: Tile) -> None:
-        """Read the images of the tile after this one meanwhile, where images are streamed."""
+        """If images are streamed, start to read the images of the next tile."""
         stop = tile.examples.stop
         streaming.prefetch(self.pixels, self.examples.order[stop : stop + len(tile.examples)])
 
     def _known(self, tile: Tile, parts: Mapping[int, OutcomeRows], begin: int) -> dict[Any, Tensor]:
-        """The outcomes of the examples from `begin` on of specs that have them."""
+        """For each spec that has them, the outcomes of the tile's examples from the position `begin` on."""
         known = {}
         for i, spec in enumerate(self.specs):
             stored = tile.known.get(i, np.empty(0, np.int32))[begin - tile.examples.start :]
@@ -261,7 +261,7 @@ def measure_all(
     shard: tuple[int, int] = (1, 1),
     save: Callable[[Any, Tensor, Outcome], None] | None = None,
 ) -> None:
-    """Measure in this process what outcomes lack."""
+    """Measure all missing outcomes in this process."""
     n = len(evaluator.examples.order)
     progress = StatusLine(
         evaluator.title, n, evaluator.specs, outcomes, evaluator.settings.seed, evaluator.report
@@ -278,20 +278,20 @@ def measure_all(
 
 
 def together(specs: Sequence[Spec], device: Any, shape: Sequence[int]) -> int:
-    """How many images (C, H, W) are attacked together; of the device, its `type` decides."""
+    """The number of images (C, H, W) that are attacked together; only the `type` of the device matters."""
     if any(spec.batch_dependent for spec in specs):
         return REFERENCE_BATCH
     return max(batch_size(device, shape) // _copies(specs), 1)
 
 
 def _copies(specs: Sequence[Spec]) -> int:
-    """How many copies of each image go through the network together."""
+    """The number of copies of each image that go through the network together."""
     return max(spec.copies for spec in specs)
 
 
 def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
-    """The batch in half as large chunks. Raises the error unless it says that memory ran out, and RbError
-    where a chunk is one image."""
+    """The batch with half the chunk size. Raises `error` unless it is an out-of-memory error, and RbError if
+    a chunk already is a single image."""
     if not out_of_memory(error):
         raise error
     if batch.chunk_size == 1:
@@ -305,7 +305,7 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
 
 
 class StatusLine:
-    """The status line: images done, the pace, and the accuracies so far."""
+    """The status line, which shows the number of finished images, the speed, and the accuracies so far."""
 
     def __init__(
         self,
@@ -322,7 +322,7 @@ class StatusLine:
         self.said = ""
 
     def inside(self, words: str) -> None:
-        """How far the work on a tile is."""
+        """Show the progress of the work on a tile."""
         self.report.progress(f"{self.said} · {words}")
 
     def __call__(self, done: int) -> None:

@@ -1,6 +1,6 @@
-"""The models that attacks run on: a fast copy that computes the same function, and a wrapper that counts.
+"""The models that attacks run on: a fast copy with the same function, and a wrapper that counts passes.
 
-Whether an example is broken is decided by the model itself, in float32.
+Whether an example is broken is always decided by the exact model, in float32.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _PROBES = 2
 
 
 class FastModel(NamedTuple):
-    """The model for attacks, the steps of its preparation as records name them, and why some are missing.
+    """The model for attacks, with the names of the preparation steps as records contain them.
 
-    refusal: why there is no fast copy; remark: a sentence that says why a step is missing.
+    `refusal` is the reason why there is no fast copy. `remark` is a sentence on why a step was left out.
     """
 
     model: nn.Module
@@ -38,15 +38,15 @@ def make_fast_model(
     precision: str,
     shape: tuple[int, int, int],
 ) -> FastModel:
-    """A copy with BatchNorm folded into the convolutions before it, channels last, in that precision; on a
-    GPU in bfloat16 the kernels of convolutions take ReLU, too (models/fused.py).
+    """A copy of the model in the given precision, in channels-last format, with BatchNorm folded into the
+    convolutions before it. On a GPU in bfloat16, the convolution kernels also compute ReLU (models/fused.py).
 
-    model: eval mode, images float32 (N, C, H, W) in [0, 1] -> logits (N, K); it is not changed. The copy
-    takes the same images and gives float32 logits; with "bf16" the network computes in bfloat16, but the
-    normalisation before it does not, because bfloat16 would lose a step of 1/255. A network that cannot be
-    traced keeps its BatchNorm; one whose folded copy gives other logits is not folded either. Programs and
-    networks whose copy fails are attacked unchanged; `refusal` is the reason.
-    The copy of a defended network is behind the same stages, which compute in float32.
+    `model` is in eval mode and maps images float32 (N, C, H, W) in [0, 1] to logits (N, K); it is not
+    changed. The copy has the same inputs and returns float32 logits. With "bf16", the network computes in
+    bfloat16, but the normalisation does not, because bfloat16 cannot represent steps of 1/255. BatchNorm is
+    not folded if the network cannot be traced, or if the folded copy returns other logits. If the model
+    contains a program or its copy fails, attacks run on the model itself, and `refusal` is the reason.
+    The copy of a defended network has the same defence stages, which compute in float32.
     """
     if isinstance(model, Defended):
         inner = make_fast_model(model.model, precision, shape)
@@ -83,12 +83,12 @@ def make_fast_model(
 
 
 def is_float32(model: nn.Module) -> bool:
-    """Whether a network computes in float32, as far as its parameters show."""
+    """Whether all parameters of a network are float32."""
     return all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
 
 class _Fast(nn.Module):
-    """Normalisation in float32, then the network in its own precision and memory format."""
+    """Normalisation in float32, followed by the network in its own precision and memory format."""
 
     def __init__(self, normalization: nn.Module, network: nn.Module, bf16: bool) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class _Fast(nn.Module):
 
 
 def _normalization(model: nn.Module) -> nn.Module:
-    """The part of the model before its network, as a module of its own."""
+    """The layers of the model before its network, as a separate module."""
     if not isinstance(model, Preprocessed):
         return nn.Identity()
     alone = copy.copy(model)
@@ -123,8 +123,8 @@ def _probe(network: nn.Module, shape: tuple[int, int, int]) -> Tensor:
 
 
 def _folded(network: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None:
-    """The network with BatchNorm folded into its convolutions; None if it has none. Raises
-    ValueError if that changes the logits, and any error of tracing the network.
+    """The network with BatchNorm folded into its convolutions, or None if it has no BatchNorm. Raises
+    ValueError if folding changes the logits, and any error that tracing the network raises.
     """
     if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
         return None
@@ -141,12 +141,13 @@ def _folded(network: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None
 
 
 class CountingModel(nn.Module, Network):
-    """A model that counts the images that go forward through it and backward, and zero gradients.
+    """A model that counts forward passes, backward passes and zero gradients, in images.
 
-    `zero_gradients` are counted in the first backward pass of each example (`begin`): an example with zero
-    gradient at its start does not move, which looks like robustness. `chunk_size`: images that go through at
-    once; attacks split larger batches, and without gradients this class does. `decides`: the exact model if
-    `model` is its fast copy: points that the copy misclassifies count only where it does so too.
+    Zero gradients are counted in the first backward pass of each example (`begin`). An example whose gradient
+    is zero at the start does not move, which looks like robustness. `chunk_size` is the number of images that
+    go through the model at once; attacks split larger batches, and this class splits them if no gradients are
+    needed. If `model` is a fast copy, `decides` is the exact model, and a point counts as misclassified only
+    if the exact model also misclassifies it.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class CountingModel(nn.Module, Network):
         self._zeros: list[Tensor] = []  # on the device, because reading them makes the host wait
 
     def begin(self, count: int) -> None:
-        """Start counting a new batch of `count` examples, each as often as it is drawn."""
+        """Start counting a new batch of `count` examples, in which an example may occur several times."""
         self._left = count
 
     def stage(self, words: str) -> None:
@@ -177,7 +178,7 @@ class CountingModel(nn.Module, Network):
         return logits
 
     def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
-        """Which points are classified correctly, by the copy or by the exact model: bool (N,)."""
+        """Whether each point is classified correctly by the copy or by the exact model: bool (N,)."""
         correct = super().still_correct(points, labels, logits)
         if self.decides is not None and not correct.all():
             wrong = ~correct
@@ -215,5 +216,5 @@ class CountingModel(nn.Module, Network):
 
     @property
     def zero_gradients(self) -> int:
-        """How many examples had a zero gradient in their first backward pass."""
+        """The number of examples whose gradient was zero in their first backward pass."""
         return int(torch.stack(self._zeros).sum()) if self._zeros else 0

@@ -1,4 +1,4 @@
-"""The inputs of `evaluate` in all accepted forms (images, labels, model, task), and its result."""
+"""Converts all accepted inputs of `evaluate` (images, labels, model, task), and defines its result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ _TASKS = (
 
 
 class GivenData(NamedTuple):
-    """Images (N, C, H, W), uint8 or floats in [0, 1], labels int64 (N,), and the hash of named data."""
+    """Images (N, C, H, W), uint8 or floats in [0, 1]; labels int64 (N,); and the fingerprint of named
+    data."""
 
     images: Tensor | Streamed
     labels: Tensor
@@ -51,11 +52,11 @@ class GivenData(NamedTuple):
 
 
 def data_of(given: Any, *, kept: bool) -> GivenData:
-    """The images and labels of `data`: (images, labels), a Dataset or DataLoader of such pairs, or
-    the name of a data set.
+    """The images and labels of `given`: (images, labels), a Dataset or DataLoader of such pairs, or the name
+    of a data set.
 
-    kept: results are kept in a store, so that the order of the images has to be the same every time. Raises
-    RbError for images or labels in another form.
+    `kept` is true if results are kept in a store; the order of the images must then be the same every time.
+    Raises RbError if the images or labels have another form.
     """
     if isinstance(given, str):
         from rbtools.execution.run import Run
@@ -68,7 +69,8 @@ def data_of(given: Any, *, kept: bool) -> GivenData:
 
 
 def task_of(given: Any) -> Evaluation:
-    """The evaluation for an attack, corruption, noise or other object. Raises RbError if there is none."""
+    """The evaluation for an attack, corruption, noise or other object. Raises RbError for any other
+    object."""
     method, strength = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     if isinstance(given, Evaluation):
         return given
@@ -97,7 +99,7 @@ def task_of(given: Any) -> Evaluation:
 
 
 def _check_radius(method: Any, radius: float) -> None:
-    """Raise RbError for a radius that the method's command refuses."""
+    """Raise RbError if the command of the method would not accept the radius."""
     linf, positive = getattr(method, "norm", "linf") == "linf", isinstance(method, Noise)
     if not math.isfinite(radius) or radius < 0 or (linf and radius > 1) or (positive and radius == 0):
         expected = f"{'above 0' if positive else '0 or more'}{' and at most 1' if linf else ''}"
@@ -106,7 +108,7 @@ def _check_radius(method: Any, radius: float) -> None:
 
 
 def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch.device]:
-    """The model as a module, and the device that it is on. Raises RbError for one in another form."""
+    """The model as a module, and the device of the model. Raises RbError if `given` is not a usable model."""
     with in_eval_mode(given, warn=True):
         check_input.check_model(given)
         network = given if isinstance(given, nn.Module) else _Function(given)
@@ -125,8 +127,8 @@ def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch
 
 @contextlib.contextmanager
 def in_eval_mode(given: Any, warn: bool = False) -> Iterator[None]:
-    """Have a module in train mode, whose layers compute something else there, in eval mode in the block, as
-    commands do. Each module's mode is restored."""
+    """Put a module that is in train mode into eval mode inside the `with` block, as commands do, because some
+    layers compute something else in train mode. The mode of each submodule is restored afterwards."""
     layer = check_input.layer_in_train_mode(given)
     if layer is None:
         yield
@@ -144,8 +146,9 @@ def in_eval_mode(given: Any, warn: bool = False) -> Iterator[None]:
 def looked_at(
     network: nn.Module, data: GivenData, order: Tensor, place: torch.device, cache: Cache
 ) -> Randomness:
-    """What is random in a network, by its first images. Warns of outputs or a normalisation that look wrong,
-    as commands do; a look at these that fails says nothing. Raises RbError as `Randomness.checked` does."""
+    """What is random in a network, determined on the first images. Warns, as commands do, if the outputs or
+    the normalisation look wrong. If this check raises an error, the error is ignored. Raises RbError for the
+    same models as `Randomness.checked`."""
     first = data.images[: batch_of_look(data.images, len(data.labels))].to(place)
     found = cache.found(
         "randomness", {}, lambda: randomised.look(network, check_input.floats(first))._asdict()
@@ -166,7 +169,7 @@ def looked_at(
 
 
 class _Function(nn.Module):
-    """A function as a module."""
+    """A module that calls a function."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -178,7 +181,8 @@ class _Function(nn.Module):
 
 
 class Cache:
-    """What was found of a model and its data, by the hash of both; without a store nothing is kept."""
+    """Stores what was found about a model and its data under a hash of both. Without a store, nothing is
+    kept."""
 
     def __init__(self, store: Any, model: Any, data: GivenData) -> None:
         self.store = store if isinstance(store, Store) else Store(store)
@@ -188,7 +192,7 @@ class Cache:
             self.fields |= {"model": weights_hash(model), "data": content}
 
     def outcomes(self, spec: Spec, settings: Settings, n: int, *, anew: bool) -> Outcomes:
-        """The outcomes of a spec."""
+        """The stored outcomes of a spec."""
         arithmetic = {"precision": settings.precision if spec.searches else "fp32"}
         seed = {"seed": settings.seed} if spec.random else {}
         whole = {"n": n} if spec.batch_dependent else {}
@@ -196,7 +200,7 @@ class Cache:
         return Outcomes(self.store, key, anew=anew)
 
     def found(self, kind: str, fields: dict[str, Any], find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The fields of what a look finds, stored or now."""
+        """The fields that `find` returns, read from the store if they were stored before."""
         key = f"{kind}:{digest({**self.fields, **fields, 'version': LOOKED})}"
         stored = self.store.get(key)
         if stored is None:
@@ -206,7 +210,7 @@ class Cache:
 
 
 class KeptImages:
-    """The images that an evaluation left, by spec."""
+    """The perturbed images of an evaluation, for each spec."""
 
     def __init__(self) -> None:
         self.parts: dict[Any, list[tuple[Tensor, Tensor]]] = {}
@@ -216,7 +220,8 @@ class KeptImages:
         self.parts.setdefault(spec, []).append((ids.cpu(), outcome.images.cpu()))
 
     def of(self, spec: Any) -> Tensor | None:
-        """The images (n, C, H, W) by their position in the data; None of a task that leaves none."""
+        """The images (n, C, H, W), ordered by their position in the data. Returns None if there are no
+        images."""
         if spec not in self.parts:
             return None
         ids, images = zip(*self.parts[spec], strict=True)
@@ -227,11 +232,12 @@ class KeptImages:
 class Result:
     """The result of `rbtools.evaluate` for one task.
 
-    metric: its name in records ("pgd20.8"); value: a share of the images in [0, 1]; ci95: its interval; n:
-    the number of images. ids: int64 (n,), their positions in the data, ascending. correct: bool (n,), whether
-    each is classified correctly under the task (with noise: in every copy). outcomes: the stored number or
-    row of each, (n,) or (n, R). images: (n, C, H, W), as the task left them, where they are kept. seconds: of
-    the computation; entry: the entry that a record would have.
+    `metric` is its name in records ("pgd20.8"), `value` is a share of the images in [0, 1], `ci95` is the 95
+    % interval, and `n` is the number of images. `ids` are the positions of the images in the data, int64
+    (n,), ascending. `correct`, bool (n,), is true if an image is classified correctly under the task (for a
+    noise, in every noisy copy). `outcomes` contains the stored number or row of each image, (n,) or (n, R).
+    `images` are the perturbed images (n, C, H, W), or None if they are not kept. `seconds` is the computing
+    time. `entry` is the entry that a record would contain.
     """
 
     metric: str
@@ -253,7 +259,7 @@ class Result:
         )
 
     def _repr_html_(self) -> str:
-        """A table for notebooks."""
+        """The result as an HTML table for notebooks."""
         low, high = self.ci95
         rows = {
             "metric": self.metric,
@@ -269,7 +275,7 @@ class Result:
 def result_of(
     spec: Spec, known: Outcomes, order: Tensor, settings: Settings, images: KeptImages | None
 ) -> Result:
-    """The result of a spec from the outcomes of the examples in `order` (n,)."""
+    """The result of a spec, computed from the outcomes of the examples in `order` (n,)."""
     outcomes = known.values(len(order))
     seed = seed_fields(settings.seed) if spec.random else {}
     seconds = round(known.totals.get("seconds", 0.0), 3)

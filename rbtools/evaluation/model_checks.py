@@ -1,7 +1,7 @@
-"""Checks of a user's model on its first images, before long computations.
+"""Checks a user's model on its first images before long computations begin.
 
-They find the usual errors in a checkpoint: a wrong normalisation, another order of classes, a softmax at the
-end. (Train mode and randomness: jobs/randomness.py.)
+The checks find the usual errors in a checkpoint: a wrong normalisation, another order of classes, or a
+softmax at the end. (Train mode and randomness are checked in jobs/randomness.py.)
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ NAMED = ("given", "--normalize")  # sources of a normalisation that the user nam
 def check_outputs(
     model: nn.Module, record: Mapping[str, Any], data: Data, n: int, device: torch.device, run: Run
 ) -> dict[str, Any] | None:
-    """Check the model on its first images and print the result; return it for the record.
+    """Check the model on its first images and print the result. Returns the result for the record.
 
-    None for a network trained by rb-train.
+    Returns None for a network trained by rb-train.
 
-    The model takes images (N, C, H, W) in [0, 1]. Raises RbError if it gives no logits (N, classes).
+    The inputs of the model are images (N, C, H, W) in [0, 1]. Raises RbError if the model returns no logits
+    (N, classes).
     """
     if "checkpoint_file" not in record:
         return None
@@ -75,9 +76,10 @@ def check_outputs(
 
 
 def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> list[str]:
-    """What looks wrong in the outputs and the normalisation of a network in memory, a sentence each.
+    """Returns a sentence for each problem in the outputs and the normalisation of a network in memory.
 
-    Images (N, C, H, W) are in [0, 1], labels (N,); the network is in eval mode. Raises what it raises.
+    The images (N, C, H, W) are in [0, 1], the labels have the shape (N,), and the network is in eval mode.
+    Errors that the network raises are not caught.
     """
     _, classes = check_input.look(model, images[: check_input.PROBED], probabilities=True)
     channels, height, width = images.shape[1:]
@@ -101,7 +103,7 @@ def _share(logits: Tensor, labels: Tensor) -> float:
 
 
 def report_checks(record: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], run: Run) -> None:
-    """Print the checks that entries carry, computed now or earlier."""
+    """Print the results of the checks that entries contain, whether computed now or earlier."""
     for entry in entries:
         if "sanity" in entry:
             run.report.notify(_line(record, entry["sanity"]))
@@ -129,7 +131,7 @@ def _logits(model: nn.Module, images: Tensor, classes: int) -> Tensor:
 
 
 def _near_chance(accuracy: float, chance: float, n: int) -> bool:
-    """Whether the accuracy is within two standard deviations of guessing."""
+    """Whether the accuracy is within two standard deviations of the accuracy of guessing."""
     return chance < 1 and accuracy <= chance + 2 * math.sqrt(chance * (1 - chance) / n)
 
 
@@ -146,7 +148,8 @@ def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
 
 @dataclass(frozen=True)
 class _Other:
-    """Another normalisation or order of the classes, and how many of `n` images are correct with it."""
+    """Another normalisation or class order, and the number of images, of `n`, that it classifies
+    correctly."""
 
     shown: str
     right: int
@@ -159,8 +162,9 @@ class _Other:
 def _other_normalisation(
     model: nn.Module, record: Mapping[str, Any], data: Data, images: Tensor, labels: Tensor
 ) -> _Other | None:
-    """The normalisation with which significantly more images are correct; None if the file has its own. Each
-    kind is tried on a few images, and on all images if it is better on those.
+    """The normalisation with which significantly more images are classified correctly. Returns None if no
+    normalisation is better, or if the file specifies its own normalisation. Each normalisation is tried on a
+    few images, and on all images if it is better on the few.
     """
     from rbtools.defences.defended import bare as without_stages
     from rbtools.models.normalize import Known, Preprocessed, behind, kinds
@@ -197,7 +201,8 @@ def _other_normalisation(
 
 
 def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:
-    """The class map of a permutation of the classes with which many more images are correct; else None."""
+    """A class map that permutes the classes, with which many more images are classified correctly, or
+    None."""
     classes = data.about.classes
     if len(labels) < PER_CLASS * classes:
         return None
@@ -216,7 +221,7 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:
 
 
 def _source(record: Mapping[str, Any]) -> Any:
-    """The source of the normalisation of a user's file."""
+    """The source of the normalisation of a user's file, such as "--normalize"."""
     recognised = record.get("recognised")
     return recognised.get("normalize_from") if isinstance(recognised, dict) else "given"
 

@@ -1,4 +1,4 @@
-"""Probabilistic robustness: noisy copies of examples, the count of correct ones, and its entries."""
+"""Probabilistic robustness: the sampling of noisy copies, the number of correct copies, and the entries."""
 
 from __future__ import annotations
 
@@ -32,17 +32,19 @@ _COMPARED = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Noisy(Spec):
-    """PR_D at one radius or, with `rho`, ProbAcc at that tolerated failure rate, from the same rows.
+    """PR_D at one radius or, with `rho`, ProbAcc at this tolerated failure rate, from the same rows.
 
-    A row is the number of correct noisy copies of an example; -1 for an excluded example.
+    A row is the number of noisy copies of an example that are classified correctly, or -1 if it is excluded.
     """
 
     noise: Noise
-    gamma: float = param(0.1, "The radius, on [0, 1].", check="non-negative")
-    samples: int = param(100, "Noisy copies of each image.", check="positive")
+    gamma: float = param(0.1, "The radius, for pixels in [0, 1].", check="non-negative")
+    samples: int = param(100, "Number of noisy copies of each image.", check="positive")
     rho: float | None = param(None, "The tolerated failure rate.", check="fraction")
     denominator: str = param("correct", "Which images count.", choices=("correct", "all"))
-    passes: str = param("at-least", "PR >= 1 - rho, or above it.", choices=("at-least", "above"))
+    passes: str = param(
+        "at-least", "An image passes if PR >= 1 - rho or PR > 1 - rho.", choices=("at-least", "above")
+    )
     confidence: float = param(0.95, "Of the interval.", bounds="(0, 1)")
 
     @property
@@ -72,11 +74,11 @@ class Noisy(Spec):
         return {**asdict(_estimator(specs)), "intervals": estimate.INTERVALS}
 
     def rule(self) -> Entry:
-        """The stopping rule, for key and record."""
+        """The stopping rule, as fields for the store key and the record."""
         return {}
 
     def rules(self) -> list[sequential.Rule]:
-        """The rules by which the sampling of an example stops, one a tolerated rate."""
+        """The rules by which the sampling of an example stops, one rule for each tolerated rate."""
         return []
 
     def settings(self) -> Entry:
@@ -92,11 +94,11 @@ class Noisy(Spec):
         return self.estimates(rows) | exact
 
     def estimates(self, rows: np.ndarray) -> Entry:
-        """Value and interval from the rows."""
+        """The value and interval, computed from the rows."""
         return estimate.findings(rows, self.read, self.samples, self.rho)
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Which examples are classified correctly in every copy."""
+        """Whether each example is classified correctly in every copy."""
         correct: np.ndarray = rows == self.samples
         return correct
 
@@ -107,12 +109,12 @@ class Noisy(Spec):
         return passed
 
     def of_copies(self, copies: Copies) -> Outcome:
-        """The rows of a batch."""
+        """The rows of a batch, computed from the counts of its copies."""
         return Outcome(copies.right, copies.totals)
 
     @classmethod
     def rows_together(cls, specs: Sequence[Self], batch: Batch) -> list[Outcome]:
-        """The radii of one noise share their draws."""
+        """The specs of one noise use the same noise samples at all radii."""
         groups: dict[Any, list[Self]] = {}
         for spec in specs:
             groups.setdefault((spec.noise, spec.samples, repr(spec.rule())), []).append(spec)
@@ -132,7 +134,8 @@ class Noisy(Spec):
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        """A spec of the class that the entry's stopping rule has."""
+        """The spec of an entry. Returns None if the entry has a stopping rule that this class does not
+        have."""
         if "gamma" not in entry or "particles" in entry or ("stopping" in entry) != issubclass(cls, Decided):
             return None
         noise = rebuilt(NOISES, entry.get("noise"), entry, lenient=lenient)
@@ -146,12 +149,12 @@ class Noisy(Spec):
 
     @classmethod
     def rule_of(cls, entry: Mapping[str, Any]) -> Entry:
-        """The fields that say when sampling stops."""
+        """The fields that determine when sampling stops."""
         return {}
 
 
 def _estimator(specs: Sequence[Noisy]) -> Estimator:
-    """The settings of the estimate, for specs that differ only in the tolerated rate."""
+    """The settings of the estimate that these specs share; they differ only in the tolerated rate."""
     last, rates = specs[-1], tuple(spec.rho for spec in specs if spec.rho is not None)
     rated = next((spec for spec in specs if spec.rho is not None), last)  # no entry of PR_D says `passes`
     return Estimator(rho=rates, denominator=last.denominator, passes=rated.passes, confidence=last.confidence)
@@ -159,11 +162,12 @@ def _estimator(specs: Sequence[Noisy]) -> Estimator:
 
 @dataclass(frozen=True, kw_only=True)
 class Decided(Noisy):
-    """ProbAcc where the sampling of an example stops when it is decided whether it passes.
+    """ProbAcc with early stopping: sampling stops when it is decided whether an example passes.
 
-    adaptive: by the sequential test, else as soon as the remaining draws cannot change the decision. rates:
-    those that are decided together, on which no decision depends. A row is correct copies (-1: excluded),
-    draws, and for each of these rates 1, 0 or -1 (undecided).
+    With `adaptive`, the sequential test decides. Without `adaptive`, sampling stops when the remaining
+    samples cannot change the decision. `rates` are the rates that are decided together; a decision does not
+    depend on the other rates. A row contains the number of correct copies (-1: excluded), the number of
+    samples, and for each rate 1, 0 or -1 (undecided).
     """
 
     rho: float = param(0.1, "The tolerated failure rate.", check="fraction")
@@ -229,11 +233,12 @@ def noisy(
     only_passing: bool = False,
     adaptive: bool = False,
 ) -> Evaluation:
-    """Probabilistic robustness at some radii, from draws that the radii share, and clean accuracy.
+    """Probabilistic robustness at some radii, which use the same noise samples, and clean accuracy.
 
-    only_passing: only ProbAcc, so that sampling may stop early; adaptive: by the sequential test. The
-    estimator's denominator "both" adds PR_D over all images to the entries over the images classified
-    correctly without noise, from the same draws; with only_passing it adds nothing.
+    With `only_passing`, only ProbAcc is computed, so sampling may stop early; with `adaptive`, the sequential
+    test decides when it stops. If the estimator's denominator is "both", PR_D over all images is added to the
+    entries over the images classified correctly without noise, using the same samples. With `only_passing`,
+    there is nothing to add.
     """
     given: dict[str, Any] = {"noise": noise, "samples": samples, "passes": read.passes}
     given["confidence"] = read.confidence
@@ -256,8 +261,9 @@ def noisy(
 class Copies(NamedTuple):
     """The result of sampling for each example at one radius.
 
-    right: int64 (N,), copies classified correctly, -1 for an example that was not sampled; drawn: int64 (N,);
-    decisions: int64 (N, R), for each rule 1 (passed), 0 (failed) or -1 (undecided). totals: sums over them.
+    `right` is the number of copies classified correctly, int64 (N,), or -1 for an example that was not
+    sampled. `drawn` is the number of samples, int64 (N,). `decisions` is int64 (N, R): for each rule 1
+    (passed), 0 (failed) or -1 (undecided). `totals` are sums over the examples.
     """
 
     right: Tensor
@@ -274,12 +280,13 @@ def sample_copies(
     rules: Sequence[sequential.Rule] = (),
     everyone: bool = False,
 ) -> list[Copies]:
-    """At each radius, how many of `samples` noisy copies of each example are classified correctly.
+    """Counts at each radius the noisy copies, of `samples` for each example, that are classified correctly.
 
-    All radii share a unit draw, scaled: curves over the radius are smooth, and a draw is made once. With
-    rules, an example is sampled at a radius until all rules have decided, and draws after that do not count:
-    no result depends on the batch. Only examples classified correctly without noise are sampled, or all
-    examples if `everyone` is true. At radius 0 a copy is the example itself, and nothing is drawn.
+    All radii use the same unit samples, scaled by the radius. Curves over the radius are therefore smooth,
+    and each unit sample is computed only once. With rules, an example is sampled at a radius until all rules
+    have decided, and later samples do not count. The result therefore does not depend on the batch. Only the
+    examples classified correctly without noise are sampled, or all examples if `everyone` is true. At radius
+    0, a copy is the example itself, and no noise is sampled.
     """
     chosen = torch.ones_like(batch.clean) if everyone else batch.clean
     part = batch if bool(chosen.all()) else batch.take(chosen)
@@ -295,7 +302,7 @@ def sample_copies(
 
 
 def _sample(part: Batch, noise: Noise, radii: Sequence[_Radius], samples: int) -> None:
-    """Draw until every radius has all its copies or is decided. Only one batch of copies is in memory."""
+    """Sample until every radius has all its copies or is decided. Only one batch of copies is in memory."""
     draws, shape = part.draws(f"noise.{noise.stem}"), tuple(part.images.shape[1:])
     everybody = torch.arange(len(part.ids), device=part.ids.device)
     draw = 0
@@ -317,8 +324,8 @@ def _sample(part: Batch, noise: Noise, radii: Sequence[_Radius], samples: int) -
 
 
 class _Unsure(NamedTuple):
-    """A block of copies (N, C, H, W); bool (N,), which of them the model itself has to decide; and int64
-    (N,), the examples of the batch that they are copies of.
+    """A block of copies `noisy` (N, C, H, W). `copies`, bool (N,), marks the copies that the exact model has
+    to decide. `rows`, int64 (N,), are the positions of the copied examples in the batch.
     """
 
     noisy: Tensor
@@ -340,8 +347,8 @@ class _Radius:
         self.unsure: list[_Unsure] = []
 
     def see(self, noise: Noise, rows: Tensor, units: Tensor, first: int) -> None:
-        """Classify a block of draws, number `first` and the next: units (B, M, C, H, W) of the examples in
-        rows (M,)."""
+        """Classify a block of noise samples, whose numbers start at `first`. `units` (B, M, C, H, W) are the
+        unit samples of the examples in `rows` (M,)."""
         if self.gamma == 0:
             return
         whole = not self.rules and len(rows) == len(self.batch.ids)
@@ -371,7 +378,8 @@ class _Radius:
         self.drawn[rows] += counted.sum(0)
 
     def _decide(self, rows: Tensor, right: Tensor) -> Tensor:
-        """Apply the rules to a block (B, M) draw by draw; bool (B, M): the draws up to the decision count."""
+        """Apply the rules to a block (B, M), one sample after the other. Returns bool (B, M): true for the
+        samples up to the decision, which count."""
         block = len(right)
         number = torch.arange(1, block + 1, device=rows.device)[:, None]
         drawn = self.drawn[rows] + number
@@ -391,7 +399,8 @@ class _Radius:
         return number <= (last + 1)
 
     def _settle(self) -> None:
-        """Count the copies that the model itself has to decide, with one read from the device."""
+        """Classify the copies that the exact model has to decide and add them to the counts. Data are read
+        from the device only once."""
         left, self.unsure = self.unsure, []
         if not left:
             return
@@ -406,7 +415,8 @@ class _Radius:
             self.right.index_add_(0, rows, self.classifier.confirm(self.batch.take(rows), noisy).long())
 
     def copies(self, chosen: Tensor) -> Copies:
-        """The counts and decisions for all examples of the batch; -1 for those not sampled."""
+        """The counts and decisions for all examples of the batch; they are -1 for examples that were not
+        sampled."""
         self._settle()
         right = torch.full_like(chosen, -1, dtype=torch.int64)
         drawn = torch.zeros_like(right)
@@ -416,7 +426,7 @@ class _Radius:
 
 
 class _Classifier:
-    """Classification of copies: by the fast model, and near a tie by the model itself."""
+    """Classifies copies with the fast model and, if the logits are nearly tied, with the exact model."""
 
     def __init__(self) -> None:
         self.error: Tensor | None = None
@@ -424,7 +434,7 @@ class _Classifier:
         self.confirmed = 0
 
     def right(self, batch: Batch, noisy: Tensor) -> Tensor:
-        """bool (N,) for the copies `noisy` of the batch's examples."""
+        """Whether each copy in `noisy` is classified correctly: bool (N,)."""
         right, unsure = self.search(batch, noisy)
         rows = unsure.nonzero()[:, 0]  # the only read that waits for a GPU
         if len(rows):
@@ -432,10 +442,11 @@ class _Classifier:
         return right
 
     def search(self, batch: Batch, noisy: Tensor) -> tuple[Tensor, Tensor]:
-        """Which copies are classified correctly, and which the model itself has to decide: bool (N,) each.
+        """Returns whether each copy is classified correctly, and whether the exact model has to decide it:
+        bool (N,) each.
 
-        Those are copies whose margin by the fast model is small, and those whose logits are not finite, for
-        which `confirm` raises RbError.
+        The exact model has to decide the copies whose margin by the fast model is small. The exact model also
+        has to decide the copies whose logits are not finite, for which `confirm` raises RbError.
         """
         self.seen += len(noisy)
         if batch.fast_model is batch.model:
@@ -450,16 +461,18 @@ class _Classifier:
         return margins > 0, ~(margins.abs() > _SAFETY * self.error)  # true for NaN, too
 
     def confirm(self, batch: Batch, noisy: Tensor) -> Tensor:
-        """Which copies the model itself classifies correctly: bool (N,)."""
+        """Whether the exact model classifies each copy correctly: bool (N,)."""
         self.confirmed += len(noisy)
         return batch.correct(noisy)
 
     def totals(self) -> dict[str, float]:
-        """The number of copies, of those that the model itself decided, and of forward passes."""
+        """The number of copies, the number of copies that the exact model decided, and the number of forward
+        passes."""
         exact = {"confirmed": float(self.confirmed)} if self.error is not None else {}
         return {"forward": float(self.seen + self.confirmed), "backward": 0.0, "copies": self.seen, **exact}
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """The label's logit minus the largest other one (N,): float32, positive where it is right."""
+    """The logit of the label minus the largest other logit, float32 (N,). The margin is positive if the
+    prediction is correct."""
     return of_class(logits.float(), labels) - best_other(logits.float(), labels)

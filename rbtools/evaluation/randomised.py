@@ -1,8 +1,9 @@
-"""Randomised models: whether a model is one, and one whose random numbers belong to the example.
+"""Randomised models: finds out whether a model is randomised, and controls its random numbers for each
+example.
 
-Found by running the model on the same images twice, more often where it draws random numbers, and on some of
-them in another batch: a few, and a whole batch permuted, shifted and cut. A model that differs in both is
-randomised; one that only differs in another batch depends on the batch.
+The model is run twice on the same images, more often if it uses random numbers, and on some of the images in
+another batch: on a few images, and on a permuted half of a batch. A model whose logits differ between passes
+of the same batch is randomised. A model whose logits differ only in another batch depends on the batch.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ Passed = Callable[[Tensor], Tensor]
 
 
 class RandomisedModel(nn.Module):
-    """A randomised model; inside `ExampleNumbers` its random numbers are those of each example.
+    """A randomised model.
 
-    one_by_one: every image goes through it alone.
+    Inside `ExampleNumbers`, its random numbers belong to the examples. With `one_by_one`, every image goes
+    through the model separately.
     """
 
     randomised = True
@@ -52,12 +54,12 @@ class RandomisedModel(nn.Module):
 
 
 def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:
-    """The model as it is evaluated: as it is, or a `RandomisedModel`."""
+    """The model that is evaluated: the model itself or, if it is randomised, a `RandomisedModel`."""
     return RandomisedModel(model, randomness.numbers != "example") if randomness.randomised else model
 
 
 def look(model: nn.Module, images: Tensor) -> Randomness:
-    """What is random in a model: nothing, if it raises an error in one of the passes."""
+    """What is random in a model. Errors in a pass count as "nothing"."""
     found = Randomness()
     try:
         found = randomness_of(model, images)
@@ -68,8 +70,8 @@ def look(model: nn.Module, images: Tensor) -> Randomness:
 
 
 def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
-    """What is random in a model, found by passes of two or more images (N, C, H, W): nothing, if its logits
-    are not finite, because the evaluation reports that.
+    """What is random in a model, determined by passes of two or more images (N, C, H, W). If the logits are
+    not finite, the result is "nothing", because the evaluation reports this problem.
     """
     state = {name: value.clone() for name, value in model.state_dict().items()}
 
@@ -86,7 +88,7 @@ def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
     changes = any(not torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
     def again(one: nn.Module, part: Tensor) -> Tensor:
-        """A pass that starts from the state of the checkpoint, and leaves it."""
+        """Run a pass that starts from the state of the checkpoint and restores this state afterwards."""
         if changes:
             model.load_state_dict(state)
         logits = passed(one, part)
@@ -134,7 +136,8 @@ def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
 
 
 def _of_place(again: Passed, images: Tensor, differ: Callable[[Tensor, Tensor], bool]) -> bool:
-    """Whether the logits of half of the images change when they go through alone, in another order."""
+    """Whether the logits of half of the images change when this half goes through the model separately, in
+    another order."""
     whole = again(images)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     half = order[: (len(images) + 1) // 2].to(images.device)

@@ -1,4 +1,4 @@
-"""Rare failures: for each example the probability that noise breaks it, by multilevel splitting."""
+"""Rare failures: the probability that noise breaks an example, estimated by multilevel splitting."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RareFailure(Spec):
-    """The mean failure probability at one radius. A row is the number of the example, and the logarithm of
-    its failure probability in each run."""
+    """The mean failure probability at one radius. A row contains the number of the example and, for each run,
+    the logarithm of its failure probability."""
 
     noise: Noise
-    gamma: float = param(0.1, "The radius, on [0, 1].", check="positive")
+    gamma: float = param(0.1, "The radius, for pixels in [0, 1].", check="positive")
     split: splitting.Splitting
     confidence: float = 0.95
 
@@ -56,7 +56,7 @@ class RareFailure(Spec):
         return splitting.findings(rows, self.confidence)
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Which examples no run breaks."""
+        """True for each example that is broken in no run."""
         correct: np.ndarray = np.all(np.isneginf(rows[:, 1:]), axis=1)
         return correct
 
@@ -73,12 +73,13 @@ class RareFailure(Spec):
         return Outcome(rows, {"forward": passes + len(batch.ids), "backward": 0.0})
 
     def _example(self, batch: Batch) -> tuple[Tensor, int]:
-        """The logarithms of one example's failure probability (runs,), and the number of forward passes."""
+        """The logarithms of the failure probability of one example (runs,), and the number of forward
+        passes."""
         shape = tuple(batch.images.shape[1:])
         seen = 0
 
         def score(normals: Tensor) -> Tensor:
-            """The largest logit of another class minus that of the label: float32 (M,)."""
+            """The largest logit of another class minus the logit of the label: float32 (M,)."""
             nonlocal seen
             seen += len(normals)
             margins = []
@@ -112,7 +113,7 @@ class RareFailure(Spec):
 def rare_failures(
     noise: Noise, gammas: Sequence[float], split: splitting.Splitting, confidence: float = 0.95
 ) -> Evaluation:
-    """The failure probability of each example at some radii, one example after the other, and clean
-    accuracy."""
+    """The failure probability of each example at some radii, and clean accuracy. The examples are processed
+    one after the other."""
     specs = [RareFailure(noise=noise, gamma=one, split=split, confidence=confidence) for one in gammas]
     return Evaluation(title=f"rare failures under {noise.name} noise", specs=tuple(specs), along=(Clean(),))

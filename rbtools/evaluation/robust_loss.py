@@ -1,4 +1,4 @@
-"""Robust losses: cross-entropy and error of every example at the last point of an attack."""
+"""Robust losses: cross-entropy and error of every example at the last iterate of an attack."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rbtools.records import metric_name
 
 @dataclass(frozen=True, kw_only=True)
 class RobustLoss(Spec):
-    """The mean cross-entropy (what: "loss"), or the share of wrong images ("error"), at the last iterate of
-    an attack on every image.
+    """The mean cross-entropy (`what` is "loss") or the share of misclassified images (`what` is "error") at
+    the last iterate of an attack on every image.
 
-    A row is the cross-entropy, and 1 if the model is correct there.
+    A row is the cross-entropy, and 1 if the last iterate is classified correctly.
     """
 
     method: Any
@@ -89,11 +89,11 @@ PARTS = ("loss", "error")
 
 
 def robust_loss(method: Any, eps: Sequence[float]) -> Evaluation:
-    """Loss and error under one attack, for any number of distances, and clean accuracy.
+    """Loss and error under one attack at any number of distances, and clean accuracy.
 
-    Every image is attacked, also a misclassified one, and only the last iterate counts: with unattacked
-    images the mean would not be the robust loss. Raises UsageError for an attack that skips images or stops
-    early.
+    Every image is attacked, even if it is misclassified, and only the last iterate counts: a mean that
+    includes unattacked images would not be the robust loss. Raises UsageError if the attack skips images or
+    stops early.
     """
     goes_on = method.iterate == "last" or not method.random
     if not goes_on or method.batch_dependent or method.clean_pass:

@@ -1,7 +1,7 @@
-"""`Spec`: the one description of a result, and `Evaluation`: the specs that a tool asks for together.
+"""`Spec` is the description of one result, and `Evaluation` contains the specs that a tool computes together.
 
-Nothing here imports torch before a batch is measured: an evaluation whose rows are all stored only reads
-them.
+This module imports torch only when a batch is measured. If all rows of an evaluation are stored, they are
+read without torch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ Summary = Callable[[Sequence[Any], Sequence[Entry], Sequence[Entry], RowsOf | No
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One result of a model on images: a row for each image, and the entry made of all rows.
+    """One result of a model on images. A spec has a row for each image, and an entry that is made of all
+    rows.
 
-    The fields are the settings: the key in the store, the entry, and whether two results answer the same
-    question follow from them. `from_entry` returns the spec of an entry; fields that entries do not contain
-    do not count in comparisons. Several specs may read the same rows (those with the same `column`).
+    The fields are the settings. The settings determine the key in the store and the entry; two results with
+    equal settings answer the same question. `from_entry` returns the spec of an entry. Fields that entries do
+    not contain are ignored in comparisons. Several specs may use the same rows; such specs have the same
+    `column`.
     """
 
     def __post_init__(self) -> None:
@@ -54,56 +56,59 @@ class Spec:
 
     @property
     def searches(self) -> bool:
-        """Whether it may run on the fast model, because the float32 model confirms its decisions."""
+        """Whether the spec may use the fast model, because the float32 model confirms its decisions."""
         return False
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether the row of an image depends on the other images of its batch. Then batches have the same
-        size everywhere, and one process computes all of them."""
+        """Whether the row of an image depends on the other images of its batch. In that case batches have the
+        same size on all devices, and one process computes all batches."""
         return False
 
     @property
     def copies(self) -> int:
-        """The factor by which batches are smaller: the number of copies of an image that go through the
-        network together."""
+        """The number of copies of an image that go through the network together; batches are smaller by this
+        factor."""
         return 1
 
     @property
     def needs(self) -> tuple[Spec, ...]:
-        """Specs whose rows are known before its own are measured (`Batch.precomputed`)."""
+        """Specs whose rows have to be known before the rows of this spec are measured
+        (`Batch.precomputed`)."""
         return ()
 
     def name(self) -> str:
-        """The metric, without a split."""
+        """The metric's name, without a split."""
         raise NotImplementedError
 
     def column(self) -> Entry:
-        """The fields of the key that determine the rows, apart from model, data, arithmetic and seed."""
+        """The fields of the store key that determine the rows, other than model, data, arithmetic and
+        seed."""
         raise NotImplementedError
 
     @classmethod
     def reading(cls, specs: Sequence[Any]) -> Entry:
-        """The fields of the key that determine, besides the rows, the entries of these specs of one
-        column."""
+        """The fields of the store key that, besides the rows, determine the entries of these specs, which
+        share one column."""
         return {}
 
     def settings(self) -> Entry:
-        """The fields of the entry that do not depend on rows."""
+        """The fields of the entry that do not depend on the rows."""
         raise NotImplementedError
 
     def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
-        """The fields of the entry that do: value, n, interval and others. rows: (n,) or (n, R); totals: sums
-        over these images."""
+        """The fields of the entry that depend on the rows: value, n, interval and others. `rows` are (n,) or
+        (n, R). `totals` are sums over the images of these rows."""
         raise NotImplementedError
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Which images (n,) are classified correctly: bool."""
+        """Whether each image is classified correctly: bool (n,)."""
         correct: np.ndarray = rows > 0
         return correct
 
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
-        """Which images (n,) count in the value: bool. None if it is no share of images."""
+        """Whether each image counts in the value: bool (n,). Returns None if the value is not a share of
+        images."""
         return self.correct(rows)
 
     def rows(self, batch: Batch) -> Outcome:
@@ -117,17 +122,17 @@ class Spec:
 
     @classmethod
     def joined(cls, specs: Sequence[Any]) -> list[Any]:
-        """These specs as they are when they are measured together."""
+        """These specs, changed so that they can be measured together."""
         return list(specs)
 
     def entry(self, rows: np.ndarray, totals: Mapping[str, float] | None = None) -> Entry:
-        """The entry of these rows, without the fields that name data, seed and cost."""
+        """The entry made of these rows, without the fields that describe data, seed and cost."""
         return {"metric": self.name(), **self.settings(), **self.findings(rows, totals or {})}
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        """The spec that has this entry, whose metric is without a split; None for an entry of another kind,
-        and for one that lacks settings. lenient: missing settings are the defaults."""
+        """The spec of an entry whose metric has no split. Returns None if the entry is of another kind or
+        lacks settings. With `lenient`, missing settings have their defaults."""
         raise NotImplementedError
 
 
@@ -135,9 +140,10 @@ class Spec:
 class Evaluation:
     """Specs that are measured together.
 
-    title: a few words for the progress line; specs: those that are asked for, in the order of their entries;
-    along: those that are measured in passing; summary: makes further entries from the specs, their entries,
-    those of along, and the rows. save: a folder for the adversarial images; png: as PNGs, too.
+    `title` is a text for the progress line. `specs` are the requested specs, in the order of their entries,
+    and `along` are specs that are also measured. `summary` makes further entries from the specs, their
+    entries, the entries of `along`, and the rows. `save` is a folder for the adversarial images. With `png`,
+    the images are also saved as PNG files.
     """
 
     title: str
@@ -155,12 +161,13 @@ class Evaluation:
     def summarize(
         self, entries: Sequence[Entry], along: Sequence[Entry], rows: RowsOf | None = None
     ) -> list[Entry]:
-        """Entries computed from those of the specs; rows: None before the work."""
+        """Further entries, computed from the entries of the specs. `rows` is None before the rows are
+        measured."""
         return [] if self.summary is None else self.summary(self.specs, entries, along, rows)
 
 
 def by_column(specs: Sequence[Spec]) -> list[tuple[Any, ...]]:
-    """The specs grouped by the rows that they read."""
+    """The specs, grouped by the rows that they use."""
     groups: dict[str, list[Spec]] = {}
     for spec in specs:
         groups.setdefault(repr(spec.column()), []).append(spec)
@@ -168,7 +175,7 @@ def by_column(specs: Sequence[Spec]) -> list[tuple[Any, ...]]:
 
 
 def rows_of(specs: Sequence[Spec], batch: Batch) -> list[Outcome]:
-    """The rows of a batch for specs of any classes, in their order."""
+    """The rows of a batch for specs of any classes, in the order of the specs."""
     classes: dict[type[Spec], list[Spec]] = {}
     for spec in specs:
         classes.setdefault(type(spec), []).append(spec)
@@ -179,12 +186,13 @@ def rows_of(specs: Sequence[Spec], batch: Batch) -> list[Outcome]:
 
 
 def method_key(kind: str, word: str, method: Any) -> Entry:
-    """The key fields of a registered method: its name (as `word`), version and configuration."""
+    """The fields of the store key for a registered method: its name (under the key `word`), version and
+    configuration."""
     return {"kind": kind, word: method.name, "version": method.version, "config": registry.config(method)}
 
 
 def confidence_of(entry: Mapping[str, Any]) -> float:
-    """The confidence of the entry's interval; .95 without one."""
+    """The confidence of the entry's interval, or 0.95 if the entry has no interval."""
     names = [name for name in entry if schema.is_interval(name)]
     return round(float(names[0].removeprefix("ci")) / 100, 12) if names else 0.95
 
@@ -192,10 +200,10 @@ def confidence_of(entry: Mapping[str, Any]) -> float:
 def rebuilt(
     methods: Registry, name: object, entry: Mapping[str, Any], *, lenient: bool = False, **given: Any
 ) -> Any | None:
-    """The method of that name with the settings of an entry; None if there is none. A field that follows from
-    others (`derived` of the class) is left to them if its value in the entry agrees with theirs. lenient:
-    settings that the entry lacks are the defaults. given: fields in place of the entry's. Raises RbError for
-    a setting that the method refuses.
+    """The method called `name` with the settings of an entry. Returns None if no method has this name. A
+    field that can be derived from other fields (`derived` of the class) is derived from them if the result
+    agrees with the entry. With `lenient`, settings that the entry lacks have their defaults. `given` contains
+    values that replace those of the entry. Raises RbError if the method does not accept a setting.
     """
     cls = methods.of_name(name)
     if cls is None:

@@ -1,8 +1,9 @@
-"""Tiles of an evaluation: consecutive examples that are measured together, wherever there is room.
+"""Tiles of an evaluation: consecutive examples that are measured together, by any worker that is free.
 
-Tiles are the fixed batches, so that neither the number of workers nor an interruption changes a result. A
-tile that is done before the ones in front of it waits in the store as parts, which are joined in order:
-outcomes equal those of a single process, and a run that was killed computes again what was under way.
+Tiles are the fixed batches, so neither the number of workers nor an interruption changes a result. Outcomes
+are appended in order. A tile that is finished before the tiles in front of it is kept in the store as parts
+until it can be appended. Outcomes therefore equal those of a single process, and a run that was killed
+repeats only the unfinished tiles.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ T = TypeVar("T")
 
 
 class Tile(NamedTuple):
-    """Some consecutive examples, by their places in the order of the evaluation.
+    """Some consecutive examples, given by their places in the order of the evaluation.
 
-    lacks: the first example that is missing, and the specs that lack it and all after it, by position; the
-    most complete ones first, since others may need theirs. Nothing is measured twice on an example, so that
-    sums over examples stay correct. known: the outcomes from the tile's first example on of specs that have
-    some.
+    `lacks` contains, for each first missing example, the positions of the specs that lack this example and
+    all later ones. The most complete specs are first, since other specs may need their rows. A spec is never
+    measured twice on an example. `known` maps the position of each spec that has stored outcomes to its
+    outcomes from the tile's first example on.
     """
 
     examples: range
@@ -36,7 +37,7 @@ class Tile(NamedTuple):
     known: Mapping[int, np.ndarray]
 
     def keys(self, outcomes: Sequence[Outcomes]) -> dict[int, str]:
-        """The store keys of the parts, by spec."""
+        """The store keys of the tile's parts, by the position of their spec."""
         end = self.examples.stop
         return {i: _key(outcomes[i], begin, end) for begin, missing in self.lacks for i in missing}
 
@@ -46,7 +47,7 @@ def _key(outcomes: Outcomes, begin: int, end: int) -> str:
 
 
 def missing_tiles(outcomes: Sequence[Outcomes], n: int, size: int) -> list[Tile]:
-    """The tiles of the first n examples that some outcomes lack."""
+    """The tiles among the first n examples for which some outcomes are missing."""
     return [
         tile
         for start in range(0, n, size)
@@ -69,8 +70,8 @@ def _tile(outcomes: Sequence[Outcomes], examples: range) -> Tile:
 
 
 def in_turn(units: Sequence[T], shard: tuple[int, int]) -> list[T]:
-    """All units in the order in which shard (i, N) takes them: first its own, then the others that are not
-    done by then, from the last one on."""
+    """All units in the order in which shard (i, N) computes them: first the shard's own units, then the units
+    of the other shards, starting with the last one. Finished units are skipped by the caller."""
     number, of = shard
     others = [unit for place, unit in enumerate(units) if place % of != number - 1]
     return [*units[number - 1 :: of], *reversed(others)]
@@ -88,10 +89,11 @@ def complete(
 ) -> None:
     """Have the missing tiles of the first n examples measured, and append their outcomes in order.
 
-    size: of a tile. `measured` takes tiles one by one as there is room, and gives them with their parts as
-    they are done. Before each is taken, `progress` takes the number of examples whose outcomes are appended,
-    and raises when the work should stop. shard: (i, N) of N processes with this store (`in_turn`). Outcomes
-    are kept in the store at the end, also after an interruption.
+    `size` is the number of examples of a tile. `measured` requests tiles one by one when a worker is free,
+    and yields each tile with its parts when it is finished. Before a tile is requested, `progress` is called
+    with the number of examples whose outcomes have been appended; it raises an exception if the work should
+    stop. `shard` is (i, N) if N processes share this store (`in_turn`). At the end, also after an
+    interruption, the outcomes are written to the store.
     """
     tiles, divided = missing_tiles(outcomes, n, size), shard[1] > 1
     left = deque(tiles)  # those that are not appended yet
@@ -137,7 +139,7 @@ def complete(
 
 
 def stored_parts(store: Store, keys: Mapping[int, str]) -> Parts | None:
-    """The parts of a tile; None if one is missing or damaged."""
+    """The parts of a tile. Returns None if a part is missing or damaged."""
     parts: dict[int, OutcomeRows] = {}
     for i, key in keys.items():
         data = store.state(key)
@@ -149,6 +151,7 @@ def stored_parts(store: Store, keys: Mapping[int, str]) -> Parts | None:
 
 
 def _finished(store: Store, outcomes: Sequence[Outcomes], tiles: Sequence[Tile]) -> list[Outcomes] | None:
-    """The outcomes that another shard has joined meanwhile; None if they are not complete yet."""
+    """The outcomes that another shard has completed in the meantime. Returns None if the outcomes are not
+    complete."""
     found = [Outcomes(store, one.key) for one in outcomes]
     return found if all(len(one) >= tiles[-1].examples.stop for one in found) else None

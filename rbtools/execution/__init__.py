@@ -1,4 +1,5 @@
-"""How work runs: in this process, in other processes, or on a cluster. Independent of attacks and losses."""
+"""Runs work in this process, in other processes, or on a cluster. This room does not depend on attacks and
+losses."""
 
 from rbtools.registry import Registry
 

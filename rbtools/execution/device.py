@@ -1,4 +1,4 @@
-"""Device selection, and the cores and memory of a computation."""
+"""Device selection, and the cores and memory that a computation uses."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _KEPT, _LARGE = 1 << 30, 32 << 20  # 32 MiB is the most that glibc accepts for _
 
 @contextlib.contextmanager
 def taken(run: Run, threads: int) -> Iterator[torch.device]:
-    """Yields the device of `--device` ("auto": the first GPU, else the CPU), with the number of threads set.
+    """Yields the device of `--device` ("auto" is the first GPU, or the CPU if there is no GPU), with the
+    number of threads set.
 
-    Raises RbError for a device that is unknown to torch or not available.
+    Raises RbError if the device is unknown to torch or not available.
     """
     device = choose(run)
     if device.type != "cpu":
@@ -37,8 +38,9 @@ def taken(run: Run, threads: int) -> Iterator[torch.device]:
 
 @contextlib.contextmanager
 def float32(device: torch.device) -> Iterator[None]:
-    """Compute on float32 tensors in float32. By default, torch's convolutions on a GPU round their inputs to
-    TF32, which has 10 bits, and verdicts would depend on the device. Settings are restored at the end."""
+    """Compute with float32 tensors in full float32 precision. By default, torch's convolutions on a GPU round
+    their inputs to TF32, which has 10 bits, and results would depend on the device. The settings are restored
+    at the end."""
     if device.type != "cuda":
         yield
         return
@@ -54,9 +56,10 @@ def float32(device: torch.device) -> Iterator[None]:
 
 @cache
 def _keep_memory() -> None:
-    """Keep freed memory in the process for the next layer. By default, glibc returns it to the system, which
-    clears each page again: a gradient for 512 images of 8x8 pixels caused 15,000 page faults, which took a
-    third of its time. The process keeps up to 1 GiB of freed memory. Other C libraries have no such setting.
+    """Keep freed memory in the process, so that the next layer can use it. By default, glibc returns freed
+    memory to the system, which clears each page again. For a gradient of 512 images of 8x8 pixels, this
+    caused 15,000 page faults, which took a third of its time. The process keeps up to 1 GiB of freed memory.
+    Other C libraries have no such setting.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         libc = ctypes.CDLL(None)
@@ -65,7 +68,8 @@ def _keep_memory() -> None:
 
 
 def choose(run: Run) -> torch.device:
-    """The device of the run; workers are assigned GPUs in turn. Raises RbError if it cannot be used."""
+    """The device of the run. Workers are assigned to the GPUs in turn. Raises RbError if the device cannot be
+    used."""
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if run.placement.device == "auto" and not cards:
         return torch.device("cpu")
@@ -75,7 +79,8 @@ def choose(run: Run) -> torch.device:
 
 
 def named(name: str, other: str) -> torch.device:
-    """The device of this name. If it cannot be used, raises an RbError that recommends `other`."""
+    """The device with this name. Raises RbError, whose message recommends `other`, if the device cannot be
+    used."""
     try:
         # The device of a tensor has a number even if the GPU was named without one.
         return torch.empty(0, device=name).device
@@ -85,8 +90,8 @@ def named(name: str, other: str) -> torch.device:
 
 
 def environment(device: torch.device) -> str:
-    """What determines rounding besides the kind of device: the version of torch, and the processor with its
-    instruction set or the GPU with its libraries."""
+    """Everything besides the kind of device that determines rounding: the version of torch, and the processor
+    with its instruction set or the GPU with its libraries."""
     words = [f"torch {torch.__version__}"]
     if device.type == "cuda":
         words += [torch.cuda.get_device_name(device), f"CUDA {torch.version.cuda}"]
@@ -107,7 +112,8 @@ def _processor() -> str:
 
 
 def usable() -> bool:
-    """Whether this process can still use the GPU. After an illegal memory access, it cannot."""
+    """Whether this process can still use the GPU. After an illegal memory access, the process cannot use
+    it."""
     if torch.cuda.is_initialized():
         try:
             torch.cuda.synchronize()
@@ -117,12 +123,13 @@ def usable() -> bool:
 
 
 def out_of_memory(error: RuntimeError) -> bool:
-    """Whether the error means that memory ran out, on any device."""
+    """Whether the error is an out-of-memory error of any device."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def mps_runs() -> bool:
-    """Whether NVIDIA's Multi-Process Service runs on this machine, judged by the process in its folder."""
+    """Whether NVIDIA's Multi-Process Service runs on this machine, according to the process number in its
+    folder."""
     # the folder is NVIDIA's default
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp") / "nvidia-mps"
     with contextlib.suppress(OSError, ValueError):

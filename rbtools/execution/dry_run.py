@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 
 class Lacking(NamedTuple):
-    """Work that the store lacks: what computes it, and how many units ("tile", "training") of it."""
+    """Work that the store lacks: the title of the computation, and the number of its units ("tile",
+    "training")."""
 
     title: str
     number: int
@@ -22,10 +23,10 @@ class Lacking(NamedTuple):
 
 @dataclass
 class DryRun:
-    """What the store lacks for a run.
+    """Collects what the store lacks for a run.
 
-    missing: maps keys to lacking work; results of several records may share a key. waiting: the numbers of
-    the jobs whose network is not trained yet; their evaluations count as missing.
+    `missing` maps keys to lacking work; results of several records may share a key. `waiting` contains the
+    numbers of the jobs whose network is not trained yet; their evaluations count as missing.
     """
 
     store: Store
@@ -34,17 +35,19 @@ class DryRun:
     job: int = 0
 
     def lacks(self, key: str, title: str, count: int = 1, unit: str = "tile") -> NoReturn:
-        """Note work that is missing. Raises Pending."""
+        """Add missing work to the report. Raises Pending."""
         self.missing[key] = Lacking(title, count, unit)
         raise Pending("A dry run computes nothing.")
 
     def untrained(self) -> str:
-        """A name for the future checkpoint of this job's network, which no checkpoint in the store has."""
+        """A name for the checkpoint that this job's network will have. No checkpoint in the store has this
+        name."""
         self.waiting.add(self.job)
         return f"sha256:{digest({'untrained': self.job})}"
 
     def each(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        """The results of calls. Everything that they lack is noted before Pending is raised."""
+        """The results of calls. All calls are made, so that all missing work is in the report before Pending
+        is raised."""
         found, missed = [], []
         for call in calls:
             try:
@@ -56,19 +59,19 @@ class DryRun:
         return found
 
     def _counts(self) -> dict[tuple[str, str], int]:
-        """Maps what computes missing work, and its unit, to the number of units."""
+        """Maps the title and the unit of missing work to the number of units."""
         counts: dict[tuple[str, str], int] = {}
         for title, number, unit in filter(lambda one: one.number, self.missing.values()):
             counts[title, unit] = counts.get((title, unit), 0) + number
         return counts
 
     def event(self) -> dict[str, Any]:
-        """The report for programs."""
+        """The report as an event for programs."""
         stages = [{"what": what, unit: count} for (what, unit), count in self._counts().items()]
         return {"event": "plan", "found": self.store.found, "missing": len(self.missing), "stages": stages}
 
     def words(self, records: int, stored: int, missing: int) -> list[str]:
-        """The report, as lines."""
+        """The report as lines of text."""
         lines = [f"dry run, nothing was computed: of {_many(records, 'record')} {stored} found in the store"]
         lines[0] += f", {missing} to compute." if missing else "."
         lines += [

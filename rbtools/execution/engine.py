@@ -1,6 +1,6 @@
-"""Engines run calls in this process, in worker processes, or on a cluster; `submit` returns a Future.
+"""Engines run calls in this process, in worker processes, or on a cluster. `submit` returns a Future.
 
-An engine is a subclass of `Engine` in a module of its own, with a line in `rbtools.execution.ENGINES`.
+An engine is a subclass of `Engine` in its own module, with a line in `rbtools.execution.ENGINES`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AHEAD = 4  # calls for each worker that are submitted before the first is done
 class JobFunction:
     """The work on each record, as a value that can be sent to other processes. Subclasses are dataclasses.
 
-    `divided`: the work on one record is cut into tiles that the workers of `run.pool` share.
+    `divided` is true if the work on one record is cut into tiles that the workers of `run.pool` share.
     """
 
     divided: ClassVar[bool] = False
@@ -35,13 +35,14 @@ class JobFunction:
         raise NotImplementedError
 
     def reads(self, run: Run) -> tuple[str, ...]:
-        """The splits of the data set of `--dataset` that the work reads for any record."""
+        """The splits of the data set of `--dataset` that the work reads, whatever the record."""
         return ()
 
 
 class Call:
-    """Anything that an engine runs, as a value that can be sent to other processes. It gets the run of the
-    process that does the work. arch: the architecture, for the number of threads."""
+    """Anything that an engine runs, as a value that can be sent to other processes. The call is made with the
+    run of the process that does the work. `arch` is the architecture, which determines the number of
+    threads."""
 
     arch: Any
 
@@ -51,7 +52,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Job(Call):
-    """A function applied to a record."""
+    """The application of a function to a record."""
 
     function: JobFunction
     record: dict[str, Any]
@@ -65,7 +66,7 @@ class Job(Call):
 
 
 class Unfinished(BaseException):
-    """A job with a partial result was interrupted; `__cause__` is the interruption."""
+    """Raised if a job that has a partial result is interrupted; `__cause__` is the interruption."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -76,11 +77,12 @@ class Unfinished(BaseException):
 class JobReport:
     """The result of a call or the reason for its failure, and its use of the store.
 
-    found, computed: the number of results from the store, and of computed ones. pending: whether a dry run
-    found work to do. seconds: wall-clock time; stages: the times of its stages. damaged: files of the store
-    that could not be read. trouble: the reason why results could not be stored. remarks: messages of a
-    worker, which has no terminal. interruption: what ended the job early, with a partial result; the run ends
-    after writing it.
+    `found` and `computed` are the numbers of results that were read from the store and that were computed.
+    `pending` is true if a dry run found work to do. `seconds` is the wall-clock time, and `stages` contains
+    the times of its stages. `damaged` lists files of the store that could not be read. `trouble` is the
+    reason why results could not be stored. `remarks` are messages of a worker, which has no terminal.
+    `interruption` is the exception that ended the job early with a partial result; the run ends after writing
+    this result.
     """
 
     result: Any = None
@@ -97,7 +99,7 @@ class JobReport:
     interruption: BaseException | None = None
 
     def value(self, run: Run) -> Any:
-        """The result, after its remarks. Raises CallFailed if there is none."""
+        """Returns the result, after printing its remarks. Raises CallFailed if the call has failed."""
         for remark in self.remarks:
             run.report.notify(remark)
         for stage, seconds in self.stages.items():
@@ -108,7 +110,8 @@ class JobReport:
 
 
 class CallFailed(RbError):
-    """Raised if a call fails that a worker runs for a job. trace: the traceback, if the reason is a bug."""
+    """Raised if a call fails that a worker runs for a job. If the reason is a bug, `trace` is the
+    traceback."""
 
     def __init__(self, problem: str, trace: str | None) -> None:
         super().__init__(problem)
@@ -116,7 +119,8 @@ class CallFailed(RbError):
 
 
 def run_job(call: Call, run: Run) -> JobReport:
-    """Run a call. Errors of users and their networks become a message; others keep their traceback."""
+    """Run a call. For errors of users and their networks, the report contains a message; for other errors, it
+    also contains the traceback."""
     report = JobReport()
     if run.report.notify is discard:
         run = run.changed(notify=report.remarks.append)
@@ -157,19 +161,20 @@ def run_job(call: Call, run: Run) -> JobReport:
 
 
 class Engine:
-    """Runs calls, each with the run of the process that does it.
+    """Runs calls. Each call is passed the run of the process that executes it.
 
-    Use as a context manager: leaving it stops running calls; finished work stays in the store. Subclasses
-    define `submit`, start and end their workers on entering and leaving, and pass on the messages of workers
-    with `post`. They also retry the call of a lost worker.
+    An engine is a context manager. Leaving it stops running calls; finished work stays in the store.
+    Subclasses define `submit`, start their workers on entering and end them on leaving, and pass on messages
+    of workers with `post`. Subclasses also repeat the call of a lost worker.
 
-    A worker gets a pickled copy of the run. Its callbacks are lost and set again there; `worker` is its
-    number on its machine, which selects a GPU, and `jobs` is the number of workers on that machine.
+    A worker receives a pickled copy of the run. The callbacks of the run are not pickled and are set again in
+    the worker. `worker` is the number of the worker on its machine, which selects a GPU, and `jobs` is the
+    number of workers on that machine.
 
-    `capacity` is the number of calls that run at once, known after entering. `own_capacity`: the engine
-    itself decides this number if `--jobs` is not given; `jobs` is then 0, but at least 1 in a worker.
-    `in_process`: `submit` returns when the call has ended. `status` formats the progress of a call for the
-    status line.
+    `capacity` is the number of calls that can run at once; it is known after entering. `own_capacity` is true
+    if the engine itself decides this number when `--jobs` is not given; `jobs` is then 0, but at least 1 in a
+    worker. `in_process` is true if `submit` returns only when the call has ended. `status` formats the
+    progress of a call for the status line.
     """
 
     own_capacity: ClassVar[bool] = False
@@ -189,21 +194,22 @@ class Engine:
         return None
 
     def submit(self, call: Call) -> Future[JobReport]:
-        """Submit a call. It runs as soon as there is room for it."""
+        """Submit a call. The call runs as soon as a worker is free."""
         raise NotImplementedError
 
     def post(self, tell: Callable[[Report], None]) -> None:
-        """Have the jobs' thread call `tell` with the run's report. May be called from any thread."""
+        """Make the main thread of the run call `tell` with the run's report. This method may be called from
+        any thread."""
         self._messages.append(tell)
         self.wake()
 
     def wake(self, _: object = None) -> None:
-        """Let `wait` return. May be called from any thread."""
+        """Make `wait` return. This method may be called from any thread."""
         self._arrived.set()
 
     def wait(self) -> None:
-        """Wait until something happens, for half a second at most; pass on messages of workers; check whether
-        to go on."""
+        """Wait for an event, at most half a second; then check whether the work should stop, and pass on
+        messages of workers."""
         self._arrived.wait(_POLL_SECONDS)
         self._arrived.clear()
         self.run.report.check_cancelled()
@@ -213,8 +219,9 @@ class Engine:
     def map(
         self, calls: Iterable[Call], check: Callable[[], None] = discard
     ) -> Iterator[tuple[int, JobReport]]:
-        """Yields the number of each call and its report, in the order in which calls end. Meanwhile it calls
-        `wait`, and `check`, which raises if the work should stop. It takes the next call when there is room.
+        """Yields the number of each call and its report, in the order in which the calls end. While waiting,
+        it calls `wait` and `check`, which raise an exception if the work should stop. The next call is
+        requested when fewer calls are running than allowed.
         """
         flying: dict[Future[JobReport], int] = {}
         most = 1 if self.in_process else _AHEAD * self.capacity
@@ -252,10 +259,10 @@ class InProcess(Engine):
 
 
 def engine_for(functions: Sequence[JobFunction], run: Run, at_most: int | None = None) -> Engine:
-    """The engine that `run.placement.engine` and `run.placement.jobs` ask for.
+    """The engine that `run.placement.engine` and `run.placement.jobs` specify.
 
-    `at_most` is the number of jobs, if known: a single job needs no worker process, unless it is divided.
-    Raises RbError if there is no such engine.
+    `at_most` is the number of jobs, if known. A single job needs no worker process, unless it is divided.
+    Raises RbError if the engine does not exist.
     """
     divided = any(function.divided for function in functions)
     if run.placement.engine == LOCAL and (run.placement.jobs <= 1 or (at_most == 1 and not divided)):

@@ -18,7 +18,8 @@ _LEAST_SIDE = 16
 
 
 def of_training(run: Run, shape: tuple[int, int, int]) -> str:
-    """ "bf16" or "fp32": what `--precision` means for a training run on images of this shape (C, H, W)."""
+    """The precision of a training run, "bf16" or "fp32", that `--precision` selects for images of this shape
+    (C, H, W)."""
     precision = resolve(run)
     if (
         run.settings.precision != "auto"
@@ -30,12 +31,13 @@ def of_training(run: Run, shape: tuple[int, int, int]) -> str:
 
 
 def resolve(run: Run) -> str:
-    """ "bf16" or "fp32": what `--precision` means for searches on this machine."""
+    """The precision of searches, "bf16" or "fp32", that `--precision` selects on this machine."""
     return chosen(run.settings.precision, resources.kind(run).type == "cuda")
 
 
 def chosen(precision: str, on_gpu: bool) -> str:
-    """ "bf16" or "fp32": what "auto" means on a GPU or on this processor; other values stay."""
+    """The precision, "bf16" or "fp32", that "auto" selects on a GPU or on this processor. Other values are
+    returned unchanged."""
     if precision != "auto":
         return precision
     return "bf16" if on_gpu or _cpu_has_bf16() else "fp32"

@@ -1,8 +1,8 @@
 """Worker processes on this machine.
 
-A thread of this process starts each worker and listens to it. When a worker dies, its call is tried again; a
-worker whose parent has ended ends itself. (A pool of `concurrent.futures` breaks if one worker dies, does not
-report how it died, and cannot pass on messages of a call before its result.)
+For each worker, a thread of this process starts it and receives its messages. When a worker dies, its call is
+tried again. When its parent has ended, a worker ends itself. (A pool of `concurrent.futures` breaks if one
+worker dies, does not report how it died, and cannot pass on messages of a call before its result.)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Task(NamedTuple):
 
 
 class Processes(Engine):
-    """`jobs` worker processes on this machine."""
+    """An engine with `jobs` worker processes on this machine."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -58,7 +58,7 @@ class Processes(Engine):
         return self
 
     def submit(self, call: Call) -> Future[JobReport]:
-        """Queue a call. The first free worker takes it."""
+        """Queue a call. The first free worker runs the call."""
         task = _Task(call, Future())
         self._tasks.put(task)
         return task.future
@@ -77,7 +77,7 @@ class Processes(Engine):
                 process.kill()
 
     def _serve(self, number: int) -> None:
-        """Pass calls to one worker, which is replaced when it dies."""
+        """Pass calls to one worker. If the worker dies, it is replaced."""
         # A process started by this thread inherits the mask: Ctrl-C reaches only its parent.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         worker: Worker | None = None
@@ -110,14 +110,15 @@ class Processes(Engine):
                 task.future.set_result(JobReport(problem=problem))
 
     def _tell(self, call: Call, message: str | dict[str, Any], report: Report) -> None:
-        """Pass on the status of a call (a text), or an event for programs."""
+        """Pass on the status of a call, which is a text, or an event for programs."""
         if isinstance(message, str):
             report.progress(self.status(message, call))
         else:
             report.event(message)
 
     def _start(self, number: int) -> Worker | None:
-        """A new worker: the connection to it, and its process. None if the engine is ending."""
+        """Start a new worker. Returns the connection to the worker and its process. Returns None if the
+        engine is ending."""
         context = multiprocessing.get_context("spawn")
         with self._starting:
             if self._ending.is_set():
@@ -132,7 +133,7 @@ class Processes(Engine):
             return ours, process
 
     def _died(self, process: SpawnProcess, task: _Task) -> None:
-        """Try the call of a dead worker again, or report that it failed."""
+        """Try the call of a dead worker again, or report that the call failed."""
         process.join(_SECONDS_TO_END)
         ending = _ending_in_words(process.exitcode)
         if task.tries < TRIES:
@@ -159,8 +160,8 @@ def _ending_in_words(code: int | None) -> str:
 
 
 def _work(run: Run, connection: Connection, number: int) -> None:
-    """The main function of a worker: runs one call after another until the connection closes or SIGTERM
-    arrives.
+    """The main function of a worker. The worker runs one call after another until the connection closes or
+    SIGTERM arrives.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, _terminate)  # a job stores what it has finished
@@ -200,7 +201,7 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when its parent ends, because then nobody waits for its results."""
+    """End this worker when its parent ends, because no process then waits for its results."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

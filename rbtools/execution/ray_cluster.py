@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, and the resources of its nodes."""
+"""Joins a Ray cluster, and determines the resources of its nodes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SECONDS_TO_START = 90.0  # seconds to start a cluster on a busy machine
 class NodeShare(NamedTuple):
     """The resources that one task needs on a node, and the number of such tasks that can run at once.
 
-    `threads`: the number of threads of a large network without --threads. It is the same on every node, so
-    that a result does not depend on the node.
+    `threads` is the number of threads for a large network if --threads is not given. This number is the same
+    on every node, so that a result does not depend on the node.
     """
 
     device: str
@@ -37,7 +37,7 @@ class NodeShare(NamedTuple):
 
 
 class Membership:
-    """A connection to a cluster, from `join` to `leave`."""
+    """A connection to a cluster, which lasts from `join` to `leave`."""
 
     def __init__(self, address: str | None) -> None:
         self.address = address or os.environ.get("RAY_ADDRESS")
@@ -50,9 +50,9 @@ class Membership:
     def join(self) -> Any:
         """Join the cluster and return the `ray` module.
 
-        Without an address, it is a cluster that runs on this machine, or else one that is started here for
-        this run. Ray waits minutes for an address that does not answer, so we probe the address first, and
-        joining has its own time limit. Raises RbError.
+        Without an address, the cluster is one that already runs on this machine, or otherwise a new cluster
+        for this run. Ray waits minutes for an address that does not answer. The address is therefore probed
+        first, and joining has its own time limit. Raises RbError.
         """
         # A cluster that we start sends no usage statistics. Ray reads this when it is imported.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -86,11 +86,12 @@ class Membership:
         return self._ray
 
     def leave(self, holder: object, seconds: float) -> None:
-        """Leave the cluster. If Ray takes longer than `seconds`, the end of the process does the rest.
+        """Leave the cluster. If Ray needs more than `seconds`, the connection is closed by the end of the
+        process.
 
-        `holder` stays alive until Ray has shut down: if one of its references is dropped before, Ray ends the
-        process with status 1. Python drops references when it ends; `os._exit`, with which an interrupted
-        command ends, does not.
+        `holder` stays alive until Ray has shut down: if one of its references is dropped earlier, Ray ends
+        the process with status 1. Python drops references when it ends normally, but not with `os._exit`,
+        with which an interrupted command ends.
         """
         self._holder = holder
         self._leaving.set()
@@ -98,9 +99,9 @@ class Membership:
             self._thread.join(seconds)
 
     def _stay(self) -> None:
-        """Join, wait, leave. This runs in a thread because joining may hang, and because Ray takes over
-        SIGTERM in the main thread. One thread does all three, because what Ray starts here ends with the
-        thread.
+        """Join the cluster, wait, and leave it. The steps run in a thread, because joining may hang and
+        because Ray replaces the handler of SIGTERM in the main thread. One thread does all three steps,
+        because the processes that Ray starts here end with the thread.
         """
         try:
             self._ray.init(
@@ -119,7 +120,7 @@ class Membership:
 
 
 def _ask(address: str) -> None:
-    """Raise RbError if nothing listens at the address, UsageError for an invalid one."""
+    """Raise RbError if nothing listens at the address, and UsageError if the address is invalid."""
     if address in ("auto", "local"):
         return
     if address.startswith("ray://"):
@@ -143,7 +144,7 @@ def _ask(address: str) -> None:
 
 
 def share(ray: ModuleType, run: Run) -> NodeShare:
-    """The resources of a task. Raises RbError if no node of the cluster could ever run one."""
+    """The resources of a task. Raises RbError if no node of the cluster could ever run a task."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores = sorted(int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1)
     cards = sum(int(node.get("GPU", 0)) for node in nodes)

@@ -1,8 +1,8 @@
-"""The engine on a Ray cluster: every call is a Ray task on a node that shares the driver's store.
+"""The engine for a Ray cluster. Every call is a Ray task on a node that has access to the driver's store.
 
-Ray decides where a task runs. If a node is lost, Ray tries its task again, and the job continues from what
-the first try left in the store. A worker recognises the store by the file of a lease that the driver holds in
-it during the run: no other folder of that name contains this file.
+Ray decides where a task runs. If a node is lost, Ray tries its task again, and the job continues from the
+results that the first try left in the store. A worker recognises the store by the file of a lease, which the
+driver holds during the run. No other folder with the same name contains this file.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _SECONDS_WHEN_DONE = 60.0  # on a busy machine
 
 
 class RunSpec(NamedTuple):
-    """The common part of all tasks. `folder`: the folder to which paths are relative; `mark`: the name of a
-    lease in the driver's store."""
+    """The common part of all tasks. `folder` is the folder to which paths are relative. `mark` is the name of
+    a lease in the driver's store."""
 
     run: Run
     folder: str
@@ -39,9 +39,10 @@ class RunSpec(NamedTuple):
 
 
 class RayEngine(Engine):
-    """Calls on a Ray cluster.
+    """Runs calls on a Ray cluster.
 
-    Entering joins the cluster, or raises RbError. Leaving stops the tasks; their finished work is stored.
+    Entering joins the cluster, and raises RbError if that fails. Leaving stops the tasks; their finished work
+    is in the store.
     """
 
     own_capacity = True
@@ -82,7 +83,7 @@ class RayEngine(Engine):
         self._held.close()
 
     def submit(self, call: Call) -> Future[JobReport]:
-        """Submit a call. Ray starts it as soon as there is room for it."""
+        """Submit a call. Ray starts the call as soon as a node has the resources."""
         future: Future[JobReport] = Future()
         self._waiting.append((call, future))
         self._launch()
@@ -93,7 +94,8 @@ class RayEngine(Engine):
         super().wait()
 
     def _launch(self) -> None:
-        """Hand calls to Ray: `--jobs` of them at once, or all of them, for nodes that join during the run."""
+        """Submit calls to Ray: at most `--jobs` at once or, without `--jobs`, all calls, because nodes may
+        join during the run."""
         for ref in [ref for ref, future in self._running.items() if future.done()]:
             del self._running[ref]
         while self._waiting and len(self._running) < (self.run.placement.jobs or 1 << 30):
@@ -110,7 +112,7 @@ class RayEngine(Engine):
 
 
 def _report(done: Future[JobReport]) -> JobReport:
-    """The report of a task; if the task failed, a report with the reason."""
+    """The report of a task. If the task failed, the report contains the reason."""
     try:
         return done.result()
     except Exception as error:
@@ -127,7 +129,7 @@ def _report(done: Future[JobReport]) -> JobReport:
 
 
 def serve(version: str, spec: bytes, call: Call, threads: int) -> JobReport:
-    """The remote function: run one call."""
+    """The remote function, which runs one call."""
     node = socket.gethostname()
     if version != __version__:
         return JobReport(
@@ -157,7 +159,7 @@ def _loaded(spec: bytes) -> RunSpec:
 
 
 def sees(run: Run, mark: str | None) -> bool:
-    """Whether the run's store is the same folder on this machine as on the driver's."""
+    """Whether the run's store is the same folder on this machine and on the driver's machine."""
     if run.store.folder is None:
         return True
     if mark is None:

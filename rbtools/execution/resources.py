@@ -18,10 +18,10 @@ SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces whose networks are small: on
 
 
 def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str, engine: str) -> int:
-    """The number of workers that `--jobs N|auto` means. Raises UsageError.
+    """The number of workers that `--jobs N|auto` specifies. Raises UsageError.
 
-    `auto`: on GPUs, `per_gpu` (default 1) for each of them; otherwise as many as the cores allow with
-    `threads` each. 0 if the engine itself decides, which is its default.
+    `auto` means `per_gpu` workers (default 1) for each GPU on GPUs, and otherwise as many workers as the
+    cores allow with `threads` threads each. 0 means that the engine itself decides, if this is its default.
     """
     engines: Any = ENGINES.load(engine) if engine != LOCAL else None
     if engines is not None and engines.own_capacity and text in (None, "auto"):
@@ -37,12 +37,12 @@ def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str
 
 
 def gpus(device: str) -> int:
-    """The number of GPUs that a device name means."""
+    """The number of GPUs that a device name includes."""
     return 0 if device == "cpu" else 1 if ":" in device else visible_gpus()
 
 
 def check(threads: int | None, device: str) -> None:
-    """Raise UsageError for a number of threads or a device that no machine has."""
+    """Raise UsageError if no machine has this number of threads or this device."""
     if threads is not None and threads > MOST:
         raise UsageError(f"--threads is {threads}. Expected {MOST} at most.")
     kind, colon, number = device.partition(":")
@@ -55,12 +55,13 @@ def check(threads: int | None, device: str) -> None:
 def threads_for(run: Run, arch: object, share: int | None = None) -> int:
     """CPU threads of one evaluation: the first of these rules that applies.
 
-    - `--threads`; - one for the networks of NAS-Bench-201 (and of its theory), which are small: a second
-    thread gains little, and several networks then share the cores without contention; - OMP_NUM_THREADS or
-    MKL_NUM_THREADS, but at most the fair share; - the fair share: the cores that this process may use,
-    divided by the workers.
+    - `--threads`;
+    - one for the networks of NAS-Bench-201 (and of its theory), which are small: a second thread gains
+      little, and several networks then share the cores without contention;
+    - OMP_NUM_THREADS or MKL_NUM_THREADS, but at most the fair share;
+    - the fair share: the cores that this process may use, divided by the workers.
 
-    `share`: the fair share, if it differs from that of this machine.
+    `share` is the fair share, if it differs from that of this machine.
     """
     if run.placement.threads is not None:
         return run.placement.threads
@@ -71,22 +72,23 @@ def threads_for(run: Run, arch: object, share: int | None = None) -> int:
 
 
 def training_threads(run: Run, arch: object) -> int:
-    """CPU threads of a training run: like `threads_for`, but up to all cores of the machine.
+    """The number of CPU threads of a training run. The rules are those of `threads_for`, but the number may
+    be as large as the number of cores of the machine.
 
-    The number of threads changes how sums are rounded, and so the weights. Therefore it must not depend on
-    the number of parallel training runs (`--jobs`).
+    The number of threads affects how sums are rounded, and therefore the weights. For this reason it must not
+    depend on the number of parallel training runs (`--jobs`).
     """
     return threads_for(run, arch, cores.count())
 
 
 class Kind(NamedTuple):
-    """A kind of device, with the `type` that torch uses."""
+    """A kind of device, with the same `type` as torch's devices."""
 
     type: str
 
 
 def kind(run: Run) -> Kind:
-    """The kind of device that a run computes on, found without torch."""
+    """The kind of device on which a run computes, determined without torch."""
     device = run.placement.device
     if device == "auto":
         return Kind("cuda" if visible_gpus() else "cpu")
@@ -103,22 +105,22 @@ def visible_gpus() -> int:
 
 @cache
 def _cards() -> int:
-    """The number of the machine's NVIDIA cards, counted once."""
+    """The number of NVIDIA GPUs of the machine, which is counted only once."""
     return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
 def slurm_tasks() -> int:
-    """The number of tasks of the Slurm job, from Slurm's variables. In an array, every process of a step
+    """The number of tasks of the Slurm job, read from Slurm's variables. In an array, every process of a step
     counts as a task: an array of 4 with 2 processes each has 8 tasks."""
     # Of this step: SLURM_NTASKS is also set in the job script, which is one process.
     return _number("SLURM_ARRAY_TASK_COUNT", 1) * _number("SLURM_STEP_NUM_TASKS", 1)
 
 
 def slurm_task() -> tuple[int, int] | None:
-    """(number, counted from 1; count) of this task in its Slurm array job or step; None if there is only one
-    task.
+    """The number of this task, counted from 1, and the number of tasks in its Slurm array job or step.
+    Returns None if there is only one task.
 
-    Raises UsageError if the numbers of an array, such as 1,5,6, do not tell which of its tasks this is.
+    Raises UsageError if the numbers of an array, such as 1,5,6, do not determine which of its tasks this is.
     """
     of_array, first = _number("SLURM_ARRAY_TASK_COUNT", 1), _number("SLURM_ARRAY_TASK_MIN", 1)
     last = _number("SLURM_ARRAY_TASK_MAX", 0)

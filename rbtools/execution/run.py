@@ -1,4 +1,4 @@
-"""A run: the options that all tools share, in parts by their purpose."""
+"""A run: the options that all tools share, grouped by purpose."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Selection:
-    """Which images and which weights.
+    """The images and the weights that a run uses.
 
-    n: the number of examples, the first ones in the split's fixed order; None for all. indices: the name of a
-    file, or the examples themselves (datasets.indices.Indices). archive: a folder of corrupted images, used
-    in place of clean ones. classes: the network's classes that the images show, separated by commas. weights:
-    a folder of published weights; member: the name of one of several networks in a file. allow_code: whether
-    networks that are the user's own code may run; no record and no file can set this. defend: the stages
-    before the network (defences.stages.Stages).
+    `n` is the number of examples, which are the first ones in the fixed order of the split; None means all.
+    `indices` is the name of a file, or the examples themselves (`datasets.indices.Indices`). `archive` is a
+    folder of corrupted images that replace the clean images. `classes` are the network's classes that the
+    images show, separated by commas. `weights` is a folder of published weights, and `member` is the name of
+    one of several networks in a file. `allow_code` permits running networks that are the user's own code; no
+    record and no file can set this. `defend` contains the stages before the network
+    (`defences.stages.Stages`).
     """
 
     dataset: str | None = None
@@ -43,12 +44,13 @@ class Selection:
 
 @dataclass(frozen=True)
 class Placement:
-    """The placement of work: engine, workers and their tasks.
+    """Where work runs: engine, workers and their tasks.
 
-    engine: its name (execution.ENGINES); address: the address of its cluster. jobs: the number of workers; 0
-    for as many as the engine has room for (`Engine.own_capacity`). jobs_per_gpu: the number of jobs that
-    share a GPU of a cluster. worker: the number of this worker, from 0 on. shard: (i, N), the part of a
-    model's tiles that this process computes first; other processes compute their parts into the same store.
+    `engine` is the engine's name (`execution.ENGINES`), and `address` is the address of its cluster. `jobs`
+    is the number of workers; 0 means that the engine decides (`Engine.own_capacity`). `jobs_per_gpu` is the
+    number of jobs that share a GPU of a cluster. `worker` is the number of this worker, counted from 0.
+    `shard` is (i, N), the part of a model's tiles that this process computes first, while other processes
+    with the same store compute the other parts.
     """
 
     device: str = "auto"
@@ -63,18 +65,18 @@ class Placement:
 
     @property
     def has_workers(self) -> bool:
-        """Whether other processes do the jobs."""
+        """Whether jobs run in other processes."""
         return self.jobs != 1
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a job gets besides its record. No field changes after construction.
+    """Everything that a job needs besides its record. Fields do not change after construction.
 
-    pool: the engine whose workers share the tiles of an evaluation; without it, this process measures them.
-    plan: for a dry run (execution.dry_run.DryRun), collects what the store lacks. name_as, replace: the name
-    of a new entry, and whether it replaces others of this name. command: the command line, without paths of
-    this machine.
+    `pool` is the engine whose workers share the tiles of an evaluation; without it, this process measures the
+    tiles. `plan` collects what the store lacks in a dry run (`execution.dry_run.DryRun`). `name_as` is the
+    name of a new entry, and `replace` is true if it replaces other entries with this name. `command` is the
+    command line, without paths of this machine.
     """
 
     tool: str = "rbtools"
@@ -90,11 +92,11 @@ class Run:
     command: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle without the engine: a worker measures its tiles itself."""
+        """Pickle the run without the engine, so that a worker measures its tiles itself."""
         return {**self.__dict__, "pool": None}
 
     def each(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """The results of calls; a dry run notes what any of them lacks (`DryRun.each`)."""
+        """The results of calls. In a dry run, the missing work of all calls is reported (`DryRun.each`)."""
         if self.plan is None:
             return [call() for call in calls]
         results: list[T] = self.plan.each(calls)
@@ -102,19 +104,19 @@ class Run:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of this run's entries: its tool, and its command line if it has one."""
+        """The labels of this run's entries: the tool, and the command line if there is one."""
         return {"tool": self.tool, **({} if self.command is None else {"command": self.command})}
 
     @classmethod
     def of(cls, tool: str = "rbtools", store: Store | None = None, **options: Any) -> Run:
-        """A run with these options, which have the names of the fields in the parts.
+        """A run with these options; the options have the names of the fields.
 
-        Raises TypeError for an unknown option.
+        Raises TypeError if an option is unknown.
         """
         return cls(tool, Store(None) if store is None else store).changed(**options)
 
     def changed(self, **options: Any) -> Run:
-        """The run with other values of some options, of any part."""
+        """A copy of the run with other values of some options, which may be fields of any part."""
         own = {name: value for name, value in options.items() if name in _OWN}
         parts: dict[str, dict[str, Any]] = {}
         for name, value in options.items():
@@ -124,7 +126,8 @@ class Run:
         return replace(self, **own, **changed)
 
     def options(self, names: Iterable[str]) -> dict[str, Any]:
-        """Maps those of these options that have a value to it. Raises TypeError as `of` does."""
+        """Maps each of these options to its value, without options whose value is empty. Raises TypeError if
+        an option is unknown."""
         parts = {name: self if name in _OWN else getattr(self, _part_of(name)) for name in names}
         values = {name: getattr(part, name) for name, part in parts.items()}
         return {name: value for name, value in values.items() if value}

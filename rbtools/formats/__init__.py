@@ -1,7 +1,7 @@
-"""Conversion between published result files and records. Each format has one file, and one line here. A
-format splits published files into units, one per record (`units`), converts a unit to a record (`record`) and
-a record to a unit (`unit`), and writes units as files (`documents`). A file is read as a whole. Formats do
-not open files for writing; `cli` does.
+"""Conversion between published result files and records. To add a format, write one file and add one line
+here. A format splits published files into units, each of which becomes one record (`units`). A format
+converts a unit to a record (`record`), converts a record to a unit (`unit`), and writes units as files
+(`documents`). A file is always read completely. Formats do not open files for writing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts that formats share: sources of published results, units, and the writing of files."""
+"""The common parts of all formats: sources of published results, units, and the writing of files."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ RESULTS = ("metrics", "evals", "checksums", "examples", "schema")  # fields of a
 
 
 class Broken(RbError):
-    """A file that cannot be read. The message continues a sentence that begins with the file's name."""
+    """Raised for a file that cannot be read. The message continues a sentence that begins with the file's
+    name."""
 
 
 class Published(NamedTuple):
-    """A published file or folder, or standard input (`path` None)."""
+    """A published file or folder, or standard input (if `path` is None)."""
 
     path: Path | None
     name: str
 
     def read(self, most: int = -1) -> bytes:
-        """Its bytes, at most `most` of them. Raises Broken for a file that is compressed or in UTF-16."""
+        """The bytes of the source, at most `most`. Raises Broken if the file is compressed or in UTF-16."""
         with contextlib.nullcontext(sys.stdin.buffer) if self.path is None else streamed(self.path) as stream:
             content = stream.read(most)
         if other := not_utf8(content, self.path or "FILE"):
@@ -45,14 +46,14 @@ class Published(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """The content of one record in the format's own form, and its place in the source."""
+    """The content of one record in the form of the format, and its place in the source."""
 
     where: str
     content: Any
 
 
 class Bad(NamedTuple):
-    """A unit that cannot become a record. `problem` is a complete sentence."""
+    """A unit that cannot be converted to a record. `problem` is a complete sentence."""
 
     where: str
     problem: str
@@ -60,7 +61,7 @@ class Bad(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A file to write: its path inside a folder ("" if the format is a single file) and its content."""
+    """A file to write, with its path inside a folder ("" if the format is a single file) and its content."""
 
     path: str
     content: bytes
@@ -73,20 +74,23 @@ class Format(Protocol):
     one_file: ClassVar[bool]
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
-        """Yields the units of a file. Raises Broken or RbError for a file in another format."""
+        """Yields the units of a file. Raises Broken or RbError if the file is in another format."""
 
     def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
-        """The record of a unit. Raises RbError with a complete sentence if the unit cannot be one."""
+        """The record of a unit. Raises RbError, whose message is a complete sentence, if the unit cannot be
+        converted."""
 
     def unit(self, record: Record) -> Any:
-        """The unit of a record, with all that the format can express. Raises RbError as `record` does."""
+        """The unit of a record, with everything that the format can express. Raises RbError, whose message is
+        a complete sentence, if the record cannot be converted."""
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
-        """Yields the files of these units. If two have the same place in a file, the last one counts."""
+        """Yields the files of these units. If two units have the same place in a file, the last unit replaces
+        the first."""
 
 
 def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (dotted path, value) for every value that is not null, also inside nested objects."""
+    """Yields (dotted path, value) for every value that is not null, including those in nested objects."""
     for key, item in value.items():
         if isinstance(item, dict) and item:
             yield from leaves(item, f"{above}{key}.")
@@ -95,12 +99,13 @@ def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def own_part(value: object) -> dict[str, Any]:
-    """A copy of the format's own field of a record; empty if it is not an object."""
+    """A copy of the field of a record that belongs to the format. The copy is empty if the field is not an
+    object."""
     return dict(value) if isinstance(value, dict) else {}
 
 
 def as_text(value: object) -> str:
-    """The text of an unreadable unit, for its error record."""
+    """The text of an unreadable unit, for the error record of this unit."""
     value = value._asdict() if hasattr(value, "_asdict") else value
     try:
         return orjson.dumps(numbers.plain(value), option=orjson.OPT_NON_STR_KEYS).decode()

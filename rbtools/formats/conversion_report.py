@@ -1,4 +1,5 @@
-"""Report of a conversion: errors, notes and losses; each kind appears once, with count and first place."""
+"""Report of a conversion: errors, notes and losses. Each kind of message appears once, with its count and
+first place."""
 
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ SHOWN = 24  # maximum number of kinds in one line
 
 
 class ConversionReport:
-    """Messages of a conversion, each kind with the places where it occurred. `wrong`: invalid contents of a
-    file; `notes`: harmless but unexpected contents; `lost`: for each group, the contents that the target
-    format cannot express, and how often. `ours`: whether units come from records, so their scale is certain.
+    """Messages of a conversion; for each kind of message, the places where it occurred. `wrong` contains
+    invalid contents of a file, and `notes` harmless but unexpected contents. `lost` contains, for each group,
+    the contents that the target format cannot express, with their counts. `ours` is true if units were made
+    from records, so that their scale is certain.
     """
 
     def __init__(self, *, ours: bool = False) -> None:
@@ -27,11 +29,11 @@ class ConversionReport:
         }
 
     def error(self, problem: str, where: str) -> None:
-        """Add contents that could not be read. `problem` is a clause without full stop."""
+        """Add a message about contents that could not be read. `problem` is a clause without a full stop."""
         self.wrong.setdefault(problem, []).append(where)
 
     def note(self, notify: str, where: str) -> None:
-        """Add a harmless note, a clause without full stop."""
+        """Add a message about something harmless; the text is a clause without a full stop."""
         self.notes.setdefault(notify, []).append(where)
 
     def errors(self) -> Iterator[str]:
@@ -43,7 +45,7 @@ class ConversionReport:
         yield from map(_sentence, self.notes.items())
 
     def losses(self, name: str) -> Iterator[str]:
-        """Complete sentences about contents that this format cannot express."""
+        """Complete sentences about the contents that the target format cannot express."""
         for group, kinds in self.lost.items():
             if kinds:
                 listed = ", ".join(f"{kind} ({count})" for kind, count in list(kinds.items())[:SHOWN])
@@ -58,7 +60,7 @@ def _sentence(item: tuple[str, list[str]]) -> str:
 
 
 def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: ConversionReport) -> None:
-    """Report the contents of a record that are lost when it is written and then read again."""
+    """Report the contents of a record that are lost if the record is written and then read again."""
     metrics, details = again.get("metrics") or {}, report.lost["details of evals"]
     report.lost["metrics"].update(
         name for name, value in (record.get("metrics") or {}).items() if metrics.get(name) != value
@@ -74,7 +76,8 @@ def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: Conversi
 
 
 def _lost(have: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Dotted paths of fields that `other` lacks, or in which it differs; lists are compared as a whole."""
+    """Dotted paths of the fields that `other` lacks or in which `other` has another value. Lists are compared
+    as one value."""
     for key, value in have.items():
         if isinstance(value, Mapping) and value:
             there = other.get(key)

@@ -1,4 +1,4 @@
-"""CSV: tables as text, with cells that no spreadsheet reads as formulas."""
+"""CSV: tables as text whose cells no spreadsheet reads as formulas."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CSV(Tabular):
-    """A table with a header; each row is a record, each column a metric or a field.
+    """A table with a header. Each row is a record, and each column is a metric or a field.
 
-    A column named dataset, checkpoint, arch.NAME, train.NAME or record.PATH is that field; any other column
-    of numbers is a metric of that name. --map overrides this, and --map '-' leaves a column out. Numbers may
-    have a percent sign, or be fractions such as 8/255. The columns METRIC.n, METRIC.low and METRIC.high are
-    the number of images and the 95 % interval of METRIC. Other texts are kept under "csv". An architecture is
-    arch.index or arch.str of NAS-Bench-201, or arch.name.
+    A column named dataset, checkpoint, arch.NAME, train.NAME or record.PATH is that field of the record; any
+    other column of numbers is a metric with the column's name. --map overrides this; --map 'COLUMN=-' leaves
+    a column out. Numbers may have a percent sign, or be fractions such as 8/255. The columns METRIC.n,
+    METRIC.low and METRIC.high are the number of images and the 95 % interval of METRIC. All other texts are
+    kept in the field "csv". An architecture is specified by arch.index or arch.str of NAS-Bench-201, or by
+    arch.name.
     """
 
     name: ClassVar[str] = "csv"
 
     delimiter: str = param(",", "Separator of cells: one character, or tab.")
     raw: bool = param(
-        False, "Write cells unchanged, for programs; else quote texts such as =x, for spreadsheets."
+        False,
+        "Write cells unchanged, for programs. Without --raw, texts such as =x are quoted, for spreadsheets.",
     )
 
     def frame(self, content: bytes) -> pandas.DataFrame:
@@ -63,7 +65,7 @@ class CSV(Tabular):
 
 
 def csv_bytes(frame: pandas.DataFrame, delimiter: str = ",", raw: bool = False) -> bytes:
-    """A table, (rows, columns), as CSV; unknown values are empty cells. Unless `raw`, texts are escaped so
+    """A table, (rows, columns), as CSV. Unknown values are empty cells. Without `raw`, texts are escaped so
     that no spreadsheet reads them as formulas.
     """
     if not raw:

@@ -1,4 +1,4 @@
-"""A model card of the Hugging Face Hub, and its file of evaluation results."""
+"""Writes a model card of the Hugging Face Hub, and its file of evaluation results."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ _TASK = {"type": "image-classification", "name": "Image classification"}
 
 @dataclass(frozen=True, kw_only=True)
 class Hub(WrittenOnly):
-    """A model's page on the Hugging Face Hub: a folder with README.md and .eval_results/MODEL.yaml.
+    """A model's page on the Hugging Face Hub, which is a folder with README.md and .eval_results/MODEL.yaml.
 
-    README.md is a model card. Its front matter contains each metric under "model-index" with n, interval and
-    settings in "args"; its text is a table. The other file contains the metrics in the form that the Hub's
-    leaderboards of data sets read: each metric is a task of the data set. The Hub shows metrics whose task is
-    in the eval.yaml of the data set. The input is one record. Existing files are not replaced.
+    README.md is a model card. The front matter of the card contains each metric under "model-index", with n,
+    interval and settings in "args". The text of the card is a table. The other file contains the metrics in
+    the form that the Hub's leaderboards of data sets read, in which each metric is a task of the data set.
+    The Hub shows only metrics whose task is in the eval.yaml of the data set. The input is one record.
+    Existing files are not replaced.
     """
 
     name: ClassVar[str] = "hub"
@@ -45,7 +46,9 @@ class Hub(WrittenOnly):
     one_file: ClassVar[bool] = False
 
     hub_dataset: str = param(
-        "", "Id of the data set on the Hub: uoft-cs/cifar10; not needed for published ones.", metavar="ID"
+        "",
+        "Id of the data set on the Hub, such as uoft-cs/cifar10. The id of published data sets is known.",
+        metavar="ID",
     )
     hub_license: str = param("", "License of the model, such as mit.", metavar="NAME")
 
@@ -117,7 +120,7 @@ class Hub(WrittenOnly):
 
 
 def _plain(entry: Record) -> Record:
-    """The fields of an entry that are a number, a text or a list of numbers."""
+    """The fields of an entry whose value is a number, a text or a list of numbers."""
     return {
         key: value
         for key, value in entry.items()
@@ -141,12 +144,12 @@ def _table(card: Record) -> str:
 
 
 def _cell(value: object) -> str:
-    """A text escaped for Markdown, without marks of tables, HTML or links."""
+    """A text escaped for Markdown, so that it contains no tables, HTML or links."""
     return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(str(value).split()))
 
 
 def _results(card: Record, dataset: str) -> list[Record]:
-    """The results in .eval_results, one for each metric."""
+    """The content of .eval_results, with one result for each metric."""
     rows = []
     for entry in card["evals"]:
         beside = measured(entry)

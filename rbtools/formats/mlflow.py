@@ -1,4 +1,4 @@
-"""Runs of MLflow, in a folder or on a tracking server, through MLflow's own client."""
+"""Reads and writes MLflow runs, in a folder or on a tracking server, with the MLflow client."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ _NO_NAME = re.compile(r"[^\w\-. :/]")
 
 @dataclass(frozen=True, kw_only=True)
 class MLflow(WrittenOnly):
-    """Runs of MLflow, one for each record. PATH is a folder (mlruns), or http(s)://... of a tracking server.
+    """MLflow runs, one for each record. PATH is a folder (mlruns) or the address of a tracking server
+    (http://... or https://...).
 
-    A run contains the metrics of its record, with n and the ends of the interval as METRIC.n, METRIC.low and
-    METRIC.high. Other fields are parameters (arch.name, train.method ...), data set and checkpoint are tags,
-    and the whole record is the artifact record.json. Needs the extra "mlflow".
+    A run contains the metrics of its record. The number of images and the ends of the interval are the
+    metrics METRIC.n, METRIC.low and METRIC.high. Other fields are parameters (arch.name, train.method ...),
+    the data set and the checkpoint are tags, and the complete record is the artifact record.json. This format
+    needs the extra "mlflow".
     """
 
     name: ClassVar[str] = "mlflow"
@@ -99,7 +101,8 @@ def _keep(client: MlflowClient, experiment: str, record: Record) -> None:
 
 
 def _metrics(record: Record) -> dict[str, float]:
-    """The metrics with their n, low and high; if a metric itself has such a name, it takes precedence."""
+    """The metrics with their n, low and high. If a metric itself is named METRIC.n, METRIC.low or
+    METRIC.high, its own value is used."""
     metrics = numbers_of(record)
     beside = {
         f"{name}.{word}": value

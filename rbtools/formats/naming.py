@@ -1,4 +1,4 @@
-"""Published names of data sets and networks, and descriptions of their architectures."""
+"""Published names of data sets and networks, and descriptions of architectures."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ _DATASETS = {simple(name): name for name in SIZES}
 
 
 def dataset_name(text: str) -> str:
-    """Converts `CIFAR-10` to `cifar10`; an unknown name is returned unchanged."""
+    """Converts names such as `CIFAR-10` to `cifar10`. An unknown name is returned unchanged."""
     return _DATASETS.get(simple(text), text)
 
 
 def described(arch: Record, dataset: str | None) -> Record:
-    """`arch` with the description of its space; params and macs only for a known data set, or if given."""
+    """The fields of `arch` with the description of its search space. params and macs are added only if the
+    data set is known or if they are given."""
     sizes = SIZES.get(dataset or "", SIZES["cifar10"])
     try:
         if arch.get("space") == "zoo" and dataset not in SIZES and not arch.keys() & {"params", "macs"}:

@@ -1,4 +1,4 @@
-"""Published numbers: reads and writes texts and JSON numbers, percents and fractions, exactly."""
+"""Reads and writes published numbers exactly: texts and JSON numbers, percentages and fractions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ UNROUNDED = 8  # numbers with this many decimals count as not rounded
 
 
 class NotFinite(str):
-    """The word NaN, Infinity or -Infinity in place of a JSON number."""
+    """The word NaN, Infinity or -Infinity in a place where JSON expects a number."""
 
 
 class NoNumber(RbError):
-    """No number could be read; the message is a clause."""
+    """Raised if no number could be read; the message is a clause."""
 
 
 class Number(NamedTuple):
-    """A published number: its value for records, and how it was printed."""
+    """A published number, with its value for records and the text as it was printed."""
 
     value: float | int
     text: str
@@ -31,7 +31,8 @@ class Number(NamedTuple):
 def number(raw: object, *, percent: bool = False) -> Number | None:
     """Read a published number: a JSON number, or a text such as "85.34", "85.34 %" or "8/255".
 
-    `percent` divides by 100, exactly. None for null and for texts such as "n/a". Raises NoNumber.
+    With `percent`, the number is divided by 100, exactly. Returns None for null and for texts such as "n/a".
+    Raises NoNumber.
     """
     if raw is None or (isinstance(raw, str) and raw.strip().lower() in NOTHING):
         return None
@@ -68,13 +69,13 @@ def _exact(text: str) -> tuple[Decimal, int]:
 
 
 def printed(value: float | int, *, percent: bool = False) -> Decimal:
-    """The exact decimal that `number` reads as this value."""
+    """The decimal that `number` converts to exactly this value."""
     exact = Decimal(repr(value))
     return Decimal(shown(exact.scaleb(2))) if percent else exact
 
 
 def shown(value: float | int | Decimal) -> str:
-    """The shortest text of a float, or all digits of a Decimal; without an exponent if possible."""
+    """The shortest text of a float, or all digits of a Decimal, without an exponent if possible."""
     exact = value if isinstance(value, Decimal) else Decimal(repr(value))
     return f"{exact:f}" if -20 < exact.adjusted() < 20 else str(exact)
 
@@ -88,7 +89,8 @@ def kind(value: object) -> str:
 
 
 def plain(value: object) -> Any:
-    """A published JSON value for a record: Decimals become floats, NaN and infinity become null."""
+    """A published JSON value for a record, in which Decimals become floats, and NaN and infinity become
+    null."""
     if isinstance(value, NotFinite):
         return None
     if isinstance(value, Decimal):

@@ -1,4 +1,4 @@
-"""Parquet: tables whose columns have types."""
+"""Parquet: tables with typed columns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetTable(Tabular):
-    """A Parquet table with the same columns as csv; each row is a record, each column a metric or a field.
+    """A Parquet table with the same columns as in the format csv. Each row is a record, and each column is a
+    metric or a field.
 
-    Metrics and the ends of their intervals (METRIC.low, METRIC.high) are numbers, METRIC.n is a whole number,
-    fields are texts. Needs the extra "parquet".
+    Metrics and the ends of their intervals (METRIC.low, METRIC.high) are numbers, METRIC.n is an integer, and
+    fields are texts. This format needs the extra "parquet".
     """
 
     name: ClassVar[str] = "parquet"
@@ -48,7 +49,7 @@ class ParquetTable(Tabular):
 
 
 def parquet_bytes(frame: pandas.DataFrame) -> bytes:
-    """A table, (rows, columns), as Parquet; unknown values are null. Raises RbError."""
+    """A table, (rows, columns), as Parquet. Unknown values are null. Raises RbError."""
     held = io.BytesIO()
     with _pyarrow():
         frame.to_parquet(held, index=False)

@@ -1,4 +1,4 @@
-"""Published numbers as metrics and entries of a record, and back."""
+"""Converts published numbers to metrics and entries of a record, and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_NUMBER = "the metric is left out, and its entry in evals says why"
 
 
 class PublishedRow:
-    """The metrics of one published row. `percent`: whether its accuracies are percents."""
+    """The metrics of one published row. `percent` is true if the accuracies of the row are percentages."""
 
     def __init__(self, source: str, report: ConversionReport, where: str, *, percent: bool) -> None:
         self.source, self.report, self.where, self.percent = source, report, where, percent
@@ -31,7 +31,7 @@ class PublishedRow:
 
     @property
     def known(self) -> set[str]:
-        """The metrics that have an entry."""
+        """The names of the metrics that have an entry."""
         return {entry["metric"] for entry in self.entries}
 
     def absent(self, protocol: Record, reason: str) -> None:
@@ -49,8 +49,9 @@ class PublishedRow:
         limits: tuple[float, float] | None = SHARE,
         **protocol: object,
     ) -> None:
-        """Add a published number. `percent`: whether it is a percentage; None for the row's scale. null adds
-        nothing; anything that is not a number within the limits becomes an entry with the reason.
+        """Add a published number. `percent` is true if the number is a percentage, and None if the number has
+        the scale of the row. If the number is null, nothing is added. If the number is outside the limits or
+        not a number, an entry with the reason is added.
         """
         percent = self.percent if percent is None else percent
         entry: Record = {"tool": TOOL, "metric": metric, **protocol, "source": self.source}
@@ -79,7 +80,7 @@ class PublishedRow:
             self.shares.append(got)
 
     def check_scale(self) -> None:
-        """Raise RbError if accuracies that should be percents look like fractions."""
+        """Raise RbError if accuracies that should be percentages look like fractions."""
         read = [got for got in self.shares if got.value]
         if self.percent and not self.report.ours and read and all(got.value <= 0.01 for got in read):
             raise RbError(
@@ -88,8 +89,9 @@ class PublishedRow:
             )
 
     def record(self, arch: Record, **fields: object) -> Record:
-        """The complete record, without empty fields. A JSON number does not show how many zeros were dropped
-        at its end; the other numbers of its row show this, if there are enough of them.
+        """The complete record, without empty fields. A JSON number does not contain the zeros that were
+        dropped at its end. The other numbers of the row show the number of digits if there are enough of
+        them.
         """
         most = max(self.digits.values(), default=0)
         for place in self.digits:
@@ -111,13 +113,13 @@ def _out_of_range(got: numbers.Number, percent: bool, limits: tuple[float, float
 
 
 def measured(entry: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers next to a metric: its number of images n, and its 95 % interval from low to high."""
+    """The values that belong to a metric: its number of images n, and its 95 % interval from low to high."""
     beside = {"n": entry["n"]} if type(entry.get("n")) is int else {}
     return beside | dict(zip(("low", "high"), results.interval(entry) or (), strict=False))
 
 
 class MetricValues:
-    """The metrics of a record as numbers to be written: Decimals, whole numbers, or None."""
+    """The metrics of a record as numbers to write: Decimals, integers, or None."""
 
     def __init__(self, record: Record, *, percent: bool) -> None:
         self.metrics = record.get("metrics") or {}
@@ -125,8 +127,8 @@ class MetricValues:
         self.percent = percent
 
     def value(self, metric: str, percent: bool | None = None) -> Decimal | int | None:
-        """The value, with the published digits if it came from a file of the same scale. `percent`: whether
-        to write percents; None for the file's scale.
+        """The value, with the digits as published if the value was read from a file with the same scale.
+        `percent` is true to write percentages, and None to use the scale of the file.
         """
         percent = self.percent if percent is None else percent
         value = self.metrics.get(metric)

@@ -1,4 +1,5 @@
-"""Tables of results, read and written by pandas. A row is a record; a column is a metric or a field."""
+"""Tables of results, which are read and written with pandas. Each row is a record, and each column is a
+metric or a field."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ _NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.I)
 
 
 class Column(NamedTuple):
-    """The meaning of a column: the name of a metric or the path of a field, and its unit."""
+    """The meaning of a column: the name of a metric or the path of a field, and the unit."""
 
     name: str
     percent: bool = False
@@ -51,7 +52,7 @@ class Column(NamedTuple):
 
     @property
     def field(self) -> str | None:
-        """The dotted path in the record; None for a metric."""
+        """The dotted path of a field in the record. Returns None for a metric."""
         if self.name in ("dataset", "checkpoint") or self.name.startswith(("arch.", "train.")):
             return self.name
         return self.name.removeprefix("record.") if self.name.startswith("record.") else None
@@ -63,7 +64,8 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Tabular:
-    """The common part of table formats. A unit is a row: maps headers to cells (texts, empty if missing)."""
+    """The common part of table formats. A unit is a row: a dictionary that maps headers to cells, which are
+    texts (empty if missing)."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -71,10 +73,12 @@ class Tabular:
 
     columns: str = param(
         "",
-        "Meaning of columns, as a list of COLUMN=NAME: 'Model=arch.name,Clean=acc:percent,Notes=-'.",
+        "Meaning of columns, as a list of COLUMN=NAME, such as 'Model=arch.name,Clean=acc:percent,Notes=-'.",
         name="map",
     )
-    fields: str = param("", "Fields of all records, as a list of NAME=VALUE: 'dataset=cifar10'.", name="set")
+    fields: str = param(
+        "", "Fields to add to all records, as a list of NAME=VALUE, such as 'dataset=cifar10'.", name="set"
+    )
     scale: str = param("fraction", "Unit of accuracies.", choices=numbers.SCALES)
 
     def frame(self, content: bytes) -> pandas.DataFrame:
@@ -82,7 +86,7 @@ class Tabular:
         raise NotImplementedError
 
     def file(self, frame: pandas.DataFrame) -> bytes:
-        """The content of a file for a table of texts, (rows, columns), with NaN for missing ones."""
+        """The content of a file for a table of texts, (rows, columns), in which NaN is a missing value."""
         raise NotImplementedError
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
@@ -99,7 +103,7 @@ class Tabular:
             yield Unit(f"{source.name}: row {number}", cells)
 
     def _check(self, header: list[str], mapped: Mapping[str, Column], source: str) -> None:
-        """Raise RbError for columns that occur twice, and for missing ones."""
+        """Raise RbError if a column occurs twice, or if a required column is missing."""
         listed = ", ".join(header)
         if twice := [name for name in header if header.count(name) > 1]:
             raise RbError(f"{source} has the column '{twice[0]}' twice. Expected every column once.")
@@ -182,7 +186,8 @@ class Tabular:
         yield Document("", self.file(_frame([unit.content for unit in units])))
 
     def table(self, records: Iterable[Record]) -> pandas.DataFrame:
-        """The records as a table, (records, columns). A column has numbers if all cells do, else texts."""
+        """The records as a table, with one row for each record. A column contains numbers if all its cells
+        are numbers, otherwise texts."""
         import pandas
 
         frame = _frame([self.unit(record) for record in records])
@@ -233,20 +238,20 @@ def _pairs(text: str, option: str, example: str) -> Iterator[tuple[str, str]]:
 
 
 def numbers_in(header: str, headers: Collection[str]) -> type[int] | type[float] | None:
-    """The type of a column's numbers; None for a field, which is a text."""
+    """The type of a column's numbers. Returns None for a field, which is a text."""
     if Column(header).field is not None:
         return None
     return int if header.endswith(".n") and _beside(header, headers) else float
 
 
 def _beside(header: str, headers: Collection[str]) -> bool:
-    """Whether a column is the n, low or high of a metric that also has a column."""
+    """Whether a column contains n, low or high of a metric that also has a column."""
     metric, _, word = header.rpartition(".")
     return word in BESIDE and metric in headers and Column(metric).field is None
 
 
 def _header(rows: list[dict[str, str]]) -> list[str]:
-    """The columns of rows: fields, then each metric with its n, low and high."""
+    """The columns of these rows: first the fields, then each metric with its n, low and high."""
     places = {name: place for place, name in enumerate(dict.fromkeys(itertools.chain.from_iterable(rows)))}
 
     def key(name: str) -> tuple[int, int, int]:
@@ -285,7 +290,7 @@ def _in_scale(metric: str) -> bool:
 
 
 def _typed(cell: str, name: str) -> Any:
-    """A cell as a value: JSON if it can be parsed, otherwise a text."""
+    """The value of a cell: JSON if it can be parsed, otherwise a text."""
     if name in TEXTS:
         return cell
     with contextlib.suppress(ValueError, RecursionError):
@@ -316,7 +321,8 @@ def _put(record: Record, path: str, value: object) -> None:
 
 
 def _arch(arch: Record, dataset: object) -> Record:
-    """The architecture with the description of its space; values from columns take precedence."""
+    """The architecture with the description of its search space. Values from columns replace those of the
+    description."""
     arch = dict(arch)
     if "space" not in arch:
         name = str(arch.get("name"))

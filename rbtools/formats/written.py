@@ -1,4 +1,4 @@
-"""The common part of formats that are only written."""
+"""The common part of formats that are written but not read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rbtools.records import results
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenOnly:
-    """A format that is not read. Its unit is a record with only the fields that the format contains."""
+    """A format that cannot be read. A unit is a record that has only the fields which the format contains."""
 
     name: ClassVar[str]
 
@@ -30,11 +30,11 @@ class Sender(Protocol):
     """A format whose units another program stores, in a folder or on a server."""
 
     def send(self, units: Iterable[Unit], target: str) -> None:
-        """Store the units. Raises RbError if this fails."""
+        """Store the units. Raises RbError if the units cannot be stored."""
 
 
 def text_of(record: Record, path: str) -> str:
-    """The text at a dotted path; empty if there is none."""
+    """The text at a dotted path. The text is empty if the path does not exist."""
     value = results.at(record, path.split("."))
     return value if isinstance(value, str) else ""
 
@@ -47,7 +47,7 @@ def model_name(record: Record) -> str:
 
 
 def numbers_of(record: Record) -> dict[str, float]:
-    """The metrics of a record that are numbers. Raises RbError if there are none."""
+    """The metrics of a record whose value is a number. Raises RbError if no metric has a number."""
     found = own_part(record.get("metrics")).items()
     if numbers := {name: value for name, value in found if results.is_number(value)}:
         return numbers

@@ -1,6 +1,6 @@
-"""The base class of measures, their batch, and how the numbers of several batches are combined.
+"""The base class of measures, their batch, and the combination of the numbers of several batches.
 
-Imports torch only for types, because `--help` loads the measures.
+Torch is imported only for types, because `--help` loads the measures.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ BatchResult = dict[str, Any]
 class MeasureBatch:
     """Some examples with their random numbers and adversarial images.
 
-    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). perturbed: the attacked images, shaped as
-    `images`; twice: the perturbed images, attacked again. together: whether the model's BatchNorm uses the
-    statistics of the batch, so that an image's logits depend on the other images; all images then go through
-    the model at once, the perturbed images as a separate batch.
+    `images` are float32 (N, C, H, W) in [0, 1], and `labels` are int64 (N,). `perturbed` are the attacked
+    images, and `twice` are the attacked images after a second attack; their shape is that of `images`.
+    `together` is true if the model's BatchNorm uses the statistics of the batch; an image's logits then
+    depend on the other images. If `together` is true, all images go through the model at once, and the
+    perturbed images are a separate batch.
     """
 
     images: Tensor
@@ -43,14 +44,14 @@ class MeasureBatch:
 
     @property
     def attacked(self) -> Tensor:
-        """The perturbed images. Raises ValueError for a measure that does not request them (`attacks`)."""
+        """The attacked images. Raises ValueError if the measure requests no attacked images."""
         if self.perturbed is None:
             raise ValueError("this measure needs a perturbed batch")
         return self.perturbed
 
     @property
     def attacked_twice(self) -> Tensor:
-        """The images attacked twice. Raises ValueError in the same case as `attacked`."""
+        """The images attacked twice. Raises ValueError if the measure requests no second attack."""
         if self.twice is None:
             raise ValueError("this measure needs a batch that is perturbed twice")
         return self.twice
@@ -58,7 +59,7 @@ class MeasureBatch:
 
 @dataclass(frozen=True)
 class Value:
-    """One number of a measure."""
+    """One number that a measure returns."""
 
     name: str  # "weight.trace"; "" if the measure has one number
     value: float | None
@@ -70,7 +71,7 @@ class Value:
 
 
 class Measure(registry.Registered):
-    """The base class of measures; each is a frozen, keyword-only dataclass that overrides the defaults."""
+    """The base class of measures. Each measure is a frozen, keyword-only dataclass."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -92,45 +93,48 @@ class Measure(registry.Registered):
 
     @property
     def attacks(self) -> int:
-        """The number of attacks that make its perturbed batches; each starts from the previous result."""
+        """The number of attacks that produce the perturbed images; each starts from the result of the
+        previous one."""
         return 0
 
     @property
     def of_images(self) -> bool:
-        """Whether each image has its own numbers, so that a batch may be measured in pieces: see `joined`."""
+        """Whether each image has separate numbers, so that a batch may be measured in pieces (`joined`)."""
         return False
 
     def filled(self, record: Mapping[str, Any], images: int) -> Measure:
-        """A copy with missing settings taken from the record; `images`: the number of training images."""
+        """A copy whose missing settings are read from the record; `images` is the number of training
+        images."""
         return self
 
     @classmethod
     def asked(cls, words: Collection[str]) -> dict[str, Any]:
-        """The fields that follow from words in the requested names, such as "weight" in "weight.trace"."""
+        """The fields that words in the requested names determine, such as "weight" in "weight.trace"."""
         return {}
 
     def settings(self, value: str) -> dict[str, Any]:
-        """The part of the configuration on which the number with the name `value` depends."""
+        """The part of the configuration on which the number called `value` depends."""
         return registry.config(self)
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        """Measure one batch. `model` maps images to logits (N, K), in eval mode."""
+        """Measure one batch. `model` is in eval mode and maps images to logits (N, K)."""
         raise NotImplementedError
 
     def joined(self, pieces: Sequence[BatchResult]) -> BatchResult:
-        """The result of a batch from those of its consecutive pieces: lists with a number for each image."""
+        """The result of a batch, joined from the results of consecutive pieces: lists with a number per
+        image."""
         if len(pieces) == 1:
             return pieces[0]
         return {name: [number for piece in pieces for number in piece[name]] for name in pieces[0]}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The numbers for all batches, from each batch's result and number of examples."""
+        """The numbers for all batches, computed from each batch's result and number of examples."""
         return [over_batches(name, [result[name] for result in results], sizes) for name in results[0]]
 
 
 @contextmanager
 def watching(modules: Iterable[nn.Module], hook: Callable[..., None]) -> Iterator[None]:
-    """Call `hook` with a module, its inputs and its output after each call of one of these modules."""
+    """After each call of one of these modules, call `hook` with the module, its inputs and its output."""
     handles = [module.register_forward_hook(hook) for module in modules]
     try:
         yield
@@ -140,7 +144,7 @@ def watching(modules: Iterable[nn.Module], hook: Callable[..., None]) -> Iterato
 
 
 def measured(measure: Measure, model: nn.Module, batches: Iterable[MeasureBatch]) -> list[Value]:
-    """The values of a measure over these batches."""
+    """The values of a measure on these batches."""
     results, sizes = zip(*((measure(model, batch), len(batch)) for batch in batches), strict=True)
     return measure.values(results, sizes)
 
@@ -151,9 +155,9 @@ def over_batches(
     sizes: Sequence[int],
     missing: str = "it could not be computed on every batch",
 ) -> Value:
-    """The mean of a number over batches, weighted by their sizes, with its standard error over batches.
+    """The mean of a number over batches, weighted by their sizes, and its standard error over batches.
 
-    `missing`: the reason that is given if a batch has no number.
+    If a batch has no number, the result is None with the reason `missing`.
     """
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
@@ -167,7 +171,7 @@ def over_batches(
 
 
 def over_images(name: str, numbers: Sequence[float], clean: bool = False) -> Value:
-    """The mean of the images' numbers, with its standard error over images."""
+    """The mean of a number over images, and its standard error over images."""
     error = standard_error(numbers)
     over = None if error is None else "examples"
     return Value(name, math.fsum(numbers) / len(numbers), error, over, clean=clean, numbers=numbers)

@@ -1,4 +1,4 @@
-"""The statistics that a network's BatchNorm layers use. Imports torch: import it inside functions only."""
+"""Selects the statistics that a network's BatchNorm layers use. This module imports torch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ NORMS = nn.modules.batchnorm._BatchNorm
 
 
 def use(model: nn.Module, statistics: str) -> bool:
-    """Change the model's BatchNorm layers permanently; return whether an image then depends on its batch.
+    """Change the model's BatchNorm layers permanently. Returns whether the logits of an image then depend on
+    its batch.
 
-    `statistics`: "running" changes nothing; with "batch" a layer uses the mean and variance of its input
-    batch, with "image" those of each image, as if the image were a separate batch. Both are as in training
-    mode, but running statistics are not updated, and dropout is unchanged.
+    With `statistics` "running", nothing is changed. With "batch", a layer uses the mean and variance of its
+    input batch. With "image", a layer uses the mean and variance of each image, as if the image were a
+    separate batch. The statistics "batch" and "image" compute the same as training mode, except that running
+    statistics are not updated and dropout is unchanged.
     """
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
     if statistics == "running" or not norms:

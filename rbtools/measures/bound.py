@@ -1,4 +1,4 @@
-"""Measure: the papers' numeric bounds for a network, from its kernels, its gradients or its curvature."""
+"""Measure: the papers' numeric bounds for a network, computed from its kernels, gradients or curvature."""
 
 from __future__ import annotations
 
@@ -41,23 +41,26 @@ NOT_UNIT = "theorem 1 holds for fcnn and rescnn with inputs of norm 1; this is a
 
 @dataclass(frozen=True, kw_only=True)
 class BoundMeasure(Measure):
-    """Bounds on errors and gaps, each with its formula, its inputs, and whether it is vacuous.
+    """Bounds on errors and generalisation gaps, each with its formula, its inputs, and whether it is vacuous.
+    robbench computes theorems 1 and 2 of NAS-RobBench-201 on fresh weights.
 
-    robbench, on fresh weights: theorem 1 of NAS-RobBench-201, sqrt(L^2 y'K^-1 y / N) without its constants,
-    with the joint kernels K_all (robbench1.clean) and K~_all (robbench1.robust), the mean of y'K^-1 y over
-    the classes; theorem 2 (robbench2.clean, .robust), a lower bound of the smallest eigenvalue, for images
-    scaled to norm 1; the condition of theorem 2 on the images (separation.clean, .robust). For rescnn
-    corollary 1 is used in place of theorem 1. For two classes the kernels are those of the theorem's single
-    output, the difference of the logits; for more classes, those of the sum of the logits, for each class
-    against the others. prbench: its theorems 1 and 2 on |R - R_S|, theorem 1 with the best t0 (prbench4), and
-    theorem 5 with proposition 1, for training on random points (prbench5). wci: theorem 4, sqrt(2/lambda)
-    WCI; the divergence of lemma 2 (wci2), with the variance that theorem 4 uses for each layer; the sum of
-    lemma 3 with the same variances (wci3); Catoni's bound of lemma 1 with this divergence (wci1).
+    Theorem 1 is sqrt(L^2 y'K^-1 y / N) without its constants, with the joint kernels K_all (robbench1.clean)
+    and K~_all (robbench1.robust) and the mean of y'K^-1 y over the classes. Theorem 2 (robbench2.clean,
+    .robust) is a lower bound of the smallest eigenvalue, for images scaled to norm 1. The condition of
+    theorem 2 on the images is separation.clean and separation.robust. For rescnn, corollary 1 replaces
+    theorem 1. For two classes, the kernels are those of the single output in the theorem, the difference of
+    the logits. For more classes, the kernels are those of the sum of the logits, and y is one class against
+    the other classes. For prbench, the measure computes theorems 1 and 2 on |R - R_S|, theorem 1 with the
+    best t0 (prbench4), and theorem 5 with proposition 1, for training on random points (prbench5). For wci,
+    the measure computes theorem 4, sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance
+    that theorem 4 uses for each layer; the sum of lemma 3 with the same variances (wci3); and Catoni's bound
+    of lemma 1 with this divergence (wci1).
 
-    Constants of PRBench that are not given are estimated as the largest values on the images, which are lower
-    bounds of the constants; the record notes this. `smooth_theta_local` in the record contains the mean and
-    the least beta_theta^(i) over single images (eq. 126); beta_theta is the largest. Settings of the training
-    (images n, updates T, weight lambda of a term such as TRADES') come from the record if they are not given.
+    Constants of PRBench that are not given are estimated by their largest values on the images, which are
+    lower bounds of the constants. The record contains a note about this. `smooth_theta_local` in the record
+    contains the mean and the smallest beta_theta^(i) of the single images (eq. 126); beta_theta is the
+    largest. Settings of the training run that are not given (images n, updates T, weight lambda of a term as
+    in TRADES) are read from the record.
     """
 
     name = "bound"
@@ -77,7 +80,8 @@ class BoundMeasure(Measure):
     )
     rho: float | None = param(
         None,
-        "For robbench2: L2 radius for images of norm 1.  [default: the largest of the attack]",
+        "For robbench2: L2 radius for images of norm 1.  [default: the largest L2 distance of an"
+        " attacked image]",
         check="non-negative",
     )
     lipschitz: float | None = param(
@@ -95,27 +99,38 @@ class BoundMeasure(Measure):
         "Lipschitz constant beta_theta in the weights of the weights' gradient.  [default: estimated]",
     )
     gamma: float | None = param(
-        None, "For prbench: L2 radius.  [default: the largest of the attack]", check="non-negative"
+        None,
+        "For prbench: L2 radius.  [default: the largest L2 distance of an attacked image]",
+        check="non-negative",
     )
     softmax: float | None = param(
-        None, "Largest distance nu of softmax outputs.  [default: estimated]", check="non-negative"
+        None,
+        "Largest distance nu of softmax outputs in the ball.  [default: estimated]",
+        check="non-negative",
     )
-    examples: int | None = param(None, "Training images n.  [default: the record's]", check="positive")
-    updates: int | None = param(None, "Training updates T.  [default: the record's]", check="non-negative")
+    examples: int | None = param(
+        None, "Number n of training images.  [default: read from the record]", check="positive"
+    )
+    updates: int | None = param(
+        None, "Number T of training updates.  [default: read from the record]", check="non-negative"
+    )
     weight: float | None = param(
         None,
-        "The lambda of prbench2 and of wci's theorem.  [default: that of the training run; n for wci]",
+        "The lambda of prbench2 and of the theorem of wci.  [default: the weight in the training run;"
+        " for wci, the number of training images]",
         check="positive",
     )
-    c: float | None = param(None, "Use T^(c psi) in place of T, as in PRBench's appendix.")
+    c: float | None = param(None, "Replace T by T^(c psi), as in PRBench's appendix.")
     form: str = param(
-        "text", "PRBench's theorem 2 as in its text or its appendix.", choices=("text", "appendix")
+        "text",
+        "Formula of PRBench's theorem 2: as in the text or as in the appendix.",
+        choices=("text", "appendix"),
     )
-    probes: int = param(20, "For wci: random vectors for the trace.", check="positive")
+    probes: int = param(20, "For wci: number of random vectors for the trace.", check="positive")
     largest: float = param(1.0, "For wci's lemma 1: the largest loss C.", check="positive")
     failure: float = param(
         0.05,
-        "For wci's lemma 1: the probability epsilon that it fails.",
+        "For wci's lemma 1: the probability epsilon that the bound does not hold.",
         check="share",
     )
     unit: bool = False  # whether the network is as in the theory, with inputs of norm 1
@@ -153,7 +168,7 @@ class BoundMeasure(Measure):
         return replace(self, activation=activation, unit=unit, kappa=max(map(int, filters), default=0))
 
     def settings(self, value: str) -> dict[str, Any]:
-        """The options on which the theorems of this paper depend; `inputs` is a separate field."""
+        """The options on which the theorems of this paper depend. `inputs` is a separate field."""
         settings: dict[str, Any] = super().settings(value)
         names: tuple[str, ...] = ("paper", *_OF[self.paper], *_OF.get(value, ()))
         return {name: settings[name] for name in names}
@@ -164,7 +179,7 @@ class BoundMeasure(Measure):
         return self._robbench(model, batch) if self.paper == "robbench" else estimates(model, batch)
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The worst bound over the batches, or the bound with the largest constants."""
+        """The worst bound over the batches, or the bound with the largest constants of all batches."""
         if self.paper == "wci":
             return self._from_wci(results, sizes)
         if self.paper == "prbench":
@@ -274,9 +289,9 @@ class BoundMeasure(Measure):
 
 
 def estimates(model: nn.Module, batch: MeasureBatch) -> BatchResult:
-    """The largest ratios on these images, on their attacked images, and in the direction of gradients.
+    """The largest ratios on these images, on their attacked images, and in the direction of the gradients.
 
-    Keys: the names of the constants, gamma (the largest L2 distance of an attacked image), softmax, and
+    The keys are the names of the constants; gamma, the largest L2 distance of an attacked image; softmax; and
     smooth_theta_local, the list of smooth_theta for each attacked image.
     """
     largest = dict.fromkeys((*CONSTANTS, "gamma", "softmax"), 0.0)
@@ -342,5 +357,5 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _is_count(value: object) -> bool:
-    """Whether a record's field is a count that cannot overflow a bound."""
+    """Whether a field of the record is a count that cannot make a bound overflow."""
     return type(value) is int and 0 < value < 2**53

@@ -1,8 +1,8 @@
 """The numeric bounds of the papers as functions of numbers, without a model and without torch.
 
-Each returns a `Bound`: its value, the formula and its inputs, and whether it is vacuous, that is, not smaller
-than the trivial bound. RobBench is NAS-RobBench-201 (Wu et al., ICLR 2024), WCI the paper of the
-Weight-Curvature Index; theorems are numbered as in the papers.
+Each function returns a `Bound` with its value, formula and inputs. A bound is vacuous if it is not smaller
+than the trivial bound. RobBench is NAS-RobBench-201 (Wu et al., ICLR 2024), and WCI is the paper of the
+Weight-Curvature Index. Theorems are numbered as in the papers.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound: `value`, `formula` in words of its inputs, `inputs` by name, and whether it is vacuous.
+    """A bound with its `value`, its `formula` as text, and its `inputs` by name.
 
-    value is None if the formula has no value; `reason` then explains why.
+    `vacuous` is true if the bound is not smaller than the trivial bound. If the formula has no value, `value`
+    is None and `reason` explains why.
     """
 
     formula: str
@@ -44,11 +45,11 @@ class Bound:
 
 
 def robbench1(kernel: Array, targets: Array, depth: int) -> Bound:
-    """RobBench's theorem 1, without its constants: sqrt(L^2 * y^T K^-1 y / N) bounds the expected error.
+    """RobBench's theorem 1 without its constants: sqrt(L^2 * y^T K^-1 y / N) bounds the expected error.
 
-    kernel: (N, N), K_all for the clean error and K~_all for the robust one. targets: +1 and -1, (N,), or (N,
-    K) with one column for each class, over which y^T K^-1 y is averaged. depth: L. Vacuous from 1 on. A
-    kernel that is not positive definite gives no bound.
+    `kernel` is (N, N): K_all for the clean error and K~_all for the robust error. `targets` are +1 and -1,
+    (N,), or (N, K) with one column for each class, over which y^T K^-1 y is averaged. `depth` is L. The bound
+    is vacuous from 1 on. A kernel that is not positive definite has no bound.
     """
     kernel, targets = np.asarray(kernel, np.float64), np.asarray(targets, np.float64)
     count = len(kernel)
@@ -69,11 +70,12 @@ def robbench2(
 ) -> Bound:
     """RobBench's theorem 2: a lower bound of the smallest eigenvalue of the robust kernel.
 
-    2 mu_r(s_1)^2 (1 - (N-1) max_(i != j) (|<x_i, x_j>| + 2 rho + rho^2)^r), mu_r the r-th coefficient of the
-    first activation s_1 in normalised Hermite polynomials. images: (N, d), which are scaled to norm 1; rho:
-    L2 radius on this scale, 0 for the clean kernel. order: r; None selects the order from 1 to 200 with the
-    largest bound, among those whose coefficient is not 0. Vacuous at 0 and below. Raises RbError for a black
-    image, and for fewer than two images.
+    The bound is 2 mu_r(s_1)^2 (1 - (N-1) max_(i != j) (|<x_i, x_j>| + 2 rho + rho^2)^r), where mu_r is the
+    r-th coefficient of the first activation s_1 in normalised Hermite polynomials. `images` are (N, d) and
+    are scaled to norm 1. `rho` is the L2 radius on this scale, 0 for the clean kernel. `order` is r; if it is
+    None, the order with the largest bound is selected from the orders 1 to 200 whose coefficient is not 0.
+    The bound is vacuous if it is 0 or less. Raises RbError if an image is black or if there are fewer than
+    two images.
     """
     count, closest = len(images), _closest(images)
     function = ACTIVATIONS[activation] if isinstance(activation, str) else activation
@@ -95,13 +97,13 @@ def robbench2(
 
 
 def separation(images: Array, rho: float) -> Bound:
-    """The condition of RobBench's theorem 2 on the images: s = max_(i != j) |<x_i, x_j>| + 2 rho + rho^2
+    """The condition of RobBench's theorem 2 on the images: s = max_(i != j) |<x_i, x_j>| + 2 rho + rho^2 is
     below 1.
 
-    This is the form that its bound uses; the paper's assumption 3 is on the distribution of images. `order`
-    is the least r with (N-1) s^r < 1: from this r on the bound is above 0 for each activation whose mu_r is
-    not 0. Vacuous if s is 1 or more: then no order r gives a positive bound. images, rho, errors: as in
-    `robbench2`.
+    The bound uses the condition in this form; the paper's assumption 3 is about the distribution of images.
+    `order` is the smallest r with (N-1) s^r < 1. From this r on, the bound is positive for each activation
+    whose mu_r is not 0. The condition is vacuous if s is 1 or more, because no order r then gives a positive
+    bound. `images`, `rho` and the errors are those of `robbench2`.
     """
     count, closest = len(images), _closest(images)
     value = closest + 2 * rho + rho * rho
@@ -113,7 +115,8 @@ def separation(images: Array, rho: float) -> Bound:
 
 
 def _closest(images: Array) -> float:
-    """The largest |<x_i, x_j>| of two images scaled to norm 1. Raises RbError as in `robbench2`."""
+    """The largest |<x_i, x_j>| of two different images scaled to norm 1. Raises RbError in the same cases as
+    `robbench2`."""
     rows = np.asarray(images, np.float64).reshape(len(images), -1)
     norms = np.linalg.norm(rows, axis=1)
     if len(rows) < 2 or not (norms > 0).all():
@@ -129,15 +132,16 @@ def _closest(images: Array) -> float:
 
 @functools.cache
 def _quadrature() -> tuple[Array, Array]:
-    """Nodes and weights of Gauss and Legendre on [-1, 1]."""
+    """Nodes and weights of Gauss-Legendre quadrature on [-1, 1]."""
     return np.polynomial.legendre.leggauss(200)
 
 
 @functools.lru_cache(1024)
 def hermite(function: Callable[[Array], Array], order: int) -> float:
-    """The coefficient E[f(z) h_r(z)], z standard normal, of the normalised Hermite polynomial h_r.
+    """The coefficient E[f(z) h_r(z)] of the normalised Hermite polynomial h_r, where z is standard normal.
 
-    By Gauss-Legendre quadrature on each side of 0, where activations may have a kink; exact to 1e-10.
+    The coefficient is computed by Gauss-Legendre quadrature on each side of 0, where activations may have a
+    kink. The error is at most 1e-10.
     """
     nodes, weights = _quadrature()
     total = 0.0
@@ -156,9 +160,9 @@ def hermite(function: Callable[[Array], Array], order: int) -> float:
 class Constants:
     """The Lipschitz constants of a loss and its gradients in PRBench's theorems, all in L2.
 
-    lipschitz (L): of the loss as a function of the image; lipschitz_theta (L_theta): of the loss as a
-    function of the weights; smooth (beta), smooth_theta (beta_theta): of the gradient with respect to the
-    weights, as a function of the image and of the weights.
+    `lipschitz` (L) and `lipschitz_theta` (L_theta) are the constants of the loss as a function of the image
+    and of the weights. `smooth` (beta) and `smooth_theta` (beta_theta) are the constants of the gradient with
+    respect to the weights, as a function of the image and of the weights.
     """
 
     lipschitz: float
@@ -168,33 +172,38 @@ class Constants:
 
 
 def prbench1(constants: Constants, gamma: float, n: int, steps: int, c: float | None = None) -> Bound:
-    """PRBench's theorem 1: |R - R_S| of training on the worst point of a ball (adversarial training).
+    """PRBench's theorem 1: a bound on |R - R_S| for training on the worst point of a ball.
 
-    phi = 2 L_theta, chi = 4 beta gamma + 2 L_theta, psi = 2 beta_theta + L_theta^2, and 1/n + (2 phi^2 + n
-    phi chi) T / (psi (n-1)); with `c`, T is replaced by T^(c psi), as in the appendix. gamma: L2 radius; n:
-    training images; steps: T. For losses in [0, 1]: vacuous from 1 on.
+    The bound is 1/n + (2 phi^2 + n phi chi) T / (psi (n-1)), where phi = 2 L_theta, chi = 4 beta gamma + 2
+    L_theta and psi = 2 beta_theta + L_theta^2. With `c`, T is replaced by T^(c psi), as in the appendix.
+    `gamma` is the L2 radius, `n` the number of training images, and `steps` is T. Losses are in [0, 1], so
+    the bound is vacuous from 1 on.
     """
     return _stability(*_of_worst_point(constants, gamma), gamma, n, steps, c)
 
 
 def prbench4(constants: Constants, gamma: float, n: int, steps: int, c: float | None = None) -> Bound:
-    """PRBench's theorem 1 with the best step t0, up to which both training runs are the same.
+    """PRBench's theorem 1 with the best t0, the last step up to which the two compared training runs are the
+    same.
 
-    The least over t0 = 1 ... T of t0/n + (2 phi^2 + n phi chi) (T/t0)^(c psi) / (psi (n-1)), after Hardt,
-    Recht and Singer (2016), theorem 3.12; at t0 = 1 it equals `prbench1`, so it is never larger. If c is None
-    the power is 1, as in the text. The appendix' theorem 4 (eq. 150) also uses the best t0; this is the
-    minimum itself, not the closed form printed there. Arguments and `vacuous`: as in `prbench1`.
+    The bound is the minimum over t0 = 1, ..., T of t0/n + (2 phi^2 + n phi chi) (T/t0)^(c psi) / (psi (n-1)),
+    after Hardt, Recht and Singer (2016), theorem 3.12. At t0 = 1 it equals `prbench1`, so the minimum is
+    never larger than `prbench1`. If c is None, the power is 1, as in the text. The appendix's theorem 4 (eq.
+    150) also uses the best t0, but in closed form; this function computes the minimum. The arguments and
+    `vacuous` are those of `prbench1`.
     """
     return _stability(*_of_worst_point(constants, gamma), gamma, n, steps, c, best=True)
 
 
 def prbench5(constants: Constants, n: int, steps: int, c: float | None = None) -> Bound:
-    """PRBench's proposition 1 with theorem 5: E(R - R_S) of training on random points (corruption, CVaR).
+    """PRBench's proposition 1 with theorem 5: a bound on E(R - R_S) for training on random points
+    (corruption, CVaR).
 
-    1/n + 2 phi^2 T / (psi (n-1)), phi = 2 L_theta and psi = max(phi, 2 beta_theta + L_theta^2). This
-    objective is phi-Lipschitz and psi-smooth (lemma 3 gives phi and psi of the plain loss), without the term
-    n phi chi of `prbench1`; theorem 5 bounds the expected gap by the stability, which is that of theorem 4
-    with eta 0. The other arguments and `vacuous`: as in `prbench1`.
+    The bound is 1/n + 2 phi^2 T / (psi (n-1)), where phi = 2 L_theta and psi = max(phi, 2 beta_theta +
+    L_theta^2). This training objective is phi-Lipschitz and psi-smooth (lemma 3 states phi and psi of the
+    plain loss), so the term n phi chi of `prbench1` is absent. Theorem 5 bounds the expected gap by the
+    stability, which is that of theorem 4 with eta = 0. The other arguments and `vacuous` are those of
+    `prbench1`.
     """
     phi, _, smooth = _of_worst_point(constants, 0.0)
     bound = _stability(phi, 0.0, max(phi, smooth), 0.0, n, steps, c)
@@ -205,7 +214,7 @@ def prbench5(constants: Constants, n: int, steps: int, c: float | None = None) -
 
 
 def _of_worst_point(k: Constants, gamma: float) -> tuple[float, float, float]:
-    """phi, chi and psi of training on the worst point of a ball."""
+    """The values of phi, chi and psi for training on the worst point of a ball."""
     phi = 2 * k.lipschitz_theta
     return phi, 4 * k.smooth * gamma + phi, 2 * k.smooth_theta + k.lipschitz_theta**2
 
@@ -221,12 +230,13 @@ def prbench2(
     c: float | None = None,
     form: str = "text",
 ) -> Bound:
-    """PRBench's theorem 2: `prbench1` for training with a term `weight` (lambda) on the distance of outputs.
+    """PRBench's theorem 2: `prbench1` for training with an additional term, `weight` (lambda) times the
+    distance of outputs.
 
     phi~ = phi + 2 lambda (nu beta gamma + 3 nu^2 L_theta), psi~ = psi + 6 lambda (nu^2 beta_theta + 4 nu
-    L_theta^2), chi~ = 4 beta gamma + 2 nu L_theta + 2 lambda gamma (nu^2 beta + 2 nu L L_theta); in the
-    appendix (`form`) the last 2 lambda is 12 lambda. nu: the largest distance of softmax outputs in the ball.
-    Raises RbError for an unknown form.
+    L_theta^2), chi~ = 4 beta gamma + 2 nu L_theta + 2 lambda gamma (nu^2 beta + 2 nu L L_theta). In the
+    appendix (`form`), the last 2 lambda is 12 lambda. `nu` is the largest distance of softmax outputs in the
+    ball. Raises RbError if the form is unknown.
     """
     if form not in FORMS:
         raise RbError(f"The form of PRBench's theorem 2 is '{form}'. Choose from: {', '.join(FORMS)}.")
@@ -243,7 +253,8 @@ def prbench2(
 def _stability(
     phi: float, chi: float, psi: float, gamma: float, n: int, steps: int, c: float | None, best: bool = False
 ) -> Bound:
-    """t0/n + (2 phi^2 + n phi chi) (T/t0)^power / (psi (n-1)); power: c psi or 1; t0: 1 or the `best`."""
+    """The value t0/n + (2 phi^2 + n phi chi) (T/t0)^power / (psi (n-1)), where power is c psi or 1, and t0 is
+    1 or, with `best`, the best t0."""
     if n < 2 or steps < 0 or gamma < 0:
         raise RbError(
             f"The bound is for n >= 2 training images, steps and gamma from 0 on; there are {n}, {steps} and"
@@ -269,7 +280,7 @@ def _stability(
 
 
 def _at_start(first: int, scale: float, power: float, n: int, steps: int) -> float:
-    """first/n + scale (steps/first)^power."""
+    """The bound first/n + scale (steps/first)^power."""
     if not steps:
         return first / n
     exponent = power * math.log(steps / first)
@@ -277,7 +288,7 @@ def _at_start(first: int, scale: float, power: float, n: int, steps: int) -> flo
 
 
 def _best_start(scale: float, power: float, n: int, steps: int) -> int:
-    """The t0 from 1 to `steps` that minimises `_at_start`, which is convex in t0 for a power above 0."""
+    """The t0 from 1 to `steps` that minimises `_at_start`, which is convex in t0 if the power is positive."""
     if scale <= 0 or power <= 0:
         return 1
     # The derivative is 0 at t0^(power + 1) = n scale power T^power.
@@ -292,10 +303,11 @@ def wci1(
 ) -> Bound:
     """WCI's lemma 1, Catoni's bound: lambda C^2 / (8 n) + (KL + ln(1/epsilon)) / lambda.
 
-    With probability 1 - epsilon over n training images it bounds the robust gap (loss on the distribution
-    minus loss on the images) of weights drawn from the posterior, for losses in [0, C]. divergence: KL of the
-    posterior from the prior; temperature: lambda, above 0, chosen before the images are seen; largest: C;
-    failure: epsilon. Vacuous from C on. Raises RbError for numbers outside these ranges.
+    With probability 1 - epsilon over n training images, this bounds the robust gap (loss on the distribution
+    minus loss on the images) of weights sampled from the posterior, for losses in [0, C]. `divergence` is the
+    KL divergence of the posterior from the prior. `temperature` is lambda, which is positive and chosen
+    before the images are seen. `largest` is C, and `failure` is epsilon. The bound is vacuous from C on.
+    Raises RbError if a number is outside its range.
     """
     if not (temperature > 0 and n > 0 and largest > 0 and 0 < failure < 1 and divergence >= 0):
         raise RbError(
@@ -312,9 +324,10 @@ def wci2(
 ) -> Bound:
     """WCI's lemma 2: the sum over layers of |W_l|^2 / (2 sigma_l^2).
 
-    It is the divergence (KL, in nats) of a posterior N(W_l, sigma_l^2 I) from a prior N(0, sigma_l^2 I).
-    norms: squared Frobenius norms; variances: sigma_l^2, each above 0, infinite for a layer without
-    curvature, which adds nothing. Vacuous if KL / lambda alone reaches the largest loss C in `wci1`.
+    This sum is the KL divergence (in nats) of a posterior N(W_l, sigma_l^2 I) from a prior N(0, sigma_l^2 I).
+    `norms` are squared Frobenius norms. `variances` are sigma_l^2, each above 0; the variance is infinite for
+    a layer without curvature, which adds nothing to the sum. The bound is vacuous if KL / lambda is at least
+    the largest loss C in `wci1`.
     """
     value = math.fsum(norm / (2 * variance) for norm, variance in zip(norms, variances, strict=True))
     inputs = {"layers": len(norms), "lambda": temperature, "C": largest}
@@ -322,9 +335,10 @@ def wci2(
 
 
 def wci_variances(norms: Sequence[float], traces: Sequence[float], temperature: float) -> list[float]:
-    """The sigma_l^2 that minimise |W_l|^2 / (2 lambda sigma_l^2) + sigma_l^2 Tr H_l; the sum is theorem 4.
+    """The variances sigma_l^2 that minimise |W_l|^2 / (2 lambda sigma_l^2) + sigma_l^2 Tr H_l; the minimum,
+    summed over the layers, is theorem 4.
 
-    sqrt(|W_l|^2 / (2 lambda Tr H_l)); infinite for a layer whose trace is 0 or less.
+    Each variance is sqrt(|W_l|^2 / (2 lambda Tr H_l)), or infinite for a layer whose trace is 0 or less.
     """
     return [
         math.sqrt(norm / (2 * temperature * trace)) if trace > 0 and norm > 0 else math.inf
@@ -333,11 +347,11 @@ def wci_variances(norms: Sequence[float], traces: Sequence[float], temperature: 
 
 
 def wci3(traces: Sequence[float], variances: Sequence[float], largest: float = 1.0) -> Bound:
-    """WCI's lemma 3: the sum over layers of Tr(H_l) sigma_l^2 bounds the increase of the loss under noise
-    N(0, sigma_l^2 I) on the weights.
+    """WCI's lemma 3: the sum over layers of Tr(H_l) sigma_l^2 bounds the increase of the loss if noise N(0,
+    sigma_l^2 I) is added to the weights.
 
-    traces, variances: one number per layer; a layer of infinite variance, without curvature, adds nothing.
-    Vacuous from the largest loss C on.
+    `traces` and `variances` have one number per layer. A layer of infinite variance has no curvature and adds
+    nothing to the sum. The bound is vacuous from the largest loss C on.
     """
     value = math.fsum(t * v for t, v in zip(traces, variances, strict=True) if math.isfinite(v))
     return Bound("sum_l Tr(H_l) sigma_l^2", value, {"layers": len(traces), "C": largest}, value >= largest)
@@ -346,8 +360,8 @@ def wci3(traces: Sequence[float], variances: Sequence[float], largest: float = 1
 def wci4(wci: float, temperature: float) -> Bound:
     """WCI's theorem 4: sqrt(2 / lambda) * WCI bounds the robust generalisation gap.
 
-    temperature: the lambda of its PAC-Bayesian argument, above 0. For losses in [0, 1]: vacuous from 1 on.
-    Raises RbError for a lambda of 0 or less.
+    `temperature` is the lambda of the PAC-Bayesian argument; it is above 0. Losses are in [0, 1], so the
+    bound is vacuous from 1 on. Raises RbError if lambda is 0 or less.
     """
     if not temperature > 0:
         raise RbError(f"lambda of WCI's theorem 4 is {temperature:g}. It must be above 0.")

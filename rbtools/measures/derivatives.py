@@ -1,4 +1,5 @@
-"""Derivatives of a model's loss with torch.func: weights are arguments, Hessians are products with vectors.
+"""Derivatives of a model's loss with torch.func. Weights are arguments of functions, and Hessians are
+represented by their products with vectors.
 
 All functions split images into chunks and accumulate in the model's dtype; in eval mode the loss of several
 images is the mean of the images' losses.
@@ -18,16 +19,16 @@ Weights = dict[str, Tensor]
 
 @contextlib.contextmanager
 def differentiating() -> Iterator[None]:
-    """Disable autograd outside of torch.func, and select an attention kernel with second derivatives."""
+    """Disable autograd outside of torch.func, and select an attention kernel that has second derivatives."""
     attention = torch.nn.attention
     with torch.no_grad(), attention.sdpa_kernel(attention.SDPBackend.MATH):
         yield
 
 
 def weights_of(model: nn.Module, names: Sequence[str] | None = None) -> Weights:
-    """The model's parameters, or those with these names, as plain tensors.
+    """The model's parameters, or only the parameters with these names, as plain tensors.
 
-    Raises RbError for a model without parameters.
+    Raises RbError if the model has no parameters.
     """
     weights = {name: value.detach() for name, value in model.named_parameters()}
     if not weights:
@@ -36,9 +37,9 @@ def weights_of(model: nn.Module, names: Sequence[str] | None = None) -> Weights:
 
 
 def layers(model: nn.Module) -> dict[str, str]:
-    """The convolutions and linear layers: maps each layer's name to the name of its weight.
+    """Maps the name of each convolution and linear layer to the name of its weight.
 
-    Raises RbError for a model without such layers.
+    Raises RbError if the model has no such layers.
     """
     kinds = (nn.modules.conv._ConvNd, nn.Linear)
     weight_names = {
@@ -55,19 +56,19 @@ def layers(model: nn.Module) -> dict[str, str]:
 
 
 def flat(weights: Weights) -> Tensor:
-    """The numbers of all weights in one row (size,)."""
+    """All weights, flattened into one row (size,)."""
     return torch.cat([value.flatten() for value in weights.values()])
 
 
 def logits_of(model: nn.Module, images: Tensor) -> Callable[[Weights], Tensor]:
-    """The logits (N, K) of images (N, C, H, W) as a function of some weights; the other weights are the
-    model's."""
+    """The function that maps some weights to the logits (N, K) of images (N, C, H, W)."""
     fixed = weights_of(model)
     return lambda weights: torch.func.functional_call(model, {**fixed, **weights}, (images,))
 
 
 def loss_of(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[Weights], Tensor]:
-    """The summed cross-entropy of images (N, C, H, W) as a function of weights, in float32 or wider."""
+    """The function that maps weights to the summed cross-entropy of images (N, C, H, W), at least in
+    float32."""
     logits_at = logits_of(model, images)
 
     def loss(weights: Weights) -> Tensor:
@@ -79,12 +80,12 @@ def loss_of(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[Weigh
 
 
 def chunks(chunk: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yields the same rows of all tensors, at most `chunk` at a time."""
+    """Splits all tensors along the first dimension. Yields at most `chunk` rows of each."""
     yield from zip(*(tensor.split(chunk) for tensor in tensors), strict=True)
 
 
 def read_sum(terms: Iterable[Tensor]) -> float:
-    """The sum of scalars, in float64 and in this order, with a single read from the device."""
+    """The sum of scalars, in float64 and in the given order. The result is read from the device once."""
     return float(sum(torch.stack(list(terms)).tolist()))
 
 
@@ -100,16 +101,16 @@ def gradient(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> We
 
 
 def mean_loss(model: nn.Module, weights: Weights, images: Tensor, labels: Tensor, chunk: int) -> float:
-    """The mean cross-entropy of images (N, C, H, W) with these weights in place of the model's."""
+    """The mean cross-entropy of images (N, C, H, W) if these weights replace the model's weights."""
     with differentiating():
         parts = chunks(chunk, images, labels)
         return read_sum(loss_of(model, part, truth)(weights) for part, truth in parts) / len(labels)
 
 
 class WeightHessian:
-    """The Hessian of the mean cross-entropy of some images with respect to some of the weights.
+    """The Hessian of the mean cross-entropy of some images, with respect to some weights of the model.
 
-    Shape: images (N, C, H, W), labels (N,); vectors and products are weights by name.
+    Shape: images (N, C, H, W), labels (N,); vectors and products are dictionaries of weights by name.
     """
 
     def __init__(
@@ -130,10 +131,11 @@ class WeightHessian:
         return total
 
     def traces(self, probes: Draws, count: int) -> list[list[float]]:
-        """Hutchinson's estimates of the trace of each weight's own block of H: a row for each probe.
+        """Hutchinson's estimates of the trace of each weight's diagonal block of H, a row for each random
+        vector.
 
-        An estimate is v_l . (H v)_l with random signs v for all weights at once. It is unbiased for each
-        weight, and all together cost as much as one estimate of the whole trace.
+        An estimate is v_l . (H v)_l, where v has random signs for all weights at once. The estimate is
+        unbiased for each weight. All estimates together cost as much as one estimate of the trace of H.
         """
         signs, names = probes.child("trace"), list(self.weights)
         estimates = []
@@ -155,17 +157,17 @@ class WeightHessian:
         return rows
 
     def flat(self, vector: Tensor) -> Tensor:
-        """H v for a vector v given, and returned, as one row (1, size)."""
+        """The product H v, where v and H v are flattened to one row (1, size)."""
         return flat(self.product(self.shaped(vector[0])))[None]
 
     def shaped(self, flat: Tensor) -> Weights:
-        """A vector of `size` numbers as weights."""
+        """The weights by name, made from a vector with `size` numbers."""
         sizes = [value.numel() for value in self.weights.values()]
         parts = zip(self.weights.items(), flat.split(sizes), strict=True)
         return {name: part.view(value.shape) for (name, value), part in parts}
 
     def _product(self, images: Tensor, labels: Tensor) -> Callable[[Weights], Weights]:
-        """The product with the Hessian of one chunk; cached if there is only one chunk."""
+        """The product with the Hessian of one chunk of images. The function for a single chunk is cached."""
         if self._only is not None:
             return self._only
         # Reverse over reverse: on a CPU half the time of forward over reverse, which computes the gradient
@@ -182,7 +184,7 @@ class WeightHessian:
 
 
 class InputHessian:
-    """The Hessians of each image's cross-entropy with respect to that image; rows are images.
+    """The Hessian of each image's cross-entropy with respect to the image; each row belongs to an image.
 
     Shape: images (N, C, H, W), labels (N,); vectors and products (N, C*H*W).
     """
@@ -199,7 +201,7 @@ class InputHessian:
             _, self._transposed, *_ = torch.func.vjp(torch.func.grad(loss), images)
 
     def flat(self, vectors: Tensor) -> Tensor:
-        """H_i v_i for each row."""
+        """The product H_i v_i for each row i."""
         with differentiating():
             (products,) = self._transposed(vectors.view_as(self.images))
         product: Tensor = products.flatten(1)
@@ -207,7 +209,7 @@ class InputHessian:
 
 
 def rademacher(draws: Draws, count: int, draw: int) -> Tensor:
-    """Signs, each +1 or -1 with probability 1/2: float32 (N, count) for the N examples of `draws`."""
+    """Random signs, each +1 or -1 with probability 1/2: float32 (N, count) for the N examples of `draws`."""
     words = draws.bits(-(-count // 32), draw)
     places = torch.arange(32, device=words.device)
     signs = words[:, :, None].bitwise_right_shift(places).bitwise_and_(1).flatten(1)[:, :count]
@@ -216,7 +218,7 @@ def rademacher(draws: Draws, count: int, draw: int) -> Tensor:
 
 
 def pullback(model: nn.Module, images: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """The logits (N, K), and the function from vectors v (N, K) to the gradients of v.z (N, C, H, W)."""
+    """The logits z (N, K), and a function that maps vectors v (N, K) to the gradients of v.z (N, C, H, W)."""
     fixed = weights_of(model)
     logits, transposed, *_ = torch.func.vjp(lambda x: torch.func.functional_call(model, fixed, (x,)), images)
     return logits, lambda vectors: transposed(vectors)[0]

@@ -14,7 +14,7 @@ class NASI(Measure):
     """Squared norm of the gradient of a batch's mean cross-entropy, at initialisation.
 
     Shu et al. 2022 (arXiv:2109.00817) use it to approximate the trace norm of the neural tangent kernel in a
-    differentiable search. That search does not rank architectures by this score. BatchNorm uses the batch's
+    differentiable search. In that search, this score does not rank architectures. BatchNorm uses the batch's
     statistics.
     """
 
@@ -30,10 +30,11 @@ class NASI(Measure):
 
 @dataclass(frozen=True, kw_only=True)
 class GradNorm(NASI):
-    """Euclidean length of the gradient of a batch's mean cross-entropy with respect to all weights.
+    """Euclidean norm of the gradient of a batch's mean cross-entropy with respect to all weights.
 
-    As in Abdelfattah et al. 2021 (arXiv:2101.08134), at initialisation. Here it is the length of the whole
-    gradient; their code adds up the lengths of the layers. Their networks are in training mode.
+    The score follows Abdelfattah et al. 2021 (arXiv:2101.08134) and is computed at initialisation. The score
+    is the norm of the complete gradient, while the authors' code adds up the norms of the layers. The
+    authors' networks are in training mode.
     """
 
     name = "grad_norm"

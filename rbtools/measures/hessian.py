@@ -1,4 +1,4 @@
-"""Hessian of the loss: its largest eigenvalues and its trace, with respect to weights or images."""
+"""Hessian of the loss with respect to weights or images: its largest eigenvalues and its trace."""
 
 from __future__ import annotations
 
@@ -19,26 +19,33 @@ Product = Callable[[Tensor], Tensor]
 class Hessian(Measure):
     """Largest eigenvalues and trace of the Hessian of the mean cross-entropy.
 
-    hessian.weight is with respect to all weights (computed by Jung et al. 2023). hessian.input is for each
-    image's loss with respect to the image, averaged over images (Zhao et al. 2020 argue with it). lmax is the
-    largest eigenvalue, by Lanczos; top2, top3 ... are the next ones; labs is the eigenvalue of largest
-    absolute value, with its sign, by power iteration; trace is estimated with Hutchinson's probes.
+    The Hessian of hessian.weight is with respect to all weights (computed by Jung et al. 2023). The Hessian
+    of hessian.input is that of each image's loss with respect to the image, and the numbers are averaged over
+    images (Zhao et al. 2020 use it in their argument). The value lmax is the largest eigenvalue, by Lanczos;
+    top2, top3 ... are the next eigenvalues. The value labs is the eigenvalue of largest absolute value, with
+    its sign, by power iteration. The trace is estimated with Hutchinson's method.
     """
 
     name = "hessian"
     random = True
     less_is_better = True
 
-    wrt: str = param("weight", "Differentiate with respect to this.", choices=("weight", "input", "both"))
+    wrt: str = param(
+        "weight",
+        "Differentiate with respect to the weights, the input, or both.",
+        choices=("weight", "input", "both"),
+    )
     solver: str = param("lanczos", "Method for the eigenvalues.", choices=("lanczos", "power", "both"))
     top: int = param(1, "Number of largest eigenvalues, with Lanczos.", check="positive")
-    iterations: int = param(100, "Most Hessian-vector products per eigenvalue.", check="positive")
+    iterations: int = param(
+        100, "Maximal number of Hessian-vector products per eigenvalue.", check="positive"
+    )
     tolerance: float = param(
         1e-3,
-        "Accuracy of eigenvalues, relative to the largest.",
+        "Error tolerance of eigenvalues, relative to the largest.",
         check="positive",
     )
-    probes: int = param(20, "Random vectors for a trace.", check="positive")
+    probes: int = param(20, "Number of random vectors for a trace.", check="positive")
 
     @classmethod
     def asked(cls, words: Collection[str]) -> dict[str, Any]:
@@ -67,7 +74,8 @@ class Hessian(Measure):
         return self.wrt == "input"
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """With one batch the standard error is over its probes or images; with several, over batches."""
+        """With one batch, the standard error is over random vectors or images; with several, it is over
+        batches."""
         names = [name for name in results[0] if not name.endswith(".probes")]
         means = {
             name: [torch.tensor(result[name], dtype=torch.float64).mean() for result in results]
@@ -112,7 +120,7 @@ class Hessian(Measure):
         return {name: torch.cat(values).tolist() for name, values in parts.items()}
 
     def _rows(self, wrt: str, product: Product, start: Tensor) -> dict[str, Tensor]:
-        """Eigenvalues by name, one for each row (R,)."""
+        """The eigenvalues by name; each value has one number for each row (R,)."""
         limits = {"iterations": self.iterations, "tolerance": self.tolerance}
         result: dict[str, Tensor] = {}
         if self.solver != "power":
@@ -125,12 +133,12 @@ class Hessian(Measure):
 
 
 def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, tolerance: float) -> Tensor:
-    """The `top` largest eigenvalues of each row's operator: float64 (R, top), NaN if there are fewer.
+    """The `top` largest eigenvalues of each row's operator: float64 (R, top), NaN if the operator has fewer.
 
-    Lanczos (1950) with full reorthogonalisation. A row is done when the residuals of its `top` largest Ritz
-    values are at most `tolerance` times its largest absolute Ritz value, or after `iterations` products. If
-    the Krylov space of a row is exhausted, its Ritz values are exact eigenvalues. Eigenvalues that are not
-    finite are NaN.
+    The method is Lanczos (1950) with full reorthogonalisation. A row is finished when the residuals of its
+    `top` largest Ritz values are at most `tolerance` times its largest absolute Ritz value, or after
+    `iterations` products. If the Krylov space of a row is exhausted, its Ritz values are exact eigenvalues.
+    Eigenvalues that are not finite are set to NaN.
 
     Shape: start float (R, d), not zero.
     """
@@ -167,7 +175,7 @@ def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, toler
 
 
 def _ritz(alphas: Tensor, betas: Tensor, top: int, tolerance: float) -> tuple[Tensor, Tensor]:
-    """The largest Ritz values (R, at most top), in descending order, and which rows need no further step."""
+    """The largest Ritz values (R, at most top) in descending order, and whether each row is finished."""
     tridiagonal = torch.diag_embed(alphas)
     if alphas.shape[1] > 1:
         off = betas[:, :-1]
@@ -185,8 +193,8 @@ def _ritz(alphas: Tensor, betas: Tensor, top: int, tolerance: float) -> tuple[Te
 def power(product: Product, start: Tensor, *, iterations: int, tolerance: float) -> Tensor:
     """The eigenvalue of largest absolute value of each row's operator, with its sign: float64 (R,).
 
-    Power iteration; it ends when no row's estimate changes by more than a share `tolerance`, or after
-    `iterations` products.
+    The method is power iteration. Power iteration ends when the relative change of every row's estimate is at
+    most `tolerance`, or after `iterations` products.
 
     Shape: start float (R, d), not zero.
     """

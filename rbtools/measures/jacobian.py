@@ -18,15 +18,15 @@ from rbtools.registry import param
 class Jacobian(Measure):
     """Root mean square over the images of the Frobenius norm of the Jacobian of the logits.
 
-    Estimated by random projection (Hoffman et al. 2019, arXiv:1908.02729): the squared norm is C times the
-    mean squared length of the gradient of v.z, for v uniform on the unit sphere of the C logits; each image
-    has its own v. The exact norm uses the C unit vectors instead. Derivatives are with respect to pixels in
-    [0, 1] and not to normalised inputs; they differ by the factor 1/std.
+    The norm is estimated by random projection (Hoffman et al. 2019, arXiv:1908.02729). The squared norm is C
+    times the mean squared length of the gradient of v.z, for v uniform on the unit sphere of the C logits z.
+    Each image has its own v. With `exact`, the C unit vectors are used instead. Derivatives are with respect
+    to pixels in [0, 1]. Derivatives with respect to normalised inputs would differ by the factor 1/std.
 
-    If BatchNorm uses the batch's statistics, it is the derivative of an image's logits with respect to all
-    pixels of the batch, because the directions of different images are independent.
+    If BatchNorm uses the batch's statistics, the result is the derivative of an image's logits with respect
+    to all pixels of the batch, because the directions of different images are independent.
 
-    Raises RbError if `exact` needs more memory than is free, and for `exact` with the batch's statistics.
+    Raises RbError if `exact` needs more memory than is freeor uses the batch's statistics.
     """
 
     name = "jacobian"
@@ -70,12 +70,12 @@ class Jacobian(Measure):
         return {"": torch.cat(squares).tolist()}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The root of each batch's mean square."""
+        """The root of the mean square, for each batch."""
         means = [torch.tensor(result[""], dtype=torch.float64).mean() for result in results]
         return [over_batches("", [math.sqrt(float(mean)) for mean in means], sizes)]
 
     def _chunk(self, model: nn.Module, batch: MeasureBatch) -> int:
-        """The number of images whose gradients of all logits fit into memory at once."""
+        """The number of images for which the gradients of all logits fit into memory together."""
         classes = len(model(batch.images[:1])[0])
         # Two gradients of the size of the largest feature map for each class, in float32.
         need = classes * 2 * max(largest_map(model, batch.images[:1]), batch.images[0].numel()) * 4
@@ -101,7 +101,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def largest_map(model: nn.Module, images: Tensor) -> int:
-    """The number of values of the largest output of any layer for these images (N, C, H, W)."""
+    """The number of values in the largest output of a layer for these images (N, C, H, W)."""
     sizes = [images.numel()]
 
     def seen(module: nn.Module, inputs: object, output: object) -> None:

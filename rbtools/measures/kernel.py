@@ -1,8 +1,9 @@
-"""The empirical neural tangent kernel: inner products of the images' gradients, which are not stored.
+"""The empirical neural tangent kernel: inner products of the images' gradients. The gradients are not stored.
 
-In eval mode an image's gradient with respect to a layer's weight is computed from the layer's input for that
-image and the gradient at its output. One forward and one backward pass for all images give both; the kernel
-is summed layer by layer, and a layer's gradients are freed before the next layer's are computed.
+In eval mode, an image's gradient with respect to a layer's weight is computed from the layer's input and the
+gradient at its output. One forward and one backward pass for all images compute all inputs and output
+gradients. The kernel is summed layer by layer, and the gradients of a layer are freed before those of the
+next layer are computed.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _ROWS = 1 << 28
 def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tensor:
     """The kernel of the sum of the logits: K_ij = <d f(x_i)/d theta, d f(x_j)/d theta>, float64 (N, N).
 
-    With `each_logit` it is the sum of the kernels of the single logits, the trace over outputs. Gradients are
-    in float32, their products in float64: the kernel is positive semidefinite up to the rounding of float64.
-    The error of its small eigenvalues is about 1e-6 * sqrt(largest * smallest).
+    With `each_logit`, the result is the sum over logits of the kernel of each logit, which is the trace over
+    outputs. Gradients are in float32 and their products in float64, so the kernel is positive semidefinite up
+    to the rounding of float64. The error of its small eigenvalues is about 1e-6 * sqrt(largest * smallest).
 
-    Shape: images (N, C, H, W). Raises RbError for a model without parameters.
+    Shape: images (N, C, H, W). Raises RbError if the model has no parameters.
     """
     weights_of(model)  # raises RbError if there are none
     total = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
@@ -52,15 +53,14 @@ def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tenso
 
 
 def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: bool = False) -> Tensor:
-    """The kernel of a model in which the outputs for the images of a batch depend on each other (BatchNorm
-    with the batch's statistics): f(x_i) is the output for image i in its batch, differentiated through all
-    images.
+    """The kernel of a model in which the logits of an image depend on its batch (BatchNorm with the batch's
+    statistics): f(x_i) is the output for image i in its batch, differentiated through all images.
 
-    There is a backward pass of the whole batch for each image (and logit). At most 1 GiB of gradients is in
-    memory at once: for more parameters the passes are repeated.
+    For each image (and logit), a backward pass through the complete batch is needed. At most 1 GiB of
+    gradients is in memory at once; if the model has more parameters, the passes are repeated.
 
-    Shape: each batch (N, C, H, W); the kernel is of the images of all batches, in their order. Raises
-    RbError for a model without parameters.
+    Shape: each batch (N, C, H, W); the rows of the kernel are the images of all batches, in order. Raises
+    RbError if the model has no parameters.
     """
     weights = weights_of(model)
     count = sum(map(len, batches))
@@ -86,7 +86,7 @@ def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: 
 
 
 def _add_products(total: Tensor, block: Tensor) -> None:
-    """Add the inner products of all rows, in float64."""
+    """Add the inner products of all pairs of rows to the kernel, in float64."""
     for part in block.flatten(1).split(_COLUMNS, dim=1):  # the float64 copy stays in the cache
         rows = part.double()
         total.addmm_(rows, rows.T)
@@ -118,9 +118,8 @@ def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
 
 
 def _convolution(conv: nn.Conv2d, inside: Tensor, gradient: Tensor) -> Blocks:
-    """The gradients of all images are the weight gradient of one convolution with a group for each image.
-
-    (50 images of 16 channels and 32x32 pixels on one core: 3.7 ms; 16.7 ms by unfolding.)
+    """The gradients of all images are computed as the weight gradient of one convolution with a group for
+    each image. (50 images of 16 channels and 32x32 pixels take 3.7 ms on one core, and 16.7 ms by unfolding.)
     """
     count, channels = gradient.shape[:2]
     if conv.kernel_size == (1, 1) and conv.padding == (0, 0):
@@ -138,7 +137,7 @@ def _convolution(conv: nn.Conv2d, inside: Tensor, gradient: Tensor) -> Blocks:
 
 
 def _linear(module: nn.Linear, inside: Tensor, gradient: Tensor) -> Blocks:
-    """The images' gradients of a linear layer, summed over dimensions between the first and the last."""
+    """The images' gradients of a linear layer, summed over the dimensions between the first and the last."""
     left, right = (x.reshape(len(x), -1, x.shape[-1]) for x in (gradient, inside))
     step = max(_NUMBERS // right[:, 0].numel(), 1)
     for part in left.split(step, dim=2):
@@ -151,7 +150,8 @@ def _middle_sum(gradient: Tensor) -> Tensor:
 
 
 def _batch_norm(norm: nn.modules.batchnorm._BatchNorm, inside: Tensor, gradient: Tensor) -> Blocks:
-    """The backward pass of one BatchNorm that has a channel for each channel of each image."""
+    """The gradients come from the backward pass of one BatchNorm with a channel for each channel of each
+    image."""
     assert norm.running_mean is not None and norm.running_var is not None
     count = len(inside)
     left, right = (x.reshape(1, -1, *x.shape[2:]) for x in (gradient, inside))
@@ -163,10 +163,10 @@ def _batch_norm(norm: nn.modules.batchnorm._BatchNorm, inside: Tensor, gradient:
 
 
 def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], list[str]]:
-    """The parameters whose gradients `_blocks` computes, and the names of the other parameters.
+    """Returns the parameters whose gradients `_blocks` computes, and the names of the other parameters.
 
     A parameter is in the first result only if `_blocks` reproduces autograd's gradient for one image.
-    Parameters on which the logits do not depend are in neither.
+    Parameters on which the logits do not depend are in neither result.
     """
     blocks: dict[Tensor, list[Tensor]] = {}
     places: dict[Tensor, tuple[nn.Module, str]] = {}
@@ -202,8 +202,8 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
 
 
 def _same(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
-    """Which computed gradients agree with the exact ones, as in torch.allclose with a tolerance relative to
-    the largest value. All comparisons take two reads from the device."""
+    """Whether each computed gradient is close to the exact gradient, relative to the largest value. All
+    results are read from the device in two reads."""
     alike = [computed.shape == exact.shape for computed, exact in pairs]
     comparable = [pair for pair, fits in zip(pairs, alike, strict=True) if fits]
     if not comparable:
@@ -219,7 +219,7 @@ def _same(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
 
 @contextmanager
 def _differentiable(parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Let frozen parameters require gradients inside the block."""
+    """Make frozen parameters require gradients inside the `with` block."""
     frozen = [parameter for parameter in parameters if not parameter.requires_grad]
     try:
         for parameter in frozen:
@@ -231,7 +231,8 @@ def _differentiable(parameters: list[nn.Parameter]) -> Iterator[None]:
 
 
 def _backward(model: nn.Module, images: Tensor, modules: set[nn.Module], add: Add, each_logit: bool) -> None:
-    """Call `add(module, input, gradient at its output)` for every call of these modules."""
+    """For every call of these modules, call `add` with the module, its input and the gradient at its
+    output."""
     with _watched(modules, add), torch.enable_grad():
         points = images.detach().requires_grad_()
         logits = model(points)
@@ -256,7 +257,7 @@ def _watched(modules: set[nn.Module], add: Add) -> AbstractContextManager[None]:
 
 
 def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tensor, each_logit: bool) -> None:
-    """Add the part of the parameters that `_blocks` does not support, with vmap over images."""
+    """Add the contribution of the parameters that `_blocks` does not support, with vmap over images."""
     weights = weights_of(model)
     classes = len(model(images[:1])[0]) if each_logit else 1
 
@@ -275,7 +276,8 @@ def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tenso
 
 
 def _groups(weights: Weights, names: list[str], most: int) -> Iterator[Weights]:
-    """Yields these parameters in groups of at most `most` numbers; a larger parameter is a separate group."""
+    """Yields these parameters in groups with at most `most` numbers; a larger parameter is a separate
+    group."""
     group: Weights = {}
     for name in names:
         if group and sum(map(torch.Tensor.numel, (*group.values(), weights[name]))) > most:

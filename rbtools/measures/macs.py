@@ -1,4 +1,4 @@
-"""The size of a network: its parameters, and the multiply-accumulate operations of one image."""
+"""The size of a network: the number of its parameters and of multiply-accumulate operations for one image."""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, ove
 class NASWOT(Measure):
     """log|det K|, where K_ij is the number of ReLU units in the same state (on or off) for images i and j.
 
-    Mellor et al. 2021 (arXiv:2006.04647), over all ReLUs that a gradient of the logits reaches. There is no
-    value if two images have the same code. The authors' network is in training mode: BatchNorm uses the
-    statistics of the batch.
+    The score is from Mellor et al. 2021 (arXiv:2006.04647). A ReLU counts if a gradient of the logits reaches
+    it. There is no value if all units have the same state for two images. The authors' network is in training
+    mode, so BatchNorm uses the statistics of the batch.
 
-    Raises RbError if a network has no ReLU.
+    Raises RbError if the network has no ReLU.
     """
 
     name = "naswot"
@@ -43,9 +43,9 @@ class NASWOT(Measure):
 
 
 def agreement(model: nn.Module, images: Tensor) -> Tensor:
-    """K: the number of ReLU units in the same state for each pair of images, float64 (N, N).
+    """The matrix K: the number of ReLU units in the same state for each pair of images, float64 (N, N).
 
-    A ReLU counts if a gradient of the logits reaches it. Raises RbError for a model without ReLU.
+    A ReLU counts if a gradient of the logits reaches it. Raises RbError if the model has no ReLU.
     """
     from torch.overrides import TorchFunctionMode
 
@@ -59,7 +59,7 @@ def agreement(model: nn.Module, images: Tensor) -> Tensor:
             kernel.add_(code @ code.T).add_((1 - code) @ (1 - code).T)
 
     class CountingRelus(TorchFunctionMode):
-        """Watches the output of every ReLU, layer or function, before anything overwrites it."""
+        """Records the output of every ReLU, layer or function, before an in-place operation overwrites it."""
 
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal any_relu

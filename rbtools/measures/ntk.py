@@ -1,4 +1,4 @@
-"""Scores of the neural tangent kernel of the images, of their adversarial images, and of both."""
+"""Scores of the neural tangent kernels of the images, of the adversarial images, and between the two sets."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ _SINGULAR = 1e-13
 class NTK(Measure):
     """Scores of the empirical neural tangent kernel of a network at initialisation (NAS-RobBench-201).
 
-    The kernel is that of the sum of the logits, K_ij = <df(x_i)/dw, df(x_j)/dw>. Its scores: fro, the
-    Frobenius norm (KNAS' estimate of the smallest eigenvalue); trace (EigenNAS); lmin, the smallest
-    eigenvalue; cond, the largest divided by the smallest eigenvalue.
+    The kernel is computed for the sum of the logits, K_ij = <df(x_i)/dw, df(x_j)/dw>. The scores of a kernel
+    are fro, the Frobenius norm (KNAS' estimate of the smallest eigenvalue); trace (EigenNAS); lmin, the
+    smallest eigenvalue; and cond, the largest divided by the smallest eigenvalue. The kernel ntk.clean is
+    computed on the images, ntk.robust on the images attacked once, and ntk.twice on the images attacked
+    twice. The kernel ntk.cross is computed between images and attacked images, and ntk.cross2 between images
+    attacked once and twice.
 
-    ntk.clean is on the images, ntk.robust on the images attacked once, ntk.twice on the images attacked a
-    second time; ntk.cross is between images and attacked images, ntk.cross2 between attacked and twice
-    attacked images. With the share `beta` (b) of adversarial loss, ntk.all is (1-b)^2 clean + b(1-b)(cross +
-    its transpose) + b^2 robust, which governs clean accuracy, and ntk.all_robust the same for the images
-    attacked once and twice, which governs robust accuracy. Both also have the score bound, the mean over
-    classes of y'K^-1 y, where y is +1 for the class and -1 for the others.
+    With the weight `beta` (b) of the adversarial loss, ntk.all is (1-b)^2 clean + b(1-b)(cross + its
+    transpose) + b^2 robust, which governs clean accuracy. The kernel ntk.all_robust is the same sum for the
+    images attacked once and twice, which governs robust accuracy. Both ntk.all and ntk.all_robust also have
+    the score bound, the mean over classes of y'K^-1 y, where y is +1 for the class and -1 for the other
+    classes.
 
-    On fresh weights BatchNorm uses the statistics of the batch, separately for images and attacked images:
+    On fresh weights, BatchNorm uses the statistics of the batch, separately for images and attacked images.
     f(x_i) is then the output for image i in its batch, and its derivative includes the dependence on the
-    other images. (With the running statistics of fresh weights, mean 0 and variance 1, the signal fades with
-    depth, and the kernel is that of the last bias.) KNAS' code passes each image alone in training mode: this
-    corresponds to the statistics "image", which cost as much as running statistics. The statistics of the
-    batch need a backward pass of the batch for each image.
+    other images. The running statistics of fresh weights are mean 0 and variance 1. With these, the signal
+    fades with depth, and the kernel is that of the last bias. KNAS' code passes each image separately in
+    training mode, which corresponds to the statistics "image". The statistics "image" cost as much as running
+    statistics. The statistics of the batch need a backward pass through the batch for each image.
     """
 
     name = "ntk"
@@ -47,15 +49,15 @@ class NTK(Measure):
 
     kernel: str = param(
         "robust",
-        "Kernels to compute: clean; robust: also on attacked images; twice: also on images attacked twice;"
-        " joint: also all, all_robust and their bounds.",
+        "Kernels to compute: clean (of the images), robust (also of attacked images), twice (also of images"
+        " attacked twice), or joint (also all, all_robust and their bounds).",
         choices=KERNELS,
     )
     beta: float = param(0.5, "Weight of the adversarial loss in the joint kernels.", check="fraction")
     logits: str = param(
         "sum",
-        "The kernel of the sum of the logits; the sum of the kernels of each logit; or, for two classes, the"
-        " kernel of the difference of the logits, which is the single output of the theory.",
+        "Use the kernel of the sum of the logits, the sum of the kernels of all logits, or, for two"
+        " classes, the kernel of the difference of the logits, which is the single output of the theory.",
         choices=("sum", "each", "difference"),
     )
 
@@ -114,7 +116,8 @@ class NTK(Measure):
 
 
 def difference(model: nn.Module, batch: MeasureBatch) -> nn.Module:
-    """The network with the difference of its two logits as its output. Raises RbError for more classes."""
+    """A network whose single output is the difference of the two logits of another network. Raises RbError if
+    there are more than two classes."""
     from rbtools.measures.scalar import Difference
 
     with torch.no_grad():
@@ -128,7 +131,7 @@ def difference(model: nn.Module, batch: MeasureBatch) -> nn.Module:
 
 
 def _norms(name: str, kernel: Tensor) -> BatchResult:
-    """The scores of a kernel that may be asymmetric."""
+    """The scores of a kernel, which may be asymmetric."""
     return {f"{name}.fro": float(kernel.norm()), f"{name}.trace": float(kernel.trace())}
 
 
@@ -142,7 +145,7 @@ def _scores(name: str, kernel: Tensor) -> BatchResult:
 
 
 def _bound(kernel: Tensor, labels: Tensor) -> float | None:
-    """The mean over the classes of y'K^-1 y; None if K is singular."""
+    """The mean over the classes of y'K^-1 y. Returns None if K is singular."""
     if not kernel.isfinite().all():
         return torch.nan
     values, vectors = torch.linalg.eigh((kernel + kernel.T) / 2)

@@ -17,10 +17,10 @@ from rbtools.rng.draws import Draws
 class Nu(Measure):
     """Mean over the images of the largest distance |p(x + d) - p(x)| of softmax outputs for |d| <= eps.
 
-    PRBench eq. 17: both lengths are L2, and nu is the largest distance over the images, nu.max. With norm
-    linf, the ball is that of the attacks. The distance is maximised by gradient steps from a uniform start in
-    the ball and the box, for the given weights, so the result is a lower bound. The best iterate counts.
-    --eps is in 1/255 for both norms.
+    In PRBench's eq. 17, both lengths are L2, and nu is the largest distance over the images, nu.max. With the
+    norm linf, the ball is that of the attacks. The distance is maximised by gradient steps for the given
+    weights, starting from a uniform sample in the ball and the box. The result is therefore a lower bound.
+    The largest distance over all steps counts. --eps is in units of 1/255 for both norms.
     """
 
     name = "nu"
@@ -34,7 +34,7 @@ class Nu(Measure):
 
     eps: float = 8 / 255
     norm: str = param("l2", "Norm of the ball: l2 (PRBench) or linf.", choices=("l2", "linf"))
-    steps: int = param(20, "Gradient steps, each of size 2.5*eps/steps.", check="positive")
+    steps: int = param(20, "Number of gradient steps, each of size 2.5*eps/steps.", check="positive")
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         rows = torch.arange(len(batch), device=batch.images.device)
@@ -45,7 +45,7 @@ class Nu(Measure):
         return {"": each}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The standard error is over examples."""
+        """The standard error is over images."""
         each = [distance for result in results for distance in result[""]]
         largest = max(each) if all(map(math.isfinite, each)) else math.nan
         return [over_images("", each), Value("max", largest)]

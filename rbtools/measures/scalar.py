@@ -1,4 +1,4 @@
-"""The single output of a network with two classes, for which theorems on kernels hold."""
+"""The single output of a network with two classes, for which the theorems on kernels are stated."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 
 class Difference(nn.Module):
-    """The difference f of a network's two logits: the cross-entropy is log(1 + exp(-y f)), y = 1 for class 1
-    and -1 for class 0."""
+    """The difference f of a network's two logits. The cross-entropy is log(1 + exp(-y f)), where y is 1 for
+    class 1 and -1 for class 0."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

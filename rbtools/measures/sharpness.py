@@ -12,11 +12,12 @@ from rbtools.registry import param
 
 @dataclass(frozen=True, kw_only=True)
 class Sharpness(Measure):
-    """Cross-entropy on adversarial images at perturbed weights, minus that at the weights themselves.
+    """Cross-entropy on adversarial images with perturbed weights, minus the cross-entropy with the original
+    weights.
 
-    Wu et al. 2020 (arXiv:2004.05884): each weight tensor of a convolution or a linear layer is moved one step
-    along its gradient; the norm of the step is `gamma` times the norm of the tensor. The adversarial images
-    are made on the unchanged model.
+    As in Wu et al. 2020 (arXiv:2004.05884), each weight tensor of a convolution or a linear layer is moved
+    one step along its gradient; the norm of the step is `gamma` times the norm of the tensor. The adversarial
+    images are computed with the original weights.
     """
 
     name = "sharpness"

@@ -1,4 +1,4 @@
-"""SNIP: the sensitivity of the loss to the removal of each weight."""
+"""SNIP: the sensitivity of the loss to removing single weights."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 class SNIP(Measure):
     """Sum over the weights of convolutions and linear layers of |weight * gradient of a batch's loss|.
 
-    Lee et al. 2019 (arXiv:1810.02340), at initialisation. Abdelfattah et al. 2021 (arXiv:2101.08134) use it
-    as a score of the network; their networks are in training mode.
+    The score was introduced by Lee et al. 2019 (arXiv:1810.02340) and is computed at initialisation.
+    Abdelfattah et al. 2021 (arXiv:2101.08134) use it to rank networks, which are in training mode.
     """
 
     name = "snip"

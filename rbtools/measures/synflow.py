@@ -13,9 +13,9 @@ from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 class SynFlow(Measure):
     """Sum over the weights of convolutions and linear layers of |weight * gradient of the summed logits|.
 
-    Tanaka et al. 2020 (arXiv:2006.05467): all weights are replaced by their absolute values, the only input
-    image is all ones (after the normalisation, if that is the model's first layer), BatchNorm is the
-    identity, and the arithmetic is float64. No data are used.
+    As in Tanaka et al. 2020 (arXiv:2006.05467), all weights are replaced by their absolute values, BatchNorm
+    is the identity, and the arithmetic is float64. The only input image is all ones (after the normalisation,
+    if that is the model's first layer). No data are used.
     """
 
     name = "synflow"

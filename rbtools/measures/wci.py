@@ -24,11 +24,12 @@ _KEPT = 2**26  # the most gradient values kept in memory for a group in several 
 class WCI(Measure):
     """Sum over layers of sqrt(squared Frobenius norm of the weight * trace of the Hessian).
 
-    The Hessian is that of the mean cross-entropy on adversarial training images, held constant, with respect
-    to the weight of a convolution or a linear layer (no biases, no BatchNorm). The trace of a layer is
-    estimated without the other layers' blocks (`traces`). It is above 0 if logits are piecewise linear in the
-    weight. A layer with a negative estimate counts as 0. The record contains the number of such layers, and
-    the standard error includes their possible contribution.
+    The Hessian is that of the mean cross-entropy on adversarial training images, which are held constant. The
+    Hessian is taken with respect to the weight of a convolution or a linear layer (no biases, no BatchNorm).
+    The trace of a layer is estimated without the blocks of the other layers (`traces`). The trace is never
+    negative if the logits are piecewise linear in the weight. A layer with a negative estimate counts as 0.
+    The record contains the number of such layers, and the standard error includes their possible
+    contribution.
     """
 
     name = "wci"
@@ -38,10 +39,11 @@ class WCI(Measure):
     plain = True
     less_is_better = True
     attacks = 1
-    probes: int = param(20, "Random vectors for a trace.", check="positive")
+    probes: int = param(20, "Number of random vectors for a trace.", check="positive")
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        """`layers`: names; `norms`: squared Frobenius norms; `traces`: per probe one number per layer."""
+        """Returns `layers`, their names; `norms`, the squared Frobenius norms of their weights; and `traces`,
+        a row for each random vector with one number per layer."""
         layers = derivatives.layers(model)
         names = list(layers.values())
         weights = derivatives.weights_of(model, names)
@@ -50,11 +52,12 @@ class WCI(Measure):
         return {"layers": list(layers), "norms": norms, "traces": rows}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The index and the trace of all layers; standard errors are over probes, for the index by jackknife.
+        """The index, and the sum of the traces of all layers. The standard errors are over random vectors;
+        that of the index is computed by the jackknife.
 
-        A layer's trace is for the loss on all batches: the mean of the batches' traces, weighted by their
-        sizes. For a layer that counts as 0, the index' error includes its contribution at a trace of one
-        standard error.
+        A layer's trace belongs to the loss on all batches: it is the mean of the batches' traces, weighted by
+        their sizes. For a layer that counts as 0, the standard error of the index includes its contribution
+        if its trace were one standard error.
         """
         layers, norms = results[0]["layers"], results[0]["norms"]
         share = [size / sum(sizes) for size in sizes]
@@ -92,13 +95,13 @@ class WCI(Measure):
 
 
 def index(norms: Sequence[float], traces: Sequence[float]) -> float:
-    """The index, from each layer's squared Frobenius norm of the weight and trace of the Hessian."""
+    """The index, computed from each layer's squared Frobenius norm of the weight and trace of the Hessian."""
     return sum(math.sqrt(norm * max(trace, 0.0)) for norm, trace in zip(norms, traces, strict=True))
 
 
 def _index_error(without: Sequence[float], hidden: float) -> float | None:
-    """The standard error from the leave-one-probe-out values, and the squared possible contributions of
-    layers that count as 0."""
+    """The standard error, from the jackknife values and the possible contributions, squared, of layers set to
+    0."""
     count = len(without)
     if count < 2:
         return None
@@ -111,14 +114,15 @@ def traces(
 ) -> list[list[float]]:
     """Unbiased estimates of the trace of each weight's block of the Hessian of the mean cross-entropy.
 
-    Returns `count` independent rows with one number for each of `names`. images: (N, C, H, W), on which the
-    loss is computed, with the labels and the random numbers of `batch`.
+    Returns `count` independent rows with one number for each of `names`. The loss is computed on `images` (N,
+    C, H, W), with the labels and the random numbers of `batch`.
 
-    If the logits are piecewise linear in a weight, as with ReLU, pooling and BatchNorm's running statistics,
-    the trace of its block is the mean over images of the trace of J' C J: J is the Jacobian of an image's
-    logits with respect to the weight, C = diag(p) - p p' the Hessian of the cross-entropy with respect to the
-    logits. This needs no second derivative, and one backward pass gives an estimate for all such layers at
-    once, without the blocks between layers. Each of the other layers has its own probes.
+    The logits may be piecewise linear in a weight, as with ReLU, pooling and BatchNorm's running statistics.
+    The trace of its block is then the mean over images of the trace of J' C J, where J is the Jacobian of an
+    image's logits with respect to the weight, and C = diag(p) - p p' is the Hessian of the cross-entropy with
+    respect to the logits. The trace of J' C J needs no second derivative. One backward pass gives an estimate
+    for all such layers at once, without the blocks between layers. Each layer with other logits has its own
+    random vectors.
     """
     curved = _curved(model, images[:_LOOKED_AT], batch.probes.child("linear"), names)
     linear = [name for name in names if name not in curved]
@@ -133,9 +137,10 @@ def traces(
 
 
 def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]) -> list[str]:
-    """The weights in which the logits of these few images are not piecewise linear, or not finite.
+    """The weights for which the logits of these few images are not piecewise linear in the weight, or not
+    finite.
 
-    If they are piecewise linear, the second derivative of a random combination of logits in a random
+    If the logits are piecewise linear, the second derivative of a random combination of logits in a random
     direction of the weight is 0 up to rounding.
     """
     logits = derivatives.logits_of(model, images)
@@ -159,10 +164,11 @@ def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]
 def _linear_traces(
     model: nn.Module, images: Tensor, batch: MeasureBatch, names: Sequence[str], count: int
 ) -> list[list[float]]:
-    """Estimates of the traces if logits are piecewise linear: `count` rows with a number for each weight.
+    """Estimates of the traces for piecewise linear logits: `count` rows with a number for each weight.
 
-    An estimate is the sum over groups of |sum over a group's images of J' S u|^2 / N. u: independent random
-    signs (N, K); S = diag(sqrt p) - p sqrt(p)', so that S S' = C. Groups do not depend on the chunk.
+    An estimate is the sum over groups of |sum over a group's images of J' S u|^2 / N, where u are independent
+    random signs (N, K), and S = diag(sqrt p) - p sqrt(p)', so that S S' = C. The groups of images do not
+    depend on the chunk size.
     """
     weights = derivatives.weights_of(model, names)
     size = sum(value.numel() for value in weights.values())
@@ -195,18 +201,20 @@ def _linear_traces(
 
 
 def _times_root(root: Tensor, vectors: Tensor) -> Tensor:
-    """S u for each image, where S S' = C: diag(r) u - r^2 (r . u), with r = sqrt p. All are (N, K)."""
+    """The product S u for each image, where S S' = C. The product is computed as diag(r) u - r^2 (r . u),
+    with r = sqrt p. All arrays are (N, K)."""
     product: Tensor = root * (vectors - root * (root * vectors).sum(1, keepdim=True))
     return product
 
 
 def of_batch(model: nn.Module, logits: Tensor, signs: Tensor) -> Tensor:
-    """The index on one batch with one probe: a scalar with its graph to the weights.
+    """The index on one batch with one random vector, as a scalar with its graph to the weights.
 
-    It is the sum over layers of |W| |J' S u| / sqrt(N), because |J' S u|^2 / N estimates a layer's trace (see
-    `traces`); as the root of an estimate it is, on average, below the index. logits: (N, K) with their graph;
-    in training mode J includes the statistics of the batch. signs: u, random, (N, K). If logits are not
-    piecewise linear in a weight, its trace is that of J' C J alone, without the second derivatives of logits.
+    The result is the sum over layers of |W| |J' S u| / sqrt(N), because |J' S u|^2 / N estimates a layer's
+    trace (see `traces`). Since it is the root of an estimate, its mean is below the index. `logits` are (N,
+    K) with their graph; in training mode, J includes the statistics of the batch. `signs` are the random
+    signs u, (N, K). If the logits are not piecewise linear in a weight, only the trace of J' C J counts,
+    without the second derivatives of the logits.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     named = dict(model.named_parameters())

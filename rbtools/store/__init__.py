@@ -1,4 +1,5 @@
-"""The store of finished work: results and checkpoints, under keys that hash what determines them."""
+"""The store of finished work: results and checkpoints under keys that hash everything that determines
+them."""
 
 from __future__ import annotations
 

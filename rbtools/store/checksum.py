@@ -1,10 +1,11 @@
-"""Keys, checksums at the end of stored files, and stamps of files.
+"""Keys, checksums at the end of stored files, and stamps that show whether a file has changed.
 
-A stamp is a text that changes when a file changes; it is made without reading the file. The content of a file
-can be replaced while its size and its time of modification stay the same, but its time of change (ctime)
-cannot be set. In two cases the content may still change without the stamp; the stamp is then not `settled`.
-Either the file was changed just before the stamp was made (another change may follow within the resolution of
-the times), or the file system has no inodes or no times of change, such as some network file systems and FAT.
+A stamp is a text that changes when a file changes. A stamp is made without reading the file. The content of a
+file can be replaced while its size and its time of modification stay the same, but programs cannot set its
+time of change (ctime). In two cases the content may change without changing the stamp; the stamp is then not
+`settled`. In the first case, the file was changed just before the stamp was made, and another change may
+follow within the resolution of the times. In the second case, the file system has no inodes or no times of
+change, such as some network file systems and FAT.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _COARSE_NS = 10_000_000
 
 
 def as_json(value: object, *, sort: bool = False) -> bytes:
-    """JSON text without white space. Integers beyond 64 bits, which a record may contain, stay exact."""
+    """JSON text without white space. Integers beyond 64 bits are written exactly."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort else None)
     except TypeError:
@@ -37,7 +38,7 @@ def as_json(value: object, *, sort: bool = False) -> bytes:
 
 
 def canonical(description: object) -> bytes:
-    """The canonical JSON text of a description: keys sorted, no white space."""
+    """The canonical JSON text of a description, with sorted keys and without white space."""
     return as_json(description, sort=True)
 
 
@@ -47,19 +48,19 @@ def digest(description: Mapping[str, Any]) -> str:
 
 
 class DamagedFile(Exception):
-    """A stored file is damaged; the text gives the reason."""
+    """Raised for a damaged stored file; the text is the reason."""
 
 
 def sealed(body: bytes, key: str = "") -> bytes:
-    """A file's content with its checksum as the last line. With a key, the checksum also covers the key, for
-    files that do not contain it."""
+    """A file's content with its checksum as the last line. With a key, the checksum also covers the key. The
+    key is needed for files that do not contain their key."""
     return body + _mark(body, key)
 
 
 def content(kind: str, name: str, data: bytes) -> Any:
-    """The content of a stored file: bytes for outcomes and states, fields for all other kinds.
+    """The content of a stored file. The content is bytes for outcomes and states, and otherwise a dictionary.
 
-    Raises DamagedFile if the checksum does not match the data, or if the data do not match the name.
+    Raises DamagedFile if the checksum does not match the data, or if the data do not match the file's name.
     """
     keyless = kind in ("outcomes", "state")
     body, mark = data[:-66], data[-66:]
@@ -80,12 +81,12 @@ def _mark(body: bytes, key: str) -> bytes:
 
 
 def hash_of_text(text: str) -> str:
-    """SHA-256 of a text, also of file names that are not valid Unicode, in hexadecimal."""
+    """SHA-256 of a text in hexadecimal. The text may be a file name that is not valid Unicode."""
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def hash_of_file(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of the bytes of a plain file and of the shards that it lists, in hexadecimal."""
+    """SHA-256, in hexadecimal, of the bytes of a plain file and of the shards that it lists."""
     sha = hashlib.sha256()
     for one in (path, *shards_of(path)):
         with opened(one) as stream:
@@ -95,20 +96,21 @@ def hash_of_file(path: str | os.PathLike[str]) -> str:
 
 
 class Stamp(NamedTuple):
-    """The text of a file's stamp, and whether cached values for it are valid without reading the file."""
+    """The stamp of a file. `settled` is true if values cached with this stamp are valid without reading the
+    file."""
 
     text: str
     settled: bool
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp:
-    """The stamp of a file with the shards that it lists, links followed. Raises OSError."""
+    """The stamp of a file and of the shards that it lists. Links are followed. Raises OSError."""
     stamps = [stamp(os.stat(one)) for one in (path, *shards_of(path))]
     return Stamp(" ".join(one.text for one in stamps), all(one.settled for one in stamps))
 
 
 def stamp(status: os.stat_result) -> Stamp:
-    """The stamp of a file with this status. It must be made before the file is read."""
+    """The stamp of a file with this status. The stamp must be made before the file is read."""
     size, changed, modified = status.st_size, status.st_ctime_ns, status.st_mtime_ns
     text = f"{size} {modified} {changed} {status.st_ino} {status.st_dev}"
     changes_known = status.st_ino > 0 and changed > 0 and (changed != modified or changed % _COARSE_NS > 0)

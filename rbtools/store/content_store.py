@@ -1,19 +1,21 @@
 """Content-addressed storage of results, checkpoints and the state of unfinished work.
 
-A key is the SHA-256 of a canonical JSON description of everything that determines a result. The layout under
-the store's folder (every file is written whole, and two hexadecimal digits name a folder):
+A key is the SHA-256 of a canonical JSON description of everything that determines a result. The store's
+folder has this layout, in which two hexadecimal digits name a folder:
 
-    format.json            the version of this layout objects/ab/abcd...     checkpoints, named by the SHA-256
-    of their bytes results/ab/abcd...     {"what": description, "value": result, "about": words}, named by the
-    key outcomes/ab/abcd...    the outcomes of an evaluation per example, named by the key state/ab/abcd... an
-    unfinished training run, or part of an evaluation, named by the key leases/ab/abcd...      claims on work
-    in progress: safe to delete if nobody is working cache/ab/abcd...       {"key": ..., "value": ...}, hashes
-    of files by path and stamp (`checksum`), classes of lists of examples: safe to delete
+    format.json            the version of this layout
+    objects/ab/abcd...     checkpoints, named by the SHA-256 of their bytes
+    results/ab/abcd...     {"what": description, "value": result, "about": words}, named by the key
+    outcomes/ab/abcd...    the outcomes of the single examples of an evaluation, named by the key
+    state/ab/abcd...       an unfinished training run, or a part of an evaluation, named by the key
+    leases/ab/abcd...      leases of work in progress, which may be deleted if no process works
+    cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path and stamp (`checksum`), and
+                           classes of lists of examples, which may be deleted
 
-All files except objects end in a line with the SHA-256 of the bytes before it; for outcomes and states, the
-hash also covers their key, in front of these bytes. A file counts as absent and is written again if this hash
-does not match, if the description or the key in the file does not hash to the name of the file, or if it is a
-link or not a plain file.
+All files except objects end in a line with the SHA-256 of the bytes before this line; for outcomes and
+states, the hash covers their key followed by these bytes. If the hash does not match, the file counts as
+absent and is written again. The same holds if the description or the key in the file does not hash to the
+name of the file, or if the file is a link or not a plain file.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ _FOLDER, _NAME = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{64}")
 
 
 class Store:
-    """Finished work in one folder. With `folder=None` nothing is stored or found.
+    """Finished work in one folder. With `folder=None`, nothing is stored or found.
 
-    The folder is created at the first write. With `force`, only results that this object itself has written
-    are found. `found` and `computed` count units of work; `damaged` lists files whose content did not match
-    their checksum or their name; `trouble` is the reason why something could not be stored. Raises RbError if
+    The folder is created at the first write. With `force`, only results that this object has written are
+    found. `found` and `computed` count units of work. `damaged` lists files whose content does not match
+    their checksum or their name. `trouble` is the reason why something could not be stored. Raises RbError if
     `folder` has another format or is not a folder.
     """
 
@@ -72,13 +74,13 @@ class Store:
     # --- units of work --------------------------------------------------------------------------------
 
     def result(self, key: str) -> Any | None:
-        """The finished result of that key, or None."""
+        """The finished result with this key, or None."""
         return (self._finished("results", key) or {}).get("value")
 
     def keep_result(
         self, key: str, what: Mapping[str, Any], value: object, about: Mapping[str, Any] | None = None
     ) -> None:
-        """Keep a finished result with the description `what`, whose hash is the key.
+        """Store a finished result with the description `what`, whose hash is the key.
 
         `about` contains information for `rb-store ls` that is not part of the key, such as names.
         """
@@ -86,15 +88,16 @@ class Store:
         self._keep("results", key, sealed(as_json(result)))
 
     def outcomes(self, key: str) -> bytes | None:
-        """The stored outcomes per example, or None."""
+        """The stored outcomes of the single examples, or None."""
         return self._finished("outcomes", key)
 
     def keep_outcomes(self, key: str, data: bytes) -> None:
-        """Store outcomes per example."""
+        """Store the outcomes of the single examples."""
         self._keep("outcomes", key, sealed(data, key))
 
     def state(self, key: str) -> bytes | None:
-        """The state of an interrupted training run, or a part of an evaluation; None if there is none."""
+        """The state of an interrupted training run or a part of an evaluation. Returns None if no state is
+        stored."""
         return self._finished("state", key)
 
     def keep_state(self, key: str, data: bytes) -> None:
@@ -102,7 +105,7 @@ class Store:
         self._keep("state", key, sealed(data, key))
 
     def keep_part(self, key: str, data: bytes) -> None:
-        """Store a part of an evaluation among the states. A power cut may lose it."""
+        """Store a part of an evaluation among the states. The part may be lost in a power cut."""
         self._keep("state", key, sealed(data, key), sync=False)
 
     def drop_state(self, key: str) -> None:
@@ -112,12 +115,12 @@ class Store:
                 path.unlink()
 
     def _finished(self, kind: str, key: str) -> Any | None:
-        """The stored content of that key, if it may be used instead of doing the work."""
+        """The stored content with this key, or None if it is absent or must be computed again."""
         return None if self.force and (kind, key) not in self._own else self.read(kind, key)
 
     def _keep(self, kind: str, name: str, data: bytes, *, sync: bool = True) -> None:
-        """Write a file that can be computed again. Errors are only noted: results must be output even if the
-        disk is full."""
+        """Write a file whose content can be computed again. Errors are recorded in `trouble` and not raised,
+        because results must be output even if the disk is full."""
         try:
             self._write(kind, name, data, sync=sync)
         except RbError as error:
@@ -126,13 +129,13 @@ class Store:
     # --- checkpoints ----------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
-        """Raise RbError if a checkpoint could not be stored; training runs check this before they start."""
+        """Raise RbError if a checkpoint cannot be stored. Training runs call this before they start."""
         if self.folder is None:
             raise RbError("Training needs a store for the checkpoint. Leave out --store none.")
         check_writable(self.folder / "objects")
 
     def keep_object(self, data: bytes) -> str:
-        """Store a checkpoint; return its name, "sha256:" and the hash of its bytes."""
+        """Store a checkpoint. Returns its name, which is "sha256:" and the hash of its bytes."""
         name = object_name(data)
         if self.folder is None:
             self.check_writable()
@@ -141,9 +144,9 @@ class Store:
         return name
 
     def object(self, name: str) -> Path:
-        """The file of a checkpoint named "sha256:...".
+        """The file of the checkpoint called "sha256:...".
 
-        Raises RbError if it is missing, or if its content does not match its name.
+        Raises RbError if the file is missing, or if its content does not match its name.
         """
         path = self.path("objects", name.removeprefix("sha256:"))
         if path is None or not is_plain(path):
@@ -161,7 +164,7 @@ class Store:
         return path
 
     def has_object(self, name: str) -> bool:
-        """Whether the store has that checkpoint, undamaged."""
+        """Whether the store has an undamaged checkpoint with this name."""
         try:
             self.object(str(name))
         except RbError:
@@ -171,12 +174,13 @@ class Store:
     # --- the cache: maps texts to texts that are quick to look up -------------------------------------
 
     def file_hash(self, path: str | os.PathLike[str]) -> str:
-        """ "sha256:..." of a file's bytes, which are read once for each path and settled stamp."""
+        """The name "sha256:..." of a file's bytes. The file is read once for each path and settled stamp."""
         key, settled = _file_key(path)
         return (self.get(key) if settled else None) or self.hash_now(path)
 
     def hash_now(self, path: str | os.PathLike[str]) -> str:
-        """ "sha256:..." of a file's bytes, read now: a disk error may change them but not the stamp."""
+        """The name "sha256:..." of a file's bytes, which are always read, because a disk error may change
+        the bytes but not the stamp."""
         key, settled = _file_key(path)
         name = f"sha256:{hash_of_file(os.path.abspath(path))}"
         if settled and self.get(key) != name:
@@ -184,12 +188,12 @@ class Store:
         return name
 
     def get(self, key: str) -> str | None:
-        """A cached text (hashes of files and data sets, classes of examples), or None."""
+        """A cached text (such as a hash of a file), or None."""
         value = (self.read("cache", hash_of_text(key)) or {}).get("value")
         return value if isinstance(value, str) else None
 
     def put(self, key: str, value: str) -> None:
-        """Cache a text. If the store cannot be written, nothing is cached, and no error is raised."""
+        """Cache a text. If the store cannot be written, nothing is cached and no error is raised."""
         text = key.encode("utf-8", "backslashreplace").decode()
         with contextlib.suppress(RbError):
             data = sealed(orjson.dumps({"key": text, "value": value}))
@@ -201,17 +205,17 @@ class Store:
     def claimed(
         self, key: str, done: Callable[[], bool], check_cancelled: Callable[[], None]
     ) -> Iterator[None]:
-        """Hold the lease of a unit of work, so that no other process does it meanwhile; or enter without it
-        as soon as another process has `done` the work. If the store cannot be written, the work is done
-        without a lease.
+        """Hold the lease of a unit of work, so that no other process does the same work at the same time. The
+        block starts without the lease as soon as `done` returns that another process has finished the work.
+        If the store cannot be written, the block runs without a lease.
         """
         with self._lease(key, lambda path: lease.wait(path, check_cancelled, done)):
             yield
 
     @contextlib.contextmanager
     def working(self) -> Iterator[str | None]:
-        """Hold a lease that shows that this process uses the store's files, so that `gc` keeps them. Yields
-        the name of the lease, if there is one."""
+        """Hold a lease that shows that this process uses the store's files, so that `gc` keeps the files.
+        Yields the name of the lease, or None if there is no lease."""
         name = checksum.digest({"work": uuid.uuid4().hex})
         # `gc` takes each lease for a moment, to see whether it is free.
         with self._lease(name, lambda path: lease.wait(path, lambda: None, lambda: False)) as held:
@@ -219,7 +223,7 @@ class Store:
 
     @contextlib.contextmanager
     def _lease(self, name: str, take: Callable[[Path], lease.Lease | None]) -> Iterator[lease.Lease | None]:
-        """Hold a lease of that name, if it can be taken."""
+        """Hold the lease with this name if it is free."""
         path, held = self.path("leases", name), None
         with contextlib.suppress(OSError):
             held = None if path is None else take(path)
@@ -232,7 +236,8 @@ class Store:
     # --- files ----------------------------------------------------------------------------------------
 
     def path(self, kind: str, name: str) -> Path | None:
-        """The path of a file of that kind and name, existing or not; None without a store."""
+        """The path of a file with this kind and name, whether or not it exists. Returns None without a
+        store."""
         # Folders named by two digits: 100,000 results are about 400 files in each of 256 folders.
         if self.folder is None:
             return None
@@ -244,10 +249,10 @@ class Store:
         return (path for path, own in self.walk(kind, beginning) if own)
 
     def walk(self, kind: str, beginning: str = "") -> Iterator[tuple[Path, bool]]:
-        """Yields everything in the folders of one kind, and whether it has the name of a stored file:
-        temporary files and the user's files have not.
+        """Yields each path in the folders of one kind, and whether its name is that of a stored file.
+        Temporary files and the user's own files have other names.
 
-        Links to folders are not followed: they may lead to the user's files, and `gc` removes files.
+        Links to folders are not followed, because they may lead to the user's own files.
         """
         if self.folder is None:
             return
@@ -262,7 +267,8 @@ class Store:
                         yield folder / name, _NAME.fullmatch(name) is not None
 
     def read(self, kind: str, name: str) -> Any | None:
-        """The content of a file (`checksum.content`); None if it is absent, or damaged and to be replaced."""
+        """The content of a file (`checksum.content`). Returns None if the file is absent, or damaged and to
+        be replaced."""
         path = self.path(kind, name)
         data = None if path is None else _bytes(path)
         if path is None or data is None:
@@ -289,7 +295,7 @@ class Store:
             self._own.add((kind, name))
 
     def check(self) -> None:
-        """Raise RbError if the folder is a store of another format, or not a folder."""
+        """Raise RbError if the folder is a store in another format, or if the path is not a folder."""
         if self._checked or self.folder is None:
             return
         if self.folder.exists() and not self.folder.is_dir():
@@ -307,7 +313,7 @@ class Store:
         self._checked = True
 
     def existing(self) -> Path:
-        """The folder of an existing store. Raises RbError if there is none."""
+        """The folder of an existing store. Raises RbError if there is no store."""
         if self.folder is None:
             raise RbError("No store is named. Name one with --store (or RB_STORE).")
         if not self.folder.exists():
@@ -330,7 +336,7 @@ def object_name(data: bytes) -> str:
 
 
 def _file_key(path: str | os.PathLike[str]) -> tuple[str, bool]:
-    """The key of a file's hash in the cache, and whether it is valid without reading the file. Raises
+    """The key under which a file's hash is cached, and whether the cached hash is still valid. Raises
     OSError."""
     absolute = os.path.abspath(path)
     text, settled = checksum.stamp_of(absolute)
@@ -345,7 +351,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _bytes(path: Path) -> bytes | None:
-    """The bytes of a file; None if it is absent or not a plain file."""
+    """The bytes of a file. Returns None if the file is absent or not a plain file."""
     try:
         return read_plain(path, follow=False)
     except (FileNotFoundError, NotADirectoryError, NoPlainFile):

@@ -1,4 +1,4 @@
-"""Atomic files: they appear whole or not at all."""
+"""Atomic writing: a file appears with its complete content or not at all."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _HINT = "Free some space, or name another folder with --store (or RB_STORE)."
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Write to a temporary file, sync, rename. Readers see the old file or the new one, never a part.
+    """Write to a temporary file, sync it, and rename it. Readers see either the old or the new content.
 
-    Without `sync`, a power cut may leave an empty file; use this for files that are checked when they are
-    read and cheap to make again. Raises RbError with the system's reason if the folder cannot be written.
+    Without `sync`, a power cut may leave an empty file. Omit `sync` only for files that are checked when they
+    are read and are easy to compute again. Raises RbError with the system's reason if the folder cannot be
+    written.
     """
     with written_whole(path, sync=sync) as stream:
         stream.write(data)
@@ -31,10 +32,10 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterator[IO[bytes]]:
-    """Yields a stream whose content appears under `path` if the block ends without an exception.
+    """Yields a stream. The content appears at `path` if the block ends without an exception.
 
-    Its `name` is that of the temporary file. Raises RbError with the system's reason and the hint if it
-    cannot be written.
+    The `name` of the stream is the name of the temporary file. Raises RbError, with the system's reason and
+    the hint, if the file cannot be written.
     """
     aside = f"{path.parent}/{ASIDE}{uuid.uuid4().hex}"
     try:
@@ -57,10 +58,11 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
 
 @contextlib.contextmanager
 def user_output(path: Path, *, hint: str) -> Iterator[IO[bytes]]:
-    """Yields a stream for a file that the user named. A plain file is replaced as by `written_whole`. If it
-    is a link, its target is replaced and not the link. A device or a pipe is written to directly.
+    """Yields a stream for an output file that the user named. A plain file is replaced as by `written_whole`.
+    If the file is a link, the target of the link is replaced and not the link. If the file is a device or a
+    pipe, the content is written to it directly.
 
-    Raises RbError, with the system's reason and the hint, if it cannot be written.
+    Raises RbError, with the system's reason and the hint, if the file cannot be written.
     """
     try:
         status = path.stat()
@@ -81,15 +83,15 @@ def user_output(path: Path, *, hint: str) -> Iterator[IO[bytes]]:
 
 
 def _is_descriptor(path: Path) -> bool:
-    """Whether a path, such as /dev/stdout or /dev/fd/3, is another name of an open file."""
+    """Whether a path is another name of an open file, such as /dev/stdout or /dev/fd/3."""
     folder = os.path.realpath(path.parent)
     return folder == "/dev" or folder.startswith("/proc/")
 
 
 def write_all(target: Path, documents: Iterable[tuple[str, bytes]], *, hint: str = _HINT) -> None:
-    """Write several files with `user_output`, each given as (path relative to `target`, content).
+    """Write several files with `user_output`. Each file is given as (path relative to `target`, content).
 
-    An empty path is `target` itself. Raises RbError if one cannot be written.
+    An empty path means `target` itself. Raises RbError if a file cannot be written.
     """
     for below, content in documents:
         path = target / below if below else target
@@ -100,9 +102,9 @@ def write_all(target: Path, documents: Iterable[tuple[str, bytes]], *, hint: str
 
 
 def check_folder_of(path: Path) -> None:
-    """Raise UsageError if a file that the user named would be in a folder that does not exist.
+    """Raise UsageError if the folder of a file that the user named does not exist.
 
-    The folder is not created: its name is probably mistyped.
+    The folder is not created, because its name is probably mistyped.
     """
     folder = path.parent
     if not folder.is_dir():
@@ -111,7 +113,7 @@ def check_folder_of(path: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise RbError if no file can be written in this folder. To be called before the work."""
+    """Raise RbError if no file can be written in this folder. Call this before long work begins."""
     try:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as stream:
@@ -121,7 +123,8 @@ def check_writable(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the folder, so that the new name is durable, too. Some file systems do not support this."""
+    """Sync the folder, so that the new name also survives a power cut. Some file systems do not support this;
+    the error is then ignored."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -131,7 +134,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def is_abandoned(path: Path, now: float) -> bool:
-    """Whether `path` is a temporary file that was last written long ago and will never be renamed."""
+    """Whether `path` is a temporary file that was last written so long ago that its writer must have died."""
     return path.name.startswith(ASIDE) and now - path.stat().st_mtime > ABANDONED_SECONDS
 
 

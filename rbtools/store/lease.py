@@ -1,9 +1,9 @@
-"""Leases: claims on work in progress, made with file locks (flock).
+"""Leases: file locks (flock) that mark work in progress.
 
 A lease is a file that its holder has locked. When the holder ends, for whatever reason, the system releases
-the lock at once. NFS shares locks between all machines; other network file systems may restrict them to one
-machine, or not support them. Results do not depend on leases: without locks, two processes may compute the
-same result, and one of them wastes its time.
+the lock at once. NFS shares locks between all machines. Other network file systems may restrict locks to one
+machine, or not support them. Results do not depend on leases. Without locks, two processes may compute the
+same result, which only wastes time.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _TRIES = 100  # attempts to lock a file before another process removes it
 
 
 class Lease:
-    """A claim that this process holds until `release`: a file and its handle. locked: whether the file system
-    supports locks, so that nobody else holds the claim."""
+    """A lease that this process holds until `release`: a file and its handle. `locked` is true if the file
+    system supports locks, so that no other process holds the lease."""
 
     def __init__(self, path: Path, handle: int, *, locked: bool) -> None:
         self.path, self.handle, self.locked = path, handle, locked
 
     def in_place(self) -> bool:
-        """Whether the path still leads to this file: a former holder or a user may have removed it."""
+        """Whether the path still leads to this file, which a former holder or a user may have removed."""
         try:
             return os.path.samestat(os.fstat(self.handle), os.stat(self.path))
         except OSError:
             return False
 
     def release(self) -> None:
-        """Remove the file and release the lock. The file of another lease is not removed."""
+        """Remove the file and release the lock. The file of another lease at this path is not removed."""
         if self.in_place():
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -44,13 +44,14 @@ class Lease:
 
 
 def claim(path: Path) -> Lease | None:
-    """Take the lease at `path`, or return None if it is held. Raises OSError."""
+    """Acquire the lease at `path`, or return None if another process holds it. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return _taken(path, make=True)
 
 
 def _taken(path: Path, *, make: bool) -> Lease | None:
-    """The lease at `path`; None if it is held. Raises OSError, also if there is no file, unless `make`."""
+    """The lease at `path`. Returns None if another process holds it. Raises OSError if the file cannot be
+    opened, and, without `make`, if it does not exist."""
     for _ in range(_TRIES):
         if os.path.lexists(path) and not is_plain(path):
             raise NoPlainFile(path)
@@ -82,7 +83,7 @@ def wait(
     done: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Lease | None:
-    """Wait until the lease is acquired, or return None as soon as `done()` is true."""
+    """Wait until the lease is acquired. Returns None as soon as `done()` is true."""
     pause = 0.05
     while not done():
         lease = claim(path)
@@ -95,7 +96,7 @@ def wait(
 
 
 def is_alive(path: Path) -> bool:
-    """Whether a process holds this lease; also True if this cannot be determined."""
+    """Whether a process holds this lease. Returns True also if this is unknown."""
     try:
         lease = _taken(path, make=False)
     except (FileNotFoundError, NoPlainFile):
@@ -109,7 +110,8 @@ def is_alive(path: Path) -> bool:
 
 
 def take_away(path: Path) -> bool:
-    """Remove a lease that nobody holds. False if it is held or this cannot be determined. Raises OSError."""
+    """Remove a lease that no process holds. Returns False if a process holds the lease or if this cannot be
+    determined. Raises OSError."""
     try:
         lease = _taken(path, make=False)
     except FileNotFoundError:

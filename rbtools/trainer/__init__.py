@@ -1,1 +1,1 @@
-"""The training loop: recipe, schedule, validation, tracking, and checkpoints that a later run resumes."""
+"""The training loop: recipe, schedule, validation, tracking, and checkpoints for resuming a run."""

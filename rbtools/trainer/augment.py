@@ -1,4 +1,4 @@
-"""Augmentation on the device: uint8 batches, no Python work per image."""
+"""Augmentation of uint8 batches on the device, without Python code for single images."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def pixels(images: Tensor) -> Tensor:
 
 
 def augment(images: Tensor, kinds: Sequence[str], draws: Draws, epoch: int) -> Tensor:
-    """Crop and flip a batch (N, C, H, W); each image's choices depend only on (example, epoch).
+    """Crop and flip a batch (N, C, H, W). The choices for an image depend only on (example, epoch).
 
-    `crop`: zero padding of an eighth of the side on each edge, then a window at a random place;
-    `crop-reflect`: the same with padding by reflection; `flip`: left-right for half of the examples.
+    `crop` pads each edge with zeros, an eighth of the side wide, and selects a window at a random place.
+    `crop-reflect` does the same with padding by reflection. `flip` mirrors half of the examples.
     """
     if "crop" in kinds or "crop-reflect" in kinds:
         images = _crop(images, draws.child("crop"), epoch, reflect="crop-reflect" in kinds)
@@ -49,8 +49,9 @@ def _crop(images: Tensor, draws: Draws, epoch: int, *, reflect: bool) -> Tensor:
 
 
 def _integers(draws: Draws, high: int, shape: Sequence[int], draw: int = 0) -> Tensor:
-    """Whole numbers from `draws`. If the indices of the examples are on the CPU, the numbers are drawn there,
-    because a few numbers take a hundred kernels on a GPU. The result is the same.
+    """Random integers from `draws`. If the indices of the examples are on the CPU, the numbers are generated
+    there, because generating a few numbers takes a hundred kernels on a GPU. The numbers are the same on both
+    devices.
     """
     if draws.device.type == "cpu" or draws.host is None:
         return draws.integers(high, shape, draw)
@@ -58,7 +59,7 @@ def _integers(draws: Draws, high: int, shape: Sequence[int], draw: int = 0) -> T
 
 
 def cutout(images: Tensor, length: int, draws: Draws) -> Tensor:
-    """Put a black square at a random place inside each image (N, C, H, W)."""
+    """Draw a black square at a random place inside each image (N, C, H, W)."""
     height, width = images.shape[2:]
     own = draws.child("cutout")
     top = _integers(own.child("row"), height - length + 1, (1,))

@@ -1,4 +1,4 @@
-"""Prepare a training run before its first epoch: its inputs, which do not change, and its state."""
+"""Prepares a training run before its first epoch: its inputs, which do not change, and its state."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TrainExamples:
-    """Images and labels on the device; on the CPU, the indices of the examples that are trained on, in order,
-    and of those that are held out.
+    """Images and labels on the device, and two lists of indices on the CPU: the examples to train on, in
+    order, and the held-out examples.
     """
 
     images: Tensor | Streamed
@@ -55,7 +55,7 @@ class TrainExamples:
 
     @classmethod
     def of(cls, data: Any, recipe: Recipe, device: torch.device) -> TrainExamples:
-        """The examples of a split (inputs.data.Data). Raises RbError if all are of one class."""
+        """The examples of a split (`inputs.data.Data`). Raises RbError if all belong to one class."""
         dataset = data.load()
         if len(dataset.labels) and bool((dataset.labels == dataset.labels[0]).all()):
             raise RbError(
@@ -71,9 +71,10 @@ class TrainExamples:
 
 @dataclass(frozen=True, eq=False)
 class TrainSetup:
-    """The inputs of a training run. arch: the record's, for its name and facts. method: as the user gave it.
-    recipe: with the learning rate of theorem 1. networks: those that a step uses. checks: made after each
-    epoch. tracker: None without --track.
+    """The inputs of a training run. `arch` is the architecture in the record, for its name and facts.
+    `method` is the method as the user specified it. `recipe` contains the learning rate of theorem 1 if that
+    rule is used. `networks` are the networks that a step uses, and `checks` are made after each epoch.
+    `tracker` is None without --track.
     """
 
     arch: dict[str, Any]
@@ -89,31 +90,32 @@ class TrainSetup:
 
     @property
     def name(self) -> str:
-        """The architecture's name, for messages."""
+        """The architecture's name for messages."""
         return str(self.arch.get("name", "The network"))
 
     @cached_property
     def batches(self) -> int:
-        """How many steps an epoch has."""
+        """The number of steps in an epoch."""
         return len(batches(self.examples.ids, self.recipe.batch_size))
 
     @property
     def steps(self) -> int:
-        """How many steps the training run has, if it is not stopped."""
+        """The number of steps in the training run if it is not stopped early."""
         return self.recipe.epochs * self.batches
 
     @cached_property
     def drawn(self) -> int | None:
-        """The step before which the weights are kept (--output random)."""
+        """The step before which the weights are copied (--output random)."""
         return drawn_step(self.recipe, self.steps, self.settings.seed)
 
     def tell(self, message: str) -> None:
-        """Notify the user of something about this training."""
+        """Notify the user of a message about this training run."""
         self.report.notify(f"{self.name} {self.method.name}: {message}")
 
 
 def stepping(method: Any, recipe: Recipe, kept: dict[str, Tensor]) -> Method[Any]:
-    """The method that steps use, with the tensors `kept` for each example and the filter (--filter)."""
+    """The method that the steps use. The method includes the tensors `kept`, which have an entry for each
+    example, and the filter (--filter)."""
     if recipe.filter is not None:
         return ChenLee(method, recipe.warm_steps, recipe.filter_rule)
     carrying: Method[Any] = method.carrying(kept)
@@ -154,8 +156,8 @@ def begin(
 def _network(
     model: nn.Module, task: TrainingTask, examples: TrainExamples, device: torch.device
 ) -> nn.Module:
-    """The model on the device, with synchronised BatchNorm if GPUs share a batch. Raises RbError if the
-    method cannot train it.
+    """The model on the device, with synchronised BatchNorm if several GPUs share a batch. Raises RbError if
+    the method cannot train the model.
     """
     model = model.to(device)
     if not any(weight.requires_grad for weight in model.parameters()):
@@ -175,7 +177,7 @@ def _network(
 def start(
     task: TrainingTask, run: Run, device: torch.device, stored: bytes | None
 ) -> tuple[TrainSetup, TrainState]:
-    """Set up a training run from its stored state, if there is one that fits, else from the beginning."""
+    """Set up a training run from its stored state or, if there is no suitable state, from the beginning."""
 
     def anew() -> tuple[TrainSetup, TrainState]:
         network = init.network(task, run)

@@ -1,6 +1,6 @@
-"""Several processes of one training run, started by torchrun: each has a share of every batch. Process 0
-reads records, uses the store and writes; it broadcasts each training run that must be computed to the other
-processes. Importing this module does not import torch.
+"""One training run in several processes started by torchrun; each process computes a share of every batch.
+Process 0 reads records, uses the store and writes the output. Process 0 broadcasts each training run that
+must be computed to the other processes. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Order(NamedTuple):
 
 
 def count() -> int:
-    """How many processes torchrun started; 1 without torchrun."""
+    """The number of processes that torchrun started, or 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
 def here() -> int:
-    """How many of the processes are on this machine."""
+    """The number of processes of the training run on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if count() > 1 else 1
 
 
@@ -49,8 +49,8 @@ def local_rank() -> int:
 
 @contextlib.contextmanager
 def process_group(run: Run) -> Iterator[bool]:
-    """Join the process group. Yields whether this process is process 0; when process 0 leaves the block, the
-    others end."""
+    """Join the process group. Yields whether this process is process 0. When it leaves the block, the other
+    processes end."""
     if count() == 1:
         yield True
         return
@@ -78,7 +78,7 @@ def _send(order: Order | None) -> None:
 
 
 def receive() -> Order | None:
-    """Wait for the next training run from process 0; None if there are no more."""
+    """Wait for the next training run from process 0. Returns None if there are no more training runs."""
     box: list[Any] = [None]
     distributed.broadcast_object_list(box, src=0)
     order: Order | None = box[0]
@@ -86,7 +86,7 @@ def receive() -> Order | None:
 
 
 def share(ids: Tensor) -> Tensor:
-    """This process's share of a batch: every n-th example, with n processes."""
+    """This process's share of a batch: every n-th example if there are n processes."""
     return ids[rank() :: count()]
 
 
@@ -98,14 +98,14 @@ def sum_of(values: Tensor) -> Tensor:
 
 
 def sum_all(tensors: Sequence[Tensor]) -> None:
-    """Replace each tensor by its sum over all processes; all tensors are sent in one message."""
+    """Replace each tensor by its sum over all processes. All tensors are sent in one message."""
     flat = sum_of(torch.cat([one.flatten() for one in tensors]))
     for one, total in zip(tensors, flat.split([one.numel() for one in tensors]), strict=True):
         one.copy_(total.view_as(one))
 
 
 def sum_gradients(model: nn.Module) -> None:
-    """Sum the gradients of a model's weights over all processes; each one has those of its share."""
+    """Sum the gradients of a model's weights over all processes; each has the gradients of its share."""
     if count() > 1:
         sum_all([weight.grad for weight in model.parameters() if weight.grad is not None])
 
@@ -118,7 +118,8 @@ def share_buffers(model: nn.Module) -> None:
 
 
 def synchronised(model: nn.Module) -> nn.Module:
-    """On GPUs, the network with BatchNorm over the whole batch; torch's SyncBatchNorm needs a GPU."""
+    """On GPUs, the network with BatchNorm over the complete batch. On CPUs, the network itself, because
+    torch's SyncBatchNorm needs a GPU."""
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return converted
 

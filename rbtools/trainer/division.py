@@ -21,7 +21,7 @@ def notices(
 ) -> Iterator[str]:
     """A sentence for each way in which the result differs from undivided batches in one process.
 
-    name: the network's name.
+    `name` is the network's name.
     """
     processes, size, piece = distributed.count(), recipe.batch_size, recipe.micro_batch
     whole = method.of_whole_batches or "wci" in recipe.regularize
@@ -50,11 +50,11 @@ def notices(
 
 
 def check_pieces(sizes: Sequence[int], micro_batch: int | None, processes: int) -> None:
-    """Raise RbError if, with synchronised BatchNorm, processes would make different numbers of passes for a
-    batch: such a BatchNorm waits for all processes in every pass.
+    """Raise RbError if synchronised BatchNorm is used and processes would make different numbers of passes
+    for a batch, because such a BatchNorm waits for all processes in every pass.
 
-    sizes: the sizes of an epoch's batches. Each process has every `processes`-th image of a batch, in pieces
-    of at most `micro_batch`.
+    `sizes` are the sizes of an epoch's batches. Each process has every `processes`-th image of a batch, in
+    pieces of at most `micro_batch` images.
     """
     for size in dict.fromkeys(sizes):
         shares = {len(range(rank, size, processes)) for rank in range(processes)}
@@ -70,7 +70,8 @@ def check_pieces(sizes: Sequence[int], micro_batch: int | None, processes: int) 
 
 
 def _pieces(share: int, micro_batch: int | None) -> int:
-    """How many pieces `optim.batches` makes of a share: a last single image joins the piece before it."""
+    """The number of pieces into which `optim.batches` divides a share. If the last piece would be a single
+    image, it joins the piece before it."""
     if micro_batch is None or share == 0:
         return min(share, 1)
     whole, remainder = divmod(share, micro_batch)

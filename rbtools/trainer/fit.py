@@ -44,10 +44,11 @@ _OF_RECORDS = {
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A finished training run. model: the given module. history: maps each quantity to a list with an entry
-    per epoch: "loss", "acc", "robust_acc" (of the training batches), "val_acc", "val_robust_acc" ..., "lr",
-    "seconds". best_epoch: from 1, None without validation. passes: per image and step. notices: messages for
-    the user, such as that the training ended at chance.
+    """A finished training run. `model` is the given module. `history` maps each quantity to a list with an
+    entry per epoch: "loss", "acc", "robust_acc" (of the training batches), "val_acc", "val_robust_acc" ...,
+    "lr", "seconds". `best_epoch` is counted from 1, and None without validation. `passes` is the number of
+    passes per image and step. `notices` are messages for the user, such as that the training ended at the
+    accuracy of guessing.
     """
 
     model: nn.Module = field(repr=False)
@@ -84,24 +85,24 @@ def fit(
     progress: bool | Callable[[str], None] | None = None,
     **options: Any,
 ) -> Fit:
-    """Train a module in memory, in place, and return it with its history; nothing is written anywhere.
+    """Train a module in memory, in place, and return it with its history. Nothing is written to files.
 
-    model: maps images float32 (N, C, H, W) in [0, 1] to logits (N, K), and includes its normalisation. data:
-    (images, labels) as tensors or arrays (uint8, or float in [0, 1]; class numbers), a torch Dataset or
-    DataLoader of such pairs, which is read once, or a name such as "digits", whose train split is used.
-    method: a name ("trades") or an object of `rbtools.training`. options: other fields of the recipe
-    (`batch_size`, `lr`, `schedule`, `regularize`, `ema`, `select`, `preset` ...), and parameters of a method
-    given by name (`eps=8/255`, in pixel units of [0, 1]). Defaults are those of rb-train (without `val`, 2 %
-    of the images are held out), except that a DataLoader gives the batch size. device: "auto" is the model's
-    device if it is a GPU, else the first GPU, else the CPU. progress: is called with a line of text after
-    each step; True shows the line with tqdm.
+    `model` maps images float32 (N, C, H, W) in [0, 1] to logits (N, K), and includes its normalisation.
+    `data` is (images, labels) as tensors or arrays (uint8, or float in [0, 1]; class numbers), a torch
+    Dataset or DataLoader of such pairs, which is read once, or a name such as "digits", whose train split is
+    used. `method` is a name ("trades") or an object of `rbtools.training`. `options` are other fields of the
+    recipe (`batch_size`, `lr`, `schedule`, `regularize`, `ema`, `select`, `preset` ...), and parameters of a
+    method given by name (`eps=8/255`, in pixel units of [0, 1]). Defaults are those of rb-train (without
+    `val`, 2 % of the images are held out), except that a DataLoader determines the batch size. `device`
+    "auto" is the model's device if it is a GPU, otherwise the first GPU, or the CPU if there is no GPU.
+    `progress` is called with a line of text after each step; True shows the line with tqdm.
 
-    With the same initial weights, images, recipe, seed, and number of threads, the weights are those of
-    rb-train, bit for bit. The model returns to its device; each module's mode, `requires_grad` and torch's
-    random numbers are as before, and gradients are None. After an error or an interruption the model keeps
-    its weights of that moment.
+    With the same initial weights, images, recipe, seed, and number of threads, the resulting weights are
+    those of rb-train, bit for bit. Afterwards the model is on its earlier device. The mode of each module,
+    `requires_grad` and torch's random state are restored, and gradients are None. After an error or an
+    interruption, the model has the weights of that moment.
 
-    Raises RbError for data, a model or options that do not fit, and if the training diverges.
+    Raises RbError if data, model or options are invalid or do not match, and if the training diverges.
     """
     if distributed.count() > 1:
         raise RbError(
@@ -137,7 +138,8 @@ def fit(
 
 
 def _trained(task: TrainingTask, model: nn.Module, run: Run, device: torch.device) -> dict[str, Any]:
-    """Train the model on its device, load the weights selected by the recipe, return the result's fields."""
+    """Train the model on its device, load the weights that the recipe selects, and return the result's
+    fields."""
     weights: list[dict[str, Tensor]] = []
 
     def keep(network: nn.Module) -> str:
@@ -158,7 +160,7 @@ def _trained(task: TrainingTask, model: nn.Module, run: Run, device: torch.devic
 
 
 def _settings(method: Any, options: dict[str, Any]) -> tuple[Any, Recipe]:
-    """The method and the recipe of these options. Raises RbError for an option that does not exist or fit."""
+    """The method and the recipe that these options describe. Raises RbError for an invalid option."""
     cls = METHODS.load(method) if isinstance(method, str) else type(method)
     if not dataclasses.is_dataclass(cls) or not hasattr(cls, "inner_attack"):
         raise RbError(
@@ -189,7 +191,7 @@ def _settings(method: Any, options: dict[str, Any]) -> tuple[Any, Recipe]:
 
 
 def _device(model: nn.Module, device: str | torch.device) -> str:
-    """The name of the device to train on. Raises RbError for a model that cannot be trained on one device."""
+    """The name of the device for training. Raises RbError if the model cannot be trained on one device."""
     if not isinstance(model, nn.Module):
         raise RbError(f"The model is a {type(model).__name__}. Expected a torch.nn.Module.")
     weights = list(model.parameters())
@@ -206,8 +208,9 @@ def _device(model: nn.Module, device: str | torch.device) -> str:
 
 @contextlib.contextmanager
 def _borrowed(model: nn.Module, shape: tuple[int, int, int], device: torch.device) -> Iterator[torch.device]:
-    """Inside the block the model is on the device and does not change its input images (C, H, W); afterwards
-    its device, modes and the random state are restored."""
+    """Inside the block, the model is on the device. If the model changes its input images (C, H, W) in place,
+    the model is given copies of the images. Afterwards its device, its modes and the random state are
+    restored."""
     home = next(model.parameters()).device
     cards = [device] if device.type == "cuda" else []
     random = torch.random.fork_rng(devices=cards)
@@ -234,20 +237,20 @@ class FitData:
     labels: Tensor
 
     def load(self) -> FitData:
-        """The split itself; it has the interface of inputs.data.Data."""
+        """Returns the data set; the method has the interface of `inputs.data.Data`."""
         return self
 
 
 def batch_size_of(data: Any) -> int | None:
-    """The batch size of a DataLoader; None for other data, and if it is not known."""
+    """The batch size of a DataLoader. Returns None for other data, or if the size is not known."""
     if not isinstance(data, torch.utils.data.DataLoader):
         return None
     return data.batch_size or getattr(data.batch_sampler, "batch_size", None)
 
 
 def read_data(data: Any) -> FitData:
-    """The training split of a data set's name, a pair (images, labels) of tensors or arrays, or a torch
-    Dataset or DataLoader of such pairs, which is read once. Raises RbError for anything else.
+    """The training split of `data`, which is the name of a data set, a pair (images, labels) of tensors or
+    arrays, or a torch Dataset or DataLoader of such pairs, which is read once. Anything else raises RbError.
     """
     if isinstance(data, str):
         about, split = datasets.describe(data), datasets.load(data, "train")
@@ -268,7 +271,7 @@ def read_data(data: Any) -> FitData:
 
 
 def check_model(model: nn.Module, data: FitData, device: torch.device) -> int:
-    """The number of outputs of a model on the device. Raises RbError unless they are logits."""
+    """The number of outputs of a model on its device. Raises RbError if the outputs are not logits."""
     images = pixels(data.images[:2].to(device))
     try:
         with torch.no_grad(), mode(model, train=False):

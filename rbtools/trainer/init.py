@@ -24,13 +24,14 @@ WEIGHTS = Registry("initial weights", {}, group="initial-weights", closed=True)
 
 
 def mixed_seed(seed: int, purpose: str) -> int:
-    """A seed for one purpose, derived from the training's seed."""
+    """A seed for one purpose, derived from the seed of the training run."""
     return (seed * 0x9E3779B1 + zlib.crc32(purpose.encode())) % (1 << 63)
 
 
 def network(task: TrainingTask, run: Run) -> nn.Module:
-    """The network on the CPU, with its normalisation, if any, as its first layer. A checkpoint keeps its own
-    normalisation. Raises RbError if a checkpoint has another architecture, or is for other data.
+    """The network on the CPU; its first layer is the normalisation, if there is one. If the weights are from
+    a checkpoint, the normalisation of the checkpoint is kept. Raises RbError if a checkpoint has another
+    architecture or was trained on other data.
     """
     arch, about, recipe = task.record["arch"], task.data.about, task.recipe
     if recipe.init == "checkpoint":
@@ -46,8 +47,8 @@ def network(task: TrainingTask, run: Run) -> nn.Module:
 
 
 def fresh(arch: dict[str, Any], about: Description, seed: int, *, allow_code: bool = False) -> nn.Module:
-    """The network with which training with this seed starts, on the CPU, with its normalisation, if any, as
-    its first layer.
+    """The network with which training with this seed starts, on the CPU; its first layer is the
+    normalisation, if there is one.
     """
     with seeded(seed):
         built = models.build(arch, classes=about.classes, shape=about.shape, allow_code=allow_code)
@@ -57,7 +58,7 @@ def fresh(arch: dict[str, Any], about: Description, seed: int, *, allow_code: bo
 
 
 def normalization(model: nn.Module, recipe: Recipe, about: Description) -> list[list[float]] | str | None:
-    """Mean and standard deviation per channel of a trained model's normalisation, "per-image", or None."""
+    """The normalisation of a trained model: mean and standard deviation per channel, "per-image", or None."""
     if isinstance(model, PerImageStandardization):
         return PER_IMAGE
     if not isinstance(model, Normalized):
@@ -69,7 +70,7 @@ def normalization(model: nn.Module, recipe: Recipe, about: Description) -> list[
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside the block a network is made with this seed; afterwards the global random state is restored."""
+    """Inside the block, networks are initialised with this seed. Afterwards the random state is restored."""
     with torch.random.fork_rng():
         torch.manual_seed(mixed_seed(seed, "init"))
         yield

@@ -1,4 +1,4 @@
-"""The training loop: the method computes the loss of a batch, everything else is here."""
+"""The training loop. The method computes the loss of a batch; the loop does everything else."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _TIMES_AS_LONG = 10
 
 
 def fit(task: TrainingTask, run: Run, key: str, device: torch.device, stored: bytes | None) -> dict[str, Any]:
-    """Train from the start, or from the state that an interrupted run of `key` stored last.
+    """Train from the beginning, or from the last state that an interrupted run of `key` stored.
 
-    Returns what the record needs, see `result`, with names of checkpoints in the store; an empty dict in
-    processes other than process 0. Raises RbError if the training diverges or memory runs out.
+    Returns the fields for the record (see `result`), with names of checkpoints in the store. Processes other
+    than process 0 return an empty dictionary. Raises RbError if the training diverges or memory runs out.
     """
     setup, state = begin.start(task, run, device, stored)
     train(setup, state, lambda state: run.store.keep_state(key, state.to_bytes()))
@@ -63,9 +63,9 @@ def fit(task: TrainingTask, run: Run, key: str, device: torch.device, stored: by
 
 
 def train(setup: TrainSetup, state: TrainState, keep: Callable[[TrainState], None] | None = None) -> None:
-    """Train to the end. In process 0 `keep` is called with the state after each epoch except the last. If a
-    call took more than a second, the next call waits ten times as long: FGSM-PGI's state of CIFAR-10 has .7
-    GB, and on an H200 it took 3.4 s to write it and 2.7 s to train an epoch.
+    """Train to the end. In process 0, `keep` is called with the state after each epoch except the last. If a
+    call took more than a second, the next call waits ten times as long. (FGSM-PGI's state of CIFAR-10 has 0.7
+    GB. On an H200, writing this state took 3.4 s, and training an epoch took 2.7 s.)
     """
     recipe = setup.recipe
     size = setup.batches * recipe.batch_size
@@ -93,7 +93,7 @@ def train(setup: TrainSetup, state: TrainState, keep: Callable[[TrainState], Non
 
 
 def goes_on(setup: TrainSetup, state: TrainState) -> bool:
-    """Whether there is another epoch to train."""
+    """Whether another epoch has to be trained."""
     if state.epoch >= setup.recipe.epochs or state.stopped:
         return False
     waited = 0 if state.best is None else state.epoch - state.best["epoch"]
@@ -136,7 +136,7 @@ def train_epoch(setup: TrainSetup, state: TrainState, pace: Pace) -> None:
 
 
 def _wait(device: torch.device) -> None:
-    """Wait until a GPU has finished, before the clock is read."""
+    """Wait until a GPU has finished its work, before the clock is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -152,7 +152,7 @@ def _progress(setup: TrainSetup, state: TrainState, batch: int, totals: Totals, 
 def _end_epoch(
     setup: TrainSetup, state: TrainState, parts: Sequence[Tensor], totals: Totals, numbers: dict[str, float]
 ) -> None:
-    """Exchange the processes' parts of the state, validate, measure, and write the history."""
+    """Exchange the processes' parts of the state, validate, measure, and extend the history."""
     for model in dict.fromkeys((state.model, state.kept)):
         distributed.share_buffers(model)
     totals.gather()
@@ -180,10 +180,10 @@ def _end_epoch(
 
 
 def result(setup: TrainSetup, state: TrainState, keep: Callable[[nn.Module], str]) -> dict[str, Any]:
-    """The result of a finished training for the record: checkpoint names, history (maps a quantity to a list
-    with an entry per epoch), seconds per epoch, passes, device, threads and normalisation.
+    """The fields of a finished training run for the record: checkpoint names, history (maps a quantity to a
+    list with an entry per epoch), seconds per epoch, passes, device, threads and normalisation.
 
-    `keep` is called with each network, and returns the name of its checkpoint.
+    `keep` is called with each network and returns the name of its checkpoint.
     """
     recipe, kept, place = setup.recipe, state.kept, setup.device.type
     seconds = state.history.get("seconds", [])

@@ -1,4 +1,4 @@
-"""Running totals of a training run: passes through models, losses, accuracies; the test for divergence."""
+"""Running totals of a training run (passes, losses, accuracies), and the test for divergence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Passes:
-    """Counts the images that go through models forward and backward, inside its `with` block."""
+    """Counts the images that pass forward and backward through models inside the `with` block."""
 
     def __init__(self, model: nn.Module) -> None:
         self.totals = {"images": 0, "forward": 0, "backward": 0}
@@ -25,7 +25,7 @@ class Passes:
         self.watch(model)
 
     def watch(self, model: nn.Module) -> None:
-        """Also count the images that go through this model."""
+        """Also count the images that pass through this model."""
         self._hooks.append(model.register_forward_hook(self._count))
 
     def forget(self) -> None:
@@ -59,9 +59,9 @@ _NAMES = ("loss", "acc", "robust_acc")
 
 
 class Totals:
-    """Running means over an epoch of the loss and of the accuracies that the method reports.
+    """Running means over an epoch: the loss and the accuracies that the method reports.
 
-    The sums stay on the device, in float64: only `means` waits for a GPU.
+    The sums stay on the device, in float64, so only `means` waits for a GPU.
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
@@ -69,7 +69,7 @@ class Totals:
         self.counts = [0] * len(_NAMES)
 
     def add(self, loss: Loss, labels: Tensor) -> Tensor:
-        """Add a batch (or a piece of one); returns its loss as float64, on the device."""
+        """Add a batch or a piece of a batch. Returns its loss as float64, on the device."""
         value: Tensor = loss.value.detach().double()
         right = [
             None if logits is None else logits.argmax(1).eq(labels).sum()
@@ -82,7 +82,7 @@ class Totals:
         return value
 
     def gather(self) -> None:
-        """Sum the totals of all processes of the training run; a process may have had no images."""
+        """Sum the totals of all processes of the training run; some processes may have had no images."""
         counts = self.sums.new_tensor(self.counts)
         self.sums, counts = distributed.sum_of(torch.stack([self.sums, counts]))
         self.counts = counts.int().tolist()
@@ -97,7 +97,8 @@ DIVERGED = 1e5
 
 
 def check_loss(loss: float, epoch: int) -> None:
-    """Raise RbError if a loss of this epoch, counted from 0, shows diverged weights."""
+    """Raise RbError if a loss shows that the weights have diverged in this epoch. The epoch is counted from
+    0."""
     if not math.isfinite(loss):
         raise diverged(f"the loss is {loss}", epoch)
     if loss > DIVERGED:
@@ -105,7 +106,7 @@ def check_loss(loss: float, epoch: int) -> None:
 
 
 def diverged(why: str, epoch: int) -> RbError:
-    """The error for a training run that diverged in this epoch, counted from 0."""
+    """The error for a training run that diverged in this epoch. The epoch is counted from 0."""
     return RbError(
         f"The training diverged: {why} in epoch {epoch + 1}."
         " Lower the learning rate (--lr), or try another --seed."

@@ -1,8 +1,8 @@
 """Batches, optimiser and learning rate of a recipe.
 
-The optimisers are torch's without the compiler guards around their methods. At its first call a guard imports
-torch's compiler, 800 modules including sympy, which takes 1.3 s even if nothing is compiled. The arithmetic
-and the stored state are torch's own.
+The optimisers are those of torch, without the compiler guards around their methods. When a guard is first
+called, it imports torch's compiler, which has 800 modules including sympy. Importing the compiler takes 1.3 s
+even if nothing is compiled. The arithmetic and the stored state are those of torch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ Adam: type[torch.optim.Adam] = _unguarded(torch.optim.Adam)
 
 
 def of(recipe: Recipe, weights: Any, *, fused: bool) -> torch.optim.Optimizer:
-    """The optimiser of a recipe, for weights or groups of weights. fused: one kernel updates all weights."""
+    """The optimiser of a recipe, for weights or groups of weights. `fused`: one kernel updates all
+    weights."""
     options: dict[str, Any] = {"weight_decay": recipe.weight_decay, "fused": fused or None}
     if recipe.optimizer == "adam":
         return Adam(weights, lr=recipe.lr, betas=(recipe.momentum, 0.999), **options)
@@ -56,7 +57,7 @@ def of(recipe: Recipe, weights: Any, *, fused: bool) -> torch.optim.Optimizer:
 
 
 def schedule(optimizer: torch.optim.Optimizer, recipe: Recipe, batches: int) -> Schedule:
-    """The learning rate's schedule of a recipe, for `batches` per epoch."""
+    """The learning rate schedule of a recipe, for `batches` batches per epoch."""
     schedulers = torch.optim.lr_scheduler
     epochs = max(recipe.epochs, 1)
     if recipe.schedule == "onecycle":
@@ -82,7 +83,7 @@ def schedule(optimizer: torch.optim.Optimizer, recipe: Recipe, batches: int) -> 
 
 @contextlib.contextmanager
 def deterministic(wanted: bool) -> Any:
-    """Use only deterministic algorithms, if `wanted`."""
+    """Use only deterministic algorithms if `wanted` is true."""
     if not wanted:
         yield
         return
@@ -97,8 +98,9 @@ def deterministic(wanted: bool) -> Any:
 
 
 def batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """The batches of an epoch. The last one may be smaller; a last single image joins the batch before it,
-    because BatchNorm needs more than one image for a variance (unless all batches have one image).
+    """The batches of an epoch. The last batch may be smaller. A single image joins the batch before it,
+    because BatchNorm needs more than one image for a variance. If all batches have one image, this is not
+    done.
     """
     pieces = list(order.split(batch_size))
     if len(pieces) > 1 and len(pieces[-1]) == 1 < batch_size:
@@ -107,7 +109,7 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
 
 
 def drawn_step(recipe: Recipe, steps: int, seed: int) -> int | None:
-    """With --output random, the drawn step before which the returned weights are kept; else None."""
+    """With --output random, the random step before which the returned weights are copied, otherwise None."""
     if recipe.output != "random" or not steps:
         return None
     numbers = torch.Generator().manual_seed(mixed_seed(seed, "output"))
@@ -117,15 +119,17 @@ def drawn_step(recipe: Recipe, steps: int, seed: int) -> int | None:
 def step_size(
     arch: dict[str, Any], method: Mixed, model: nn.Module, images: Tensor, labels: Tensor, seed: int
 ) -> float:
-    """sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)), without its factor nu / (sqrt(C) e^C).
+    """The step size of NAS-RobBench-201's theorem 1: sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)),
+    without its factor nu / (sqrt(C) e^C).
 
-    For rescnn it is the step size of corollary 1, min(...) / (sqrt(p kappa) m sqrt(N)), without its factor nu
-    / (sqrt(C) e^(C sqrt(kappa))); p is the number of pixels, kappa the side of the largest filter. m is the
-    width. The kernels are those of the initial network on N training images; each y' K^-1 y is a mean over
-    the classes; the adversary is the method's own. Wu et al. (ICLR 2024), theorem 1, after Cao and Gu (2019).
+    m is the width of the network. For rescnn, the result is the step size of corollary 1, min(...) / (sqrt(p
+    kappa) m sqrt(N)), without its factor nu / (sqrt(C) e^(C sqrt(kappa))), where p is the number of pixels
+    and kappa is the side of the largest filter. The kernels are those of the initial network on N training
+    images, and each y' K^-1 y is a mean over the classes. The adversarial images are computed with the attack
+    of the training method. The theorem is from Wu et al. (ICLR 2024), after Cao and Gu (2019).
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels (N,). Raises RbError for a network outside the
-    theorem, and for a singular kernel.
+    Shape: images float32 (N, C, H, W) in [0, 1], labels (N,). Raises RbError if the theorem does not apply to
+    the network or if a kernel is singular.
     """
     if arch.get("space") not in ("fcnn", "rescnn"):
         raise RbError(
@@ -155,7 +159,7 @@ def step_size(
 def theorem_rate(
     arch: dict[str, Any], method: Mixed, model: nn.Module, examples: TrainExamples, seed: int
 ) -> float:
-    """The step size for a constant C of 1, from at most 50 training images, evenly spaced in order."""
+    """The step size for a constant C of 1, computed on at most 50 evenly spaced training images."""
     ids = examples.ids
     few = ids[torch.linspace(0, len(ids) - 1, min(KERNEL_IMAGES, len(ids))).round().long()]
     few = few.to(examples.labels.device)

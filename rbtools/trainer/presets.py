@@ -1,4 +1,4 @@
-"""Presets: the recipes of papers by name, and the options that they set. Does not import torch."""
+"""Presets: the recipes of papers, with their names and the options that they set. Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SMALL_LAMBDA = ("svhn", "mnist", "imagenet50", "tinyimagenet")
 
 @dataclass(frozen=True)
 class TrainingPreset:
-    """A paper's recipe: fields of `Recipe`, parameters of methods, and the method if the recipe names one.
-    `params` apply to the methods that have these parameters; `methods` maps methods to further parameters,
-    and `single_step` contains those of a method whose inner attack has one step. `on` maps a data set to
-    fields of the recipe and parameters that differ there; `weights` contains the weight lambda of methods on
-    some data sets.
+    """A paper's recipe: fields of `Recipe`, parameters of methods, and the method if the recipe specifies
+    one. `params` apply to all methods that have these parameters. `methods` maps methods to further
+    parameters. `single_step` contains the parameters of methods whose inner attack has one step. `on` maps a
+    data set to the fields of the recipe and the parameters that differ on this data set. `weights` contains
+    the weight lambda of methods on some data sets.
     """
 
     method: str
@@ -36,7 +36,7 @@ class TrainingPreset:
 
 
 def named(name: str) -> TrainingPreset:
-    """The preset with this name or alias. Raises UsageError naming the near misses."""
+    """The preset with this name or alias. Raises UsageError, whose message lists similar names."""
     reason = gathered("presets-without-training").get(name)
     if reason is not None:
         raise UsageError(f"The preset {name} trains nothing: {reason}")
@@ -45,8 +45,8 @@ def named(name: str) -> TrainingPreset:
 
 
 def recipe(options: Mapping[str, Any], params_given: Iterable[str], given: Iterable[str]) -> Recipe:
-    """The recipe with these options; a preset provides the options that are not `given`. Lists and
-    normalisations may be strings, as typed on the command line. Raises UsageError for invalid strings.
+    """The recipe with these options. A preset provides the options that are not in `given`. Lists and
+    normalisations may be strings as typed on the command line. Raises UsageError if a string is invalid.
     """
     fields = _read(options)
     if fields.get("preset") is not None:
@@ -59,7 +59,7 @@ def recipe(options: Mapping[str, Any], params_given: Iterable[str], given: Itera
 
 
 def _read(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as typed, or as given in Python, converted to fields of a recipe."""
+    """Converts options, as typed on the command line or as passed in Python, to fields of a recipe."""
     fields = dict(options)
     for name in ("augment", "regularize", "track"):
         if name in fields:
@@ -88,8 +88,8 @@ def _epochs(value: str | Iterable[int]) -> tuple[int, ...]:
 
 
 def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The method's parameters: given ones replace those of the preset. A published step size applies only to
-    its radius: with another radius the method's own default is used.
+    """The method's parameters; the given parameters replace those of the preset. A published step size
+    applies only to its radius. With another radius, the method's default step size is used.
     """
     own = {one.name for one in registry.options(cls)}
     values = {key: value for key, value in preset.params.items() if key in own}
@@ -106,7 +106,7 @@ def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[
 
 
 def on_data(method: Any, recipe: Recipe, about: Description) -> tuple[Any, Recipe]:
-    """Method and recipe with the preset's changes for this data set; given values are kept."""
+    """The method and the recipe with the preset's changes for this data set. The user's values are kept."""
     if recipe.preset is None:
         return method, recipe
     preset, kind = named(recipe.preset), about.name.partition(":")[0]

@@ -1,4 +1,4 @@
-"""The recipe of a training run, apart from the method: optimiser, schedule, batches, augmentation ..."""
+"""The recipe of a training run: optimiser, schedule, batches, augmentation and all other options."""
 
 from __future__ import annotations
 
@@ -24,29 +24,31 @@ VALIDATED = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The options of a training run, apart from those of the method. Each has a help text at its field.
+    """The options of a training run, except those of the method. Each option has a help text at its field.
 
-    `onecycle` is torch's OneCycleLR per step with maximum `lr`; it also changes the momentum (from 0.95 to
-    0.85 at the highest rate, and back) and ignores `momentum`. Adam's second beta is 0.999. `cosine` anneals
-    to 0 and is set per epoch; `piecewise` is set per batch, for the time at the batch's end. `crop` pads with
-    zeros by an eighth of the side, `crop-reflect` by reflection. BatchNorm uses the statistics of each piece
-    of `micro_batch`. `mixup` draws one lambda per batch. `wci` uses one probe (`of_batch` in
-    measures/wci.py). `filter`: see training/chen_lee.py. `label_smoothing` s trains on (1 - s) * one-hot + s
-    / K. `output` "random" is algorithm 1 of Wu et al. 2024. `lr_rule`: see trainer/optim.py. `track`: see
-    trainer/tracking.py. If `augment`, `normalize`, `cutout_length` or `awp_gamma` is None, the usual value
-    for the data set or the method is used. `given`: options set by the user in addition to a preset.
+    `onecycle` is torch's OneCycleLR per step with maximum `lr`. `onecycle` also changes the momentum (from
+    0.95 to 0.85 at the highest rate, and back) and ignores `momentum`. Adam's second beta is 0.999. `cosine`
+    anneals the rate to 0 and is updated per epoch. `piecewise` is updated per batch, with the rate for the
+    time at which the batch ends. `crop` pads with zeros by an eighth of the side, and `crop-reflect` pads by
+    reflection. BatchNorm uses the statistics of each piece of `micro_batch` images. `mixup` uses one random
+    lambda per batch. `wci` uses one random vector (`of_batch` in measures/wci.py). `filter` is described in
+    training/chen_lee.py. With `label_smoothing` s, the targets are (1 - s) * one-hot + s / K. `output`
+    "random" is algorithm 1 of Wu et al. 2024. `lr_rule` is described in trainer/optim.py. `track` is
+    described in trainer/tracking.py. If `augment`, `normalize`, `cutout_length` or `awp_gamma` is None, the
+    usual value for the data set or the method is used. `given` contains the options set by the user in
+    addition to a preset.
     """
 
     preset: str | None = param(
         None,
-        "Recipe of a paper; single options override it: nasbench201, nasrobbench201 (weight decay 5e-4 as in"
-        " its code; its text has 1e-4), nasrobbench201-algorithm1 (one sample per step), prbench (as in its"
-        " text), prbench-code (as in its code), fgsm-pgi, rice2020 (or wci).",
+        "Recipe of a paper: nasbench201, nasrobbench201 (weight decay 5e-4 as in its code; its text has"
+        " 1e-4), nasrobbench201-algorithm1 (one sample per step), prbench (as in its text), prbench-code (as"
+        " in its code), fgsm-pgi, or rice2020 (also called wci). Single options override it.",
         metavar="NAME",
     )
-    epochs: int = param(10, "Passes over the training images.", bounds="[0, inf)")
+    epochs: int = param(10, "Number of epochs, which are passes over the training images.", bounds="[0, inf)")
     batch_size: int = param(
-        128, "Images per step. PRBench: 128 (not in the text), 256 (code).", bounds="[1, inf)"
+        128, "Number of images per step. PRBench: 128 (not in the text), 256 (code).", bounds="[1, inf)"
     )
     lr: float = param(
         0.1,
@@ -56,9 +58,9 @@ class Recipe:
     )
     lr_rule: str = param(
         "fixed",
-        "The meaning of --lr: the learning rate, or, theorem1 (for fcnn and rescnn), the constant C in"
-        " NAS-RobBench-201's rate C sqrt(min y'K^-1 y) / (width sqrt(N)), with kernels at initialisation. For"
-        " rescnn, by corollary 1: without the first root, and also divided by sqrt(pixels * filter).",
+        "The meaning of --lr: the learning rate, or, with theorem1 (for fcnn and rescnn), the constant C in"
+        " NAS-RobBench-201's rate C sqrt(min y'K^-1 y) / (width sqrt(N)), with kernels at initialisation."
+        " For rescnn, corollary 1 leaves out the first root and also divides by sqrt(pixels * filter).",
         choices=("fixed", "theorem1"),
         optional=True,
     )
@@ -74,16 +76,19 @@ class Recipe:
         choices=("sgd", "adam"),
         optional=True,
     )
-    momentum: float = param(0.9, "Momentum of SGD, or Adam's beta1; unused by onecycle.", bounds="[0, 1)")
+    momentum: float = param(
+        0.9, "Momentum of SGD, or Adam's beta1. onecycle does not use it.", bounds="[0, 1)"
+    )
     nesterov: bool = param(False, "Use Nesterov momentum in SGD.")
     weight_decay: float = param(
         5e-4,
-        "L2 penalty. PRBench: 0.0035 (text), 0.0005 (code); NAS-RobBench-201: 0.0001 (text), 0.0005 (code).",
+        "Weight of the L2 penalty. PRBench: 0.0035 (text), 0.0005 (code); NAS-RobBench-201: 0.0001"
+        " (text), 0.0005 (code).",
         bounds="[0, inf)",
     )
     schedule: str = param(
         "onecycle",
-        "Schedule of the learning rate. piecewise: like step, but one batch earlier (Rice et al.).",
+        "Schedule of the learning rate. piecewise is like step, but one batch earlier (Rice et al.).",
         choices=("onecycle", "step", "piecewise", "cosine", "constant"),
     )
     milestones: tuple[int, ...] = param(
@@ -92,7 +97,7 @@ class Recipe:
         metavar="LIST",
         typed="",
     )
-    decay: float = param(0.1, "Factor of the learning rate at each milestone.")
+    decay: float = param(0.1, "Factor by which the learning rate is multiplied at each milestone.")
     augment: tuple[str, ...] | None = param(
         None,
         "crop or crop-reflect, flip, a list of both, none, or auto (usual for the data set). PRBench: auto"
@@ -103,7 +108,8 @@ class Recipe:
     )
     normalize: str | tuple[tuple[float, ...], tuple[float, ...]] | None = param(
         None,
-        "Normalisation of the inputs: numbers, none, cifar10, rice ..., or auto (usual for the data set).",
+        "Normalisation of the inputs: numbers, none, a name (cifar10, rice ...), or auto (usual for the"
+        " data set).",
         metavar="MEAN STD|none|NAME",
         typed="auto",
     )
@@ -118,7 +124,7 @@ class Recipe:
     )
     cutout_length: int | None = param(
         None,
-        "Side of cutout's square in pixels.  [default: 14/32 of the image's side]",
+        "Side length of cutout's square in pixels.  [default: 14/32 of the image's side]",
         check="count",
     )
     mixup_alpha: float = param(1.4, "mixup draws lambda from Beta(X, X).", check="positive")
@@ -128,7 +134,7 @@ class Recipe:
         " trades, else 0.01]",
         check="non-negative",
     )
-    awp_warmup: int = param(0, "Epochs before awp starts.", check="non-negative")
+    awp_warmup: int = param(0, "Number of epochs before awp starts.", check="non-negative")
     l2: float = param(5e-3, "Weight decay of --regularize l2.", check="non-negative")
     wci_weight: float = param(
         0.001,
@@ -155,38 +161,41 @@ class Recipe:
     )
     warm_steps: int = param(
         1,
-        "Steps of the attack before the filter decides (1 corresponds to m = 0 in PRBench's code).",
+        "Number of attack steps before the filter decides (1 corresponds to m = 0 in PRBench's code).",
         check="non-negative",
     )
     ema: float | None = param(
         None,
-        "Average the weights with this decay per step, such as 0.995; the average is validated and kept.",
+        "Average the weights with this decay per step, such as 0.995. The averaged network is validated"
+        " and stored.",
         check="below one",
         metavar="DECAY",
         optional=True,
     )
     val: float = param(
         0.0,
-        "Fraction of the training images held out to find the best epoch, by accuracy under PGD; 0 for none.",
+        "Fraction of the training images that are held out to find the best epoch by accuracy under PGD;"
+        " 0 holds out none.",
         check="share",
         metavar="SHARE",
         typed=VALIDATED,
     )
     patience: int | None = param(
         None,
-        "Stop after this many epochs without a better validation result.",
+        "Stop after this number of epochs without a better validation result.",
         check="count",
         optional=True,
     )
     select: str = param(
         "last",
-        "The weights for the record's checkpoint: the last, or the best in the validation. The record"
-        " contains the names of both.",
+        "The weights of the record's checkpoint: those of the last epoch or of the best epoch in the"
+        " validation. The record contains the names of both checkpoints.",
         choices=("last", "best"),
     )
     output: str = param(
         "last",
-        "The weights that a training run returns: the last, or (random) those before a random step.",
+        "The weights that a training run returns: those after the last step, or (random) those before a"
+        " random step.",
         choices=("last", "random"),
         optional=True,
     )
@@ -203,8 +212,10 @@ class Recipe:
         metavar="LIST",
         typed="",
     )
-    every: int = param(5, "Epochs between measurements; also after the last epoch.", check="count")
-    track_n: int = param(1000, "Most images per split for --track robust.", check="count")
+    every: int = param(
+        5, "Number of epochs between measurements. The last epoch is always measured.", check="count"
+    )
+    track_n: int = param(1000, "Maximal number of images per split for --track robust.", check="count")
     stop_on: str | None = param(
         None,
         "Stop when this measure of --track has risen: wci or sharpness.",
@@ -212,7 +223,7 @@ class Recipe:
         metavar="MEASURE",
         optional=True,
     )
-    stop_patience: int = param(3, "Stop after this many rises in a row.", check="count")
+    stop_patience: int = param(3, "Stop after this number of rises in a row.", check="count")
     clean_pass: bool = param(
         False,
         "After each step, pass the clean images through the network once more, for BatchNorm (Rice et al.).",
@@ -232,8 +243,8 @@ class Recipe:
     )
     resample: str = param(
         "timm",
-        "How timm's weights are adapted to other sizes of images and patches: as timm does, timm (not in the"
-        " text), or with kernels summed over blocks and bilinear positions, prbench (PRBench's code).",
+        "How timm's weights are adapted to other sizes of images and patches: timm (not in the text), as that"
+        " library does, or prbench (PRBench's code), with kernels summed over blocks and bilinear positions.",
         choices=("timm", "prbench"),
         optional=True,
     )
@@ -246,7 +257,7 @@ class Recipe:
     given: frozenset[str] = frozenset()
 
     def without_effect(self) -> dict[str, str]:
-        """Map each field that has no effect to the option that is the reason."""
+        """Maps each field that has no effect to the option that is the reason."""
         stepped, schedule = self.schedule in ("step", "piecewise"), f"--schedule {self.schedule}"
         rows = (
             ("momentum", self.schedule != "onecycle", f"{schedule}, which sets the momentum itself"),
@@ -271,18 +282,18 @@ class Recipe:
         return {name: reason for name, used, reason in rows if not used}
 
     def selected(self, names: Mapping[str, Any]) -> str:
-        """The name of the weights, among those that a training run returns, for the record's checkpoint."""
+        """The name of the weights for the record's checkpoint, among those that a training run returns."""
         last = str(names["checkpoint"])
         return last if self.select == "last" else str(names.get("best") or last)
 
     def stored(self, names: Mapping[str, Any]) -> set[str]:
-        """The names of the weights, among those that a training run returns, that are stored."""
+        """The names of the weights to store, among those that a training run returns."""
         if self.keep == "selected":
             return {self.selected(names)}
         return {str(names[which]) for which in ("checkpoint", "best") if names.get(which)}
 
     def config(self) -> dict[str, Any]:
-        """The recipe in the record's form, without unused fields."""
+        """The recipe as the record contains it, without unused fields."""
         config = registry.config(self)
         # These options are in other fields of the record, or do not affect the weights.
         for key in "normalize given select keep preset track every track_n init_file".split():
@@ -298,8 +309,8 @@ class Recipe:
 
 
 def check(recipe: Recipe, training_images: int | None = None) -> None:
-    """Raise RbError if a recipe cannot work. The message contains the value and what is expected. The batch
-    size is checked only if the number of images is given.
+    """Raise RbError if a value of the recipe is invalid. The message contains the value and the expected
+    values. The batch size is checked only if the number of images is given.
     """
     _check_fields(recipe)
     if recipe.micro_batch is not None and not 1 <= recipe.micro_batch <= recipe.batch_size:
@@ -350,7 +361,7 @@ def _check_fields(recipe: Recipe) -> None:
 
 
 def _check_together(recipe: Recipe) -> None:
-    """Raise RbError if options contradict each other; the message contains both."""
+    """Raise RbError if options contradict each other; the message names the contradicting options."""
     if recipe.patience is not None and recipe.val == 0:
         raise RbError(
             f"--patience {recipe.patience} waits for a better validation, but --val 0 holds nothing"
@@ -389,7 +400,7 @@ def _check_together(recipe: Recipe) -> None:
 
 
 def check_method(recipe: Recipe, method: Method) -> None:
-    """Raise RbError if a method does not work with the recipe."""
+    """Raise RbError if a method cannot be used with the recipe."""
     if method.weight_radius is not None:
         for option, given in (
             ("--regularize awp", "awp" in recipe.regularize),

@@ -1,4 +1,4 @@
-"""Regularisers around a method's loss: soft labels, mixed images, perturbed and averaged weights."""
+"""Regularisers for any training method: soft labels, mixed images, perturbed weights and averaged weights."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def distribution(labels: Tensor, classes: int, smoothing: float) -> Tensor:
 
 
 def mixup(images: Tensor, targets: Tensor, alpha: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Images (N, C, H, W) and targets (N, K), each mixed with another one of the batch (Zhang et al. 2018).
+    """Images (N, C, H, W) and targets (N, K), each mixed with another pair of the batch (Zhang et al. 2018).
 
-    One lambda ~ Beta(alpha, alpha) per batch, as in mixup's own code and in the paper that WCI follows.
+    There is one lambda ~ Beta(alpha, alpha) per batch, as in mixup's code and in the paper that WCI follows.
     """
     share = random.Random(seed).betavariate(alpha, alpha)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
@@ -35,10 +35,11 @@ def mixup(images: Tensor, targets: Tensor, alpha: float, seed: int) -> tuple[Ten
 
 @dataclass(frozen=True)
 class AWPAscent:
-    """Adversarial weight perturbation (Wu et al. 2020; csdongxian/AWP): w moves by gamma |w| g / |g|.
+    """Adversarial weight perturbation (Wu et al. 2020; csdongxian/AWP): each tensor w moves by gamma |w| g /
+    |g|.
 
     Biases and BatchNorm's weights do not move. The optimiser makes its step, with weight decay, at the
-    perturbed weights, and the perturbation is subtracted afterwards. BatchNorm's statistics are those of the
+    perturbed weights. The perturbation is subtracted afterwards. BatchNorm's statistics are those of the
     second pass.
     """
 
@@ -50,7 +51,7 @@ class AWPAscent:
         return weight.ndim > 1
 
     def lengths(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-        """The length of each weight's step."""
+        """The step length of each weight tensor."""
         return [self.gamma * weight.norm() for weight in weights]
 
 
@@ -70,7 +71,7 @@ class SAMAscent:
         return True
 
     def lengths(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-        """The length of each weight's step: its part of rho."""
+        """The step length of each weight tensor, which is its part of rho."""
         each = torch.stack([gradient.norm() for gradient in gradients])
         whole = each.norm().clamp_min(torch.finfo(each.dtype).tiny)
         return list(self.rho * each / whole)
@@ -87,11 +88,12 @@ def perturbed_weights(
     ascent: Ascent,
     total: Callable[[Sequence[Tensor]], None] | None = None,
 ) -> Iterator[None]:
-    """Inside the block, perturb the weights along the gradient g of the loss with respect to the weights.
+    """Inside the block, the weights are perturbed along the gradient g of the loss.
 
-    With `ascent.step_inside`, a step that the optimiser makes inside the block is kept: afterwards only the
-    perturbation is subtracted. Otherwise the weights from before the block are restored. If several processes
-    share a batch, `total` sums their gradients in place; a process without a share has no `loss`.
+    With `ascent.step_inside`, a step that the optimiser makes inside the block is kept, and only the
+    perturbation is subtracted afterwards. Otherwise the weights from before the block are restored. If
+    several processes share a batch, `total` sums their gradients in place. In a process without a share,
+    `loss` is None.
     """
     weights = [value for value in model.parameters() if value.requires_grad and ascent.moves(value)]
     statistics = _copies(model.buffers())
@@ -129,7 +131,7 @@ def perturbed_weights(
 
 
 def _copies(tensors: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Each tensor with a copy of it."""
+    """Each tensor, paired with a copy."""
     return [(tensor, tensor.detach().clone()) for tensor in tensors]
 
 
@@ -139,8 +141,8 @@ def _restore(copies: Iterable[tuple[Tensor, Tensor]]) -> None:
 
 
 def averaged(model: nn.Module, decay: float) -> AveragedModel:
-    """An exponential moving average of a model's weights, which starts with the current weights; its buffers
-    are the model's own.
+    """An exponential moving average of a model's weights, which starts with the current weights. Buffers are
+    those of the model.
     """
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)).requires_grad_(False)
     average.n_averaged.fill_(1)  # at 0 the first update would replace the weights
@@ -148,7 +150,7 @@ def averaged(model: nn.Module, decay: float) -> AveragedModel:
 
 
 def decayed(model: nn.Module, l2: float) -> list[dict[str, object]]:
-    """Parameter groups with weight decay on weights, and none on biases and BatchNorm."""
+    """Parameter groups: weights with weight decay, and biases and BatchNorm without."""
     weights = [value for value in model.parameters() if value.ndim > 1]
     others = [value for value in model.parameters() if value.ndim <= 1]
     return [{"params": weights, "weight_decay": l2}, {"params": others, "weight_decay": 0.0}]

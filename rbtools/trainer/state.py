@@ -24,17 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class TrainState:
-    """The state after an epoch; order and draws of the next epoch follow from the seed and its number.
+    """The state after an epoch. The order and the random numbers of the next epoch are determined by the seed
+    and the number of the epoch.
 
-    model: the network in training; averaged: its averaged weights (--ema). carried: the method's tensors with
-    an entry for each example, by name. epoch: how many epochs are done. history, tracked: map each quantity
-    to a list with an entry per epoch (in `tracked` None for epochs without a measurement). best: "epoch",
-    "rank" and "state" of the best validation. drawn: the weights before the drawn step (--output random).
-    passes: how many images were trained on, and their passes. places: the processors on which epochs ran,
-    because rounding depends on them. stopped: whether --stop-on has ended the training.
+    `model` is the network that is trained, and `averaged` contains its averaged weights (--ema). `carried`
+    maps names to the method's tensors, which have an entry for each example. `epoch` is the number of
+    finished epochs. `history` and `tracked` map each quantity to a list with an entry per epoch; in
+    `tracked`, epochs without a measurement are None. `best` contains "epoch", "rank" and "state" of the best
+    validation. `drawn` contains the weights before the random step (--output random). `passes` contains the
+    number of images that were trained on, and of their passes. `places` lists the processors on which epochs
+    ran, because rounding depends on them. `stopped` is true if --stop-on has ended the training.
 
-    A stored state that lacks a field is not used, and training starts again: give a new field a default in
-    `load` to keep older states usable.
+    If a stored state lacks a field, the state is not used and training starts from the beginning. To keep
+    older states usable, give a new field a default in `load`.
     """
 
     model: nn.Module
@@ -53,17 +55,17 @@ class TrainState:
 
     @property
     def kept(self) -> nn.Module:
-        """The network that is validated and stored: with --ema the averaged one."""
+        """The network that is validated and stored; with --ema, this is the averaged network."""
         return self.model if self.averaged is None else self.averaged.module
 
     @property
     def _parts(self) -> dict[str, Any]:
-        """The fields that have a `state_dict` of their own."""
+        """The fields that have their own `state_dict`."""
         averaged = {} if self.averaged is None else {"averaged": self.averaged.module}
         return {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, **averaged}
 
     def to_bytes(self) -> bytes:
-        """The state as bytes that `load` and `unpickle.torch_file` read."""
+        """The state as bytes, which `load` and `unpickle.torch_file` can read."""
         on_cpu = next(self.model.parameters()).device.type == "cpu"
         fields = vars(self) | {name: part.state_dict() for name, part in self._parts.items()}
         buffer = io.BytesIO()
@@ -71,10 +73,10 @@ class TrainState:
         return buffer.getvalue()
 
     def load(self, data: bytes) -> None:
-        """Continue from stored bytes. Tensors of the model and of `carried`, and the counters of `passes`
-        are written in place.
+        """Load the state from stored bytes. The tensors of the model and of `carried`, and the counters of
+        `passes`, are changed in place.
 
-        Raises any exception for bytes that do not fit; then a part may have been loaded.
+        May raise any exception if the bytes do not match; a part may then already be loaded.
         """
         stored = unpickle.torch_file(io.BytesIO(data))
         for name, part in self._parts.items():
@@ -92,7 +94,8 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def threads(data: bytes | None) -> int | None:
-    """The CPU threads of each process of a stored training run; None if no state gives this number."""
+    """The number of CPU threads of each process of a stored training run. Returns None if the state lacks
+    this number."""
     try:
         number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get("threads")
     except Exception:  # torch raises many kinds for damaged files; loading the state reports them
@@ -103,8 +106,9 @@ def threads(data: bytes | None) -> int | None:
 def allocate_carried(
     method: Method, examples: int, shape: Sequence[int], device: torch.device
 ) -> dict[str, Tensor]:
-    """Zeros, float16 (examples, C, H, W), for each name of `method.carried`: on the device if they take at
-    most half of its free memory, else in the machine's memory. Raises RbError if they fit in neither.
+    """Zeros, float16 (examples, C, H, W), for each name in `method.carried`. The tensors are on the device if
+    they need at most half of its free memory, otherwise in the machine's memory. Raises RbError if there is
+    too little memory.
     """
     if not method.carried:
         return {}
@@ -123,8 +127,8 @@ def allocate_carried(
 
 
 def share_carried(state: Mapping[str, Tensor], batches: Iterable[Tensor]) -> None:
-    """After an epoch of these batches, copy to every process the entries that the other processes wrote for
-    their examples."""
+    """After an epoch with these batches, copy to every process what the other processes wrote for their
+    examples."""
     if distributed.count() == 1 or not state:
         return
     share = torch.cat([distributed.share(ids) for ids in batches])

@@ -35,7 +35,7 @@ def train_step(
 ) -> Tensor:
     """Make one step of the optimiser on the examples `ids` (on the CPU) with the method of this step.
 
-    Returns the loss of the batch (float64, on the device); adds it and the accuracies to `totals`.
+    Returns the loss of the batch (float64, on the device), and adds the loss and the accuracies to `totals`.
     """
     recipe, networks, seed = setup.recipe, setup.networks, setup.settings.seed
     state.optimizer.zero_grad(set_to_none=True)
@@ -52,7 +52,8 @@ def train_step(
     with contextlib.ExitStack() as perturbed:
 
         def ascend(loss: Callable[[], Loss] | None) -> None:
-            """Perturb the weights for the rest of the step by the loss of this process's images, if any."""
+            """Perturb the weights for the remaining part of the step, using the loss of this process's
+            images, if there are any."""
             assert ascent is not None
             weighted = None if loss is None else lambda: loss().value * (len(share) / batch)
             sums = distributed.sum_all if distributed.count() > 1 else None
@@ -87,7 +88,8 @@ def train_step(
 
 
 def _ascent(recipe: Recipe, method: Method[Any], epoch: int) -> regularize.Ascent | None:
-    """How the weights are perturbed in the steps of an epoch; None if they are not."""
+    """How the weights are perturbed in the steps of an epoch. Returns None if the weights are not
+    perturbed."""
     if method.weight_radius is not None:
         return regularize.SAMAscent(method.weight_radius)
     if "awp" not in recipe.regularize or epoch < recipe.awp_warmup:
@@ -99,7 +101,7 @@ def _ascent(recipe: Recipe, method: Method[Any], epoch: int) -> regularize.Ascen
 def batch_of(setup: TrainSetup, ids: Tensor, draws: Draws, mixing: int) -> tuple[Tensor, Tensor]:
     """A batch's images in [0, 1], and their labels (N,) or distributions over classes (N, K).
 
-    `mixing`: the seed of mixup.
+    `mixing` is the seed of mixup.
     """
     recipe, examples = setup.recipe, setup.examples
     labels = examples.labels[ids]
@@ -129,7 +131,7 @@ def loss_of(
     ascend: Callable[[Callable[[], Loss]], None] | None,
 ) -> Loss:
     """The method's loss of images (N, C, H, W) with labels (N,) or distributions (N, K). If `ascend` is
-    given, it first perturbs the weights with this loss.
+    given, it is first called with this loss and perturbs the weights.
     """
     networks = setup.networks
     index_weight = setup.recipe.wci_weight if "wci" in setup.recipe.regularize else 0.0
@@ -160,7 +162,7 @@ def loss_of(
 
 
 def _index(model: nn.Module, terms: LossTerms, draws: Draws) -> Tensor:
-    """The Weight-Curvature Index of a loss, at the adversarial images if there are any."""
+    """The Weight-Curvature Index of a loss, computed on the adversarial images if there are any."""
     logits = terms.adversarial
     if logits is None or not logits.requires_grad:  # the filter may have excluded all images from the attack
         logits = terms.clean

@@ -1,4 +1,4 @@
-"""The network as training steps use it: passes as CUDA graphs, and a fast copy for inner attacks."""
+"""The networks that training steps use: the network with CUDA graphs, and a fast copy for inner attacks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 
 class EvalCopy(nn.Module):
-    """A copy, in eval mode, of the network that is trained: BatchNorm folded into the convolution before it,
-    channels last, in float32 or bfloat16. evaluation/fast_model.py makes such a copy of constant weights.
+    """A copy, in eval mode, of the network that is trained. BatchNorm is folded into the convolution before
+    it, and the copy is channels last, in float32 or bfloat16. The module evaluation/fast_model.py makes such
+    copies of networks with constant weights.
 
     Maps images float32 (N, C, H, W) in [0, 1] to logits (N, K). Normalisation stays in float32, because
-    bfloat16 would lose a step of 1/255. Call `update` after each training step.
+    bfloat16 cannot represent steps of 1/255. Call `update` after each training step.
     """
 
     def __init__(self, model: nn.Module, network: nn.Module, folded: dict[str, str], *, bf16: bool) -> None:
@@ -72,9 +73,9 @@ class EvalCopy(nn.Module):
 
 
 def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> EvalCopy | None:
-    """The evaluation copy of a model; None for one without parameters.
+    """The evaluation copy of a model. Returns None if the model has no parameters.
 
-    Raises ValueError if the copy's logits differ, and any error that occurs while the network is traced.
+    Raises ValueError if the logits of the copy differ, and any error that tracing the network raises.
     """
     own = model.network if isinstance(model, Preprocessed) else model
     parameter = next(own.parameters(), None)
@@ -94,9 +95,10 @@ def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> E
 
 @dataclass(frozen=True, eq=False)
 class StepNetworks:
-    """model: the network that is trained. inner: what inner attacks call: the copy, its CUDA graphs, or
-    `model`. copy: the copy of the network in eval mode, updated before each attack. passes: counts the passes
-    of `model` and `inner`. half: whether to autocast to bfloat16.
+    """The networks of training steps. `model` is the network that is trained. `inner` is what inner attacks
+    call: the copy, its CUDA graphs, or `model`. `copy` is the copy of the network in eval mode, which is
+    updated before each attack. `passes` counts the passes of `model` and `inner`. `half` is true if passes
+    are autocast to bfloat16.
     """
 
     device: torch.device
@@ -107,11 +109,11 @@ class StepNetworks:
     half: bool
 
     def precision(self) -> Any:
-        """Autocast to bfloat16 if requested: weights, losses and the optimiser stay float32."""
+        """Autocast to bfloat16 if requested. Weights, losses and the optimiser stay in float32."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
     def shortcuts(self) -> list[str]:
-        """How the inner attack's network was made fast, for the record."""
+        """The steps by which the network of the inner attack was made fast, for the record."""
         if self.copy is None:
             return []
         names = [*(["folded"] if self.copy.folds else []), "channels-last"]

@@ -32,7 +32,8 @@ SCATTER = 1e-3
 def search(method: Any, run: Run, channels: int, cells: int) -> dict[str, Any]:
     """The cell that a differentiable search derives under `seed`: `ops`, `alphas` (6, 5), `history`.
 
-    It is read from the store or computed. Raises RbError if the data set is too small or the loss diverges.
+    The cell is read from the store or computed. Raises RbError if the data set is too small or the loss
+    diverges.
     """
     data = data_of({}, run, "train")
     what = {
@@ -74,7 +75,7 @@ def _searched(method: Any, run: Run, data: Data, channels: int, cells: int) -> d
 
 
 class _Work:
-    """A supernet, and its training images."""
+    """A supernet with its training images."""
 
     def __init__(
         self, method: Any, run: Run, data: Data, device: torch.device, channels: int, cells: int
@@ -112,13 +113,13 @@ class _Work:
         return images.float() / 255, self.labels[ids]
 
     def reads_losses(self, step: int, steps: int) -> bool:
-        """Whether to read losses after this step of an epoch of `steps`, counted from 0."""
+        """Whether to read the losses after this step of an epoch of `steps` steps; it is counted from 0."""
         return self.device.type == "cpu" or (step + 1) % READ_EVERY == 0 or step + 1 == steps
 
 
 def _alternating(work: _Work) -> dict[str, list[float]]:
-    """Alternate first-order steps of the architecture parameters, on one half of the images, and of the
-    weights, on the other half."""
+    """Alternate first-order steps of the architecture parameters, on one half of the images, with steps of
+    the weights, on the other half."""
     from rbtools.trainer import optim
 
     method, net = work.method, work.net
@@ -174,7 +175,8 @@ def _alternating(work: _Work) -> dict[str, list[float]]:
 
 
 def _at_initialisation(work: _Work) -> dict[str, list[float]]:
-    """One step from alphas of 0: the mean gradient of drawn architectures' rewards (NASI, algorithm 1)."""
+    """One step, starting at alphas of 0, along the mean gradient of the rewards of sampled architectures
+    (NASI, algorithm 1)."""
     method, net = work.method, work.net
     weights = net.weights()
     total = torch.zeros(net.alphas.shape, device=work.device)

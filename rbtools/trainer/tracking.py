@@ -36,7 +36,8 @@ _TILE = 500
 
 @dataclass(frozen=True)
 class Tracking:
-    """What to measure, how often, and on how many images; `test` is the test split if it is needed."""
+    """The measured quantities, the number of epochs between measurements, and the number of images. `test` is
+    the test split if it is needed."""
 
     names: tuple[str, ...]
     every: int
@@ -44,11 +45,11 @@ class Tracking:
     test: Data | None
 
     def measures(self) -> dict[str, Any]:
-        """The measures of rb-measure, with their defaults, by name."""
+        """The requested measures of rb-measure by name, with their default settings."""
         return {name: MEASURES.build(name) for name in self.names if name != ROBUST}
 
     def key_fields(self, training: str) -> dict[str, Any]:
-        """Everything that determines the result; `training` is the key of the training run."""
+        """Everything that determines the result. `training` is the key of the training run."""
         return {"kind": "tracking", "training": training, **self.fields()}
 
     def fields(self) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class Tracking:
 
 
 def wanted(recipe: Recipe, record: dict[str, Any], run: Run) -> Tracking | None:
-    """The tracking that a recipe requests. Raises RbError if the data set lacks a split for it."""
+    """The tracking that a recipe requests. Raises RbError if the data set lacks a split."""
     if not recipe.track:
         return None
     test = data_of(record, run, "test") if ROBUST in recipe.track else None
@@ -73,8 +74,8 @@ def wanted(recipe: Recipe, record: dict[str, Any], run: Run) -> Tracking | None:
 
 
 def stops(recipe: Recipe, state: TrainState, device: torch.device) -> bool:
-    """Whether the measure of --stop-on has risen often enough. Only process 0 measures; all processes return
-    its answer."""
+    """Whether the measure of --stop-on has risen often enough to stop. Only process 0 measures; all processes
+    return the answer of process 0."""
     assert recipe.stop_on is not None
     risen = has_risen(state.tracked.get(recipe.stop_on, ()), recipe.stop_patience)
     return bool(distributed.sum_of(torch.tensor(int(risen), device=device)))
@@ -89,9 +90,9 @@ def has_risen(values: Sequence[float | None], count: int) -> bool:
 class Tracker:
     """Measures a model in eval mode, in float32, and restores its state.
 
-    Its random numbers depend on the examples and do not change those of the training: weights are the same
-    with and without a tracker. Images are not augmented. The attack is the same as in the validation: PGD
-    with ten steps of a quarter of the method's radius.
+    The random numbers depend on the examples and do not change those of the training, so the weights are the
+    same with and without a tracker. Images are not augmented. The attack is the same as in the validation:
+    PGD with ten steps of a quarter of the method's radius.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Tracker:
             )
 
     def settings(self) -> dict[str, Any]:
-        """The settings of the measurements, for the record."""
+        """The settings of the measurements for the record."""
         description: dict[str, Any] = {"every": self.tracking.every, **validation.settings(self.method)}
         if "test" in self.splits:
             most = len(self.splits["train"][2])
@@ -126,14 +127,15 @@ class Tracker:
         return description
 
     def after(self, state: TrainState, *, last: bool) -> None:
-        """Measure after every `every`-th epoch (from 1 on) and after the last one, into `state.tracked`."""
+        """Measure after every `every`-th epoch (counted from 1) and after the last; extend
+        `state.tracked`."""
         due = last or state.epoch % self.tracking.every == 0
         numbers = self.measure(state.kept) if due else {}
         for name in dict.fromkeys((*state.tracked, *numbers)):
             state.tracked.setdefault(name, [None] * (state.epoch - 1)).append(numbers.get(name))
 
     def measure(self, model: nn.Module) -> dict[str, float | None]:
-        """The current values by name; None for values that are not finite."""
+        """The current values by name. A value that is not finite is None."""
         start = time.perf_counter()
         with mode(model, train=False):
             attacked = {}
@@ -178,7 +180,7 @@ class Tracker:
         return numbers
 
     def _batches(self, model: nn.Module, name: str, one: Measure, perturbed: Tensor) -> Iterator[Any]:
-        """The batches of a measure: the first training images, in pieces of the measure's batch size."""
+        """The batches of a measure: the first training images, divided by the measure's batch size."""
         images, labels, ids = self.splits["train"]
         count, size = one.size
         for number, part in enumerate(ids[: count * size].split(size)):

@@ -1,4 +1,4 @@
-"""Trains a record's architecture with a method, or reads the result from the store."""
+"""Trains the architecture of a record with a method, or reads the result from the store."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ VERSION = 2
 class TrainingTask(NamedTuple):
     """One training run.
 
-    record: contains the architecture that is trained; former: the record as given, whose checkpoint may be
-    the start. precision: "bf16" or "fp32". prepare: whether inner attacks run on a fast copy. track: what is
-    measured during the training run.
+    `record` contains the architecture that is trained. `former` is the record as given; training may start
+    from its checkpoint. `precision` is "bf16" or "fp32". `prepare` is true if inner attacks run on a fast
+    copy. `track` describes what is measured during the training run.
     """
 
     record: dict[str, Any]
@@ -57,7 +57,7 @@ class TrainingTask(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The architecture's name, for messages."""
+        """The architecture's name for messages."""
         return str(self.arch.get("name", "The network"))
 
 
@@ -77,10 +77,10 @@ class TrainJob(JobFunction):
 
 
 def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> dict[str, Any]:
-    """Return the record with a trained checkpoint, its history and `seconds_per_epoch`.
+    """Returns the record with a trained checkpoint, its history and `seconds_per_epoch`.
 
-    Results of its old weights are dropped. Raises RbError if the recipe cannot work, the architecture cannot
-    be built, or the loss diverges.
+    Results of the earlier weights are removed from the record. Raises RbError if the recipe cannot work, the
+    architecture cannot be built, or the loss diverges.
     """
     with run.report.clock.stage("data"):
         data = data_of(record, run, "train")
@@ -111,7 +111,7 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
 
 
 def _key_fields(task: TrainingTask, init: dict[str, Any] | None, seed: int) -> dict[str, Any]:
-    """Everything that determines the weights; `init`: see `_initial_weights`."""
+    """Everything that determines the weights. `init` is described in `_initial_weights`."""
     method, recipe, about = task.method, task.recipe, task.data.about
     fields = {
         "kind": "training",
@@ -139,12 +139,13 @@ def _key_fields(task: TrainingTask, init: dict[str, Any] | None, seed: int) -> d
 
 
 class _StoredTraining:
-    """A training result in the store: its weights, and under a second key the history of its tracking.
+    """A training result in the store. The weights are stored under one key, and the tracking history under a
+    second key.
 
-    The weights' key does not include tracking, so that an untracked training run finds the weights of a
-    tracked one. A tracked run is found only if its history is also stored. Otherwise it is trained again,
-    because weights of earlier epochs are not kept, and ends with the same weights. The work is done under
-    `key`: the key of the history, or without tracking the key of the weights.
+    The key of the weights does not depend on tracking, so a training run without tracking finds the weights
+    of a run with tracking. A run with tracking is found only if its history is also stored. Otherwise the run
+    is trained again, because weights of earlier epochs are not stored; it ends with the same weights. The
+    work is done under `key`, which is the key of the history or, without tracking, the key of the weights.
     """
 
     def __init__(self, task: TrainingTask, what: dict[str, Any], store: Store) -> None:
@@ -156,7 +157,7 @@ class _StoredTraining:
         self.key = self.weights_key if self.tracking is None else digest(self.tracking)
 
     def look_up(self) -> dict[str, Any] | None:
-        """The stored result, if it is complete, or None."""
+        """The stored result, or None if it is not complete."""
         plain = self.store.result(self.weights_key)
         if not isinstance(plain, dict) or "checkpoint" not in plain:
             return None  # another user's store may contain anything
@@ -172,7 +173,7 @@ class _StoredTraining:
         return _joined(plain, tracked)
 
     def keep(self, done: dict[str, Any]) -> dict[str, Any]:
-        """Store the result of a training, in its two parts."""
+        """Store the two parts of the result of a training run."""
         plain = {name: value for name, value in done.items() if name not in ("tracked", "tracking")}
         self.store.keep_result(self.weights_key, self.what, plain, self.names)
         if self.tracking is None:
@@ -189,7 +190,7 @@ def _joined(plain: dict[str, Any], tracked: dict[str, Any]) -> dict[str, Any]:
 
 def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
     """The data with the recipe's normalisation, and the recipe with the defaults that depend on the data set
-    or the method. Raises RbError if they do not fit the images.
+    or the method. Raises RbError if the normalisation or the recipe does not match the images.
     """
     about = data.about
     changes: dict[str, Any] = {}
@@ -214,7 +215,7 @@ def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
 def _mean_and_std(
     normalize: str | Sequence[Sequence[float]], channels: int
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """Mean and standard deviation per channel, from a name (None for "none") or from numbers for each."""
+    """The mean and standard deviation per channel, read from a name (None for "none") or from numbers."""
     if normalize == "none":
         return None, None
     if isinstance(normalize, str):
@@ -229,8 +230,8 @@ def _mean_and_std(
 
 
 def _initial_weights(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] | None:
-    """The weights with which training starts, for the key; None for a fresh network. Raises RbError if the
-    record does not have such weights.
+    """The description, for the key, of the weights with which training starts. Returns None for a fresh
+    network. Raises RbError if the record does not have such weights.
     """
     if recipe.init == "random":
         return None
@@ -268,8 +269,9 @@ def _fit(task: TrainingTask, run: Run, key: str) -> dict[str, Any]:
 
 
 def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
-    """CPU threads of each training process on this machine: the user's number; else the number with which the
-    training began, because another number rounds differently; else `resources.training_threads`.
+    """The number of CPU threads of each training process on this machine: the user's number, otherwise the
+    number with which the training began (because another number rounds differently), otherwise
+    `resources.training_threads`.
     """
     from rbtools.trainer.state import threads as threads_of  # torch, which a stored training does not need
 
@@ -284,7 +286,7 @@ def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
 def _trained(
     task: TrainingTask, what: dict[str, Any], done: dict[str, Any], command: str | None
 ) -> dict[str, Any]:
-    """The record after its training, without the results of its old weights."""
+    """The record after its training, without the results of the earlier weights."""
     recipe = task.recipe
     section = trained.section(what, done, recipe.select, recipe.preset, recipe.stored(done))
     if command is not None:

@@ -1,5 +1,5 @@
-"""Accuracy under PGD while a network is trained: on held-out images, to find the best epoch, and on some of
-the training images, to notice catastrophic overfitting of single-step training."""
+"""Accuracy under PGD during training: on held-out images, to find the best epoch, and on some training
+images, to detect catastrophic overfitting of single-step training."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LEARNING = 5
 
 
 def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
-    """The examples to train on, in order, and the held-out examples, equally many of each class."""
+    """The examples to train on, in order, and the held-out examples, with equal numbers of each class."""
     order = torch.arange(len(labels))
     if held_out == 0:
         return order, order[:0]
@@ -53,9 +53,9 @@ def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
 
 
 def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
-    """The training images without those that `--val` held out; None if all were used, if nothing is known
-    about the training, or if the run uses other data. Raises RbError for an invalid description of the
-    training in the record.
+    """The training images without those that `--val` held out. Returns None if all images were used, if
+    nothing is known about the training, or if the run uses other data. Raises RbError if the record contains
+    an invalid description of the training.
     """
     share = trained.held_out_share(record)
     data = data_of(record, run, "train")
@@ -79,14 +79,15 @@ def attack_of(method: Method) -> Any:
 
 
 def settings(method: Method) -> dict[str, Any]:
-    """The settings of this attack, for the record."""
+    """The settings of this attack for the record."""
     attack = attack_of(method)
     return {"attack": "pgd", "eps": attack.eps, "step_size": attack.step_size, "steps": STEPS}
 
 
 class Checks:
-    """Accuracies under PGD after each epoch, always with the same draws: on the held-out images, if there are
-    any, and for single-step training also on training images, if too few are held out.
+    """Accuracies under PGD after each epoch, always with the same random numbers. The accuracies are measured
+    on the held-out images, if there are any. For single-step training, they are also measured on training
+    images if too few images are held out.
     """
 
     def __init__(self, examples: TrainExamples, method: Method, seed: int) -> None:
@@ -95,13 +96,13 @@ class Checks:
 
     @cached_property
     def few(self) -> Tensor:
-        """The examples on which single-step training is attacked."""
+        """The training examples on which single-step training is attacked."""
         if len(self.examples.held) >= ENOUGH:
             return self.examples.held
         return few(self.examples.labels.cpu(), self.examples.ids)
 
     def after(self, state: TrainState) -> dict[str, float]:
-        """The numbers of the finished epoch. Keeps the best epoch so far; among equal epochs, the one with
+        """The numbers of the finished epoch. Remembers the best epoch; of equal epochs, the one with the
         lower loss."""
         held, numbers = self.examples.held, {}
         if len(held):
@@ -115,7 +116,7 @@ class Checks:
         return {**numbers, "pgd_acc": attacked["val_robust_acc"]}
 
     def measure(self, model: nn.Module, ids: Tensor) -> dict[str, float]:
-        """Clean and robust accuracy and the robust loss of a model, which is and stays in eval mode."""
+        """Clean accuracy, robust accuracy and robust loss of a model, which is in eval mode."""
         model.eval()
         sums = torch.zeros(3, dtype=torch.float64)
         for part in ids.to(self.examples.labels.device).split(_TILE):
@@ -132,16 +133,16 @@ class Checks:
 
 
 def few(labels: Tensor, ids: Tensor) -> Tensor:
-    """Some of the training examples `ids`, on which single-step training is attacked after each epoch."""
+    """Some of the training examples `ids`, which are attacked after each epoch of single-step training."""
     count = min(max(len(ids) // _SHARE, _LEAST), _MOST, len(ids))
     return ids[datasets.subset(labels[ids].cpu(), count, seed=0)].sort().values
 
 
 def overfitting(history: Mapping[str, Sequence[float]]) -> int | None:
-    """The first epoch, from 1, with catastrophic overfitting (Wong et al. 2020, arXiv:2001.03994), or None.
+    """The first epoch (from 1) with catastrophic overfitting (Wong et al. 2020, arXiv:2001.03994), or None.
 
-    In this epoch the accuracy under PGD (`pgd_acc`) has fallen below half of its highest value so far, and by
-    more than .2; the accuracy under the training's own single step (`robust_acc`) is more than .2 above it.
+    In this epoch, the accuracy under PGD (`pgd_acc`) has fallen below half of its highest value so far, and
+    by more than 0.2. The accuracy under the method's own single step (`robust_acc`) is more than 0.2 higher.
     """
     attacked, own_step = (history.get(name, ()) for name in ("pgd_acc", "robust_acc"))
     highest = 0.0
@@ -153,7 +154,7 @@ def overfitting(history: Mapping[str, Sequence[float]]) -> int | None:
 
 
 def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
-    """The message after an epoch with overfitting, which is the last epoch of the history."""
+    """The message after an epoch with catastrophic overfitting, which is the last epoch of the history."""
     pgd, own = (history[name][-1] for name in ("pgd_acc", "robust_acc"))
     return (
         f"catastrophic overfitting in epoch {len(history['robust_acc'])}. Under PGD-{STEPS} the accuracy"
@@ -164,7 +165,7 @@ def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
 
 
 def at_chance(setup: TrainSetup, state: TrainState) -> dict[str, float]:
-    """Warn if the training run ended at chance; return its clean accuracy for the record."""
+    """Warn if the training run ended at the accuracy of guessing. Returns its clean accuracy."""
     if state.epoch < LEARNING:
         return {}
     examples, classes = setup.examples, setup.examples.about.classes
@@ -183,10 +184,11 @@ def at_chance(setup: TrainSetup, state: TrainState) -> dict[str, float]:
 def ended_at_chance(
     model: nn.Module, images: Tensor | Streamed, labels: Tensor, ids: Tensor, classes: int
 ) -> float | None:
-    """The clean accuracy on some of the training examples `ids` if it is no better than a guess, or None.
+    """The clean accuracy on some of the training examples `ids`, or None if the accuracy is better than
+    guessing.
 
-    No better means less than two standard errors above 1 / classes, on at most 512 images, equally many of
-    each class.
+    The accuracy is better than guessing if it is at least two standard errors above 1 / classes, on at most
+    512 images with equal numbers of each class.
     """
     chosen = ids[datasets.subset(labels[ids].cpu(), min(_MOST, len(ids)), seed=0)]
     right = []

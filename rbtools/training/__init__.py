@@ -1,6 +1,6 @@
-"""Training methods: each defines its inner problem and the loss of a batch.
+"""Training methods. Each method defines its inner problem and the loss of a batch.
 
-Each method is one file and one line here. The trainer handles data, augmentation, schedule and checkpoints.
+To add a method, write one file and add one line here. The trainer does everything else.
 """
 
 from __future__ import annotations

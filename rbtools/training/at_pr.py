@@ -1,4 +1,4 @@
-"""AT-PR: adversarial training on the candidate deepest inside a wrong class."""
+"""AT-PR: adversarial training on the candidate that lies deepest inside a wrong class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _CLOSE = 4  # decimals when depths of equal steps are compared, because they dif
 
 
 class CandidateSettings(NamedTuple):
-    """A candidate's step size and radius, each (N, 1, 1, 1), and its number of steps, (N,) on the CPU."""
+    """The settings of one candidate: step size and radius, each (N, 1, 1, 1), and number of steps, (N,) on
+    the CPU."""
 
     step_size: Tensor
     eps: Tensor
@@ -27,9 +28,10 @@ class CandidateSettings(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Depth and cross-entropy of each candidate, (N,), and the point before the last step, shaped as images.
+    """The result of one walk: the depth and cross-entropy of each candidate, (N,), and the point before the
+    last step, shaped as the images.
 
-    The depth of a candidate that took no step is -inf; `last` is None if no candidate took a step.
+    The depth of a candidate that made no step is -inf. `last` is None if no candidate made a step.
     """
 
     depth: Tensor
@@ -39,49 +41,59 @@ class Walk(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ATPR(Method[Solution]):
-    """AT-PR (PRBench, algorithm 2): CE(x') at the candidate x' that is farthest from being classified
-    correctly. Each of `candidates` is the result of an attack on the cross-entropy from a uniform start, with
-    its own step size and number of steps, drawn for each image. From a misclassified candidate a walk (the
-    paper's word) descends the loss, with the candidate's step size, until the point is classified correctly,
-    for at most `walk_steps` steps. The L-infinity length of the walk is the depth of the candidate. The model
-    is trained on the deepest candidate, or, if none is misclassified, on the one with the highest loss.
+    """AT-PR (PRBench, algorithm 2). The loss is CE(x') at the candidate x' that is farthest from being
+    classified correctly. Each of `candidates` is the result of an attack on the cross-entropy from a uniform
+    start. The step size and the number of steps of a candidate are random for each image. From a
+    misclassified candidate, a walk (the paper's word) descends the loss with the candidate's step size. The
+    walk ends when the point is classified correctly, or after `walk_steps` steps. The L-infinity length of
+    the walk is the depth of the candidate. The model is trained on the deepest candidate. If no candidate is
+    misclassified, it is trained on the candidate with the highest loss.
 
-    PRBench's text gives neither the ranges of step size and steps nor the distance. Its walk follows the
-    unnormalised gradient (`walk="grad"`); "sign" follows the signs of the gradient, "margin" the signs of the
-    gradient of the margin to the likeliest wrong class. Walks stay in [0, 1].
+    PRBench's text specifies neither the ranges of the step size and the number of steps nor the distance. In
+    the text, the walk follows the unnormalised gradient (`walk="grad"`). The walk "sign" follows the signs of
+    the gradient, and "margin" the signs of the gradient of the margin to the most probable wrong class. Walks
+    stay in [0, 1].
 
-    PRBench's code (wellzline/PRBenchmark, attack_algorithms.py, PR) differs in each option whose help names
-    the code; --preset prbench-code sets these options. In the code the first candidate is the plain attack,
-    settings are drawn once per batch, and the misclassified images of a batch walk together, in equal steps,
-    until all but a tenth are correct.
+    PRBench's code (wellzline/PRBenchmark, attack_algorithms.py, PR) differs in each option whose help
+    mentions the code; --preset prbench-code sets these options. In the code, the first candidate is the
+    result of the plain attack, and settings are sampled once per batch. The misclassified images of a batch
+    walk together, in equal steps, until all but a tenth are classified correctly.
     """
 
     name = "at-pr"
     inner = "candidates"
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
-    candidates: int = param(5, "Attacks to choose from: 5 (text), 10 (PRBench's code).", check="positive")
+    candidates: int = param(
+        5, "Number of attacks to choose from: 5 (text), 10 (PRBench's code).", check="positive"
+    )
     step_min: float = param(
         1 / 255,
-        "Shortest step of an attack: 1 (not in the text), 1.235 (PRBench's code).",
+        "Smallest step size of an attack: 1 (not in the text), 1.235 (PRBench's code).",
         unit="eps",
         check="non-negative",
     )
     step_max: float = param(
         4 / 255,
-        "Longest step of an attack: 4 (not in the text), 2.765 (PRBench's code).",
+        "Largest step size of an attack: 4 (not in the text), 2.765 (PRBench's code).",
         unit="eps",
         check="non-negative",
     )
-    steps_min: int = param(5, "Fewest steps: 5 (not in the text), 8 (PRBench's code).", check="positive")
-    steps_max: int = param(15, "Most steps: 15 (not in the text), 17 (PRBench's code).", check="positive")
+    steps_min: int = param(
+        5, "Smallest number of steps of an attack: 5 (not in the text), 8 (PRBench's code).", check="positive"
+    )
+    steps_max: int = param(
+        15,
+        "Largest number of steps of an attack: 15 (not in the text), 17 (PRBench's code).",
+        check="positive",
+    )
     walk: str = param(
         "sign",
         "Direction of the walk back: grad (text), sign (PRBench's code, and both presets) or margin.",
         choices=("sign", "grad", "margin"),
     )
     walk_steps: int = param(
-        10, "Most steps of a walk: 10 (not in the text), 40 (PRBench's code).", check="positive"
+        10, "Maximal number of steps of a walk: 10 (not in the text), 40 (PRBench's code).", check="positive"
     )
     inner_mode: str = param(
         "eval",
@@ -91,21 +103,22 @@ class ATPR(Method[Solution]):
     )
     eps_spread: float = param(
         0.0,
-        "A candidate's radius is drawn from eps minus this to eps: 0 (text), 5.1 (PRBench's code).",
+        "A candidate's radius is random between eps minus this number and eps: 0 (text), 5.1 (PRBench's"
+        " code).",
         unit="eps",
         check="non-negative",
         optional=True,
     )
     settings: str = param(
         "image",
-        "Draw a candidate's settings for each image (text), or once per batch (PRBench's code).",
+        "Sample a candidate's settings for each image (text), or once per batch (PRBench's code).",
         choices=("image", "batch"),
         optional=True,
     )
     first: str = param(
         "drawn",
-        "Settings of the first candidate: drawn (text), or those of --plain-step and --plain-steps, plain"
-        " (PRBench's code).",
+        "Settings of the first candidate: drawn (text), which are random, or plain (PRBench's code), which"
+        " are --plain-step and --plain-steps.",
         choices=("drawn", "plain"),
         optional=True,
     )
@@ -119,7 +132,7 @@ class ATPR(Method[Solution]):
     plain_steps: int = param(10, "Number of steps of the plain attack.", check="positive", optional=True)
     walk_size: str = param(
         "own",
-        "Step size of a walk: the candidate's own (text), or --plain-step, plain (PRBench's code).",
+        "Step size of a walk: the candidate's own (text), or --plain-step with plain (PRBench's code).",
         choices=("own", "plain"),
         optional=True,
     )
@@ -131,14 +144,15 @@ class ATPR(Method[Solution]):
     )
     fallback: str = param(
         "loss",
-        "If no candidate is misclassified, train on the one with the highest loss (not in the text), or on"
-        " the first (PRBench's code).",
+        "If no candidate is misclassified, train on the candidate with the highest loss (not in the text),"
+        " or on the first candidate (PRBench's code).",
         choices=("loss", "first"),
         optional=True,
     )
     walk_gradient: str = param(
         "drop",
-        "Weight gradient of the last walk's last step: drop (text), or add it, keep (PRBench's code).",
+        "Weight gradient of the last walk's last step: it is ignored with drop (text), and added with"
+        " keep (PRBench's code).",
         choices=("drop", "keep"),
         optional=True,
     )
@@ -155,7 +169,8 @@ class ATPR(Method[Solution]):
 
     @property
     def reach(self) -> float:
-        """The largest sum of step lengths of the drawn or the plain attack, whichever is less, on [0, 1]."""
+        """The sum of the step lengths of the random attack or of the plain attack, whichever is smaller, on
+        [0, 1]."""
         drawn = self.steps_max * self.step_max
         return min(drawn, self.plain_steps * self.plain_step) if self.first == "plain" else drawn
 
@@ -181,7 +196,8 @@ class ATPR(Method[Solution]):
         return self.settings == "batch" or self.walk_rest > 0
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Solution:
-        """The chosen candidates, shaped as images; with `walk_gradient="keep"` (candidates, `Walk.last`)."""
+        """The chosen candidates, shaped as the images. With `walk_gradient="keep"`, a pair of these
+        candidates and `Walk.last`."""
         candidates, step_sizes = [], []
         with torch.no_grad(), mode(model, train=self._in_train):
             # All attacks come before the first walk; the reference code updates BatchNorm in this order.
@@ -200,7 +216,8 @@ class ATPR(Method[Solution]):
         return chosen, next((walk.last for walk in reversed(walks) if walk.last is not None), None)
 
     def choice(self, walks: list[Walk]) -> Tensor:
-        """The index of each image's candidate (N,): the deepest one, or the first of equally deep ones."""
+        """The index of each image's candidate (N,): the deepest candidate, or the first of equally deep
+        candidates."""
         depth = torch.stack([walk.depth for walk in walks])
         if self.walk_size == "plain":
             depth = depth.round(decimals=_CLOSE)
@@ -210,7 +227,7 @@ class ATPR(Method[Solution]):
         return torch.where(depth.amax(0) > -torch.inf, depth.argmax(0), loss.argmax(0))
 
     def drawn(self, images: Tensor, draws: Draws, number: int) -> CandidateSettings:
-        """The settings of candidate `number`, one entry per image."""
+        """The settings of candidate `number`, with one entry per image."""
         n, eps = len(images), images.new_full((), self.eps)
         if number == 0 and self.first == "plain":
             step_size, count = images.new_full((), self.plain_step), torch.tensor(self.plain_steps)
@@ -229,9 +246,9 @@ class ATPR(Method[Solution]):
     def attacked(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws, settings: CandidateSettings
     ) -> Tensor:
-        """The last iterate of each image's attack. An image whose steps are done keeps its last iterate. In
-        train mode it still goes through the network, because BatchNorm uses the whole batch; in eval mode it
-        is dropped.
+        """The last iterate of each image's attack. An image whose steps are finished keeps its last iterate.
+        In train mode, such an image still goes through the network, because BatchNorm uses the complete
+        batch. In eval mode, it is removed from the batch.
         """
         perturbed = steps.uniform_start(images, draws, settings.eps)
         for done in range(int(settings.steps.max())):
@@ -249,12 +266,13 @@ class ATPR(Method[Solution]):
         return perturbed
 
     def walked(self, model: nn.Module, candidate: Tensor, labels: Tensor, step_size: Tensor) -> Walk:
-        """The walk back of each candidate that is misclassified, in steps of `step_size` (N, 1, 1, 1).
+        """The walk of each misclassified candidate, in steps of `step_size` (N, 1, 1, 1).
 
-        In eval mode an image that is classified correctly is dropped; on a GPU, where this would cost a wait,
-        it goes through the network at each of `walk_steps` steps and does not move. In train mode all images
-        go through the network at each step, and once more after the last step, as in PRBench's code (for
-        BatchNorm); an image whose walk has ended continues if the batch makes it misclassified again.
+        In eval mode, an image that is classified correctly is removed from the batch. On a GPU, removing it
+        would need a synchronisation, so it goes through the network at each of `walk_steps` steps and does
+        not move. In train mode, all images go through the network at each step, and once more after the last
+        step, as in PRBench's code (for BatchNorm). An image whose walk has ended continues if the other
+        images of the batch make it misclassified again.
         """
         waits = not candidate.is_cuda or self._in_train or self.walk_gradient == "keep"
         classes, walked, last = truth(labels), candidate.clone(), None

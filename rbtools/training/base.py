@@ -25,10 +25,10 @@ PRBench)."""
 
 
 class Loss(NamedTuple):
-    """The loss of a batch, and the logits computed for it.
+    """The loss of a batch, and the logits that were computed for it.
 
-    value: scalar with a graph to the parameters. clean_logits, adversarial_logits: detached (N, K) in
-    training mode, before the update; None if the method does not compute them.
+    `value` is a scalar with a graph to the parameters. `clean_logits` and `adversarial_logits` are detached
+    (N, K), computed in training mode before the update. Logits are None if the method does not compute them.
     """
 
     value: Tensor
@@ -37,9 +37,9 @@ class Loss(NamedTuple):
 
 
 class LossTerms(NamedTuple):
-    """The loss of each example (N,), and the logits (N, K) that it is computed from, all with their graphs.
+    """The loss of each example (N,), and the logits (N, K) from which it is computed, all with their graphs.
 
-    At least one of `clean` and `adversarial` (the logits at the solution of the inner problem) is given.
+    At least one of `clean` and `adversarial` (at the solution of the inner problem) is given.
     """
 
     values: Tensor
@@ -53,7 +53,7 @@ class LossTerms(NamedTuple):
 
 
 def step_mode_param() -> Any:
-    """The field `inner_mode` of methods with a single step of their own."""
+    """The field `inner_mode` for methods that make a single attack step of their own."""
     help = "Mode of the model for the gradient of the step: eval, or train (the authors' code)."
     return param("eval", help, choices=("eval", "train"))
 
@@ -62,10 +62,10 @@ InnerResult = TypeVar("InnerResult")  # the type that `Method.inner_attack` retu
 
 
 class Method(Registered, Generic[InnerResult]):
-    """A training method: it solves an inner problem, and computes the loss of the batch with the solution.
+    """A training method, which solves an inner problem and computes the loss of the batch at the solution.
 
     Shape, in all methods: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,), or float (N, K), a
-    distribution per example (from label smoothing or mixup). Attack and loss accept both kinds of labels.
+    distribution for each example (from label smoothing or mixup). The attack and the loss accept both.
     """
 
     name: ClassVar[str]
@@ -79,33 +79,37 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def reach_options(self) -> tuple[str, str] | None:
-        """The options that determine `reach`: step size and number of steps; None if there are no steps."""
+        """The options that determine `reach`: step size and number of steps. Returns None if the method makes
+        no steps."""
         return None
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> InnerResult:
-        """The solution of the inner problem, without a graph; the model's gradients are unchanged."""
+        """The solution of the inner problem, without a graph. The model's gradients are not changed."""
         return cast(InnerResult, None)  # without an inner problem
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: InnerResult) -> LossTerms:
-        """The loss of each example, given the result of `inner_attack`; by default CE(x') of images x'."""
+        """The loss of each example, given the result of `inner_attack`. By default, it is CE(x') for images
+        x'."""
         logits = model(inner_result)
         return LossTerms(cross_entropy(logits, labels), adversarial=logits)
 
     def carrying(self, state: Mapping[str, Tensor]) -> Method[InnerResult]:
-        """The method for one training run, which reads and writes `state`: it maps each name in `carried` to
-        a float16 tensor (examples of the split, C, H, W), zeros at the start. The trainer stores the tensors
-        with its own state, so that an interrupted training run resumes with the same numbers.
+        """The method for one training run, which reads and writes `state`. `state` maps each name in
+        `carried` to a float16 tensor (examples of the split, C, H, W), which is initially zero. The trainer
+        stores the tensors with its own state, so that an interrupted training run resumes with the same
+        numbers.
         """
         return self
 
     @property
     def weight_radius(self) -> float | None:
-        """How far the weights move up the loss before a step's gradient is computed (SAM's rho), or None."""
+        """The distance by which the weights are moved to increase the loss before the gradient of a step is
+        computed (SAM's rho), or None."""
         return None
 
     @property
     def solves_in_eval(self) -> bool:
-        """Whether `inner_attack` uses the model in eval mode only; a fast copy may then replace the model."""
+        """Whether `inner_attack` uses the model only in eval mode; a fast copy may then replace the model."""
         return self.inner_mode == "eval"
 
     @property
@@ -115,12 +119,14 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def of_whole_batches(self) -> bool:
-        """Whether the loss of an example depends on the other examples of its batch, apart from BatchNorm."""
+        """Whether the loss of an example depends on other examples of its batch, other than through
+        BatchNorm."""
         return False
 
     @property
     def unused(self) -> dict[str, str]:
-        """Maps each field without effect, given the other fields, to the reason, in command-line terms."""
+        """Maps each field that has no effect, given the other fields, to the reason, in terms of the command
+        line."""
         return {}
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Loss:
@@ -131,12 +137,13 @@ class Method(Registered, Generic[InnerResult]):
 class Adversarial(Method[Tensor]):
     """A method that trains on the result of an inner attack in the L-infinity ball.
 
-    The inner attack is x' <- clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), x' detached. `inner`
-    is its objective: "ce", the cross-entropy with the labels, or "kl", the divergence KL(p(x) || p(x')) with
-    p(x) held constant. `start`: "uniform" in the ball, or "noise", x + 0.001 * N(0, 1) (the divergence has no
-    gradient at x itself). Without `step_size` a step is 2/255, or 2.5 * eps / attack_steps if steps of 2/255
-    would end inside the ball. In `inner_mode` "eval" BatchNorm uses its running statistics during the attack
-    without updating them, and dropout is off; in "train" every iterate updates the statistics.
+    The inner attack is x' <- clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), with x' detached.
+    `inner` is the objective of this attack: "ce", the cross-entropy with the labels, or "kl", the divergence
+    KL(p(x) || p(x')) with p(x) held constant. `start` is "uniform", a uniform point in the ball, or "noise",
+    x + 0.001 * N(0, 1), because the divergence has no gradient at x itself. If `step_size` is not given, it
+    is 2/255, or 2.5 * eps / attack_steps if steps of 2/255 would end inside the ball. If `inner_mode` is
+    "eval", BatchNorm uses its running statistics during the attack without updating them, and dropout is off.
+    If `inner_mode` is "train", every iterate updates the statistics.
     """
 
     start: ClassVar[str]
@@ -170,21 +177,21 @@ class Adversarial(Method[Tensor]):
 
     @property
     def from_image(self) -> bool:
-        """Whether each step of the attack starts from the image and not from the iterate."""
+        """Whether each step of the attack starts from the image instead of the iterate."""
         return False
 
     @property
     def reach(self) -> float:
-        """The sum of the attack's step lengths, in pixel units of [0, 1]."""
+        """The sum of the attack's step lengths, for pixels in [0, 1]."""
         return self.attack_steps * self.step_size
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         return self.perturb(model, images, labels, draws)
 
     def perturb(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
-        """Solve the inner problem; return detached images (N, C, H, W) in the ball and in [0, 1].
+        """Solve the inner problem. Returns detached images (N, C, H, W) in the ball and in [0, 1].
 
-        Afterwards each module has its earlier mode again, and no parameter has a gradient.
+        Afterwards the mode of each module is restored, and no parameter has a gradient.
         """
         with torch.no_grad(), mode(model, train=self.inner_mode == "train"):
             objective = self.objective(model, images, labels)
@@ -210,14 +217,15 @@ class Adversarial(Method[Tensor]):
     def objective(
         self, model: nn.Module, images: Tensor, labels: Tensor, clean: Tensor | None = None
     ) -> Objective:
-        """The attack's objective, in the model's current mode; `clean` are the images' logits, if known."""
+        """The attack's objective, in the model's current mode. `clean` are the logits of the images, if
+        known."""
         if self.inner == "kl":
             constant = model(images) if clean is None else clean
             return lambda logits: divergence(constant, logits)
         return steps.cross_entropy(labels)
 
     def begin(self, images: Tensor, draws: Draws) -> Tensor:
-        """The start of the attack, (N, C, H, W) in [0, 1]."""
+        """The starting point of the attack, (N, C, H, W) in [0, 1]."""
         if self.start == "noise":
             # Not clipped, as in the authors' code: the first step projects it into the ball.
             return images + START_STD * draws.normal(tuple(images.shape[1:])).to(images)
@@ -225,12 +233,13 @@ class Adversarial(Method[Tensor]):
 
 
 def noisy(images: Tensor, draws: Draws, noise: str, eps: float, name: str, scale: str = "eps") -> Tensor:
-    """clip[0,1](x + delta): one delta per example, from the stream `name` of its draws; eps in pixel units.
+    """Returns clip[0,1](x + delta), with one random delta per example; eps is in pixel units.
 
-    uniform: delta ~ U(-eps, eps). gaussian and laplace: delta = clamp(s * z, -eps, eps) with z ~ N(0, 1) or
-    Laplace(1). `scale` chooses s: "eps", the scale of PRBench's evaluation noise, or "unit", which is 1, as
-    in the training of PRBench's code (wellzline/PRBenchmark, corruption_gaussian and corruption_laplace),
-    where 97 % of the values lie at -eps or eps for eps 8/255.
+    The random numbers are those of the stream `name`. With uniform, delta ~ U(-eps, eps). With gaussian and
+    laplace, delta = clamp(s * z, -eps, eps), where z ~ N(0, 1) or Laplace(1). `scale` determines s. The
+    choice "eps" is the scale of PRBench's evaluation noise. The choice "unit" is 1, as in the training of
+    PRBench's code (wellzline/PRBenchmark, corruption_gaussian and corruption_laplace); for eps 8/255, 97 % of
+    its values are then -eps or eps.
     """
     stream, shape = draws.child(name), tuple(images.shape[1:])
     if noise == "gaussian":
@@ -247,10 +256,10 @@ def noisy(images: Tensor, draws: Draws, noise: str, eps: float, name: str, scale
 
 
 def divergence(clean: Tensor, perturbed: Tensor) -> Tensor:
-    """KL(p(x) || p(x')) from logits: the sum over classes, one value per example (N,).
+    """The divergence KL(p(x) || p(x')) from logits, summed over classes: one value per example (N,).
 
-    Differentiable in both arguments, in float32 or wider. It uses only log-probabilities, since the
-    derivative of p log p is NaN if a probability has underflowed to 0.
+    The divergence is differentiable in both arguments and computed at least in float32. Only
+    log-probabilities are used, since the derivative of p log p is NaN if a probability has underflowed to 0.
     """
     log_clean = F.log_softmax(widen(clean), dim=1)
     log_perturbed = F.log_softmax(widen(perturbed), dim=1)
@@ -258,19 +267,19 @@ def divergence(clean: Tensor, perturbed: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The cross-entropy of each example (N,), in float32 or wider."""
+    """The cross-entropy of each example (N,), in float32 or higher precision."""
     return F.cross_entropy(widen(logits), labels, reduction="none")
 
 
 def truth(labels: Tensor) -> Tensor:
-    """The class of each example (N,); for a distribution, the likeliest class."""
+    """The class of each example (N,). For a distribution, this is the most probable class."""
     return labels if labels.ndim == 1 else labels.argmax(1)
 
 
 @contextmanager
 def mode(model: nn.Module, *, train: bool) -> Iterator[None]:
-    """Inside the block the model is in eval mode, or with `train` in its current mode. Afterwards each module
-    is in its own earlier mode again: a BatchNorm that the user froze stays frozen.
+    """Inside the block, the model is in eval mode or, with `train`, in its current mode. Afterwards the mode
+    of each module is restored, so a BatchNorm that the user froze stays frozen.
     """
     before = [(module, module.training) for module in model.modules()]
     if not train:

@@ -1,4 +1,4 @@
-"""Chen and Lee's data filtering: if the attack does not raise the loss, it stops, and x is trained on."""
+"""Chen and Lee's data filtering: if the attack does not increase the loss, the model is trained on x."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from rbtools.training.base import Adversarial, LossTerms, Method, cross_entropy,
 
 
 class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
-    """A method with an attack by steps, to which Chen and Lee's filter is added, as in PRBench.
+    """A method whose attack makes steps, combined with Chen and Lee's filter, as in PRBench.
 
-    After `warm_steps` steps of the attack the cross-entropy at x' is compared with that at x, in the mode of
-    the attack. With `rule="batch"`, a batch whose mean is lower at x' gets no further steps, and its loss is
-    CE(x) only: PRBench's code for TRADES (wellzline/PRBenchmark at 0517bae, trades_loss_efficient_2, whose m
-    is `warm_steps - 1`). With `rule="example"` this is decided for each example; the method must then attack
-    in eval mode, since only parts of the batch go through the network.
+    After `warm_steps` steps of the attack, the cross-entropy at x' is compared with the cross-entropy at x,
+    in the mode of the attack. With `rule="batch"`, a batch whose mean is lower at x' is not attacked further,
+    and its loss is only CE(x). The rule "batch" is PRBench's code for TRADES (wellzline/PRBenchmark at
+    0517bae, trades_loss_efficient_2, whose m is `warm_steps - 1`). With `rule="example"`, this is decided for
+    each example. The method must then attack in eval mode, because only parts of the batch go through the
+    network.
     """
 
     def __init__(self, method: Adversarial, warm_steps: int, rule: str = "batch") -> None:
@@ -29,9 +30,11 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
     def inner_attack(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(Training images, which examples are attacked further, the logits at x' after the warm steps).
+        """Returns the training images, whether each example is attacked further, and the logits at x' after
+        the first `warm_steps` steps.
 
-        The second is bool (N,), on the CPU: only these examples are then attacked, after one wait for a GPU.
+        The second value is bool (N,), on the CPU. Only examples for which the second value is true are
+        attacked further, after one synchronisation with a GPU.
         """
         method = self.method
         with torch.no_grad(), mode(model, train=not self.solves_in_eval):

@@ -1,4 +1,4 @@
-"""Corruption training: random noise instead of an attack."""
+"""Corruption training, which uses random noise instead of an attack."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from rbtools.training.base import NOISES, Method, noisy
 
 @dataclass(frozen=True, kw_only=True)
 class CorruptionTraining(Method[Tensor]):
-    """Training on random noise in the ball (PRBench's Corr methods): CE(x + delta), one delta per image.
+    """Training on random noise in the ball (PRBench's Corr methods). The loss is CE(x + delta), one delta per
+    image.
 
-    Gaussian noise has the radius as its standard deviation, Laplace noise as its scale, and both are
-    clamped to the ball; PRBench's code (wellzline/PRBenchmark, attack_algorithms.py) draws them with scale
-    1 before it clamps (`scale="unit"`). x + delta is clipped to [0, 1].
+    The radius is the standard deviation of Gaussian noise and the scale of Laplace noise, and the noise is
+    clamped to the ball. PRBench's code (wellzline/PRBenchmark, attack_algorithms.py) samples noise with scale
+    1 before it is clamped (`scale="unit"`). Then x + delta is clipped to [0, 1].
 
-    With `sigma` it is the training for randomised smoothing (Cohen, Rosenfeld and Kolter, ICML 2019, section
-    3.3): CE(x + sigma * z), z ~ N(0, 1) on each pixel and channel, neither clamped to a ball nor clipped.
+    With `sigma`, the method is the training for randomised smoothing (Cohen, Rosenfeld and Kolter, ICML 2019,
+    section 3.3). The loss is CE(x + sigma * z), with z ~ N(0, 1) for each pixel and channel; the noise is not
+    clamped to a ball, and the images are not clipped.
     """
 
     name = "corruption"
@@ -29,13 +31,14 @@ class CorruptionTraining(Method[Tensor]):
     noise: str = param("uniform", "Distribution of the noise.", choices=NOISES)
     scale: str = param(
         "eps",
-        "Scale of gaussian and laplace noise before it is clamped: eps (text), or 1, unit (PRBench's code).",
+        "Scale of gaussian and laplace noise before it is clamped: eps (text), or 1 with unit (PRBench's"
+        " code).",
         choices=("eps", "unit"),
         optional=True,
     )
     sigma: float = param(
         0.0,
-        "If above 0: train for rb-certify smooth, on Gaussian noise with this standard deviation that is"
+        "If above 0, train for rb-certify smooth, with Gaussian noise of this standard deviation that is"
         " neither clamped nor clipped.",
         check="non-negative",
         optional=True,

@@ -17,16 +17,19 @@ Thresholds: TypeAlias = "tuple[Tensor | None, list[Tensor]]"
 
 @dataclass(frozen=True, kw_only=True)
 class CVaR(Sampled):
-    """Probabilistically robust learning (Robey et al. 2022, arXiv:2202.01136): CVaR of the losses around x.
+    """Probabilistically robust learning (Robey et al. 2022, arXiv:2202.01136): the CVaR of the losses around
+    x.
 
-    CVaR = min over t of t + E[relu(loss - t)] / beta is the mean of the worst share `beta` of the losses.
-    There are three variants (`tail`). In two of them each image has a threshold t, initially 1. In each of
-    the `rounds` its points are redrawn and t changes by -tail_lr * (1 - share above t / beta), divided by the
-    number of images if `tail_step` is "batch". `tail="advbench"` is the code of Robey et al. and of PRBench
-    (wellzline/PRBenchmark, CVaR_loss): the loss is t + E[relu(loss - t)] / beta at the last points, with the
-    t before the last change. "prl" is PRBench's algorithm 1: the loss is E[relu(loss - t)] / beta with the t
-    after the last change, limited to the minimiser for these points, because an image with t above all losses
-    would have no gradient. "exact" draws once and uses the minimiser for these points.
+    CVaR = min over t of t + E[relu(loss - t)] / beta is the mean of the largest share `beta` of the losses.
+    There are three variants (`tail`). In the variants "advbench" and "prl", each image has a threshold t,
+    which is initially 1. In each of the `rounds`, new points are sampled around the image, and t changes by
+    -tail_lr * (1 - share above t / beta). If `tail_step` is "batch", this change is divided by the number of
+    images. `tail="advbench"` is the code of Robey et al. and of PRBench (wellzline/PRBenchmark, CVaR_loss):
+    the loss is t + E[relu(loss - t)] / beta at the last points, with the t before the last change. The
+    variant "prl" is PRBench's algorithm 1: the loss is E[relu(loss - t)] / beta with the t after the last
+    change, but with a t that is at most the minimiser for these points, because an image with t above all
+    losses would have no gradient. The variant "exact" samples points once and uses the minimiser for these
+    points.
     """
 
     name = "cvar"
@@ -38,7 +41,7 @@ class CVaR(Sampled):
         "How the threshold is found: prl (text), advbench (PRBench's code) or exact (the best threshold).",
         choices=("advbench", "prl", "exact"),
     )
-    rounds: int = param(5, "Steps of the threshold; unused with --tail exact.", check="positive")
+    rounds: int = param(5, "Number of steps of the threshold; unused with --tail exact.", check="positive")
     tail_lr: float = param(1.0, "Step size of the threshold.", check="non-negative")
     tail_step: str = param(
         "batch",
@@ -60,7 +63,7 @@ class CVaR(Sampled):
         return self.tail != "exact" and self.tail_step == "batch"
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Thresholds:
-        """The thresholds (N,) before the last round, and that round's points."""
+        """The thresholds (N,) before the last round, and the points of the last round."""
         if self.tail == "exact":
             return None, self.points(images, draws, 0)
         threshold = images.new_ones(len(images))
@@ -71,7 +74,7 @@ class CVaR(Sampled):
         return threshold, self.points(images, draws, self.rounds - 1)
 
     def moved(self, threshold: Tensor, losses: Tensor) -> Tensor:
-        """The thresholds after one step of gradient descent; losses (M, N)."""
+        """The thresholds after one step of gradient descent. The losses are (M, N)."""
         above = losses >= threshold if self.tail == "prl" else losses > threshold
         move = self.tail_lr * (1 - above.to(losses).mean(0) / self.beta)
         return threshold - (move / losses.shape[1] if self.tail_step == "batch" else move)
@@ -93,7 +96,7 @@ class CVaR(Sampled):
 
 def quantile(losses: Tensor, beta: float) -> Tensor:
     """The t (N,) that minimises t + mean(relu(losses - t)) / beta, for losses (M, N). The slope is 1 - (share
-    above t) / beta, so t is the smallest loss that at most a share beta of the losses exceeds.
+    above t) / beta, so t is the smallest loss that is exceeded by at most a share beta of the losses.
     """
     count = len(losses)
     above = min(int(beta * count + 1e-9), count - 1)

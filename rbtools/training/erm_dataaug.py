@@ -10,9 +10,10 @@ from rbtools.training.sampled import Sampled
 
 @dataclass(frozen=True, kw_only=True)
 class ERMDataAug(Sampled):
-    """Mean cross-entropy of uniform points around x (wellzline/PRBenchmark, ERM_DataAug): E[CE(x + delta)].
+    """Mean cross-entropy of uniform points around x, E[CE(x + delta)] (wellzline/PRBenchmark, ERM_DataAug).
 
-    With one sample it is corruption training. Each sample of the batch is a separate forward pass.
+    With one sample per image, the method is corruption training with uniform noise. Each sample is evaluated
+    for the complete batch in a separate forward pass.
     """
 
     name = "erm-dataaug"

@@ -1,4 +1,4 @@
-"""EVaR: the tightest exponential bound on the worst share of an image's losses."""
+"""EVaR: the tightest exponential bound on the mean of the largest share of an image's losses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _BISECTIONS = 40
 
 @dataclass(frozen=True, kw_only=True)
 class EVaR(Sampled):
-    """Entropic value at risk of the losses around x: inf over a > 0 of log(E[exp(a * loss)] / q) / a.
+    """Entropic value at risk of the losses around x: the infimum over a > 0 of log(E[exp(a * loss)] / q) / a.
 
-    q is the mass of the tail, as in the usual definition (Ahmadi-Javid 2012); PRBench's equation 20, at its
-    level rho, would divide by 1 - rho. EVaR lies between CVaR of the same tail and the largest loss, and
-    equals the largest loss if q is at most the share of one sample. log a is searched in [-7, 7] for each
-    image, and held constant while the loss is differentiated, which is exact at the minimum.
+    Here q is the mass of the tail, as in the usual definition (Ahmadi-Javid 2012). PRBench's equation 20, at
+    its level rho, would divide by 1 - rho. EVaR lies between the CVaR of the same tail and the largest loss,
+    and equals the largest loss if q is at most the share of one sample. The logarithm of a is optimised in
+    [-7, 7] for each image and held constant while the loss is differentiated, which is exact at the minimum.
     """
 
     name = "evar"
@@ -40,8 +40,8 @@ class EVaR(Sampled):
 def best_exponent(losses: Tensor, q: float) -> Tensor:
     """The a (N,) with log a in [-7, 7] that minimises log(mean(exp(a * losses)) / q) / a, for losses (M, N).
 
-    With K(a) = log mean exp(a * losses) the slope has the sign of a * K'(a) - K(a) + log q, which increases
-    with a (its slope is a * K''); bisection finds its zero, in float64.
+    With K(a) = log mean exp(a * losses), the slope has the sign of a * K'(a) - K(a) + log q, which increases
+    with a because its derivative is a * K''. Bisection finds its zero, in float64.
     """
     losses = losses.double()
     low = torch.full_like(losses[0], -_LARGEST_LOG)

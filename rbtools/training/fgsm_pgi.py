@@ -1,4 +1,4 @@
-"""FGSM-PGI: adversarial training with one step from each example's perturbation of the previous epoch."""
+"""FGSM-PGI: adversarial training with one step that starts from each example's previous perturbation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LARGEST = 60000.0  # the largest float16 is 65504
 
 
 class Prior(NamedTuple):
-    """The tensors kept for each example, both (N, C, H, W): the perturbation that the step starts from, in
-    pixel units of [0, 1], and the momentum of the gradients, in multiples of their mean size.
+    """The tensors kept for each example, both (N, C, H, W). The tensors are the perturbation from which the
+    step starts, in pixel units of [0, 1], and the momentum of the gradients, in multiples of their mean size.
     """
 
     delta: Tensor
@@ -36,21 +36,24 @@ class PriorStep(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FGSMPGI(Method[PriorStep]):
     """Single-step training with a prior-guided start (Jia et al. 2022, arXiv:2207.08859;
-    jiaxiaojunQAQ/FGSM-PGI): CE(x') + lambda * mean over classes of (z(x') - z(x + eta))^2, z the logits.
+    jiaxiaojunQAQ/FGSM-PGI).
 
-    eta is the example's own perturbation of the previous epoch, g the gradient of the cross-entropy at x +
-    eta, and x' = project(x + eta + alpha * eps * sign g), onto the ball and [0, 1]. For the next epoch m <- g
-    / mean|g| + prior_decay * m and eta <- project(x + eta + alpha * eps * sign m) - x. This is the paper's
-    FGSM-MEP; with `prior_decay=0` eta is x' - x, the paper's FGSM-EP. Every `reset` epochs, and in the first,
-    eta is eps * sign U(-1, 1) and m is 0. eta belongs to the pixels of the network's input: it is neither
-    cropped nor flipped with the image, and x + eta is not clipped, as in the authors' code.
+    The loss is CE(x') + lambda * mean over classes of (z(x') - z(x + eta))^2, where z are the logits. Here
+    eta is the example's own perturbation of the previous epoch, g is the gradient of the cross-entropy at x +
+    eta, and x' = project(x + eta + alpha * eps * sign g), onto the ball and [0, 1]. For the next epoch, m <-
+    g / mean|g| + prior_decay * m and eta <- project(x + eta + alpha * eps * sign m) - x. These updates are
+    the paper's FGSM-MEP. With `prior_decay=0`, eta is x' - x, which is the paper's FGSM-EP. In the first
+    epoch and every `reset` epochs, eta is eps * sign U(-1, 1) and m is 0. The perturbation eta belongs to the
+    pixels of the network's input, so it is neither cropped nor flipped with the image, and x + eta is not
+    clipped, as in the authors' code.
 
-    It differs from that code in three points. Gradients are normalised for each example, in the code for a
-    batch. The code computes g in training mode, in the pass of the loss; here `inner_mode` gives the mode,
-    and the loss makes its own pass (none if lambda is 0). eta and m are kept in float16. The code's own label
-    smoothing is --label-smoothing 0.444 for ten classes.
+    This class differs from the authors' code in three points. First, gradients are normalised for each
+    example; in the code, they are normalised for each batch. Second, the code computes g in training mode, in
+    the same pass as the loss; here `inner_mode` determines the mode, and the loss needs its own pass (no pass
+    if lambda is 0). Third, eta and m are kept in float16. The label smoothing in the authors' code
+    corresponds to --label-smoothing 0.444 for ten classes.
 
-    Without `carrying` (a call outside a training run) every batch is treated as in the first epoch.
+    Without `carrying`, that is, outside a training run, every batch is treated as in the first epoch.
     """
 
     name = "fgsm-pgi"
@@ -68,23 +71,25 @@ class FGSMPGI(Method[PriorStep]):
     )
     prior_decay: float = param(
         0.3,
-        "Decay of the momentum from epoch to epoch, which gives the next start; 0 is FGSM-EP.",
+        "Decay of the momentum from epoch to epoch, which determines the next start; 0 is FGSM-EP.",
         check="fraction",
     )
-    reset: int = param(40, "Epochs between random starts: 40 of 110 (the authors' code).", check="positive")
+    reset: int = param(
+        40, "Number of epochs between random starts: 40 of 110 (the authors' code).", check="positive"
+    )
     inner_mode: str = step_mode_param()
 
     def carrying(self, state: Mapping[str, Tensor]) -> Method[PriorStep]:
         return CarriedPrior(self, Prior(**state))
 
     def random_prior(self, images: Tensor, draws: Draws) -> Prior:
-        """The prior of the first epoch, and of every `reset`-th epoch after it."""
+        """The prior of the first epoch and of every `reset`-th later epoch."""
         upper = draws.child("prior").uniform(tuple(images.shape[1:])) >= 0.5
         signs = torch.where(upper, self.eps, -self.eps).to(images)
         return Prior(signs, torch.zeros_like(images))
 
     def step(self, model: nn.Module, images: Tensor, labels: Tensor, prior: Prior) -> PriorStep:
-        """One step from the prior; the model has its earlier mode again afterwards."""
+        """One attack step from the prior. Afterwards the model's mode is restored."""
         start, length = images + prior.delta, self.alpha * self.eps
         with torch.no_grad(), mode(model, train=self.inner_mode == "train"):
             gradient, _ = steps.input_gradient(model, start, steps.cross_entropy(labels))
@@ -111,8 +116,9 @@ class FGSMPGI(Method[PriorStep]):
 
 
 class CarriedPrior(Method[PriorStep]):
-    """FGSM-PGI in a training run: it reads the prior of each example from tensors (examples, C, H, W), which
-    may be on another device, and writes the next prior there. The epoch is the draws' offset.
+    """FGSM-PGI in a training run. The method reads the prior of each example from tensors (examples, C, H,
+    W), which may be on another device, and writes the next prior to the same tensors. The offset of the draws
+    is the epoch.
     """
 
     def __init__(self, method: FGSMPGI, kept: Prior) -> None:

@@ -13,11 +13,12 @@ from rbtools.training.base import Adversarial, LossTerms, cross_entropy, truth
 
 @dataclass(frozen=True, kw_only=True)
 class MART(Adversarial):
-    """MART (Wang et al. 2020; YisenWang/MART): BCE(x') + lambda * (1.0000001 - p_y(x)) * KL(p(x) || p(x')).
+    """MART (Wang et al. 2020; YisenWang/MART). The loss is BCE(x') + lambda * (1.0000001 - p_y(x)) * KL(p(x)
+    || p(x')).
 
-    BCE(x') is CE(x') - log(1.0001 - p_k(x') + 1e-12), where k is the likeliest wrong class of x'. With
-    `bce="ce"`, as in PRBench's table 2, it is CE(x') only. The logarithm in KL is log(p(x') + 1e-12).
-    x' ascends the cross-entropy from x + 0.001 * N(0, 1).
+    BCE(x') is CE(x') - log(1.0001 - p_k(x') + 1e-12), where k is the most probable wrong class of x'. With
+    `bce="ce"`, as in PRBench's table 2, BCE(x') is replaced by CE(x'). The logarithm in KL is log(p(x') +
+    1e-12). The point x' maximises the cross-entropy, starting at x + 0.001 * N(0, 1).
     """
 
     name = "mart"
@@ -29,8 +30,8 @@ class MART(Adversarial):
     )
     bce: str = param(
         "bce",
-        "The first term: cross-entropy, ce (text: table 2), or boosted cross-entropy with the likeliest wrong"
-        " class, bce (PRBench's code).",
+        "The first term: cross-entropy, ce (text: table 2), or boosted cross-entropy with the most probable"
+        " wrong class, bce (PRBench's code).",
         choices=("bce", "ce"),
     )
 

@@ -13,13 +13,14 @@ from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 
 @dataclass(frozen=True, kw_only=True)
 class Mixed(Adversarial):
-    """The multi-objective training of NAS-RobBench-201: (1 - beta) * CE(x) + beta * CE(x').
+    """The multi-objective training of NAS-RobBench-201, with the loss (1 - beta) * CE(x) + beta * CE(x').
 
-    `beta=0` is standard training without an attack. `beta=1` is adversarial training; the numbers of that
-    benchmark were made with it. x' ascends the cross-entropy from a uniform start.
+    `beta=0` is standard training without an attack. `beta=1` is adversarial training, with which the numbers
+    of that benchmark were computed. The point x' maximises the cross-entropy, starting at a uniform point.
 
-    `norm` sphere is the adversary of the paper's theory (definition 1): x' lies on the sphere of the image's
-    norm, at an L2 distance of at most eps times that norm. Pixels may leave [0, 1] then.
+    With `norm` sphere, the attack is that of the paper's theory (definition 1): x' lies on the sphere of
+    points that have the norm of the image, at an L2 distance of at most eps times that norm. Pixels may then
+    leave [0, 1].
     """
 
     name = "mixed"
@@ -29,8 +30,8 @@ class Mixed(Adversarial):
     beta: float = param(0.5, "Weight of the adversarial part.", check="fraction")
     norm: str = param(  # type: ignore[misc]
         "linf",
-        "The norm of the attack: linf, or sphere: L2, over the points that have the image's norm. With"
-        " sphere, --eps and --step-size are fractions of that norm.",
+        "The norm of the attack: linf, or sphere, which is L2 on the points that have the norm of the"
+        " image. With sphere, --eps and --step-size are fractions of that norm.",
         choices=("linf", "sphere"),
     )
 

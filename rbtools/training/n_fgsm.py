@@ -13,11 +13,12 @@ from rbtools.training.base import Method, mode, noisy, step_mode_param
 
 @dataclass(frozen=True, kw_only=True)
 class NFGSM(Method[Tensor]):
-    """Single-step training with noise (de Jorge et al. 2022, arXiv:2202.01181): CE(x').
+    """Single-step training with noise (de Jorge et al. 2022, arXiv:2202.01181). The loss is CE(x').
 
-    x' = clip[0,1](x_n + alpha * eps * sign g), with x_n = clip[0,1](x + delta), delta ~ U(-k eps, k eps) and
-    the gradient g of the cross-entropy at x_n. x' is not projected onto the ball of eps. The authors' code
-    (pdejorge/N-FGSM) computes g in training mode; here `inner_mode` decides, as in the other methods.
+    Here x' = clip[0,1](x_n + alpha * eps * sign g), where x_n = clip[0,1](x + delta), delta ~ U(-k eps, k
+    eps), and g is the gradient of the cross-entropy at x_n. The point x' is not projected onto the ball of
+    radius eps. The authors' code (pdejorge/N-FGSM) computes g in training mode; here `inner_mode` determines
+    the mode, as in the other methods.
     """
 
     name = "n-fgsm"

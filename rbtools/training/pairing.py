@@ -1,4 +1,4 @@
-"""ALP and CLP: the distance between the outputs for an image and for its adversarial image."""
+"""ALP and CLP, which penalise the distance between the outputs for an image and for its adversarial image."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing(Adversarial):
-    """CE + lambda * ||p(x') - p(x)||^2; `classified`: whether the cross-entropy is at x or at x'.
+    """The loss CE + lambda * ||p(x') - p(x)||^2.
 
-    p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). If also `distance="l2"`, the
-    second term is lambda * ||z(x') - z(x)||, z the logits, as in PRBench's code (wellzline/PRBenchmark,
-    attack_algorithms.py) on every data set. x' ascends the cross-entropy from a uniform start.
+    `classified` is the image at which the cross-entropy is computed, x or x'. The outputs p are
+    probabilities, as in PRBench's table 2, or logits (`pair="logits"`). If `distance="l2"` is also set, the
+    second term is lambda * ||z(x') - z(x)||, where z are the logits, as in PRBench's code
+    (wellzline/PRBenchmark, attack_algorithms.py) on every data set. The point x' maximises the cross-entropy,
+    starting at a uniform point.
     """
 
     inner = "ce"
@@ -26,8 +28,8 @@ class Pairing(Adversarial):
 
     lambda_: float = param(
         1.0,
-        "Weight of the distance: 1 (text; on svhn, mnist, tinyimagenet and imagenet50 the value of the code),"
-        " 0.01 in alp and 0.3 in clp (PRBench's code).",
+        "Weight of the distance: 1 (text; on svhn, mnist, tinyimagenet and imagenet50, the value of the"
+        " code), 0.01 in alp and 0.3 in clp (PRBench's code).",
         name="lambda",
         check="non-negative",
     )
@@ -71,10 +73,12 @@ class Pairing(Adversarial):
 
 @dataclass(frozen=True, kw_only=True)
 class ALP(Pairing):
-    """Adversarial logit pairing (Kannan et al. 2018, arXiv:1803.06373): CE(x') + lambda * ||p(x') - p(x)||^2.
+    """Adversarial logit pairing (Kannan et al. 2018, arXiv:1803.06373). The loss is CE(x') + lambda * ||p(x')
+    - p(x)||^2.
 
-    p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). PRBench's code pairs logits
-    with `distance="l2"` and lambda 0.01. x' ascends the cross-entropy from a uniform start.
+    The outputs p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). PRBench's code
+    pairs logits, with `distance="l2"` and lambda 0.01. The point x' maximises the cross-entropy, starting at
+    a uniform point.
     """
 
     name = "alp"
@@ -83,10 +87,10 @@ class ALP(Pairing):
 
 @dataclass(frozen=True, kw_only=True)
 class CLP(Pairing):
-    """Clean logit pairing as in PRBench's table 2: CE(x) + lambda * ||p(x') - p(x)||^2.
+    """Clean logit pairing as in PRBench's table 2, with the loss CE(x) + lambda * ||p(x') - p(x)||^2.
 
-    Like ALP, except for the cross-entropy, and lambda is 0.3 in PRBench's code. PRBench pairs an image with
-    its own adversarial image; Kannan et al. pair two images drawn at random.
+    CLP is like ALP, except that the cross-entropy is at x, and that lambda is 0.3 in PRBench's code. PRBench
+    pairs an image with its own adversarial image, while Kannan et al. pair two random images.
     """
 
     name = "clp"

@@ -10,13 +10,13 @@ from rbtools.training.base import Adversarial
 
 @dataclass(frozen=True, kw_only=True)
 class PGDTraining(Adversarial):
-    """Adversarial training (Madry et al. 2018, arXiv:1706.06083): CE(x').
+    """Adversarial training (Madry et al. 2018, arXiv:1706.06083). The loss is CE(x').
 
-    x' ascends the cross-entropy from a uniform start in the ball. With `origin="image"` a step starts from x
-    and follows the gradient at the iterate: one step of the radius (`attack_steps=1`, `step_size` eps or
-    more) is the FGSM training of PRBench's code (wellzline/PRBenchmark, fgsm_loss), x + eps * sign g. A step
-    of twice the radius from the start ends at the same point, except for pixels where g is 0: these stay at
-    the start, not at x.
+    The point x' maximises the cross-entropy, starting at a uniform point in the ball. With `origin="image"`,
+    a step starts from x and follows the gradient at the iterate. One step of the radius (`attack_steps=1`,
+    `step_size` eps or more) is the FGSM training of PRBench's code (wellzline/PRBenchmark, fgsm_loss), x +
+    eps * sign g. A step of twice the radius from the starting point ends at the same point, except for pixels
+    where g is 0, which stay at the starting point instead of x.
     """
 
     name = "pgd"
@@ -37,9 +37,10 @@ class PGDTraining(Adversarial):
 
 @dataclass(frozen=True, kw_only=True)
 class KLPGD(PGDTraining):
-    """KL-PGD (PRBench, table 2): CE(x').
+    """KL-PGD (PRBench, table 2). The loss is CE(x').
 
-    x' ascends the divergence KL(p(x) || p(x')) from x + 0.001 * N(0, 1), as in TRADES, without the labels.
+    The point x' maximises the divergence KL(p(x) || p(x')), starting at x + 0.001 * N(0, 1), as in TRADES.
+    The attack does not use the labels.
     """
 
     name = "kl-pgd"

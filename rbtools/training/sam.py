@@ -10,10 +10,11 @@ from rbtools.training.erm import ERM
 
 @dataclass(frozen=True, kw_only=True)
 class SAM(ERM):
-    """Sharpness-aware minimisation (Foret et al. 2021, arXiv:2010.01412): CE at the weights w + rho g / |g|.
+    """Sharpness-aware minimisation (Foret et al. 2021, arXiv:2010.01412). The loss is CE at the weights w +
+    rho g / |g|.
 
-    g is the gradient of the batch's mean cross-entropy with respect to all weights w, and |g| its L2 norm.
-    The step is made from w with the gradient at the perturbed weights; BatchNorm's statistics are those of
+    g is the gradient of the batch's mean cross-entropy with respect to all weights w, and |g| is its L2 norm.
+    The step is made from w with the gradient at the perturbed weights. BatchNorm's statistics are those of
     the pass at w (davda54/sam). The history contains loss and accuracy at the perturbed weights.
     """
 

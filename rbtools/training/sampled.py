@@ -1,4 +1,4 @@
-"""The base class of training on the mean or a risk measure of losses under random perturbations."""
+"""The base class of methods that minimise the mean or a risk measure of losses under random perturbations."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rbtools.training.base import LossTerms, Method, cross_entropy, noisy
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Method[Any]):
-    """The mean or a risk measure of the losses at `samples` uniform points of the ball around each image.
+    """The mean or a risk measure of the losses at `samples` uniform points in the ball around each image.
 
-    The points are clipped to [0, 1]. The model is in training mode in all passes: each sample of the batch
+    The points are clipped to [0, 1]. The model is in training mode in all passes, so each pass of the batch
     updates BatchNorm.
     """
 
@@ -30,12 +30,12 @@ class Sampled(Method[Any]):
         return self.points(images, draws, 0)
 
     def points(self, images: Tensor, draws: Draws, number: int) -> list[Tensor]:
-        """The points of a round, each shaped as `images` (N, C, H, W); each point is drawn once."""
+        """Yields the points of a round, each shaped as `images` (N, C, H, W). Each point is sampled once."""
         names = (f"round {number} sample {sample}" for sample in range(self.samples))
         return [noisy(images, draws, "uniform", self.eps, name) for name in names]
 
     def losses(self, model: nn.Module, points: list[Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The losses (M, N) of M points of each image, and the logits (N, K) of each image's worst point."""
+        """The losses (M, N) at M points for each image, and the logits (N, K) at each image's worst point."""
         logits = torch.stack([model(point) for point in points])
         losses = torch.stack([cross_entropy(rows, labels) for rows in logits])
         worst = losses.detach().argmax(0)

@@ -1,4 +1,4 @@
-"""TRADES: a trade-off of clean accuracy and the distance between clean and adversarial outputs."""
+"""TRADES, a trade-off between clean accuracy and the distance of clean and adversarial outputs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from rbtools.training.base import Adversarial, LossTerms, cross_entropy, diverge
 
 @dataclass(frozen=True, kw_only=True)
 class TRADES(Adversarial):
-    """TRADES (Zhang et al. 2019, arXiv:1901.08573; yaodongyu/TRADES): CE(x) + lambda * KL(p(x) || p(x')).
+    """TRADES (Zhang et al. 2019, arXiv:1901.08573; yaodongyu/TRADES). The loss is CE(x) + lambda * KL(p(x) ||
+    p(x')).
 
-    x' ascends the divergence from x + 0.001 * N(0, 1). The divergence is a sum over classes and a
-    mean over the batch, and its gradient flows into both sides. The authors' code sends x through the
-    network once more at the end; PRBench's (wellzline/PRBenchmark, trades_loss) does not.
+    The point x' maximises the divergence, starting at x + 0.001 * N(0, 1). The divergence is a sum over
+    classes and a mean over the batch, and its gradient flows into both arguments. The authors' code passes x
+    through the network once more at the end; PRBench's code (wellzline/PRBenchmark, trades_loss) does not.
     """
 
     name = "trades"
