@@ -1,4 +1,4 @@
-"""DDN: the nearest adversarial example in L2, by steps whose direction and norm are chosen separately."""
+"""DDN: a search for the nearest adversarial example in L2 by separate steps in direction and norm."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LAST_STEP = 0.01  # the length of the last step, as in the paper
 class DDN(MinimalNormAttack):
     """Decoupled direction and norm (Rony et al. 2019, arXiv:1811.09600, algorithm 1), untargeted.
 
-    A step along the normalised gradient of the cross-entropy gives the direction. The perturbation is then
-    scaled to a norm that shrinks by the factor 1 - gamma if the point is adversarial, and grows by 1 + gamma
-    if it is not. The paper's quantisation to 256 levels is left out. The search does not use eps: only
+    The normalised gradient of the cross-entropy determines the direction of a step. The perturbation is then
+    scaled to a new norm, which is the old norm times 1 - gamma if the point is adversarial, and times 1 +
+    gamma if it is not. The paper's quantisation to 256 levels is left out. The search does not use eps: only
     adversarial examples within eps count as a success. `run` also returns the distances as "distance"
     (infinite if there is no adversarial example).
 
