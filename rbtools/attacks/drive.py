@@ -1,7 +1,7 @@
-"""The one loop of attacks by gradient steps.
+"""The loop that all attacks by gradient steps use.
 
-Each step asks the attack for points, evaluates the model at these points, drops the examples that are broken,
-and passes the loss and the gradient of the other examples to the attack.
+In each step, the loop asks the attack for points, evaluates the model at these points, drops the broken
+examples, and passes the loss and the gradient of all other examples to the attack.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Iterate(ExampleRows):
-    """The examples of a run, one row each. Attacks that need more fields define a subclass.
-
-    images, points: (N, C, H, W) in [0, 1], the unchanged images and the current points; goal: the increased
-    loss.
-    """
+    """The examples in a run, with one row for each example. Attacks that need more fields define a subclass.
+    `images` (N, C, H, W) are the unchanged images in [0, 1], `points` (N, C, H, W) are the current points in
+    [0, 1], and `goal` is the loss to maximise."""
 
     images: Tensor
     points: Tensor
@@ -36,10 +34,11 @@ class Iterate(ExampleRows):
 
 
 class SteppedAttack(SequentialAttack):
-    """The base of attacks by gradient steps: a dataclass with `begin`, `tell` and perhaps `ask`.
+    """Base class of attacks by gradient steps: a dataclass that defines `begin`, `tell` and, if necessary,
+    `ask`.
 
-    The code of an attack is the same for a CPU and a GPU, with or without chunks, a fast copy, means over
-    draws, 8-bit images and earlier stages.
+    An attack needs no separate code for CPU and GPU, chunks, the fast copy of a model, means over samples of
+    a randomised model, 8-bit images or earlier stages.
     """
 
     steps: int
@@ -47,32 +46,35 @@ class SteppedAttack(SequentialAttack):
 
     @property
     def any_counts(self) -> bool:
-        """Whether an example's result is the first point that fools the model, and the run then drops the
-        example; otherwise only the last point counts."""
+        """If true, the first point that fools the model is the result of an example, and the example is
+        dropped. If false, only the last point counts."""
         return self.iterate == "any"
 
     def goal(self, batch: AttackBatch) -> AttackObjective:
-        """The loss that is increased: the cross-entropy, unless the attack overrides this method."""
+        """The loss to maximise. It is the cross-entropy unless the attack overrides this method."""
         return batch.goal(losses.cross_entropy)
 
     def begin(self, batch: AttackBatch, restart: int) -> Iterate:
-        """The `Iterate` at the start of a run, at the images. `restart` is the run's number, from 0."""
+        """Returns the `Iterate` at the start of a run, with the images as points. `restart` is the index of
+        the run."""
         return Iterate(batch.images, batch.images, self.goal(batch))
 
     def ask(self, state: Any, step: int) -> Tensor:
-        """The points (N, C, H, W) whose gradient a step needs; steps are counted from 0."""
+        """The points (N, C, H, W) at which a step needs the gradient. Steps are counted from 0."""
         points: Tensor = state.points
         return points
 
     def tell(self, state: Any, seen: Evaluated, step: int) -> None:
-        """Move `state.points` by the loss (N,) and the gradient (N, C, H, W) at the points of `ask`."""
+        """Update `state.points` from the loss (N,) and the gradient (N, C, H, W) at the points that `ask`
+        returned."""
         raise NotImplementedError
 
     def stages(self, classes: int) -> list[Stage]:
         return [functools.partial(self._drive, restart) for restart in range(self.restarts)]
 
     def _drive(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        """Make one run; return (a point for each example, which points are known to fool the model)."""
+        """Make one run. Returns a point for each example, and a mask of the points that are known to fool the
+        model."""
         state: Any = self.begin(batch, restart)
         active = ActiveExamples(batch)
         everyone = not (self.any_counts and batch.schedule.each_step)
