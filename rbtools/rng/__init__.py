@@ -1,4 +1,4 @@
-"""Random numbers for each example: Philox, and draws from it. Importing this module does not import torch."""
+"""Random numbers for each example, from the generator Philox. Importing this module does not import torch."""
 
 from __future__ import annotations
 
