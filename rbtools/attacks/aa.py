@@ -1,4 +1,5 @@
-"""AutoAttack: several attacks in sequence, each on the examples that the earlier ones did not break."""
+"""AutoAttack runs several attacks in sequence, each on the examples that the earlier attacks did not
+break."""
 
 from __future__ import annotations
 
@@ -107,7 +108,7 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def named(self) -> list[str]:
-        """The names listed in `attacks`."""
+        """The list of names in `attacks`."""
         return [name.strip() for name in self.attacks.split(",") if name.strip()]
 
     @property
@@ -186,7 +187,7 @@ def _standard(norm: str) -> list[tuple[str, dict[str, int]]]:
 def _with_draws_of(
     name: str, run: Stage, model: Network, batch: AttackBatch, more: bool
 ) -> tuple[Tensor, Tensor]:
-    """Run a stage with the random numbers of its attack; the stage also decides which examples are broken."""
+    """Run a stage with the random numbers of its attack. Only images that the stage breaks are changed."""
     import dataclasses
 
     points, broken = run(model, dataclasses.replace(batch, draws=batch.draws.child(name)), True)

@@ -1,13 +1,13 @@
 """The examples that an attack has not broken yet, and the steps after which a loop drops broken examples.
 
-To check which examples are broken, the host must wait for all work of a GPU. On a CPU this check costs
-nothing. A broken example is therefore dropped at once, which saves the passes of its later steps. On a GPU, a
-loop works on all its examples, marks the broken examples on the device, and checks the marks every few steps.
-If fewer than half of the examples are active (not broken), the loop drops the others. The CPU and the GPU
-loop find the same points, because each example has its own random numbers and its computation does not depend
-on the other examples. On a GPU, the search uses a faster copy of the model. If the copy misclassifies an
-example, the search continues until the next check, in which the model itself classifies the example. The
-search ends only if the model also misclassifies the example.
+To check which examples are broken, the host must wait for all work of a GPU. On a CPU, checking which
+examples are broken costs nothing. On a CPU, a broken example is dropped at once, which saves the passes of
+its later steps. On a GPU, a loop works on all its examples, marks the broken examples on the device, and
+checks the marks every few steps. If fewer than half of the examples are active (not broken), the loop drops
+the others. The CPU and the GPU loop find the same points, because each example has its own random numbers and
+its computation does not depend on the other examples. On a GPU, the search uses a faster copy of the model.
+If the copy misclassifies an example, the search continues until the next check, in which the model itself
+classifies the example. The search ends only if the model also misclassifies the example.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CheckSchedule(NamedTuple):
         return self.every == 1
 
     def due(self, step: int) -> bool:
-        """True if the loop checks after this step, counted from 0."""
+        """True if broken examples are dropped after this step. Steps are counted from 0."""
         return self.each_step or (step >= 0 and (step + 1) % self.every == 0)
 
 
@@ -77,7 +77,7 @@ class AttackBatch:
 
     @property
     def schedule(self) -> CheckSchedule:
-        """The steps after which a loop on these examples checks which examples are broken."""
+        """The schedule for dropping broken examples of this batch."""
         return check_schedule(self.images.device)
 
     def take(self, index: Tensor) -> AttackBatch:
@@ -96,8 +96,8 @@ class ExampleRows:
     example."""
 
     def take(self, kept: Tensor) -> Any:
-        """Keep only some examples, by a mask or by positions, in place. Fields of other types do not
-        change."""
+        """Select some examples by a mask or by positions, in place. Fields that are not tensors or objects
+        with `take` do not change."""
         for name, value in list(vars(self).items()):
             if isinstance(value, torch.Tensor):
                 setattr(self, name, value[kept])
@@ -106,15 +106,15 @@ class ExampleRows:
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """The fields that are tensors, by name."""
+        """The fields that are tensors, with their names."""
         return {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
 
 
 def size_for(active: int, size: int) -> int | None:
-    """The new size of a loop over `size` examples, of which `active` are active, or None to drop no example.
+    """The reduced number of examples for a loop with `active` unbroken examples out of `size`, or None.
 
-    `size` is halved (rounded up) repeatedly while all active examples fit. A loop therefore has few different
-    tensor shapes.
+    The number `size` is halved (rounded up) as long as all active examples fit. A loop therefore uses few
+    different tensor shapes.
     """
     if 2 * active >= size:
         return None
@@ -177,7 +177,7 @@ class ActiveExamples:
         return _kept(rows, kept)
 
     def marks(self) -> tuple[Tensor, Tensor]:
-        """A copy of the marks that `update` writes on a GPU: which rows are broken, and their points."""
+        """A copy of the marks that `update` writes on a GPU: the mask of broken rows, and their points."""
         return self._done.clone(), self._first.clone()
 
     def set_marks(self, marks: tuple[Tensor, Tensor]) -> None:
@@ -206,7 +206,8 @@ class ActiveExamples:
         return on
 
     def _decided(self) -> Tensor:
-        """The broken rows, on the host. The model checks the rows that only the copy misclassified."""
+        """A mask of the broken rows, on the host. The model checks the rows that only the copy
+        misclassified."""
         if self.batch.decides is None:
             return self._done.cpu()
         done, confirmed = torch.stack((self._done, self._confirmed)).cpu()

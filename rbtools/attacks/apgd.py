@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _AutoPGD(ReferenceBackend):
-    """Base class of the Auto-PGD attacks. It maximises the loss that the subclass names."""
+    """Base class of the Auto-PGD attacks. A subclass selects the loss to maximise."""
 
     steps: int
     restarts: int
@@ -86,7 +86,7 @@ class APGDCE(_AutoPGD):
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
-    eot: int = param(1, "Number of passes per averaged gradient, for randomised models.", check="positive")
+    eot: int = param(1, "Number of passes over which a gradient is averaged.", check="positive")
     backend: str = backend_param()
 
     def stages(self, classes: int) -> list[Stage]:
@@ -138,8 +138,8 @@ class APGDT(_AutoPGD):
 
     The attack makes one run for each target. The targets are the wrong classes in decreasing order of their
     clean logits. A point that is classified as any wrong class is a success. The loss requires four classes.
-    For two or three classes only its numerator z_t - z_y is used. Unbroken examples are returned unchanged.
-    In L1 the attack makes the same steps as apgd-ce.
+    For two or three classes, only the numerator z_t - z_y of the loss is used. Unbroken examples are returned
+    unchanged. In L1 the attack makes the same steps as apgd-ce.
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """

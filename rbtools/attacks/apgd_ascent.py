@@ -46,9 +46,9 @@ def apgd(
 
     `eps` is in pixel units of [0, 1]. An example is broken and dropped as soon as an iterate fools the model.
     Unbroken examples are returned unchanged, or, with `keep_best`, at their point of largest loss (the last
-    iterate is not considered). `draw` is the index of the random start. In L1 the first steps use larger
-    balls, in which no point breaks an example. The steps in the last ball start from the projection of the
-    best point.
+    iterate is not considered). `draw` is the index of the random start. In L1, the first steps use balls
+    larger than eps, and points in these balls do not count as a success. The steps in the ball of radius eps
+    start from the projection of the best point.
     """
     balls = radii(eps, count) if norm == "l1" else [(eps, count)]
     start = border_start(batch.images, batch.draws, balls[0][0], norm, draw)
@@ -102,8 +102,7 @@ def _until_broken(
 def _highest(
     model: Network, batch: AttackBatch, goal: AttackObjective, start: Tensor, eps: float, count: int
 ) -> Tensor:
-    """The points (N, C, H, W) of highest loss among `count` steps in an L1 ball. The steps continue after a
-    point fools the model."""
+    """The points (N, C, H, W) of highest loss among all `count` steps in an L1 ball."""
     seen = model.loss_and_gradient(start, goal, everyone=True)
     state = SparseAscent(batch.images, goal, start, seen.loss, seen.gradient, eps, "l1", count)
     for number in range(1, count + 1):
@@ -117,9 +116,9 @@ def _highest(
 def border_start(images: Tensor, draws: Draws, eps: float, norm: str, draw: int) -> Tensor:
     """A random point on the border of each ball, with the shape of `images` (N, C, H, W), in [0, 1].
 
-    In linf the offset is uniform, scaled to a largest entry of eps. In l2 the offset has length eps and a
-    uniform direction. In both norms the point is clipped to the box. In l1 the offset is standard normal, and
-    the point is projected onto ball and box. `eps` is in pixel units.
+    In linf, the offset is uniform and scaled so that its largest entry is eps. In l2 the offset has length
+    eps and a uniform direction. In linf and l2, the point is clipped to the box [0, 1]. In l1, the offset is
+    standard normal, and the point is projected onto the ball and the box. `eps` is in pixel units.
     """
     shape = tuple(images.shape[1:])
     if norm == "linf":
@@ -135,7 +134,7 @@ def border_start(images: Tensor, draws: Draws, eps: float, norm: str, draw: int)
 
 @dataclass
 class Ascent(ExampleRows):
-    """The state of a run of `count` steps, with one row for each example. Each step rule is a subclass.
+    """The state of a run of `count` gradient steps, with one row for each example.
 
     `images`, `point` and `gradient` are (N, C, H, W), `loss` is (N,), and `step_size` is (N, 1, 1, 1). `eps`
     is in pixel units of [0, 1].
@@ -186,8 +185,8 @@ class Ascent(ExampleRows):
 def checkpoints(count: int) -> list[int]:
     """The steps after which the step size is checked: 22, 41, 57, 70, 80, 87, 93 and 99 for 100 steps.
 
-    The paper defines p_1 = .22 and p_{j+1} = p_j + max(p_j - p_{j-1} - .03, .06). The gaps are rounded down,
-    as in the authors' code.
+    The paper defines p_1 = .22 and p_{j+1} = p_j + max(p_j - p_{j-1} - .03, .06). The differences between
+    checkpoints are rounded down to integers, as in the authors' code.
     """
     gap, least, shrink = (max(int(share * count), 1) for share in (0.22, 0.06, 0.03))
     numbers: list[int] = []
@@ -233,8 +232,7 @@ class HalvingAscent(Ascent):
         self.halved = torch.ones_like(self.loss, dtype=torch.bool)
 
     def move(self, number: int) -> Tensor:
-        """The step z = P(x + eta g), followed by momentum: P(x + alpha (z - x) + (1 - alpha) (x -
-        x^(k-1)))."""
+        """The step z = P(x + eta g) with momentum: P(x + alpha (z - x) + (1 - alpha) (x - x^(k-1)))."""
         x, previous, self.previous = self.point, self.previous, self.point
         z = steps.ascend(x, self.gradient, self.step_size, self.norm)
         z = steps.project(z, self.images, self.eps, self.norm)
@@ -248,7 +246,7 @@ class HalvingAscent(Ascent):
         super().note(loss, gradient)
 
     def check(self, number: int) -> None:
-        """At a checkpoint, halve the step size of stalled examples and return these to their best point."""
+        """At a checkpoint, halve the step size of stalled examples and reset them to their best points."""
         if number not in self.checkpoints:
             return
         gap = number - self.last_checkpoint
@@ -261,9 +259,9 @@ class HalvingAscent(Ascent):
 
 
 def radii(eps: float, count: int) -> list[tuple[float, int]]:
-    """The radius and the number of steps of each ball: 3 eps, 2 eps, eps with 30, 30, 40 % of the steps.
+    """The radius and the number of steps of each ball. The radii are 3 eps, 2 eps and eps.
 
-    If there are fewer than four steps, all of them are in the last ball.
+    The balls get 30, 30 and 40 % of the steps. Fewer than four steps are all in the last ball.
     """
     larger = 3 * count // 10
     balls = [(3 * eps, larger), (2 * eps, larger), (eps, count - 2 * larger)]
@@ -271,9 +269,10 @@ def radii(eps: float, count: int) -> list[tuple[float, int]]:
 
 
 def sparse_direction(gradient: Tensor, entries: Tensor) -> Tensor:
-    """The signs of the largest `entries` (N,) of the gradient, scaled to L1 norm 1. Other entries are zero.
+    """The signs of the largest `entries` (N,) of the gradient, scaled to L1 norm 1, with zeros elsewhere.
 
-    Entries as large as the smallest used entry are also used. Shape: gradient and result are (N, C, H, W).
+    Entries that are equal to the smallest selected entry are also selected. Shape: gradient and result are
+    (N, C, H, W).
     """
     sizes = gradient.abs().flatten(1)
     last = entries.long().clamp(1, sizes.shape[1]) - 1
@@ -284,11 +283,11 @@ def sparse_direction(gradient: Tensor, entries: Tensor) -> Tensor:
 
 @dataclass
 class SparseAscent(Ascent):
-    """Steps in L1 along the largest entries of the gradient. Their number depends on the best point.
+    """Steps in L1 along the largest entries of the gradient; the best point determines how many entries.
 
     The step size is adapted after every 4 % of the steps. If an example's best point has become sparser, the
-    step size is reset to eps and the run continues from the best point. Otherwise the step size shrinks.
-    `changed` (N,) is the number of changed entries of the best point at the last adaptation.
+    step size is reset to eps and the run continues from the best point. Otherwise the step size
+    shrinks. `changed` (N,) is the number of changed entries of the best point at the last adaptation.
     """
 
     changed: Tensor = field(init=False)

@@ -53,14 +53,14 @@ def backend_param() -> Any:
     """The field `backend` of attacks that AutoAttack's own code also implements."""
     return param(
         "rbtools",
-        "The code to run: that of this package, or that of AutoAttack (pyautoattack).",
+        "The code to run: that of this package, or AutoAttack's own code (pyautoattack).",
         choices=("rbtools", "pyautoattack"),
     )
 
 
 class _WithFields:
-    """Base class that adds the fields `grid` and `eot` to every dataclass that inherits from it. The class
-    itself is not a dataclass: if it were a frozen dataclass, a subclass that is not frozen would fail with an
+    """Base class that adds the fields `grid` and `eot` to every dataclass that inherits from it. This class
+    is not a dataclass: if it were a frozen dataclass, a subclass that is not frozen would fail with an
     unclear error."""
 
     if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Attack(_WithFields, Registered):
 
     @property
     def norm_suffix(self) -> str:
-        """The part of the metric's name that describes the norm. It is empty for L-infinity."""
+        """The part of the metric's name that describes the norm. For L-infinity, this part is empty."""
         return "" if self.norm == "linf" else f".{self.norm}"
 
     @property
@@ -116,18 +116,18 @@ class Attack(_WithFields, Registered):
 
     @property
     def batch_dependent(self) -> bool:
-        """True if the random numbers depend on the batch and not only on the example. The batch size then
-        does not depend on the available memory."""
+        """True if the random numbers depend on the batch and not only on the example. The batch size of such
+        an attack does not depend on the available memory."""
         return False
 
     @property
     def clean_pass(self) -> bool:
-        """True if the unchanged images are classified first and misclassified images are not attacked."""
+        """True if the unchanged images are classified first, and misclassified images are not attacked."""
         return True
 
     @property
     def single_step(self) -> bool:
-        """True if the attack makes a single gradient step and does not use the model after this step."""
+        """True if the attack makes a single gradient step and does not use the model afterwards."""
         return False
 
     @property
@@ -137,8 +137,8 @@ class Attack(_WithFields, Registered):
 
     @property
     def parts(self) -> Sequence[Attack]:
-        """The attacks of an ensemble, indexed by the numbers in `broken_by`. It is empty for a single
-        attack."""
+        """The attacks of an ensemble, indexed by the numbers in `broken_by`. The sequence is empty for a
+        single attack."""
         return ()
 
     @property
@@ -174,7 +174,7 @@ class Attack(_WithFields, Registered):
         """Perturb `images`.
 
         Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). `model` maps
-        images to logits (N, classes); `draws` holds the random numbers of these N examples
+        images to logits (N, classes). `draws` holds the random numbers of these N examples
         (rbtools.rng.draws.Draws).
         """
         raise NotImplementedError
@@ -184,23 +184,25 @@ class Attack(_WithFields, Registered):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Perturb images. Also returns a dictionary of further results (N,).
 
-        The key `broken_by` (an index in `parts`) is set by aa, and `distance` by cw-l2, fmn and ddn.
+        The result `broken_by` (an index in `parts`) is returned by aa, and `distance` by cw-l2, fmn and ddn.
         """
         return self(model, images, labels, draws), {}
 
 
 class SequentialAttack(Attack):
-    """Base class of the attacks in this package, frozen dataclasses that define `stages`."""
+    """Base class of the attacks in this package, which are frozen dataclasses with a method `stages`."""
 
     loss: ClassVar[str | None] = "none"
 
     def loss_for(self, classes: int) -> str:
-        """The loss that is used. It is a replacement if the model has too few classes."""
+        """The name of the loss that is used. If the model has too few classes for the loss, another loss is
+        used."""
         least, instead = _NEEDS.get(str(self.loss), (0, ""))
         return str(self.loss) if classes >= least else instead
 
     def stages(self, classes: int) -> list[Stage]:
-        """The stages for a model with this number of classes. `classes` is 0 if there is no clean pass."""
+        """The stages for a model with this number of classes. The number of classes is 0 if there is no clean
+        pass."""
         raise NotImplementedError
 
     def stage_names(self, classes: int) -> list[str]:
@@ -282,7 +284,8 @@ class SequentialAttack(Attack):
 
 
 class ReferenceBackend(SequentialAttack):
-    """Base class of attacks that AutoAttack also implements; `--backend pyautoattack` runs its code."""
+    """Base class of attacks that AutoAttack also implements. `--backend pyautoattack` runs AutoAttack's
+    code."""
 
     backend: str
 

@@ -19,8 +19,8 @@ class CW(PGD):
     """PGD on the margin loss of Carlini and Wagner (2017, arXiv:1608.04644), which PRBench calls CW20.
 
     The attack increases the margin (the largest other logit minus z_y), up to kappa, inside the ball of
-    radius eps. In all other respects the attack is the same as `pgd`. With a target, the attack increases z_t
-    - z_y. `cw-l2` searches for the nearest adversarial example instead.
+    radius eps. In all other respects the attack is the same as `pgd`. If there is a target, the attack
+    increases z_t - z_y. The attack `cw-l2` instead searches for the nearest adversarial example.
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """

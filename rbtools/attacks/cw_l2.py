@@ -28,10 +28,10 @@ class CWL2(MinimalNormAttack):
     """The unbounded L2 attack of Carlini and Wagner (2017, arXiv:1608.04644).
 
     The attack minimises |x' - x|^2 + c * max(z_y - (largest other logit), -kappa) with Adam over w, where x'
-    = (tanh(w) + 1) / 2. For each example it searches for the smallest c that succeeds. An example stops if
-    its objective does not improve during a tenth of the steps of a run. The search does not use eps, but only
-    adversarial examples within eps count as a success. `run` also returns the distances as "distance"
-    (infinite if there is no adversarial example).
+    = (tanh(w) + 1) / 2. For each example, the attack searches for the smallest c that succeeds. In each run,
+    an example stops if its objective does not improve during a tenth of the steps. The search does not use
+    eps, but only adversarial examples within eps count as a success. `run` also returns the distances as
+    "distance" (infinite if there is no adversarial example).
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Images without an
     adversarial example within eps are returned unchanged.
@@ -47,7 +47,7 @@ class CWL2(MinimalNormAttack):
     searches: int = param(9, "Number of runs in the search for the weight c.", check="positive")
     c: float = param(0.01, "Weight of the margin in the first run.", check="positive")
     lr: float = param(0.01, "Learning rate of Adam.", check="positive")
-    kappa: float = param(0.0, "Logit margin from which an image counts as fooled.", check="non-negative")
+    kappa: float = param(0.0, "Logit margin above which an image counts as fooled.", check="non-negative")
 
     @property
     def stem(self) -> str:
@@ -74,8 +74,7 @@ class CWL2(MinimalNormAttack):
         return best, distance
 
     def _descend(self, model: Network, images: Tensor, labels: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """Make one run of Adam; return the nearest points that fool the model and their distances (or
-        inf)."""
+        """Make one run of Adam. Returns the nearest points that fool the model, and their distances (N,)."""
         nearest, distance = images.clone(), torch.full_like(c, torch.inf)
         w = torch.atanh((2 * images - 1) * INSIDE)
         goal = losses.AttackObjective(losses.margin, labels, labels)
@@ -138,8 +137,8 @@ class _CWState(ExampleRows):
 
 
 def _value(model: Network, state: _CWState, kappa: float, rows: slice) -> tuple[Tensor, ...]:
-    """For `rows`: logits (N, K), objective (N,), margin (N,), distance (N,), and gradient with respect to
-    w."""
+    """Returns logits, objective, margin, distance, and gradient with respect to w, for the examples in
+    `rows`."""
     with torch.enable_grad():
         w = state.w[rows].detach().requires_grad_(True)
         point = model.seen((torch.tanh(w) + 1) / 2)

@@ -24,8 +24,8 @@ class DDN(MinimalNormAttack):
     """Decoupled direction and norm (Rony et al. 2019, arXiv:1811.09600, algorithm 1), untargeted.
 
     The normalised gradient of the cross-entropy determines the direction of a step. The perturbation is then
-    scaled to a new norm, which is the old norm times 1 - gamma if the point is adversarial, and times 1 +
-    gamma if it is not. The paper's quantisation to 256 levels is not implemented. The search does not use
+    scaled to a new norm. The norm is multiplied by 1 - gamma if the point is adversarial, and by 1 + gamma
+    otherwise. The paper's quantisation of images to 256 levels is not implemented. The search does not use
     eps, but only adversarial examples within eps count as a success. `run` also returns the distances as
     "distance" (infinite if there is no adversarial example).
 
@@ -54,8 +54,8 @@ class DDN(MinimalNormAttack):
     def _move(
         self, radius: Tensor, farthest: Tensor, search: Search, gradient: Tensor, loss: Tensor, number: int
     ) -> Tensor:
-        """Returns the next points. `radius` (N, 1, 1, 1) is changed in place, and `farthest` is its upper
-        limit."""
+        """Returns the points of the next step. `radius` (N, 1, 1, 1) is changed in place, and `farthest` is
+        its upper limit."""
         step = minimal_norm.cosine(self.step_size, _LAST_STEP, number, self.steps)
         factor = torch.where(search.adversarial, 1 - self.gamma, 1 + self.gamma).view(-1, 1, 1, 1)
         radius.copy_(torch.minimum(radius * factor, farthest))

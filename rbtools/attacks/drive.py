@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Iterate(ExampleRows):
-    """The examples in a run, with one row for each example. Attacks that need more fields define a subclass.
-    `images` (N, C, H, W) are the unchanged images in [0, 1], `points` (N, C, H, W) are the current points in
-    [0, 1], and `goal` is the loss to maximise."""
+    """The examples of a run, with one row for each example. Attacks that need more fields define a subclass
+    of this class. `images` and `points` are (N, C, H, W) in [0, 1]: the unchanged images and the current
+    points. `goal` is the loss to maximise."""
 
     images: Tensor
     points: Tensor
@@ -34,11 +34,10 @@ class Iterate(ExampleRows):
 
 
 class SteppedAttack(SequentialAttack):
-    """Base class of attacks by gradient steps: a dataclass that defines `begin`, `tell` and, if necessary,
-    `ask`.
+    """Base class of attacks by gradient steps, which define `begin`, `tell` and, if necessary, `ask`.
 
-    An attack needs no separate code for CPU and GPU, chunks, the fast copy of a model, means over samples of
-    a randomised model, 8-bit images or earlier stages.
+    The code of an attack does not depend on the device, the chunks, the fast copy of the model, the samples
+    of a randomised model, 8-bit images or earlier stages.
     """
 
     steps: int
@@ -46,17 +45,16 @@ class SteppedAttack(SequentialAttack):
 
     @property
     def any_counts(self) -> bool:
-        """If true, the first point that fools the model is the result of an example, and the example is
-        dropped. If false, only the last point counts."""
+        """True if the result of an example is its first point that fools the model, and the example is then
+        dropped. If the value is false, only the last point of each example counts."""
         return self.iterate == "any"
 
     def goal(self, batch: AttackBatch) -> AttackObjective:
-        """The loss to maximise. It is the cross-entropy unless the attack overrides this method."""
+        """The loss to maximise. By default, the loss is the cross-entropy."""
         return batch.goal(losses.cross_entropy)
 
     def begin(self, batch: AttackBatch, restart: int) -> Iterate:
-        """Returns the `Iterate` at the start of a run, with the images as points. `restart` is the index of
-        the run."""
+        """Returns the state at the start of run number `restart`, with the images as points."""
         return Iterate(batch.images, batch.images, self.goal(batch))
 
     def ask(self, state: Any, step: int) -> Tensor:
@@ -65,15 +63,14 @@ class SteppedAttack(SequentialAttack):
         return points
 
     def tell(self, state: Any, seen: Evaluated, step: int) -> None:
-        """Update `state.points` from the loss (N,) and the gradient (N, C, H, W) at the points that `ask`
-        returned."""
+        """Update `state.points` from the loss (N,) and gradient (N, C, H, W) at the points of `ask`."""
         raise NotImplementedError
 
     def stages(self, classes: int) -> list[Stage]:
         return [functools.partial(self._drive, restart) for restart in range(self.restarts)]
 
     def _drive(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        """Make one run. Returns a point for each example, and a mask of the points that are known to fool the
+        """Make one run. Returns a point for each example, and a mask of the points known to fool the
         model."""
         state: Any = self.begin(batch, restart)
         active = ActiveExamples(batch)

@@ -31,10 +31,10 @@ BETA = 0.9  # the share of the offset from the image that is kept once a point i
 class FAB(ReferenceBackend):
     """Fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044), untargeted.
 
-    It searches for the nearest adversarial example. An example is dropped as soon as an adversarial example
-    within eps is found. Every step computes the gradients of all classes. `fab-t` computes only two gradients
-    and is therefore suited to many classes. The first run starts at the image; further runs start at random
-    points. Unbroken examples are returned unchanged.
+    The attack searches for the nearest adversarial example. An example is dropped as soon as an adversarial
+    example within eps is found. Every step computes the gradients of all classes. The attack `fab-t` computes
+    only two gradients and is therefore suitable for many classes. The first run starts at the image; further
+    runs start at random points. Unbroken examples are returned unchanged.
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
@@ -167,7 +167,7 @@ def length(vectors: Tensor, norm: str) -> Tensor:
 
 
 def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
-    """The next point, which lies between the boundary projections of the current point and of the image."""
+    """The next point lies between the projections of the current point and of the image onto the boundary."""
     here, image, normal = state.point.flatten(1), state.images.flatten(1), normal.flatten(1)
     from_image = value + (normal * (image - here)).sum(1)
     both = shortest_way(
@@ -226,9 +226,9 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
 
     For linf and l2, a coordinate moves by min(t * speed, room) in the direction that decreases |value|. The
     speed is 1 in linf and |normal| in l2. The change of the value is concave and piecewise linear in t.
-    Newton's method from t = 0 therefore approaches the solution from below and needs at most one iteration
+    Newton's method from t = 0 therefore approaches the solution from below, and needs at most one iteration
     for each linear piece. In l1, the coordinates with the largest |normal| move to the border one after
-    another. The last of these coordinates moves only part of the way.
+    another. The last of the moving coordinates moves only a part of the distance to the border.
     """
     slope = normal.abs()
     direction = normal.sign().mul_(-value.sign()[:, None])

@@ -1,11 +1,11 @@
-"""Attacks on 8-bit images, whose pixels are k/255, with `grid` "8bit".
+"""Attacks whose results are 8-bit images (`grid` "8bit"), with pixels k/255.
 
 The points of the search are real numbers, but the model receives the nearest 8-bit image of each point
 (`OnLattice`). Every decision of the search is therefore about a valid 8-bit image. Gradients are computed at
-this 8-bit image, while the point accumulates steps that are smaller than a grey level. At the end, each point
-is rounded to an 8-bit image inside the ball (`project`). In L-infinity, the result is the image that the
-model received. In L2 and L1, the nearest 8-bit image may be outside the ball. If rounding into the ball
-undoes a success, the search is repeated in smaller balls.
+this 8-bit image, while the point itself accumulates steps that are smaller than a grey level. After the
+search, each point is rounded to an 8-bit image inside the ball (`project`). In L-infinity, the result is the
+image that the model received. In L2 and L1, the nearest 8-bit image may be outside the ball. If rounding into
+the ball undoes a success, the search is repeated in smaller balls.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _SMALLER = (0.97, 0.9, 0.75)  # shares of eps for new searches in L2 and L1 afte
 
 
 def grid_param() -> Any:
-    """The field `grid`, which selects the set of images on which an attack searches."""
+    """The field `grid`. With "8bit", an attack searches only among 8-bit images."""
     return param(
         "none",
-        "With 8bit, all pixels of an attacked image are k/255, as in an image file of 8 bits.",
+        "With 8bit, all pixels of an attacked image are k/255, as in an 8-bit image file.",
         choices=("none", "8bit"),
         optional=True,
     )
 
 
 def check_distance(attack: Attack) -> None:
-    """Raise RbError if the ball contains no 8-bit image except the clean one."""
+    """Raise RbError if the ball contains no 8-bit image except the clean image."""
     if attack.grid != "none" and attack.eps > 0 and _in_levels(attack.eps) < 1:
         raise RbError(
             f"With grid 8bit eps is {attack.eps * _LEVELS:.4g}/255. Pixels of 8 bits change by 1/255 or"
@@ -55,8 +55,7 @@ def check_distance(attack: Attack) -> None:
 
 
 def searched(attack: Method) -> Method:
-    """The attack with the eps that its search uses. In L-infinity, eps is rounded down to a multiple of
-    1/255."""
+    """The attack with the eps that its search uses. In L-infinity, this eps is a multiple of 1/255."""
     if attack.grid == "none" or attack.norm != "linf":
         return attack
     return _with_eps(attack, math.floor(_in_levels(attack.eps)) / _LEVELS)
@@ -67,8 +66,7 @@ def _with_eps(attack: Method, eps: float) -> Method:
 
 
 def _in_levels(eps: float) -> float:
-    """A distance in units of 1/255. The number is raised slightly, because `eps * 255` may be just below an
-    integer."""
+    """A distance in units of 1/255, raised slightly because `eps * 255` may be just below an integer."""
     return eps * _LEVELS * (1 + 1e-9)
 
 
@@ -80,7 +78,7 @@ def levels(images: Tensor) -> Tensor:
 def run(
     attack: Attack, model: object, images: Tensor, labels: Tensor, draws: Draws
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Call `attack.run` on the grid of the attack. With several samples of a randomised model, the attack
+    """Call `attack.run`, with the grid of the attack. With several samples of a randomised model, the attack
     runs on their mean and returns the points that fail most often. With grid "8bit", raises RbError if the
     clean images are not 8-bit images or if the ball contains no other 8-bit image."""
     target = as_target(model)
@@ -99,7 +97,7 @@ def run(
 def _run(
     attack: Attack, target: Network, images: Tensor, labels: Tensor, draws: Draws
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The same as `run`, for a model that is already a target."""
+    """The same as `run`, for a model that is already an instance of `Target`."""
     if attack.grid == "none":
         return attack.run(target, images, labels, draws)
     check_distance(attack)
@@ -129,12 +127,14 @@ def _run(
 
 
 def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
-    """Project onto the attack's ball and the box. With a grid, also project onto the 8-bit images.
+    """Project onto the ball and the box [0, 1] and, if the attack has a grid, onto the 8-bit images.
 
-    With a grid, the result is the nearest 8-bit image. If this image is outside an L2 or L1 ball, the pixels
-    that rounding moved farthest away from the clean image are rounded towards the clean image.
+    If the attack has a grid, the result is the nearest 8-bit image. If this image is outside an L2 or L1
+    ball, the pixels that rounding moved farthest away from the clean image are rounded towards the clean
+    image.
 
-    Shape: points, images and result are (N, C, H, W). With a grid, `images` must be 8-bit images.
+    Shape: points, images and result are (N, C, H, W). If the attack has a grid, `images` must be 8-bit
+    images.
     """
     points = steps.project(points.detach().float(), images, attack.eps, attack.norm)
     if attack.grid == "none":
@@ -168,8 +168,8 @@ class OnLattice(Network):
         self.target, self.gives = target, target.gives
 
     def seen(self, points: Tensor) -> Tensor:
-        """Returns the images that the model receives. A gradient with respect to these images is passed on to
-        the points."""
+        """Returns the images that the model receives. A gradient with respect to the 8-bit images is passed
+        on to the points without change."""
         images = levels(points.detach()).div_(_LEVELS)
         return images + (points - points.detach()) if points.requires_grad else images
 

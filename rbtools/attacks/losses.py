@@ -1,7 +1,6 @@
-"""The losses that gradient attacks maximise. A loss has one value per example, computed from the logits,
-label and target.
+"""The losses that gradient attacks maximise, computed from the logits, label and target of each example.
 
-Every loss is small or negative if the example is classified correctly, and increases towards
+Every loss is small or negative for a correctly classified example and increases as the example approaches
 misclassification.
 """
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttackObjective:
-    """A loss, together with the labels and the target classes (N,) of some examples.
+    """A loss, together with the labels (N,) and the target classes (N,) of some examples.
 
     An untargeted loss ignores the targets.
     """
@@ -37,7 +36,7 @@ class AttackObjective:
         return self.loss(logits, self.labels, self.targets)
 
     def take(self, index: Tensor | slice) -> AttackObjective:
-        """The objective restricted to some of the examples."""
+        """The objective for some of the examples."""
         return AttackObjective(self.loss, self.labels[index], self.targets[index])
 
 
@@ -69,12 +68,12 @@ def margin(logits: Tensor, labels: Tensor, targets: Tensor, kappa: float = math.
 
 
 def targeted_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Returns z_t - z_y."""
+    """Returns the difference z_t - z_y."""
     return of_class(logits, targets) - of_class(logits, labels)
 
 
 def targeted_logit_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Returns z_t - z_y, or the untargeted margin if the target is the label itself."""
+    """Returns the difference z_t - z_y, or the untargeted margin if the target is the label itself."""
     away = margin(logits, labels, targets)
     return torch.where(targets == labels, away, targeted_margin(logits, labels, targets))
 

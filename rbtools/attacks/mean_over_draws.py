@@ -1,9 +1,9 @@
 """Attacks on a randomised model by expectation over transformation (Athalye et al. 2018, arXiv:1707.07397).
 
 Every gradient, loss and logit is a mean over several samples of the model. A sample is one evaluation of the
-model with its own random numbers (`draws` in the code). A single failed sample does not decide. For each
-example, the attack keeps the points that failed most often, and at the end selects one of these points with
-new samples. Random numbers depend only on (seed, example, pass). The result therefore does not depend on the
+model with its own random numbers, called `draw` in the code. A point is not kept because of a single sample.
+For each example, the attack keeps the points that failed most often, and at the end selects one of these
+points with new samples. Random numbers depend only on (seed, example, pass), so no result depends on the
 batch.
 """
 
@@ -46,17 +46,16 @@ def eot_param() -> Any:
 
 
 class _Best:
-    """The K points with the largest values so far, for each example: points (K, N, C, H, W) and values (K,
-    N)."""
+    """For each example, the K points with the largest values: points (K, N, C, H, W), values (K, N)."""
 
     def __init__(self, images: Tensor, count: int) -> None:
         self.points = images.repeat(count, 1, 1, 1, 1)
         self.values = torch.full_like(self.points[:, :, 0, 0, 0], -torch.inf)
 
     def note(self, rows: Tensor, points: Tensor, values: Tensor, allowed: Tensor) -> None:
-        """Keep each allowed point whose value is larger than the smallest kept value of its example.
+        """Keep each point (M, C, H, W) whose value exceeds the smallest kept value of its example.
 
-        `points` is (M, C, H, W), `rows` selects the examples, and `allowed` is a mask (M,).
+        The mask `allowed` (M,) excludes points.
         """
         points, values = points.to(self.points), values.to(self.values)
         least, place = self.values[:, rows].min(0)
@@ -68,11 +67,10 @@ class _Best:
 class MeanOverDraws(Network):
     """The mean over `method.draws_each` samples of a randomised model, for the examples of an attack.
 
-    `logits` returns the mean logits, and `loss_and_gradient` the mean loss and its gradient. All samples of
-    an image are in the same batch. An example counts as correct, and remains in the attack, until SURE
-    samples have failed in consecutive passes that contain no correct sample. If the attack searches for the
-    nearest point, or uses one sample per pass, an example counts as correct if more than half of the samples
-    in a pass are correct.
+    `logits` returns the mean logits. `loss_and_gradient` returns the mean loss and its gradient. All samples
+    of an image are in the same batch. An example counts as misclassified, and is dropped, only after SURE
+    samples have failed in consecutive passes without a correct sample. If the attack searches for the nearest
+    point or uses one sample per pass, the majority of the samples in a pass decides instead.
     """
 
     def __init__(self, target: Network, method: Attack, images: Tensor, labels: Tensor, draws: Draws) -> None:
@@ -133,18 +131,16 @@ class MeanOverDraws(Network):
         return self._still(self._last[1], self.rows)
 
     def _still(self, right: Tensor, rows: Tensor) -> Tensor:
-        """A mask (M,) of the examples that count as correct after a pass with `right` (M,) correct
-        samples."""
+        """The examples that count as correct (M,) after a pass with `right` (M,) correct samples."""
         if self.method.minimal or self.each == 1:
             return 2 * right > self.each
         return self.failed[rows] < SURE
 
     def chosen(self, points: Tensor) -> Tensor:
-        """For each example, the best among its point in `points` (N, C, H, W) and the kept points.
+        """For each example, the best point among `points` (N, C, H, W) and the points that were kept.
 
         All candidates are evaluated with the same new samples. The candidate with the largest mean margin is
-        selected, unless another candidate fails more often by more than one standard deviation of the
-        difference.
+        selected, unless another candidate fails more often by more than a standard deviation.
         """
         candidates = [points, self.last, *self.by_margin.points, *self.by_rate.points]
         judged = self._new_draws(candidates)
@@ -162,10 +158,10 @@ class MeanOverDraws(Network):
         return best
 
     def _new_draws(self, candidates: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """For each candidate, which of at least CHOICE samples are correct (N, samples), and the summed
-        margin (N,).
+        """For each candidate, the correct samples (N, samples) among at least CHOICE, and the summed margin
+        (N,).
 
-        These samples are independent of the search. A point that occurs several times among the candidates is
+        The samples are independent of the search. A point that occurs several times among the candidates is
         evaluated once.
         """
         judged: list[tuple[Tensor, Tensor]] = []
@@ -222,13 +218,11 @@ class MeanOverDraws(Network):
         return drawn, right
 
     def _repeated(self, rows: Tensor, points: Tensor) -> Tensor:
-        """The logits (M * samples, K) of other points, with the random numbers of each example's last
-        pass."""
+        """The logits (M * samples, K) of other points with the random numbers of the last pass."""
         return self._passed(points, rows, "search", (self.passes[rows] - 1) * self.each).flatten(0, 1)
 
     def _passed(self, points: Tensor, rows: Tensor, stream: str, first: Tensor) -> Tensor:
-        """Logits (M, samples, K) of some examples. `first` (M,) is the index of each example's first
-        sample."""
+        """Logits (M, samples, K) of some examples, where `first` (M,) is the index of the first sample."""
         from rbtools.rng.foreign import ExampleNumbers
 
         parts = []

@@ -1,4 +1,4 @@
-"""MI-FGSM, a transfer attack: momentum, and optionally gradients on resized copies and smoothed gradients."""
+"""MI-FGSM, a transfer attack by gradient steps with momentum."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _SMALLEST = 0.9  # side of the smallest copy of --diversity, as a share of the i
 
 @dataclass(frozen=True, kw_only=True)
 class MIFGSM(SteppedAttack):
-    """Momentum iterative FGSM on the cross-entropy (Dong et al. 2018, arXiv:1710.06081), for transfer
-    attacks.
+    """Momentum iterative FGSM on the cross-entropy (Dong et al. 2018, arXiv:1710.06081), for transfer.
 
     Each gradient is divided by its mean absolute value and added to a running sum. A step follows the sign of
-    this sum, or in L2 its direction. The attack starts at the image, and only the last iterate counts as a
-    success. The defaults of the number of steps, the step size and the momentum are those of the paper.
+    the running sum in L-infinity, and its direction in L2. The attack starts at the image, and only the last
+    iterate counts as a success. By default, the number of steps, the step size and the momentum are those of
+    the paper.
 
-    `diversity=0.5` selects input diversity (DI, Xie et al. 2019, arXiv:1803.06978) with the paper's
-    probability. With this probability, the gradient is computed on a reduced copy of the image, which is
-    placed at a random position on a black image of the original size. The side of the copy is .9 to 1 of the
-    image's side, as in torchattacks, because many networks accept only one image size. The paper instead
-    enlarges the image by up to a tenth.
+    `diversity=0.5` is the paper's probability of input diversity (DI, Xie et al. 2019, arXiv:1803.06978).
+    With this probability, the gradient is computed on a reduced copy of the image, at a random position on a
+    black image of the original size. The side of the reduced copy is .9 to 1 of the image's side, as in
+    torchattacks, because many networks accept only one image size. The paper instead enlarges the image by up
+    to a tenth.
 
-    `kernel=15` selects the translation-invariant attack (TI, Dong et al. 2019, arXiv:1904.02884) with the
-    paper's kernel for images of 299x299 pixels. A Gaussian kernel then smooths each gradient before the
-    division. Half the width of the kernel is three standard deviations, as in the authors' code. A kernel of
-    3 pixels is suitable for small images.
+    `kernel=15` selects the translation-invariant attack (TI, Dong et al. 2019, arXiv:1904.02884), with the
+    paper's kernel for images of 299x299 pixels. A Gaussian kernel smooths each gradient before the gradient
+    is divided. Half the width of the kernel is three standard deviations, as in the authors' code. A kernel
+    of 3 pixels is suitable for small images.
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Raises RbError for
     an even kernel, and if both step_size and relative_step are given.
@@ -61,12 +61,12 @@ class MIFGSM(SteppedAttack):
     momentum: float = param(1.0, "Factor of the sum of earlier gradients in each step.", check="non-negative")
     diversity: float = param(
         0.0,
-        "Probability of computing a gradient on a reduced copy of the image at a random position.",
+        "Probability to compute a gradient on a reduced copy at a random place.",
         check="fraction",
     )
     kernel: int = param(
         0,
-        "Side in pixels of the Gaussian kernel that smooths each gradient (0 for no smoothing).",
+        "Side in pixels of the Gaussian that smooths each gradient (0 for no smoothing).",
         check="non-negative",
     )
 
@@ -128,8 +128,7 @@ class MIFGSM(SteppedAttack):
 
 @dataclass
 class _Momentum(Iterate):
-    """`direction` (N, C, H, W) is the sum of gradients. `rows` and `columns` are the matrices that `copies`
-    returns for the current step."""
+    """The field `direction` (N, C, H, W) is the sum of gradients. `copies` returns `rows` and `columns`."""
 
     direction: Tensor
     draws: Draws
@@ -138,8 +137,7 @@ class _Momentum(Iterate):
 
 
 def copies(images: Tensor, draws: Draws, draw: int, probability: float) -> tuple[Tensor, Tensor]:
-    """Matrices A (N, 1, H, H) and B (N, 1, W, W) for which A x B^T is the reduced copy of an image x, or x
-    itself."""
+    """Matrices A (N, 1, H, H) and B (N, 1, W, W): A x B^T is the reduced copy of an image x, or x itself."""
     height, width = images.shape[2:]
     chance, size, *places = draws.bits(4, draw).unbind(1)
     least = max(int(_SMALLEST * height), 1)
@@ -169,8 +167,8 @@ def shrinking(size: int, length: Tensor, start: Tensor) -> Tensor:
 
 
 def gaussian(size: int, kernel: int) -> Tensor:
-    """The matrix (size, size) that smooths a line of pixels with a Gaussian of `kernel` pixels. The line is
-    continued with black pixels, and `kernel` is odd and at least 3."""
+    """The matrix (size, size) that smooths a line of pixels by a Gaussian. `kernel` is its odd side, at least
+    3."""
     half = kernel // 2
     # `half` is three standard deviations.
     weights = torch.exp(-4.5 * (torch.arange(-half, half + 1) / half) ** 2)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class MinimalNormAttack(SequentialAttack):
-    """An attack whose search does not depend on eps. The limit eps only decides whether the found example
-    counts.
+    """An attack whose search does not depend on eps. An adversarial example counts as a success if its
+    distance is at most eps.
 
     `run` also returns the distances as "distance" (N,), infinite if no adversarial example was found.
     """
@@ -52,7 +52,7 @@ class MinimalNormAttack(SequentialAttack):
     def _confirmed(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the result of `search`. On a GPU, the search uses only the fast copy of the model, and the
         exact model checks the points at the end. If points do not fool the exact model, the search is
-        repeated for these points, with the exact model checking every step."""
+        repeated for these points, and the exact model then checks every step."""
         alone = None if check_schedule(images.device).each_step else model.undecided()
         if alone is None:
             return self.search(model, images, labels)
@@ -89,9 +89,10 @@ def nearest(
     move: Move,
     start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Make `count` steps from the images. Returns the nearest adversarial examples and their distances (N,).
+    """Make `count` steps from `start` (N, C, H, W), or from the images. Returns the nearest adversarial
+    examples and their distances (N,).
 
-    Misclassified images have distance 0. `start` (N, C, H, W) replaces the images as starting points.
+    Misclassified images have distance 0.
     """
     unknown = torch.full_like(images.flatten(1)[:, 0], torch.inf)
     points = images.clone() if start is None else start
@@ -118,7 +119,7 @@ def cosine(first: float, last: float, number: int, count: int) -> float:
 
 
 def _look(model: Network, search: Search, logits: Tensor, labels: Tensor, norm: str) -> None:
-    """Keep the points that fool the model and are nearer to the image than the points kept before."""
+    """Keep the points that fool the model and are nearer to the image than the earlier points."""
     search.adversarial = ~model.still_correct(search.points, labels, logits)
     points, length = model.seen(search.points), search.length
     if points is not search.points:

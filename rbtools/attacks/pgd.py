@@ -27,12 +27,13 @@ class PGD(SteppedAttack):
     attacks only the examples that are not broken yet.
 
     With `iterate="any"`, an example is broken as soon as the start or an iterate fools the model. The first
-    such point is the result, and the example is dropped from the batch. With `iterate="last"`, only the last
-    iterate counts, as in torchattacks, foolbox and the papers, and no example is dropped.
+    point that fools the model is the result, and the example is dropped from the batch. With
+    `iterate="last"`, only the last iterate counts, as in torchattacks, foolbox and the papers, and no example
+    is dropped.
 
-    With `target`, an example is moved towards a class instead of away from its label. The class is the least
-    likely class of the clean image, or the class with the given number. Examples whose label is the target
-    are attacked untargeted. A point that is classified as any wrong class is a success.
+    With `target`, an example is moved towards a class instead of away from its label. The target is the least
+    likely class of the clean image, or the class with the given number. An example whose label is the target
+    is attacked untargeted. A point that is classified as any wrong class is a success.
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Raises RbError for
     restarts without a random start, if both step_size and relative_step are given, and for a target that is
@@ -60,12 +61,10 @@ class PGD(SteppedAttack):
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
     iterate: str = param(
         "any",
-        "The iterates that may count as a success: any iterate, or only the last one.",
+        "Iterates that may count as a success: any iterate, or only the last iterate.",
         choices=("any", "last"),
     )
-    target: str = param(
-        "none", "Class to move towards: none (move away from the label), least-likely, or a class number."
-    )
+    target: str = param("none", "Target class: none (untargeted), least-likely, or a class number.")
 
     def __post_init__(self) -> None:
         if self.restarts > 1 and self.start == "zero":
@@ -96,7 +95,7 @@ class PGD(SteppedAttack):
         return 2.5 * self.eps / self.steps
 
     def step_at(self, step: int) -> float:
-        """The length of a step, counted from 0, in pixel units of [0, 1]."""
+        """The length of step number `step`, counted from 0, in pixel units of [0, 1]."""
         done = step / self.steps
         share = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
         return self.effective_step_size * share[self.decay]
@@ -159,7 +158,6 @@ class PGD(SteppedAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class OnSphere(PGD):
-    """PGD on points with the same norm as the image, inside an L2 ball. `eps` and `step_size` are fractions
-    of this norm."""
+    """PGD on points with the same norm as the image, inside an L2 ball. Distances are fractions of the norm."""
 
     norm: str = param("sphere", "The norm that bounds the perturbation.", choices=("sphere",))

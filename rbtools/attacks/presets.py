@@ -13,8 +13,7 @@ from rbtools.registry import gathered
 
 @dataclass(frozen=True)
 class PresetAttack:
-    """An attack of a preset, with its distances in pixel units and all parameters that differ from the
-    defaults."""
+    """An attack of a preset, its distances in pixel units, and its parameters that are not defaults."""
 
     attack: str
     eps: tuple[float, ...]

@@ -1,9 +1,9 @@
 """Runs AutoAttack's own code (the package pyautoattack) as an attack of this package.
 
 The code of pyautoattack prints, reseeds the global random generators, writes into the model's logits and
-needs contiguous tensors. It fails on empty batches, few classes and models that ignore their input. This
-module works around all of these problems, so the attack classes do not need to. This module imports torch, so
-other modules must import it inside functions.
+needs contiguous tensors. The code of pyautoattack fails on empty batches, few classes and models that ignore
+their input. This module works around all of these problems. This module imports torch and must therefore be
+imported inside functions.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 def run(method: ReferenceBackend, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
     """Perturb images (N, C, H, W) with AutoAttack's own code.
 
-    AutoAttack's code draws random numbers for the whole batch. Its seed is therefore taken from the random
-    numbers of the first example, and equal batches have equal results. Images are float32 in [0, 1]. Raises
-    RbError if AutoAttack's code fails. For example, its DLR losses need 3 or 4 classes, and its Square start
-    in L2 and L1 does not support all image sizes.
+    AutoAttack's code draws random numbers for the whole batch. The seed of AutoAttack's code is therefore
+    taken from the first example, and equal batches have equal results. Images are float32 in [0, 1]. Raises
+    RbError if AutoAttack's code fails. For example, DLR losses need at least 3 or 4 classes, and Square in L2
+    and L1 does not support all image sizes.
     """
     if len(images) == 0 or method.eps == 0:
         return images.clone()
@@ -61,8 +61,8 @@ class TameModel:
     """Wraps a model in the form that pyautoattack requires.
 
     Logits are a contiguous float32 copy, because Square writes into them. The gradient with respect to the
-    images is contiguous for any memory format of the model. An empty batch has empty logits, without a call
-    of the model. Logits that do not depend on the images have a zero gradient instead of an error.
+    images is contiguous for any memory format of the model. For an empty batch, the logits are empty and the
+    model is not called. Logits that do not depend on the images have a zero gradient instead of an error.
     """
 
     def __init__(self, model: Network, image: Tensor) -> None:
@@ -87,9 +87,8 @@ class TameModel:
 
 
 def mend_ties(square: Any) -> None:
-    """Make the start of AutoAttack's Square count an exact tie as fooled, as the search of Square does. The
-    original start requires a negative margin. After an exact tie, the search therefore fails on an empty
-    batch."""
+    """Make AutoAttack's Square treat an exact tie as fooled from the start, as its search does. AutoAttack's
+    start requires a negative margin. After an exact tie, its search therefore fails on an empty batch."""
     original = square.margin_and_loss
 
     def margin_and_loss(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Runs each step of a loop on a GPU as one launch. The GPU then does not wait for Python."""
+"""Runs each step of a loop on a GPU as one launch, so that the GPU does not wait for Python."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Replays:
     broken examples in `active`.
 
     On a GPU, the third call with the same shapes is captured as a CUDA graph, and later calls replay the
-    graph. From then on, `step` must not depend on any other changing value and must not wait for the GPU. The
-    first replay is compared with a call of `step`. If the results differ, or if the capture fails, `step` is
-    always called.
+    graph. After the capture, `step` must not depend on any other changing value and must not wait for the
+    GPU. The first replay is compared with a call of `step`. If the results differ, or if the capture fails,
+    `step` is always called.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Replays:
         return {name: tensor.clone() for name, tensor in self.state.tensors().items()}
 
     def _count_from(self, counted: tuple[int, int]) -> None:
-        """Undo the passes counted since `counted`."""
+        """Subtract the passes since `counted` from the count."""
         self.model.count(*(then - now for then, now in zip(counted, self.model.counted, strict=True)))
 
     def _compare(

@@ -87,8 +87,8 @@ class Square(ReferenceBackend):
         return float(self.p / 2 ** sum(query > after for after in HALVED_AFTER))
 
     def side(self, query: int, height: int, width: int) -> int:
-        """The side in pixels of a query's square. In l2 and l1 it is odd and at least 3, because the square
-        needs a centre pixel."""
+        """The side in pixels of a query's square. In l2 and l1, the side is odd and at least 3, because the
+        square needs a centre pixel."""
         side = max(round(math.sqrt(self.share(query) * height * width)), 1)
         if self.norm != "linf":
             side = max(side, 3) | 1
@@ -149,10 +149,10 @@ class Square(ReferenceBackend):
 class _SquareState(ExampleRows):
     """The examples that are not broken, with the best image so far and its margin.
 
-    For a block of Q queries, `words` (N, Q, 5) are the random words, and `next` (N,) is the first query that
-    is not made yet. The last two fields are used in linf if there are few different squares of this side:
-    `numbers` (N, Q) identifies the square of each query, and `rejected` (N, squares) marks the squares that
-    are known not to decrease the margin of the best image.
+    For a block of Q queries, `words` (N, Q, 5) are the random words, and `next` (N,) is the index of the next
+    query. The fields `numbers` and `rejected` are used in linf if there are few different squares. `numbers`
+    (N, Q) identifies the square of each query, and `rejected` (N, squares) marks squares that do not decrease
+    the margin of the best image.
     """
 
     labels: Tensor
@@ -207,7 +207,7 @@ class _SquareState(ExampleRows):
 
 
 def _blocks(sides: list[int]) -> Iterator[range]:
-    """Divides the queries into ranges with squares of the same side. Each range is inside a block of _BLOCK
+    """Divides the queries into ranges with squares of the same side. Each range lies inside a block of _BLOCK
     queries."""
     start = 0
     for query in range(1, len(sides) + 1):
@@ -228,8 +228,8 @@ def _words(draws: Draws, first: int, queries: range) -> Tensor:
 
 def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
     """Write each image's next square into its best image if this decreases the margin. Returns a mask (N,) of
-    the examples that the square fools. With `each`, only the images that the square changes are passed to the
-    model."""
+    the examples that become misclassified. With `each`, the model is queried only for images that the square
+    changes."""
     count = state.words.shape[1]
     going = state.next < count
     words = state.words[torch.arange(len(going), device=going.device), state.next.clamp_max(count - 1)]
@@ -310,8 +310,8 @@ def _patch_linf(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, 
 
 def _eta_half(rows: int, columns: int, norm: str) -> Tensor:
     """One half of the paper's eta (section 3.3), of length 1. For each pixel, d is the larger of its row
-    distance and its column distance from the centre. The pixel's value is the sum of 1 / (k + 1)^2 over k
-    from d to the largest distance. In L1 the exponent is 4, as in AutoAttack's code."""
+    distance and its column distance from the centre. The value of the pixel is the sum of 1 / (k + 1)^2 over
+    k from d to the largest distance. In L1, the exponent is 4 instead of 2, as in AutoAttack's code."""
     distance = torch.maximum(
         (torch.arange(rows) - rows // 2).abs()[:, None], (torch.arange(columns) - columns // 2).abs()
     )
@@ -362,7 +362,8 @@ def _tiles(batch: AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
 
 
 def _within(images: Tensor, offset: Tensor, eps: float, norm: str) -> Tensor:
-    """The images plus the offset scaled to length eps. In l2 the sum is clipped, in l1 projected."""
+    """The images plus the offset, which is first scaled to length eps. The sum is clipped in l2 and projected
+    in l1."""
     if norm == "l1":
         return steps.project(images + offset, images, eps, norm)
     return (images + eps * steps.unit(offset)).clamp_(0, 1)
@@ -378,9 +379,9 @@ def _patch_lp(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Te
     """Algorithm 3: a new eta in the first of two windows receives the length of both windows and the unused
     part of eps.
 
-    In l2, the squared lengths are added. In l1, the lengths are added, and each channel receives its share
-    times the number of channels, as in AutoAttack's code. The projection removes the excess. Returns the same
-    as `_patch_linf`, but for all pixels (N, C, H * W).
+    In l2, the squared lengths are added. In l1, the lengths are added, and each channel's share is multiplied
+    by the number of channels, as in AutoAttack's code. The projection removes the length in excess of eps.
+    Returns the same as `_patch_linf`, but for all pixels (N, C, H * W).
     """
     norm, channels = state.norm, state.best.shape[1]
     w1, w2 = (_window(corner, side, state.best) for corner in (words[:, :2], words[:, 2:4]))

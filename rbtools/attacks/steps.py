@@ -1,8 +1,9 @@
 """Common parts of gradient attacks: the gradient of an objective, the step, the projection and the random
 start.
 
-Attacks and the inner problems of adversarial training use the same functions, so the project has only one PGD
-step. All functions work per example. The result therefore does not depend on the batching.
+Attacks and the inner problems of adversarial training use the same functions, so rbtools has only one
+implementation of a PGD step. All functions compute each example separately, so no result depends on the
+batching.
 """
 
 from __future__ import annotations
@@ -64,11 +65,10 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
     """Project onto the ball of radius `eps` around `images`, and then onto the box [0, 1].
 
     The second projection does not leave the ball, because `images` are in the box and clipping moves every
-    pixel towards its original value. In l1 the result is the point in the intersection of ball and box that
-    is nearest in L2; one projection after the other would shorten a change that touches the box (Croce and
-    Hein 2021). In sphere the result is on the intersection of the L2 ball of radius eps |x| with the sphere
-    of radius |x|, without a box (definition 1 in Wu et al. 2024, with the unit sphere scaled by the image's
-    norm).
+    pixel towards its original value. In l1, the result is the point of the intersection of ball and box that
+    is nearest in L2. One projection after the other would shorten a change that touches the box (Croce and
+    Hein 2021). In sphere, the result is on the sphere of radius |x| and in the L2 ball of radius eps |x|,
+    without a box (definition 1 in Wu et al. 2024, with the unit sphere scaled by the image's norm).
 
     Shape: perturbed, images and result are (N, C, H, W). Images and eps are in pixel units of [0, 1].
     """
@@ -90,13 +90,12 @@ _L1_ROUNDS_UNCHECKED = 16  # on a GPU, where a check of convergence would have t
 
 
 def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
-    """The nearest point (in L2) in the L1 ball of radius eps around 0 with absolute entries of at most
-    `room`.
+    """The nearest point in the L1 ball of radius eps around 0 whose absolute entries are at most `room`.
 
-    By Croce and Hein 2021 (arXiv:2103.01208), the result is sign(delta) clip(|delta| - t, 0, room), with the
-    smallest t >= 0 for which the sum of absolute values is at most eps. This sum is piecewise linear in t.
-    Each round solves the linear piece at t. If the solution is outside the interval known to contain t, the
-    interval is halved.
+    The distance is in L2. By Croce and Hein 2021 (arXiv:2103.01208), the result is sign(delta) clip(|delta| -
+    t, 0, room), with the smallest t >= 0 for which the sum of absolute values is at most eps. The sum of
+    absolute values is piecewise linear in t. Each round computes t from the linear piece at the present t. If
+    the new t is outside the interval known to contain the solution, the interval is halved.
 
     Shape: delta, room and result are (N, C, H, W) with room >= 0. eps is a number or has shape (N, 1, 1, 1).
     """
@@ -179,8 +178,7 @@ def pgd_step(
     step_size: float | Tensor,
     norm: str = "linf",
 ) -> tuple[Tensor, Tensor]:
-    """Returns the next iterate, which is `step` along the objective's gradient, and the logits at
-    `perturbed`."""
+    """Returns the next iterate along the objective's gradient, and the logits at `perturbed`."""
     gradient, logits = input_gradient(model, perturbed, objective)
     return step(perturbed, gradient, images, eps=eps, step_size=step_size, norm=norm), logits
 
@@ -191,7 +189,7 @@ def uniform_start(
     """Returns one uniformly distributed point per example in the ball of radius `eps`, clipped to the box.
 
     In l2 the direction is uniform and the radius is eps * u^(1/d), which makes equal volumes equally likely.
-    In sphere the point is drawn as in l2 from the ball of radius eps |x| and projected onto the sphere.
+    In sphere, a point is drawn as in l2 from the ball of radius eps |x| and projected onto the sphere.
 
     Shape: images and result are (N, C, H, W). eps is in pixel units of [0, 1], and is a number or has shape
     (N, 1, 1, 1).
@@ -221,7 +219,7 @@ def _length(vectors: Tensor) -> Tensor:
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Each example, scaled to L2 norm 1. Zeros are returned unchanged.
+    """Each example, scaled to L2 norm 1. Examples that are zero are returned unchanged.
 
     Each example is first divided by its largest entry. The gradients of a confident network are often below
     1e-20, and their squares would underflow.

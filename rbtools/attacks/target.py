@@ -1,8 +1,7 @@
-"""The interface between attacks and a model: logits, the gradient of an objective, and whether a point fools
-the model.
+"""The interface between attacks and a model: logits, gradients, and whether a point fools the model.
 
-The plain network, the fast copy whose decisions another network confirms, and the mean over samples of a
-randomised model each implement `Target`. Most of these classes are subclasses of `Network`.
+The plain network, the fast copy and the mean over samples of a randomised model each implement `Target`. Most
+of these classes are subclasses of `Network`.
 """
 
 from __future__ import annotations
@@ -32,16 +31,15 @@ class Evaluated(NamedTuple):
     gradient: Tensor
 
     def take(self, index: Tensor) -> Evaluated:
-        """The results at some points. If only the correct points have losses, `index` must select all of
-        these."""
+        """The results at some points. If only correctly classified points have losses, `index` must select
+        all such points."""
         some = index if len(self.loss) == len(self.still_correct) else slice(None)
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
 
 @runtime_checkable
 class Target(Protocol):
-    """The interface of a model under attack. Images are float32 (N, C, H, W) in [0, 1], and labels are int64
-    (N,)."""
+    """The interface of a model under attack. Images are float32 (N, C, H, W) in [0, 1], labels int64 (N,)."""
 
     @property
     def gives(self) -> Literal["gradients", "logits", "labels"]:
@@ -51,18 +49,15 @@ class Target(Protocol):
         """Logits (N, K) in float32 or higher precision, with a graph if the images require a gradient."""
 
     def take(self, rows: Tensor | slice) -> Target:
-        """The target restricted to some examples, by positions or by a mask. Image i must then belong to
-        example i."""
+        """The target for some examples, by positions or by a mask. Image i must belong to example i."""
 
     def loss_and_gradient(
         self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
     ) -> Evaluated:
-        """The objective and its gradient with respect to the points, for the points that are classified
-        correctly."""
+        """The objective and its gradient with respect to the points that are classified correctly."""
 
     def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
-        """The points that the model itself classifies correctly: bool (N,). `logits` are the logits of the
-        points, if they are known."""
+        """The points that the model itself classifies correctly: bool (N,). `logits` may be None."""
 
 
 # If most examples of a graph are broken, it is discarded: a second forward pass on the rest costs less than a
@@ -71,8 +66,7 @@ _WORTH_A_SECOND_FORWARD = 0.5
 
 
 class Network:
-    """A model without changes. `chunk_size` is the number of images that it processes at once, or None for
-    all."""
+    """A plain model. `chunk_size` is the number of images to process at once, or None for all images."""
 
     gives: Literal["gradients", "logits", "labels"] = "gradients"
     _captures = True
@@ -108,7 +102,7 @@ class Network:
     ) -> Evaluated:
         """Perform one forward pass, and one backward pass for the examples that are classified correctly.
 
-        With `everyone`, the misclassified examples also get a gradient.
+        With `everyone`, misclassified examples also get a gradient.
         """
         return Evaluated(
             *self.in_chunks(
@@ -150,8 +144,7 @@ class Network:
         return logits.detach().argmax(1) == labels
 
     def verdict(self, points: Tensor, labels: Tensor) -> Tensor:
-        """The points that the exact model classifies correctly, even if its fast copy predicts otherwise:
-        bool (N,)."""
+        """The points that the exact model, and not only its fast copy, classifies correctly: bool (N,)."""
         return self.still_correct(points, labels)
 
     def take(self, rows: Tensor | slice) -> Network:
@@ -163,8 +156,7 @@ class Network:
         return self
 
     def repeat_draws(self) -> None:
-        """Let the next pass use the random numbers of the last pass again, if the target controls these
-        numbers."""
+        """Let the next pass use the random numbers of the last pass again, if the target can control them."""
 
     def seen(self, points: Tensor) -> Tensor:
         """The images that the model receives for these points (N, C, H, W)."""
@@ -188,8 +180,7 @@ class Network:
 
     @property
     def counted(self) -> tuple[int, int]:
-        """The numbers of images that have gone forward and backward through the model, or 0 if not
-        counted."""
+        """The number of images that went forward and backward through the model, or 0 if not counted."""
         return self.model.counted if isinstance(self.model, Network) else (0, 0)
 
     def count(self, forwards: int, backwards: int) -> None:
@@ -233,8 +224,7 @@ def not_differentiable() -> RbError:
 def differentiate(
     target: Target, images: Tensor, logits: Tensor, objective: Objective, *, again: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The objective (N,) and its gradient with respect to `images`, from logits that were computed from
-    `images`.
+    """The objective (N,) and its gradient with respect to `images`, from the logits of `images`.
 
     With `again`, the graph is kept for another gradient of the same logits. If the logits do not depend on
     the images (an architecture without a connected path), the gradient is zero. Raises RbError if the logits
