@@ -153,8 +153,7 @@ def checked(
 
 
 def look(model: Any, images: Tensor, *, probabilities: bool = False) -> tuple[Any, int]:
-    """Run the model on a few images and on the first image alone. Returns the model and its number of
-    classes.
+    """Run the model on a few images and on one image. Returns the model and the number of classes.
 
     If the model changes its images in place, the returned model has the same weights and receives copies.
     Raises RbError if the model does not return logits. With `probabilities`, a model may also return
@@ -185,7 +184,7 @@ def look(model: Any, images: Tensor, *, probabilities: bool = False) -> tuple[An
 
 
 def give_copies(model: Any, images: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The hook for a network that changes its input in place. It replaces the images by a copy."""
+    """The hook for a network that changes its input in place: replaces the images by a copy."""
     return images[0].clone(), *images[1:]
 
 
@@ -230,7 +229,7 @@ def gets_copies(network: nn.Module) -> bool:
 
 
 def _changed(given: Tensor, version: int, images: Tensor) -> bool:
-    """True if a pass wrote into its images. torch also counts writes that change no value."""
+    """True if a pass wrote into its images. The counter of torch includes writes that change no value."""
     return given._version != version or not torch.equal(given, images)
 
 
@@ -276,8 +275,7 @@ def check_shape(logits: Any, n: int, classes: int, mode: str = "") -> None:
 
 
 def check_logits(logits: Any, n: int, probabilities: bool = False) -> None:
-    """Check that logits (n, K) of n images are floats and, unless `probabilities`, not the output of a
-    softmax."""
+    """Check that logits (n, K) of n images are floats and not a softmax (unless `probabilities`)."""
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != n or logits.shape[1] < 2:
         found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise RbError(

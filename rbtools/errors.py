@@ -38,13 +38,12 @@ class Misfit(RbError):
 
 
 class Pending(RbError):
-    """Signals that work would be necessary, in a dry run. This is not an error."""
+    """Signals, in a dry run, that work would be necessary. A `Pending` exception is not an error."""
 
 
 @contextlib.contextmanager
 def optional() -> Iterator[None]:
-    """A context for optional checks of a user's network: an exception in the network's code only ends the
-    check."""
+    """A context for optional checks of a user's network, in which an exception of the network is ignored."""
     try:
         yield
     except RbError:
@@ -65,11 +64,10 @@ def is_foreign(wrong: BaseException) -> bool:
 
 
 def of_network(wrong: BaseException) -> str | None:
-    """The message for an exception that a user's network raises for its input, or None for any other
-    exception.
+    """The message for an exception that a user's network raises for its input; None for any other exception.
 
-    Such an exception is raised inside a call of a torch module. The innermost `forward` outside torch belongs
-    either to the user's network or to a wrapper that rbtools puts around networks.
+    An exception of this kind is raised inside a call of a torch module. The innermost `forward` outside torch
+    belongs either to the user's network or to a wrapper that rbtools puts around networks.
     """
 
     def of_torch(file: str) -> bool:
@@ -226,7 +224,8 @@ def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str
     """Return " Did you mean 'x'?" with the nearest known name or names, or an empty string.
 
     The function tries synonyms first, then names that end with this name (`train.method`), and then similar
-    spellings. `not_for` contains names with another meaning in this place. Their synonyms are not suggested.
+    spellings. `not_for` contains names that have another meaning in this place and therefore have no
+    synonyms. The synonyms of these names are not suggested.
     """
     plain: dict[str, str] = {}  # so that PGD finds pgd
     for word in known:

@@ -16,8 +16,9 @@ _SINCE = (2, 12)
 
 
 def usable(device: torch.device) -> bool:
-    """True if work on a device is captured. This requires a GPU and a version of torch that supports it. The
-    environment variable RB_CUDA_GRAPHS=0 disables captures, and RB_CUDA_GRAPHS=1 enables them."""
+    """True if GPU work on this device is captured. Captures require a GPU and a version of torch that
+    supports them. The environment variable RB_CUDA_GRAPHS=0 disables captures, and RB_CUDA_GRAPHS=1 enables
+    them."""
     if device.type != "cuda":
         return False
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
@@ -38,8 +39,8 @@ class Pool:
 
     @contextmanager
     def capture(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        """A context that captures GPU work instead of executing it. Meanwhile, another thread may read and
-        copy the next batch.
+        """A context that captures GPU work instead of executing it. During a capture, another thread may read
+        and copy the next batch.
 
         `torch.cuda.graph` would also collect garbage and empty the cache, which takes longer than a capture.
         """
@@ -59,8 +60,9 @@ class Pool:
 
 @functools.cache
 def lasting_pool(device: torch.device) -> tuple[Pool, torch.cuda.CUDAGraph]:
-    """A pool for graphs that are used only for a time, with a graph that keeps the pool alive.
-    `lasting_pool.cache_clear()` releases its memory. A pool must not be used again after a failed capture."""
+    """A pool for graphs of limited lifetime, with a graph that keeps the pool alive.
+    `lasting_pool.cache_clear()` releases the memory of the pool. A pool must not be used again after a failed
+    capture."""
     pool, graph = Pool(device), torch.cuda.CUDAGraph()
     with pool.capture(graph):
         torch.zeros(1, device=device)

@@ -26,8 +26,8 @@ _SUCH_AS = {
 
 
 def number(text: str | float, what: str, such_as: str = "8, 0.03 or 8/255") -> float:
-    """Parse a number such as `8` or `0.03`, or a fraction such as `8/255`. Raises UsageError, with `what` as
-    the name of the input."""
+    """Parse a number such as `8` or `0.03`, or a fraction such as `8/255`. Raises UsageError naming
+    `what`."""
     try:
         top, slash, bottom = str(text).partition("/")
         value = float(top) / float(bottom) if slash else float(top)
@@ -68,8 +68,8 @@ def number_list(text: str | float, what: str) -> list[float]:
 
 
 def whole_numbers(text: str, what: str) -> tuple[int, ...]:
-    """Parse a list of non-negative integers, in the notation of `number_list`. An empty text is an empty
-    list. Raises UsageError."""
+    """Parse a list of non-negative integers, as `number_list` does. An empty text is an empty list. An empty
+    text is an empty list. Raises UsageError."""
     values = number_list(text, what) if text else []
     wrong = [value for value in values if value != int(value) or value < 0]
     if wrong:
@@ -78,8 +78,8 @@ def whole_numbers(text: str, what: str) -> tuple[int, ...]:
 
 
 def _is_whole(text: str) -> bool:
-    """True if int() accepts the text. str.isdigit also accepts characters such as superscripts, and int()
-    limits the length."""
+    """True if int() accepts the text. The method str.isdigit also accepts superscripts, and int() limits the
+    length."""
     return text.isascii() and text.isdigit() and len(text) < 20
 
 

@@ -3,8 +3,8 @@ code.
 
 A pickle can normally call any function with any arguments. In this module, a name in a pickle refers to one
 of a few functions that make containers, numbers, arrays and tensors from data. Every other name becomes an
-inert `Stub`. Only these functions and stubs are ever called, and only stubs, arrays and mappings receive a
-state.
+inert `Stub`. Only the listed functions and stubs are ever called, and only stubs, arrays and mappings receive
+a state.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 class Damaged(ValueError):
-    """The bytes are not a pickle, are incomplete, or contradict each other."""
+    """The bytes are not a pickle, are incomplete, or are inconsistent."""
 
 
 class NotTorch(Damaged):
@@ -45,7 +45,7 @@ class NotTorch(Damaged):
 
 
 class Stub:
-    """An object of an unknown class. It keeps its content from the file and does nothing."""
+    """An object of an unknown class, which keeps its content from the file and does nothing."""
 
     name = ""
 
@@ -57,8 +57,8 @@ class Stub:
 
 
 class UnusualTensor:
-    """A placeholder for a tensor that is not dense, such as a sparse tensor. `kind` is the name of its
-    kind."""
+    """A placeholder for a tensor that is not dense, such as a sparse tensor. `kind` describes the layout of
+    the tensor."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -72,7 +72,7 @@ class _Maker:
 
 
 class _Type:
-    """A NumPy dtype of numbers or text. Its state in the pickle may set the byte order."""
+    """A NumPy dtype of numbers or text. The state of the dtype in the pickle may set the byte order."""
 
     def __init__(self, code: object, *_: object) -> None:
         code = _text(code)
@@ -97,8 +97,7 @@ def _dtype(kind: Any) -> np.dtype[Any]:
 
 
 def _sizes(values: Any) -> tuple[int, ...]:
-    """Converts a shape or strides to a tuple of integers. Raises Damaged for anything except non-negative
-    integers."""
+    """Checks and returns a shape or strides. Raises Damaged for anything except non-negative integers."""
     if not isinstance(values, tuple) or not all(type(size) is int and 0 <= size < 2**63 for size in values):
         raise Damaged("it has an invalid shape")
     return values
@@ -190,7 +189,7 @@ def _parameter(data: Any, needs_grad: Any = True, *_: object) -> Any:
 
 
 def _of_type(maker: Any, kind: object, arguments: Any, *_: object) -> Any:
-    """A tensor with attributes. The attributes are ignored."""
+    """A tensor whose attributes are ignored."""
     if getattr(maker, "make", None) not in (_tensor, _parameter):
         raise Damaged("it has an invalid tensor with attributes")
     return maker.make(*arguments)
@@ -405,8 +404,7 @@ _MODULE: Any = types.SimpleNamespace(__name__="rbtools.unpickle", Unpickler=_Unp
 
 
 class _Stream(io.RawIOBase):
-    """A file without a file descriptor. With a descriptor, torch would search the file for a tar archive and
-    unpack it."""
+    """A file without a file descriptor, because torch searches a file with a descriptor for a tar archive."""
 
     def __init__(self, file: Any) -> None:
         self.read, self.readline = file.read, file.readline  # type: ignore[method-assign]
@@ -466,6 +464,6 @@ def torch_file(file: IO[bytes]) -> Any:
 
 
 def published(data: bytes) -> Any:
-    """The value of a plain pickle with tensors, in the format in which NATS-Bench is published. Raises the
-    same errors as `torch_file`."""
+    """The value of a plain pickle with tensors, in the format of NATS-Bench. Raises the same errors as
+    `torch_file`."""
     return _one_error(_Unpickler(io.BytesIO(data)).load)

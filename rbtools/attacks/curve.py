@@ -46,9 +46,9 @@ class CurveAttack(MinimalNormAttack):
 
     The searches run in this order: DDN in L2; FMN in L2, L-infinity and L1; FMN towards each of the four most
     likely other classes; FMN with smaller steps from the nearest example so far, towards the class of this
-    example; and bisection between the image and the nearest example. One forward pass with its backward pass counts as two queries. Passes
-    in which the exact model checks decisions of the fast model are not counted. `run` returns the distances
-    as "distance" (infinite if no adversarial example was found).
+    example; and bisection between the image and the nearest example. One forward pass with its backward pass
+    counts as two queries. Passes in which the exact model checks decisions of the fast model are not counted.
+    `run` returns the distances as "distance" (infinite if no adversarial example was found).
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
@@ -110,7 +110,7 @@ class CurveAttack(MinimalNormAttack):
 
 
 def search_named(name: str, norm: str, queries: int) -> MinimalNormAttack:
-    """The minimal-norm attack `name`, with at most `queries` passes per image. Raises RbError for another name."""
+    """The minimal-norm attack `name`, with at most `queries` passes per image. Raises RbError for others."""
     searches: dict[str, Callable[[], MinimalNormAttack]] = {
         "curve": lambda: CurveAttack(norm=norm, queries=queries),
         "fmn": lambda: fmn.FMN(norm=norm, steps=max(queries // 2, 1), eps=UNBOUNDED),

@@ -158,6 +158,6 @@ class PGD(SteppedAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class OnSphere(PGD):
-    """PGD on points with the same norm as the image, inside an L2 ball. Distances are fractions of the norm."""
+    """PGD on points with the same norm as the image, in an L2 ball; distances are fractions of the norm."""
 
     norm: str = param("sphere", "The norm that bounds the perturbation.", choices=("sphere",))

@@ -26,9 +26,9 @@ class Smooth(Registered):
     network classifies the copies in float32. The certificate does not cover rounding errors in the noise and
     the network.
 
-    With --adaptive, sampling of an image stops as soon as all distances in --eps are decided. The probability
-    that any certificate of an image is wrong is then at most --alpha. A few images near a limit are not
-    certified, although all copies together would certify them.
+    With --adaptive, sampling of an image stops as soon as all distances in --eps are decided. With
+    --adaptive, the probability that any certificate of an image is wrong is at most --alpha. With --adaptive,
+    a few images near a limit are not certified, although a fixed number of copies would certify them.
     """
 
     name: ClassVar[str] = "smooth"
@@ -115,7 +115,8 @@ class Smooth(Registered):
         return torch.from_numpy(np.concatenate(radii)).to(images.device)
 
     def questions(self, radii: Sequence[float]) -> tuple[float, ...]:
-        """The radii to decide. Radius 0 asks whether the selected class has a probability above 1/2."""
+        """The radii to decide. Radius 0 asks whether the selected class has a probability above 1/2. Radius 0
+        asks whether the selected class has a probability above 1/2."""
         return (0.0, *sorted(radius for radius in set(radii) if radius > 0))
 
     def certified(self, counts: np.ndarray, questions: tuple[float, ...]) -> np.ndarray:

@@ -20,7 +20,7 @@ class SmoothedExamples(NamedTuple):
     """The images to certify.
 
     `images` is float32 (N, C, H, W) in [0, 1], and `labels` is int64 (N,). `select` holds the random numbers
-    of the copies that select the class, and `estimate` those of the copies that bound its probability.
+    of the copies that select the class, and `estimate` holds those of the copies that bound its probability.
     `logits` maps noisy copies (M, C, H, W) of the examples in rows (M,) to float32 logits (M, classes).
     """
 
@@ -54,8 +54,8 @@ def count(method: Smooth, questions: tuple[float, ...], examples: SmoothedExampl
 class _Drawing:
     """The counts of some examples, and the radii that the counts decide.
 
-    The fields are int64 (N,): `drawn` is the number of copies, `hits` the number of copies with the selected
-    class, and `passed` the number of certified radii.
+    The fields are int64 (N,). `drawn` is the number of copies, `hits` is the number of copies with the
+    selected class, and `passed` is the number of certified radii.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class _Drawing:
         self.open = torch.ones_like(selected, dtype=torch.bool)
 
     def draw(self) -> None:
-        """Sample all copies. With `adaptive`, sample only undecided examples, up to the next check each
-        time."""
+        """Sample all copies. With `adaptive`, only the copies of undecided examples are sampled, up to the
+        next check."""
         method = self.method
         if not method.adaptive:
             self._extend(self.open.nonzero()[:, 0], 0, method.samples)
@@ -120,6 +120,5 @@ def _classes(
 
 
 def part_size(images: int, most: int) -> int:
-    """The size of equal parts of `images` images, at most `most`, because kernels round small batches
-    differently."""
+    """The size of equal parts of `images`, at most `most`; kernels round small batches differently."""
     return math.ceil(images / math.ceil(images / most))

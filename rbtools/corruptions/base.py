@@ -30,11 +30,11 @@ class Corruption(Registered):
     The steps follow `make_cifar_c.py` in hendrycks/robustness: uint8 images are divided by 255, corrupted,
     clipped to [0, 1], multiplied by 255 and truncated (not rounded) to uint8. The truncation darkens images
     by half a grey level on average, also in the published results. If a corruption can return exact grey
-    levels (brightness .2 adds exactly 51), the truncation depends on the last bit. Such corruptions compute
-    in float64 or in grey levels.
+    levels (brightness .2 adds exactly 51), the truncation depends on the last bit. Corruptions that can
+    return exact grey levels therefore compute in float64 or in grey levels.
 
     A subclass defines `corrupt` for float64 pixels in [0, 1], or `corrupt_levels` for grey levels. A
-    corruption that reads files (frost) instead overrides `prepared`, which returns such a function.
+    corruption that reads files (frost) instead overrides `prepared`, which returns one of these functions.
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1] with any number of channels. Images are first
     rounded to the nearest grey level, and every value in the result is k / 255.
@@ -129,7 +129,7 @@ class Corruption(Registered):
             )
 
     def corrupt_levels(self, levels: Tensor, constant: Any, draws: Draws) -> Tensor:
-        """Returns corrupted grey levels that are not yet clipped or truncated. The float32 `levels` may be
+        """Returns corrupted grey levels, not yet clipped or truncated. `levels` (float32) may be
         overwritten."""
         return self.corrupt(levels.double().div_(255), constant, draws).mul_(255)
 

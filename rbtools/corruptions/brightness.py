@@ -13,9 +13,9 @@ from rbtools.rng.draws import Draws
 class Brightness(Corruption):
     """Adds c to the HSV value V, the maximum over channels, and clips the sum to [0, 1].
 
-    At constant hue and saturation, every channel is proportional to V. Converting to HSV and back is
-    therefore a multiplication by V' / V. A black pixel has no hue and becomes grey. For one-channel images,
-    the value is the pixel itself, so the result is x + c.
+    At constant hue and saturation, every channel is proportional to V. Converting to HSV and back therefore
+    multiplies every channel by V' / V. A black pixel has no hue and becomes grey. For one-channel images, the
+    value is the pixel itself, so the result is x + c.
     """
 
     name = "brightness"

@@ -19,10 +19,9 @@ NEGLIGIBLE = 1e-17  # a weight below this cannot change a float64 sum of weights
 class DefocusBlur(Corruption):
     """Filters each channel with an antialiased disk. The constants are (radius, sigma) in pixels.
 
-    The image is mirrored at its border without repeating the edge pixel (`cv2.BORDER_REFLECT_101`), as in
-    OpenCV. The mirroring is repeated if the kernel is wider than the image. Images of 8x8 pixels are
-    therefore possible at every severity, although for radii of 3 or more the blur of a pixel covers most of
-    the image.
+    The image is mirrored at its border without repeating the edge pixel (`cv2.BORDER_REFLECT_101`),
+    repeatedly if the kernel is wider than the image, as in OpenCV. Images of 8x8 pixels are possible at every
+    severity, although for radii of 3 or more the blur of a pixel covers most of the image.
     """
 
     name = "defocus_blur"
@@ -40,8 +39,7 @@ class DefocusBlur(Corruption):
 
 
 def by_fft(padded: Tensor, kernel: Kernel) -> Tensor:
-    """The same as `imaging.by_taps`, computed by FFT: the time does not depend on the kernel size (errors
-    near 1e-15)."""
+    """The same as `imaging.by_taps`, by FFT. The time does not depend on the kernel size."""
     size, shape = len(kernel), padded.shape[2:]
     flipped = torch.tensor(kernel, dtype=padded.dtype, device=padded.device).flip(0, 1)
     spectrum = torch.fft.rfft2(padded) * torch.fft.rfft2(flipped, s=shape)
@@ -61,10 +59,10 @@ def disk(radius: float, sigma: float) -> Kernel:
 
     A 0/1 disk on a grid of 17x17 pixels (larger for larger radii) is divided by its sum and blurred by a
     Gaussian of 3x3 (or 5x5) pixels. For radius 8 and 10, the grid ends at the edge of the disk, as in the
-    reference. The blur with mirrored borders then makes the weights sum to 1.013 and 1.011. The sums are
-    computed in float32, as in OpenCV. If the weights sum to slightly more than 1 (all CIFAR radii), a flat
-    region keeps its grey level. If they sum to slightly less than 1 (ImageNet radii 3 to 6), truncation
-    lowers it by one grey level.
+    reference, and the blur with mirrored borders makes the weights sum to 1.013 and 1.011. The sums are
+    computed in float32, as in OpenCV. If the float32 weights sum to slightly more than 1 (all CIFAR radii), a
+    flat region keeps its grey level. If the weights sum to slightly less than 1 (ImageNet radii 3 to 6),
+    truncation lowers the grey level by one.
     """
     half = 8 if radius <= 8 else int(radius)
     taps = 1 if radius <= 8 else 2

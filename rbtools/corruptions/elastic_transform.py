@@ -14,14 +14,14 @@ Constant = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticTransform(Corruption):
-    """A random affine map followed by a smooth random displacement. The constants are (strength, sigma,
-    affine).
+    """A random affine map and a smooth random displacement. The constants are (strength, sigma, affine). The
+    constants are (strength, sigma, affine).
 
-    The constants of CIFAR-10-C are fractions of the image's side (32 pixels). Those of ImageNet-C are
-    fractions of 244/224 of the side. The affine map moves three points by up to `affine`. The displacement is
-    `strength` times uniform noise that is blurred by `sigma`. With the constants of CIFAR-10-C, higher
-    severities change the images less, and severity 1 has no elastic displacement, as in the published
-    archive.
+    The constants of CIFAR-10-C are fractions of the image's side (32 pixels), and the constants of ImageNet-C
+    are fractions of 244/224 of the side. The affine map moves three points by up to `affine`. The
+    displacement is `strength` times uniform noise that is blurred by `sigma`. With the constants of
+    CIFAR-10-C, higher severities change the images less, and severity 1 has no elastic displacement, as in
+    the published archive.
     """
 
     name = "elastic_transform"
@@ -65,11 +65,10 @@ def grid(size: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def affine_places(draws: Draws, size: tuple[int, ...], reach: float) -> tuple[Tensor, Tensor]:
-    """The source position of each pixel, as rows and columns (N, H, W), under the affine map that moves three
-    points.
+    """The source positions of all pixels, as rows and columns (N, H, W), under the affine map.
 
-    The three points are at the lower right, upper right and upper left of the centre, at a distance of a
-    third of the smaller side. Each coordinate moves by a uniform random number of at most `reach`.
+    Three points are at the lower right, upper right and upper left of the centre. Each of their coordinates
+    is a third of the smaller side from the centre and moves by a uniform random number of at most `reach`.
     """
     height, width = size
     distance = min(size) // 3

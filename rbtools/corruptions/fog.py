@@ -11,8 +11,8 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class Fog(Corruption):
-    """The result is x + c * plasma, scaled to the original maximum of the image. The constants are (c, decay
-    of the plasma).
+    """The result is x + c * plasma, scaled to the maximum of x. The constants are (c, decay of the plasma).
+    The constants are (c, decay of the plasma).
 
     The plasma is a corner of a map whose side is 32 pixels, or the next power of two for larger images.
     """
@@ -36,9 +36,9 @@ class Fog(Corruption):
 def plasma(draws: Draws, size: int, decay: float) -> Tensor:
     """Random height maps by the diamond-square algorithm on a torus: float64 (N, size, size), from 0 to 1.
 
-    Each new point is the mean of the four points around it and a uniform random number. The range of this
-    number is divided by the square of `decay` from one scale to the next, because the reference multiplies a
-    range by itself. `size` is a power of two.
+    Each new point is the mean of the four points around it and a uniform random number. From one scale to the
+    next, the range of the random number is divided by the square of `decay`, because the reference multiplies
+    a range by itself. `size` is a power of two.
     """
     chance = draws.uniform((size, size)).double().mul_(2).sub_(1)
     land = torch.zeros_like(chance)

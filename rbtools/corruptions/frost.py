@@ -33,12 +33,13 @@ TINTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Frost(Corruption):
-    """The result is c * x + d * (a random crop of a picture of frost). The constants are (c, d).
+    """The result is c * x + d * (a random crop of a picture of frost). The constants are (c, d). The
+    constants are (c, d).
 
-    The pictures are the photographs in the package imagecorruptions if it is installed. Otherwise, pictures
-    with similar colours are generated. Results contain the name of the pictures. With the constants of
-    CIFAR-10-C, the pictures are reduced to a fifth for images of 32 pixels, and less for larger images. With
-    the constants of ImageNet-C, the pictures keep their size.
+    The pictures are the photographs in the package imagecorruptions if it is installed. If the package is not
+    installed, pictures with similar colours are generated. Results contain the name of the pictures that were
+    used. With the constants of CIFAR-10-C, the pictures are reduced to a fifth for images of 32 pixels, and
+    less for larger images. With the constants of ImageNet-C, the pictures keep their size.
     """
 
     name = "frost"
@@ -56,15 +57,13 @@ class Frost(Corruption):
     )
 
     def resolved(self) -> Frost:
-        """The corruption in which the pictures used on this machine replace "auto" in `textures`. Records
-        contain this name."""
+        """The corruption with the pictures of this machine instead of "auto" in `textures`."""
         if self.textures != "auto":
             return self
         return replace(self, textures=PACKAGE if _files() else "generated")
 
     def prepared(self) -> Callable[[Tensor, tuple[float, float], Draws], Tensor]:
-        """Returns the function that the base class describes. Raises RbError if photographs are requested but
-        not installed."""
+        """See the base class. Raises RbError if photographs are requested but not installed."""
         if self.resolved().textures != PACKAGE:
             return partial(self._frosted, generated())
         if not _files():
@@ -87,8 +86,7 @@ class Frost(Corruption):
 
 
 def _files() -> list[Path]:
-    """The files of the photographs. The package imagecorruptions is not imported, because it imports OpenCV
-    and other large packages."""
+    """The files of the photographs, found without importing the large package imagecorruptions."""
     spec = importlib.util.find_spec(PACKAGE)
     folders = spec.submodule_search_locations if spec is not None else None
     return sorted(file for folder in folders or () for file in Path(folder, "frost").glob("frost*"))
@@ -105,8 +103,8 @@ def _photographs() -> tuple[Tensor, ...]:
 def fitted(picture: Tensor, size: tuple[int, int], reduced: bool) -> Tensor:
     """Scale a uint8 picture (3, H, W) for crops of this (height, width).
 
-    The picture is reduced by selecting single pixels, as OpenCV does for a fifth. It is enlarged only if it
-    is too small.
+    The picture is reduced by selecting single pixels, as OpenCV does for a fifth. The picture is enlarged
+    only if it is smaller than a crop.
     """
     step = CIFAR_SCALE * min(CIFAR_SIDE / max(size), 1) if reduced else 1.0
     # A crop is never at the last place, so a picture with one more pixel than the image is too small.
@@ -153,8 +151,7 @@ def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:
 
 @functools.lru_cache(maxsize=1)
 def generated() -> tuple[Tensor, ...]:
-    """Generated pictures of frost, uint8 (3, H, W): veins of ice at all scales, in the colours of the
-    photographs.
+    """Generated pictures of frost, uint8 (3, H, W): veins of ice in the colours of the photographs.
 
     Each picture is a sum of noise on increasingly fine lattices. The noise is folded at its middle value,
     which makes sharp crests. The noise is computed from integer hashes and is therefore the same on every

@@ -12,8 +12,8 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianBlur(Corruption):
-    """Filters each channel with a Gaussian whose standard deviation is c pixels. It is one of the four extra
-    corruptions in the benchmark.
+    """Filters each channel with a Gaussian whose standard deviation is c pixels. This is one of the four
+    extra corruptions in the benchmark.
 
     The kernel extends to 4 c. Beyond the border, the edge pixels are repeated.
     """

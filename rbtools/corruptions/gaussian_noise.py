@@ -11,8 +11,7 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(Corruption):
-    """The result is x + N(0, c^2), independently for every pixel and channel, where c is for pixels in [0,
-    1]."""
+    """The result is x + N(0, c^2), independently for every pixel and channel, for pixels in [0, 1]."""
 
     name = "gaussian_noise"
     random = True

@@ -18,9 +18,9 @@ class GlassBlur(Corruption):
     rounds).
 
     In each round, from the lower right to the upper left, every pixel is exchanged with a pixel at a random
-    offset from -delta to delta - 1. The exchange copies a known defect of the reference, because the
-    published archives have this defect: the first pixel gets the value of the second, but the second pixel
-    does not change.
+    offset from -delta to delta - 1. A known defect of the reference is kept, because the published archives
+    have the same defect: the first pixel gets the value of the second pixel, but the second pixel does not
+    change.
     """
 
     name = "glass_blur"
@@ -46,8 +46,8 @@ class GlassBlur(Corruption):
 def sources(size: tuple[int, ...], delta: int, draws: Draws, number: int) -> Tensor:
     """The source of each pixel after a round: int64 (N, H * W), as indices in row-major order.
 
-    Each pixel copies another pixel. If that pixel is later in row-major order, it was itself overwritten
-    earlier in the round. The chain of copies is followed to its end by repeated doubling.
+    Each pixel copies another pixel. If the copied pixel is later in row-major order, it was itself
+    overwritten earlier in the round. The chain of copies is followed to its end by repeated doubling.
     """
     height, width = size
     offsets = draws.integers(2 * delta, (2, height, width), draw=number) - delta

@@ -15,8 +15,9 @@ Kernel = tuple[tuple[float, ...], ...]  # rows of weights, square with an odd si
 
 
 def by_taps(padded: Tensor, kernel: Kernel) -> Tensor:
-    """Correlates float64 (N, C, H + k - 1, W + k - 1) with a k x k kernel, as one shifted sum per weight. For
-    3x3 this is 13 times as fast as `conv2d`, which has no fast implementation for float64 on a CPU."""
+    """Correlates float64 (N, C, H + k - 1, W + k - 1) with a k x k kernel, as one shifted sum per weight.
+    For 3x3 kernels, this is 13 times as fast as `conv2d`, which has no fast implementation for float64 on
+    a CPU."""
     size = len(kernel)
     height, width = padded.shape[2] - size + 1, padded.shape[3] - size + 1
     total = torch.zeros_like(padded[:, :, :height, :width])
@@ -61,7 +62,7 @@ def _blurs(
 def gaussian_blur(planes: Tensor, sigma: float, truncate: float = 4.0, mirror: bool = False) -> Tensor:
     """Blur float64 planes (..., H, W) by a Gaussian of `sigma` pixels, as described in `gaussian_matrix`.
 
-    The blur is two matrix products. For 32 pixels this is 3 times as fast as one shifted sum per weight.
+    For 32 pixels, two matrix products are 3 times as fast as one shifted sum per weight.
     """
     if int(truncate * sigma + 0.5) == 0:
         return planes
@@ -89,9 +90,9 @@ def zoomed(planes: Tensor, factor: float) -> Tensor:
 def motion_blurred(planes: Tensor, radius: int, sigma: float, angles: Tensor) -> Tensor:
     """Blur float32 planes (N, C, H, W) along a line that starts at each pixel, with one angle per image (N,).
 
-    The blur is that of ImageMagick: half a Gaussian with 2 r + 1 weights, one for each pixel of distance
-    along the line. Each weight is applied to the pixel nearest to the line, and edge pixels are repeated
-    beyond the border. Angles are in degrees, clockwise from the right.
+    The blur is that of ImageMagick: half a Gaussian with 2 r + 1 weights, with one weight for each pixel of
+    distance along the line. Each weight is applied to the pixel nearest to the line, and edge pixels are
+    repeated beyond the border. Angles are in degrees, clockwise from the right.
     """
     width = 2 * radius + 1
     weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(width)]

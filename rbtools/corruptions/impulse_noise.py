@@ -11,8 +11,7 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class ImpulseNoise(Corruption):
-    """With probability c, each value (pixel and channel) is independently set to 0 or 1 with equal
-    probability."""
+    """Each value (pixel and channel) is replaced with probability c by 0 or 1, which are equally likely."""
 
     name = "impulse_noise"
     random = True

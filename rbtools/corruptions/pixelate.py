@@ -38,7 +38,7 @@ class Pixelate(Corruption):
 def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
     """Pillow's BOX resize of float64 grey levels (..., H, W): along rows, then rounding, then along columns.
 
-    All sums are sums of integers below 2^53, divided by FIXED. They are therefore exact in any order.
+    All sums are sums of integers below 2^53, divided by FIXED, and are therefore exact in any order.
     """
     height, width = planes.shape[-2:]
     if width != size[1]:
@@ -52,8 +52,8 @@ def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
 def there_and_back(side: int, small: int, device: str) -> Tensor | None:
     """Weights (side, side) that shrink a line and enlarge it again, if the enlargement only repeats pixels.
 
-    One matrix product and one rounding per direction are then sufficient. Returns None if an enlarged pixel
-    is the mean of two pixels.
+    With these weights, one matrix product and one rounding per direction are sufficient. Returns None if an
+    enlarged pixel is the mean of two pixels.
     """
     back = box_weights(small, side, device)
     if not bool(((back == 0) | (back == 1)).all()):

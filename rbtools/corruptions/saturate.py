@@ -11,12 +11,12 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class Saturate(Corruption):
-    """Multiplies the HSV saturation by c, adds d, and clips to [0, 1]. The constants are (c, d). It is one of
-    the four extra corruptions in the benchmark.
+    """Multiplies the HSV saturation by c, adds d, and clips to [0, 1]. The constants are (c, d). This is one
+    of the four extra corruptions in the benchmark.
 
     At constant hue and value V (the maximum over channels), V - x is proportional to the saturation for every
     channel x. Converting to HSV and back is therefore a multiplication of V - x. Greys have no hue. As in the
-    reference, adding d makes them red. Images without three channels are not changed.
+    reference, adding d makes grey pixels red. Images without three channels are not changed.
     """
 
     name = "saturate"

@@ -33,8 +33,7 @@ class ShotNoise(Corruption):
 
 
 def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
-    """Poisson counts with mean level * constant / 255, by inversion of `bits` (0 to 2^32 - 1). All tensors
-    are int64."""
+    """Poisson counts (int64) with mean level * constant / 255, from int64 random `bits` in [0, 2^32)."""
     ends, starts, width = _tables(constant, str(levels.device))
     counts = starts.take((levels << BINS) + (bits >> (WORD - BINS))).long()
     places = (levels * width).add_(counts).flatten()
@@ -52,11 +51,9 @@ def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _tables(constant: int, device: str) -> tuple[Tensor, Tensor, int]:
-    """For each grey level, the upper ends of the counts' intervals in [0, 2^32), and the first count of each
-    bin.
+    """For each grey level, the ends of the counts' intervals in [0, 2^32), and the first count of each bin.
 
-    Shape: int64 (256 * K,) and int32 (256 * 2^BINS,), where K is the number of distinct counts. K is also
-    returned.
+    Shape: int64 (256 * K,) and int32 (256 * 2^BINS,), where K is the number of distinct counts.
     """
     most = math.ceil(constant + 8 * math.sqrt(constant)) + 30  # P(above) < 2^-33 for every mean
     means = torch.arange(256, dtype=torch.float64)[:, None] * constant / 255

@@ -21,7 +21,7 @@ LOW, HIGH = 50, 150  # the lower and the upper threshold of edges
 
 @dataclass(frozen=True, kw_only=True)
 class Spatter(Corruption):
-    """Adds drops of water, which are shaded from their edges inward, or mud. It is one of the four extra
+    """Adds drops of water or mud. The edges of water drops are shaded. This is one of the four extra
     corruptions in the benchmark.
 
     The constants are the mean and standard deviation of the noise that makes the drops, the blur of the
@@ -82,8 +82,8 @@ def shade(drops: Tensor) -> Tensor:
 
 
 def edges(levels: Tensor) -> Tensor:
-    """The edges that Canny's method finds in grey levels, bool (N, 1, H, W). The thresholds are 50 and 150
-    for |dx| + |dy| of the Sobel filter."""
+    """The edges in grey levels, bool (N, 1, H, W), by Canny's method with thresholds 50 and 150. The gradient
+    is |dx| + |dy| of the Sobel filter."""
     padded = F.pad(levels, (1, 1, 1, 1), mode="replicate")
     across = _filtered(padded, ((-1, 0, 1), (-2, 0, 2), (-1, 0, 1)), None)
     down = _filtered(padded, ((-1, -2, -1), (0, 0, 0), (1, 2, 1)), None)
@@ -140,8 +140,7 @@ def distances(marked: Tensor) -> Tensor:
 
 
 def equalised(levels: Tensor) -> Tensor:
-    """Grey levels (N, 1, H, W), distributed over 0 to 255 by their ranks. An image with a single grey level
-    is unchanged."""
+    """Grey levels (N, 1, H, W), equalised over 0 to 255 by their ranks. A constant image is unchanged."""
     flat = levels.flatten(1).long()
     count = flat.shape[1]
     histogram = torch.zeros(len(flat), 256, dtype=torch.int64, device=flat.device)
@@ -159,7 +158,6 @@ def _box(planes: Tensor) -> Tensor:
 
 
 def _filtered(planes: Tensor, kernel: imaging.Kernel, mode: str | None = "reflect") -> Tensor:
-    """Correlate float64 planes with a 3x3 kernel. Without `mode`, the result contains only the positions
-    where the kernel is inside the plane."""
+    """Correlate float64 planes with a 3x3 kernel, without a border if `mode` is None."""
     padded = planes if mode is None else F.pad(planes, (1, 1, 1, 1), mode=mode)
     return imaging.by_taps(padded, kernel)

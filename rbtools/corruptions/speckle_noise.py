@@ -11,8 +11,8 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class SpeckleNoise(Corruption):
-    """The result is x + x * N(0, c^2), independently for every value. It is one of the four extra corruptions
-    in the benchmark."""
+    """The result is x + x * N(0, c^2), independently for every value. This is one of the four extra
+    corruptions in the benchmark."""
 
     name = "speckle_noise"
     random = True

@@ -13,11 +13,11 @@ from rbtools.defences.base import Backward, Defence
 
 
 class Defended(nn.Module):
-    """A network behind stages. It maps images (N, C, H, W) in [0, 1] to logits (N, K).
+    """A network behind stages. `Defended` maps images (N, C, H, W) in [0, 1] to logits (N, K).
 
     `model` accepts images in [0, 1], so its first layer is the normalisation. `backward` replaces the
-    attribute `backward` of every stage: the gradient is zero with `none`, and is defined as in `Defence` with
-    `identity` or `own`.
+    attribute `backward` of every stage. `none` makes the gradient zero, and `identity` and `own` are defined
+    in `Defence`.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Defended(nn.Module):
         self.backward = backward
 
     def extra_repr(self) -> str:
-        """Lists the stages. This text is part of the key of stored outcomes."""
+        """Lists the stages. The text is part of the key of stored outcomes."""
         stages = ", ".join(f"{stage!r} version {stage.version}" for stage in self.stages)
         return f"{stages}; backward {self.backward}"
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stages:
-    """A sequence of stages. `backward` is described in `Defended`."""
+    """A sequence of stages. The field `backward` is described in `Defended`."""
 
     stages: tuple[Defence, ...]
     backward: Backward | None = None
@@ -30,7 +30,7 @@ class Stages:
 
     @property
     def backwards(self) -> list[str]:
-        """For each stage, how its gradient is computed."""
+        """The name of the method that computes the gradient of each stage."""
         return [self.backward or stage.backward for stage in self.stages]
 
     def key_fields(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Stages:
         }
 
     def before(self, model: nn.Module) -> Defended:
-        """Returns the model behind the stages."""
+        """Returns the stages followed by the model."""
         from rbtools.defences.defended import Defended
 
         return Defended(model, self.stages, backward=self.backward)

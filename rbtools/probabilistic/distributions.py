@@ -103,7 +103,7 @@ class Noise(Registered):
     def apply(self, images: Tensor, unit: Tensor, gamma: float) -> Tensor:
         """Noisy images at radius `gamma` (in pixel units of [0, 1]), with the shape of `images`.
 
-        The result has the precision of `unit` if this is higher than that of `images`.
+        The result has the precision of `unit` if `unit` is more precise than `images`.
         """
         noisy = images.add(unit, alpha=gamma)
         return noisy.clamp_(0, 1) if self.clip else noisy
@@ -118,7 +118,7 @@ class Uniform(Noise):
 
     With `truncate`, the noisy pixel is uniform in the part of [x - gamma, x + gamma] that is in [0, 1], as in
     wellzline/PRBenchmark (evaluate.py). The noise of a black pixel at gamma .3 then has a root mean square of
-    .173. With clipping, which sets half of the noisy pixels to 0, it is .122.
+    .173. With clipping, which sets half of the noisy pixels to 0, the root mean square of the noise is .122.
     """
 
     name = "uniform"
@@ -189,9 +189,9 @@ class Gaussian(Noise):
     """Normal noise projected onto the ball. In L-infinity, sigma is gamma and values are clamped to [-gamma,
     gamma].
 
-    PRBench only states "within the ball". Its tables agree with clamping, which concentrates probability on
-    the border, and not with rejection sampling. In L2, sigma is gamma / sqrt(d), so the root mean square
-    length is gamma. Longer vectors are shortened to gamma.
+    PRBench only states "within the ball". The tables of PRBench agree with clamping, which concentrates
+    probability on the border, and not with rejection sampling. In L2, sigma is gamma / sqrt(d), so the root
+    mean square length is gamma. Vectors longer than gamma are shortened to gamma.
     """
 
     name = "gaussian"
@@ -209,9 +209,9 @@ class Laplace(Noise):
     """Laplace noise projected onto the ball. In L-infinity, the scale is gamma and values are clamped to
     [-gamma, gamma].
 
-    PRBench only states "within the ball". Its tables agree with clamping, which concentrates probability on
-    the border, and not with rejection sampling. In L2, the scale is gamma / sqrt(2 d), so the root mean
-    square length is gamma. Longer vectors are shortened to gamma.
+    PRBench only states "within the ball". The tables of PRBench agree with clamping, which concentrates
+    probability on the border, and not with rejection sampling. In L2, the scale is gamma / sqrt(2 d), so the
+    root mean square length is gamma. Vectors longer than gamma are shortened to gamma.
     """
 
     name = "laplace"
@@ -221,8 +221,7 @@ class Laplace(Noise):
     }
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """Sample number `draw` of each example at radius 1, computed from uniform numbers: float32 (N,
-        *shape)."""
+        """Sample number `draw` of each example at radius 1, from uniform numbers: float32 (N, *shape)."""
         uniform = signed_uniform(draws, shape, draw)
         z = uniform.abs().neg_().log1p_().mul_(uniform.sign().neg_())
         return _projected(z.flatten(1), self.norm, math.sqrt(2)).view(-1, *shape)
@@ -238,8 +237,7 @@ def signed_uniform(draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
 
 
 def _projected(z: Tensor, norm: str, deviation: float) -> Tensor:
-    """Project numbers (N, d) of standard deviation `deviation` onto the unit ball, as the two classes above
-    describe."""
+    """Project numbers (N, d) of standard deviation `deviation` onto the unit ball, as in the two classes."""
     if norm == "linf":
         return z.clamp(-1, 1)
     z = z / (deviation * math.sqrt(z.shape[1]))

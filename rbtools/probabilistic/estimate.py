@@ -59,8 +59,7 @@ class Estimate:
     reason: str | None = None
 
     def entry(self) -> dict[str, Any]:
-        """The fields of an `evals` entry: value, n, the interval (ci95, or ci99 for another confidence) and
-        reason."""
+        """The fields of an `evals` entry: value, n, ci95 (or ci99 for another confidence), reason."""
         fields: dict[str, Any] = {"value": self.value, "n": self.n}
         if self.interval is not None:
             fields[interval_name(self.confidence)] = list(self.interval)
@@ -99,9 +98,9 @@ def prob_acc(
 ) -> Estimate:
     """ProbAcc(rho): the fraction of images with at most rho * samples misclassified noisy copies.
 
-    This is PR(x) >= 1 - rho (PRBench, eq. 24) for counts: 100 samples at rho .01 allow one failure. With
-    `above`, the criterion is PR(x) > 1 - rho. The plug-in estimate is biased if images have failure rates
-    near rho. The interval is for the true fraction of images whose failure rate is at most rho
+    On counts, the criterion PR(x) >= 1 - rho (PRBench, eq. 24) allows one failure in 100 samples at rho .01.
+    With `above`, the criterion is PR(x) > 1 - rho. The plug-in estimate is biased if images have failure
+    rates near rho. The interval is for the true fraction of images whose failure rate is at most rho
     (`mixing.share_interval`), and is extended if necessary to include the plug-in estimate.
     """
     counts = _counted(correct, samples)
@@ -125,8 +124,8 @@ def undecided(correct: Sequence[int], samples: int, rho: float, confidence: floa
 
 
 def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) -> list[dict[str, Any]]:
-    """Quantiles of PR over these images. For each value in SHARES, this is the smallest PR that at least this
-    fraction of the images does not exceed.
+    """Quantiles of PR over these images, one for each value in SHARES. A quantile is the smallest PR that at
+    least the given fraction of the images does not exceed.
 
     `pr` is the quantile of the observed fractions of correct copies. The interval is for the quantile of the
     true PR of these images, and not of the distribution of images: the copies are random, but the images are
@@ -143,15 +142,14 @@ def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) ->
 
 
 def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidence: float) -> Interval:
-    """The interval of the rank-th smallest PR of images whose numbers of correct copies are given in
-    ascending order.
+    """The interval of the rank-th smallest PR, from the numbers of correct copies in ascending order.
 
     The lowest counts are low partly by chance. The interval of a single count would therefore be too low. If
     the rank-th smallest PR is q or more, all but rank - 1 images have a PR of q or more. If the (rank +
-    more)-th smallest count is k or less, `more` + 1 of these images have at most k correct copies. For each
-    image, the probability of this event is at most P[Bin(samples, q) <= k]. The upper end is the q for which
-    the probability of the combined event is half of the error probability. The lower end is computed in the
-    same way. The coverage of both ends does not depend on the PR of the images.
+    more)-th smallest count is at most k, then `more` + 1 of these images have at most k correct copies. For
+    each image, the probability of at most k correct copies is at most P[Bin(samples, q) <= k]. The upper end
+    is the q for which the probability of `more` + 1 such images is half of the error probability. The lower
+    end is computed in the same way. The coverage of both ends is valid for any PR of the images.
     """
     n, tail, more = len(counts), (1 - confidence) / 2, rank // 10
 
@@ -238,8 +236,8 @@ def _of_decisions(passed: int, decisions: Sequence[int], confidence: float) -> E
     """ProbAcc from a test that is wrong for an image with probability at most 1 - confidence.
 
     In expectation, at least a fraction `confidence` of the images that truly pass are not decided as failed,
-    and at least the same fraction of the images that truly fail are not decided as passed. Each of these two
-    fractions is a proportion of images and is bounded by the exact interval.
+    and at least the same fraction of the images that truly fail are not decided as passed. Both fractions are
+    proportions of images and are bounded by the exact interval.
     """
     n = len(decisions)
     high = clopper_pearson(n - decisions.count(0), n, confidence)[1] / confidence
@@ -253,8 +251,7 @@ def interval_name(confidence: float) -> str:
 
 
 def _counted(correct: Sequence[int], samples: int) -> list[int]:
-    """The counts of the included images, as Python integers, because the square of a numpy integer would
-    overflow."""
+    """The counts of the included images, as Python integers, whose squares cannot overflow."""
     counts = [int(k) for k in correct]
     if samples < 1 or any(not -1 <= k <= samples for k in counts):
         raise ValueError(f"correct counts must lie between 0 and the number of samples, {samples}")

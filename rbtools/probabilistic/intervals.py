@@ -22,7 +22,7 @@ def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -
     """The exact interval of a proportion by Clopper and Pearson (Biometrika 26, 1934).
 
     The coverage is at least the confidence. The interval is [Beta(a/2; k, n-k+1), Beta(1-a/2; k+1, n-k)] with
-    a = 1 - confidence. Its lower end is 0 for k = 0, and its upper end is 1 for k = n. `successes` may be
+    a = 1 - confidence. The lower end is 0 for k = 0, and the upper end is 1 for k = n. `successes` may be
     fractional, as a sum of values in [0, 1].
     """
     check_counts(successes, trials)
@@ -35,8 +35,8 @@ def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -
 
 
 def student_quantile(confidence: float, freedom: int) -> float:
-    """The quantile t with P(|T| <= t) = confidence for Student's T, such as 4.30 for 0.95 and 2 degrees of
-    freedom."""
+    """The quantile t with P(|T| <= t) = confidence for Student's T. For 0.95 and 2 degrees of freedom, t is
+    4.30."""
     normal_quantile(confidence)  # refuses a confidence out of range
     x = float(special.betaincinv(freedom / 2, 0.5, 1 - confidence))
     return math.sqrt(freedom * (1 - x) / x)
@@ -50,16 +50,16 @@ def mean_interval(
     """The interval of the mean of a distribution on [0, 1], from independent samples `values` (N,).
 
     `counts` (N,) is the number of times that each value was sampled (once by default). The interval makes no
-    assumption on the distribution. It is also valid if rare values matter, such as images that always fail
-    and of which the sample contains one or none. Each end is Gaffke's bound at half the error ("Three test
-    statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative variable", Math. Methods
-    Stat. 14, 2005). The lower end is a quantile of the mean of the samples and an additional 0, under uniform
-    Dirichlet weights. For the upper end, the additional value is 1. For zeros and ones, the result is Clopper
-    and Pearson's interval, whose coverage is at least the confidence. For other values, this coverage is a
-    conjecture (see also Learned-Miller and Thomas, arXiv:1905.06208; Phan, Thomas and Learned-Miller, ICML
-    2021), and `tests/probabilistic/test_intervals.py` searches for exceptions. Intervals by betting
-    (Waudby-Smith and Ramdas, J. R. Stat. Soc. B 86, 2024) have a proven coverage. For many values, they are
-    sqrt(2 log 40) / 1.96 = 1.39 times as long.
+    assumption on the distribution. The interval is also valid if rare values matter, such as images that
+    always fail and of which the sample contains one or none. Each end is Gaffke's bound at half the error
+    ("Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative variable",
+    Math. Methods Stat. 14, 2005). The lower end is a quantile of the mean of the samples and an additional 0,
+    under uniform Dirichlet weights. For the upper end, the additional value is 1. For zeros and ones, the
+    result is Clopper and Pearson's interval, whose coverage is at least the confidence. For other values,
+    this coverage is a conjecture (see also Learned-Miller and Thomas, arXiv:1905.06208; Phan, Thomas and
+    Learned-Miller, ICML 2021), and `tests/probabilistic/test_intervals.py` searches for exceptions. Intervals
+    by betting (Waudby-Smith and Ramdas, J. R. Stat. Soc. B 86, 2024) have a proven coverage. For many values,
+    intervals by betting are sqrt(2 log 40) / 1.96 = 1.39 times as long.
 
     If there are more than 256 different values, neighbouring values are replaced by their mean. Raises
     ValueError if there are no values, and for values outside [0, 1].
@@ -75,8 +75,7 @@ def mean_interval(
 
 
 def _grouped(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different values and the number of samples of each. If there are too many values, the result
-    contains the means of _GROUPS groups."""
+    """The different values and the number of samples of each; if too many, the means of _GROUPS groups."""
     different, group = np.unique(values, return_inverse=True)
     if len(different) > _GROUPS:
         scale = (_GROUPS - 1e-9) / (different[-1] - different[0])
@@ -118,14 +117,13 @@ def _mean_bound(values: np.ndarray, counts: np.ndarray, tail: float) -> float:
 
 
 def _mean_below(values: np.ndarray, counts: np.ndarray, bound: float) -> float:
-    """The probability that the mean of the values and an additional 0 is below `bound`, under Dirichlet
-    weights.
+    """The probability that the mean of the values and an additional 0 is below `bound`, under these weights.
 
-    The weights are proportional to independent exponential variables. The mean is below `bound` if a sum of
-    Gamma variables with shapes `counts` and factors 1 - value / bound is positive. The probability of this
-    event is the integral of exp(K(z)) / (2 pi i z) over a line through the saddle point, where K is the
-    cumulant generating function of the sum (Daniels, Int. Stat. Rev. 55, 1987). A hyperbola replaces the
-    line. It has the curvature of the path of steepest descent, on which the trapezoid rule needs few points.
+    The weights are proportional to independent exponential variables. The event is that a sum of Gamma
+    variables with shapes `counts` and factors 1 - value / bound is positive. Its probability is the integral
+    of exp(K(z)) / (2 pi i z) over a line through the saddle point, where K is the cumulant generating
+    function of the sum (Daniels, Int. Stat. Rev. 55, 1987). A hyperbola with the curvature of the path of
+    steepest descent replaces the line, because the trapezoid rule needs few points on this path.
     """
     factors = np.append(1 - values / bound, 1.0)
     shapes = np.append(counts, 1.0)
@@ -150,11 +148,10 @@ def _mean_below(values: np.ndarray, counts: np.ndarray, bound: float) -> float:
 def skewed_interval(
     mean: float, deviation: float, skewness: float, count: int, confidence: float = 0.95
 ) -> Interval:
-    """The interval of the mean of `count` values of any range, such as losses, whose distribution may have a
-    long tail.
+    """The interval of the mean of `count` values of any range, such as losses with a long tail.
 
-    This is Student's interval with Hall's cubic transformation of the t statistic (J. R. Stat. Soc. B 54,
-    1992). The transformation corrects the skewness of the statistic: if the values are mostly small and
+    The interval is Student's, with Hall's cubic transformation of the t statistic (J. R. Stat. Soc. B 54,
+    1992). The transformation corrects the skewness of the t statistic: if the values are mostly small and
     sometimes large, the mean is more often too low than too high. `deviation` uses the divisor count - 1.
     `skewness` is the third central moment divided by the cube of the deviation with divisor count. At least
     two values are necessary.
@@ -179,15 +176,14 @@ OF_IMAGES_VERSION = 4
 
 
 def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -> Interval:
-    """The 95 % interval of the mean of two or more numbers (N,), one for each image. It does not extend below
-    `least`.
+    """The 95 % interval of the mean of two or more numbers (N,), one per image, cut off below `least`.
 
-    Each end is the more extreme of the ends of Student's and Hall's intervals. Up to 3/N of all images may be
+    Each end is the outer one of the ends of Student's and Hall's intervals. Up to 3/N of all images may be
     unlike the N images of the sample (the rule of three, Hanley and Lippman-Hand, JAMA 249, 1983). The
     numbers of such images are assumed to be as extreme as the most extreme number in the sample. Each end is
-    therefore moved outwards by 3/N of the distance from the mean to this number. The interval does not cover
-    the effect of images that are rarer than about 3/N and far more extreme. For unbounded numbers, no finite
-    interval can do this.
+    therefore moved outwards by 3/N of the distance from the mean to the most extreme number. The interval
+    does not cover the effect of images that are rarer than about 3/N and far more extreme. For unbounded
+    numbers, no finite interval can cover this effect.
     """
     values = np.asarray(numbers, float)
     n, mean, deviation = len(values), float(values.mean()), float(values.std())
@@ -201,8 +197,8 @@ def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -
 def square_and_add(first: float, of_first: Interval, second: float, of_second: Interval) -> Interval:
     """The interval of `first - second`, from independent intervals of the two numbers.
 
-    The method is Zou and Donner's MOVER (Stat. Med. 27, 2008): the distances of the two estimates from their
-    limits in the same direction are combined as the root of the sum of squares. Unlike a normal interval, the
+    The method is Zou and Donner's MOVER (Stat. Med. 27, 2008): the distance of each end from the difference
+    is the root of a sum of two squared distances, one from each interval. Unlike a normal interval, the
     result keeps the asymmetry of the two intervals.
     """
     difference = first - second

@@ -43,7 +43,7 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
     their intervals. This is F-localization (Ignatiadis and Wager, "Confidence intervals for nonparametric
     empirical Bayes analysis", JASA 117, 2022, section 2), with the exact intervals of the events at a
     simultaneous level, which are also valid for few images. If many images have rates near rho, the interval
-    remains wide for any number of images. Only more samples per image can make it narrower.
+    remains wide for any number of images. Only more samples per image can make the interval narrower.
     """
     from scipy.optimize import linprog
 
@@ -71,14 +71,13 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
 
 
 def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """The grid of rates for G, and for each rate 1 if the rate passes.
-
-    The grid contains rho twice, once as passing and once as failing.
+    """The grid of rates for G, and for each rate 1 if the rate passes. The grid contains rho twice, as
+    passing and as failing.
 
     On the scale of angles, every proportion among M samples has the standard deviation 1 / (2 sqrt(M)). The
-    grid covers 12 deviations around rho, beyond which the events are certain or impossible. Its steps are a
-    16th of a deviation, so that a mixture of two grid points can replace any rate between them. Larger steps
-    are not sufficient for the narrow intervals of 10,000 images.
+    grid covers 12 deviations around rho, beyond which the events are certain or impossible. The steps of the
+    grid are a 16th of a deviation, so that a mixture of two grid points can replace any rate between these
+    points. Larger steps are not sufficient for the narrow intervals of 10,000 images.
     """
     deviation = 0.5 / math.sqrt(max(event.draws for event in seen))
     angles = math.asin(math.sqrt(rho)) + deviation * np.arange(-12, 12.01, 1 / 16)
@@ -106,13 +105,10 @@ def _normals() -> np.ndarray:
 
 
 def share_estimate(failures: Sequence[int], samples: int, rhos: Sequence[float]) -> list[float]:
-    """G([0, rho]) for each rho, where G is estimated by maximum likelihood from the failures of `samples`
-    samples.
+    """Estimates G([0, rho]) for each rho from the failures of `samples` samples; 0 if there are no images.
 
-    The result is 0 if there are no images.
-
-    The method is expectation maximisation on a grid of rates. It starts from a uniform G and stops early, so
-    that G remains smooth.
+    The method is expectation maximisation on a grid of rates, which approximates maximum likelihood. The
+    iteration starts from a uniform G and stops early, so that G remains smooth.
     """
     if not len(failures):
         return [0.0] * len(rhos)

@@ -31,8 +31,8 @@ class Rule(NamedTuple):
 
 
 def allowed(samples: int, rho: float, above: bool = False) -> int:
-    """How many of `samples` copies may fail for a PR of at least 1 - rho, or `above` 1 - rho. Returns -1 if
-    even 0 failures are too many."""
+    """The number of `samples` copies that may fail for a PR of at least 1 - rho (or `above`), or -1 for
+    none."""
     if above:
         return math.ceil(rho * samples - COUNT_SLACK) - 1
     return math.floor(rho * samples + COUNT_SLACK)
@@ -40,13 +40,14 @@ def allowed(samples: int, rho: float, above: bool = False) -> int:
 
 def needed(rho: float, confidence: float = 0.95) -> int | None:
     """The smallest number n of correct samples that shows a failure rate below rho: (1 - rho)^n <= 1 -
-    confidence. For rho .01 and 95 % this is 299. Returns None for rho 0, because no number of samples is
-    sufficient."""
+    confidence. For rho .01 and 95 %, the smallest number is 299. Returns None for rho 0, because no number of
+    samples is sufficient."""
     return math.ceil(math.log(1 - confidence) / math.log1p(-rho) - COUNT_SLACK) if rho > 0 else None
 
 
 def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> str | None:
-    """The reason why `samples` samples cannot decide every rho at this confidence, or None if they can."""
+    """The reason why `samples` samples cannot decide every rho at this confidence, or None if all are
+    decided."""
     for rho in rhos:
         least = needed(rho, confidence)
         if least is None:
@@ -60,8 +61,7 @@ def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> st
 
 
 def undecided(samples: int, rho: float, confidence: float = 0.95) -> tuple[int, int]:
-    """The smallest and the largest number of failures in `samples` that do not decide whether the rate is
-    below rho.
+    """The smallest and largest number of failures in `samples` that do not decide if the rate is below rho.
 
     Fewer failures show a rate below rho, and more failures show a rate above rho, by the exact binomial test
     at level 1 - confidence. The smallest number is 0 if even 0 failures do not show a rate below rho.
@@ -90,13 +90,13 @@ def anytime(samples: int, rho: float, confidence: float = 0.95) -> Rule:
     ever fails with at most the same probability (Ville's inequality). Each decision is a bet against p = rho
     and is made when the wealth of the bet has grown by the factor 1 / (1 - confidence). The bet on passing
     puts 99 % of its stake on p = 0 and distributes 1 % evenly over (0, rho). The bet on failing is
-    distributed evenly over (rho, 1). rho must be in (0, 1).
+    distributed evenly over (rho, 1). The argument `rho` must be in (0, 1).
     """
     need = -math.log(1 - confidence)
     failures = np.arange(samples + 1)
 
     def first(wins: object, low: int) -> np.ndarray:
-        """For each f, the smallest n in [f, samples + 1] for which `wins(f, n)`, which is monotone in n, is
+        """For each f, the smallest n in [f, samples + 1] for which the monotone function `wins(f, n)` is
         true."""
         lower, upper = np.maximum(failures, low), np.full_like(failures, samples + 1)
         for _ in range(samples.bit_length() + 1):

@@ -31,8 +31,8 @@ _HOPE = 0.015
 def lower_bound(hits: np.ndarray, draws: np.ndarray, alpha: float) -> np.ndarray:
     """The exact lower confidence bound (N,) of a probability (Clopper and Pearson, Biometrika 26, 1934).
 
-    The bound is one-sided: it is above the probability with a chance of at most alpha. `hits` and `draws` are
-    numbers of copies (N,).
+    The bound is one-sided: with probability at most alpha, the bound is above the true probability. `hits`
+    and `draws` are numbers of copies (N,).
     """
     hits, draws = np.asarray(hits, float), np.asarray(draws, float)
     bound: np.ndarray = np.where(
@@ -53,19 +53,18 @@ def certified_radii(hits: np.ndarray, draws: np.ndarray, sigma: float, alpha: fl
 
 
 def failure_rate(radius: float, sigma: float) -> float:
-    """The failure rate 1 - Phi(radius / sigma). The radius is certified if a smaller fraction of copies has
-    another class."""
+    """The failure rate 1 - Phi(radius / sigma), below which the radius is certified."""
     return float(special.ndtr(-radius / sigma))
 
 
 def largest_radius(draws: int, sigma: float, alpha: float) -> float:
-    """The largest radius that `draws` copies of one class can certify, or 0 if they can certify none."""
+    """The largest radius that `draws` copies of one class can certify, or 0 if no radius can be certified."""
     share = alpha ** (1 / draws)
     return sigma * float(special.ndtri(share)) if share > 0.5 else 0.0
 
 
 def too_few(radii: tuple[float, ...], draws: int, sigma: float, alpha: float) -> str | None:
-    """The reason why `draws` samples cannot certify every radius, or None if they can."""
+    """The reason why `draws` samples cannot certify every radius, or None if all radii can be certified."""
     most = largest_radius(draws, sigma, alpha)
     beyond = [radius for radius in radii if radius > most]
     if not beyond:
@@ -81,9 +80,9 @@ class StoppingPlan(NamedTuple):
     """A table for deciding images from the number of failures at certain numbers of samples.
 
     `looks`, int64 (L,), are the numbers of samples at which an image is checked, and the last check is after
-    all samples. `certify` and `give_up` are int64 (R, L) for each radius and check: the largest number of
-    failures that certifies the radius (-1 if none does), and the smallest number for which the radius is
-    given up.
+    all samples. For each radius and check, `certify` (R, L) is the largest number of failures that certifies
+    the radius (-1 if none does), and `give_up` (R, L) is the smallest number for which the radius is given
+    up.
     """
 
     looks: np.ndarray
@@ -97,12 +96,12 @@ def stopping_plan(draws: int, radii: tuple[float, ...], sigma: float, alpha: flo
 
     A radius is certified if the failure rate p is shown to be below rho = 1 - Phi(radius / sigma). If p >=
     rho, the radius is certified at any check with a probability of at most alpha. The boundaries distribute
-    alpha over the checks (Lan and DeMets, Biometrika 70, 1983). They are computed at p = rho from the exact
-    distribution of the failures of images that are still undecided. An image has a radius only if it also has
-    all smaller radii. If any radius of an image is wrong, the smallest radius with p >= rho is also wrong.
-    The probability of a wrong radius is therefore at most alpha for all radii of an image together (a fixed
-    sequence of tests: Maurer, Hothorn and Lehmacher, 1995). Giving up a radius certifies nothing and
-    therefore cannot be an error.
+    alpha over the checks (Lan and DeMets, Biometrika 70, 1983). The boundaries are computed at p = rho from
+    the exact distribution of the failures of images that are still undecided. An image has a radius only if
+    it also has all smaller radii. If any radius of an image is wrong, the smallest radius with p >= rho is
+    also wrong. The probability of a wrong radius is therefore at most alpha for all radii of an image
+    together (a fixed sequence of tests: Maurer, Hothorn and Lehmacher, 1995). Giving up a radius certifies
+    nothing and therefore cannot be an error.
     """
     rates = [failure_rate(radius, sigma) for radius in radii]
     starts = [_first_look(rate, draws, alpha) for rate in rates]
@@ -146,8 +145,8 @@ def _boundary(looks: np.ndarray, rate: float, alpha: float, start: int) -> np.nd
 
 
 def _binomial(draws: int, rate: float) -> tuple[int, np.ndarray]:
-    """The first number of failures, and the probabilities of this and the following numbers. The sum of all
-    other probabilities is below 1e-18."""
+    """The first number of failures, and the probabilities of this and the following numbers. The total
+    probability of all other numbers is below 1e-18."""
     reach = 9 * math.sqrt(draws * rate * (1 - rate)) + 20
     low, high = max(0, math.floor(draws * rate - reach)), min(draws, math.ceil(draws * rate + reach))
     count = np.arange(low, high + 1, dtype=float)
@@ -157,11 +156,11 @@ def _binomial(draws: int, rate: float) -> tuple[int, np.ndarray]:
 
 
 def _hopeless(looks: np.ndarray, most: int) -> np.ndarray:
-    """The smallest number of failures (L,) at each check for which a final number of at most `most` is
+    """The smallest number of failures (L,) at each check that makes at most `most` failures in all
     improbable.
 
-    From this number on, the failure rate is at most most / draws with a probability below _HOPE, under
-    Jeffreys' prior.
+    With these numbers of failures, the failure rate is at most most / draws with a probability below _HOPE,
+    under Jeffreys' prior.
     """
     if most < 0:
         return np.zeros(len(looks), np.int64)

@@ -1,17 +1,17 @@
 """Adaptive multilevel splitting estimates the probability of an event that is too rare for plain sampling.
 
-The source is Webb, Rainforth, Teh and Kumar, "A Statistical Approach to Assessing Neural Network Robustness"
-(2019, arXiv:1811.07209). The event, score >= 0, is reached through a sequence of levels. At each level, the
-fraction `keep` of a population of particles with the highest scores survives. The survivors are copied up to
-the size of the population and moved by a Markov chain that stays above the level. The estimate is the product
-of the surviving fractions.
+The method is that of Webb, Rainforth, Teh and Kumar, "A Statistical Approach to Assessing Neural Network
+Robustness" (2019, arXiv:1811.07209). The event, score >= 0, is reached through a sequence of levels. At each
+level, the fraction `keep` of a population of particles with the highest scores survives. The survivors are
+copied up to the size of the population and moved by a Markov chain that stays above the level. The estimate
+is the product of the surviving fractions.
 
 The level is the highest score of a killed particle, and survivors have strictly higher scores. If the level
 were the lowest score of a survivor, the estimate would be too high (by half at 1e-9), because this survivor
-would count as being above its own score. With the rule above, the mean over runs is unbiased if moved
+would count as being above its own score. With levels as defined here, the mean over runs is unbiased if moved
 particles are independent of their start: Brehier, Gazeau, Goudenege, Lelievre and Rousset, "Unbiasedness of
-some generalized adaptive multilevel splitting algorithms" (Ann. Appl. Probab. 26, 2016). The tests in
-tests/probabilistic/test_splitting.py check this.
+some generalized adaptive multilevel splitting algorithms" (Ann. Appl. Probab. 26, 2016). The file
+tests/probabilistic/test_splitting.py tests the unbiasedness.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ _MOST_LEVELS = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Splitting:
-    """Settings of splitting: the number of independent populations (`runs`), of `particles` in each
-    population, and of `moves` between levels.
+    """Settings of splitting: the number of independent `runs`, `particles` per run, and `moves` per level.
 
     Unlike in Webb's paper, particles are independent standard normal numbers that a noise maps to its
     distribution. Splitting and plain sampling therefore have the same distribution. Webb's distribution is
     uniform on the ball within [0, 1], without the probability mass that clipping puts on the border. The move
-    is preconditioned Crank-Nicolson, z' = sqrt(1 - b^2) z + b w with standard normal w. It preserves the
-    normal distribution in any dimension and is accepted if z' is above the level. b is tuned for all
-    populations together.
+    is preconditioned Crank-Nicolson, z' = sqrt(1 - b^2) z + b w with standard normal w. The move preserves
+    the normal distribution in any dimension and is accepted if z' is above the level. The parameter b is
+    tuned for all populations together.
     """
 
     version: ClassVar[int] = 2
@@ -112,8 +111,8 @@ class Splitting:
 
 
 def _refilled(survived: Tensor, uniform: Tensor) -> Tensor:
-    """For each particle (R, P), the index of its successor: the particle itself if it survives, otherwise a
-    random survivor."""
+    """The index of the particle that replaces each particle (R, P): itself if it survives, else a random
+    survivor."""
     survivors = torch.argsort(survived.int(), dim=1, descending=True, stable=True)
     count = survived.sum(1, keepdim=True)
     drawn = survivors.gather(1, (uniform * count).long().clamp(max=survived.shape[1] - 1))
@@ -149,8 +148,8 @@ def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[
 
 
 def _of_image(row: Sequence[float], share: float) -> dict[str, Any]:
-    """The fields of an image in the record. The logarithm is None if no run is above the floor, and the
-    deviation is None if fewer than two runs are."""
+    """The fields of an image in the record. The logarithm is None if no run is above the floor. The deviation
+    is None if fewer than two runs are above the floor."""
     logs = [value for value in row[1:] if value > -math.inf]
     spread = None
     if len(logs) > 1:

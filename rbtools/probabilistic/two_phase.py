@@ -1,14 +1,13 @@
-"""Two-phase sampling: a cheap attack on all images, then an expensive attack on a stratified sample of the
-survivors.
+"""Two-phase sampling: a cheap attack on all images, an expensive attack on a sample of its survivors.
 
 The images that survive the cheap attack are ordered by their margin and divided into strata (Neyman, J. Am.
 Stat. Assoc. 33, 1938). The sample of each stratum is random, without replacement, and every larger sample
 contains all smaller samples. The estimated number of survivors that the expensive attack breaks is the sum of
 size * broken / sampled over the strata. The estimate is unbiased if the sample size was fixed in advance and
 each stratum has a sampled image. A run that stops at a goal of precision stops earlier if it happens to find
-few broken images. Its estimate is therefore too optimistic, on average by up to a fifth of the goal
-(bench/coverage_of_intervals.py). The entry states this, and its interval is valid for all checks together and
-includes this bias.
+few broken images. The estimate of such a run is too optimistic, on average by up to a fifth of the goal
+(bench/coverage_of_intervals.py). The entry states this bias, and the interval in the entry is valid for all
+checks together and includes the bias.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ _PRIOR = 1 / 2  # Jeffreys' prior; with 1/3 the coverage falls to .89 if the mar
 
 
 class Stratum(NamedTuple):
-    """The number of images in a stratum, the number of sampled images, and the number of broken images among
-    the sampled images."""
+    """The numbers of all images, of sampled images and of broken sampled images in a stratum."""
 
     size: int
     sampled: int
@@ -56,8 +54,7 @@ class TwoPhaseEstimate(NamedTuple):
 
 
 def order(margins: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order in which survivors are sampled. Returns positions (S,), and the stratum of each position
-    (S,).
+    """The order for sampling survivors: positions (S,), and the stratum of each position (S,).
 
     `margins` (S,) are smaller for images nearer to the boundary, and `keys` (S,) are independent uniform
     numbers. A sample of size N consists of the first N positions. The order begins with one image of each
@@ -88,10 +85,8 @@ def sizes(survivors: int) -> list[int]:
 
 
 def strata(survivors: int, stratum: np.ndarray, stands: np.ndarray) -> list[Stratum]:
-    """The strata after sampling.
-
-    `stratum` (N,) is the stratum of each sampled image, and `stands` (N,) is 1 for an unbroken image.
-    """
+    """The strata after a sample, from the stratum (N,) of each sampled image and `stands` (N,), 1 if
+    unbroken."""
     count = len(_STRATA)
     sampled = np.bincount(stratum, minlength=count)
     broken = np.bincount(stratum, weights=1 - stands, minlength=count)
@@ -107,9 +102,9 @@ def estimate(parts: Sequence[Stratum], confidence: float = 0.95) -> TwoPhaseEsti
     The ends of the interval are posterior quantiles of the result of sampling all survivors. Strata have
     independent priors: Beta(1/2, 1/2) for the lower end and Beta(0, 1/2) for the upper end. With the second
     prior, a stratum without a broken image in its sample may contain no broken image. If fewer images than
-    strata were sampled, some strata have no sampled image. Their fraction of broken images is estimated by
-    that of all sampled images, and the interval assumes that none or all of their images are broken. Raises
-    ValueError if there are survivors but no sampled image.
+    strata were sampled, some strata have no sampled image. For such a stratum, the estimate uses the fraction
+    of broken images among all sampled images, and the interval assumes that none or all images of the stratum
+    are broken. Raises ValueError if there are survivors but no sampled image.
     """
     survivors, seen = sum(part.size for part in parts), sum(part.broken for part in parts)
     sampled = sum(part.sampled for part in parts)
@@ -128,7 +123,7 @@ def estimate(parts: Sequence[Stratum], confidence: float = 0.95) -> TwoPhaseEsti
 
 
 def _quantile(parts: Sequence[Stratum], prior: float, level: float) -> int:
-    """The quantile of the number of broken images among those that were not sampled, over all strata."""
+    """The quantile of the number of broken images among all images that were not sampled."""
     total = np.ones(1)
     for part in parts:
         total = np.convolve(total, _unsampled(part, prior))
@@ -136,7 +131,7 @@ def _quantile(parts: Sequence[Stratum], prior: float, level: float) -> int:
 
 
 def _unsampled(part: Stratum, prior: float) -> np.ndarray:
-    """The beta-binomial distribution (R + 1,) of the number of broken images among the R unsampled images."""
+    """The beta-binomial distribution (R + 1,) of the number of broken images among R unsampled images."""
     remaining = part.size - part.sampled
     broken = np.arange(remaining + 1)
     a, b = prior + part.broken, _PRIOR + part.sampled - part.broken
@@ -154,8 +149,8 @@ def population_interval(robust: float, interval: tuple[float, float], n: int) ->
     """The 95 % interval of the accuracy on the population from which the n images are a sample.
 
     `robust` and `interval` are for the number of unbroken images among the n images. Wilson's interval for n
-    images and the interval of the count itself are independent. Their distances from the estimate are
-    combined as the root of the sum of squares (Zou and Donner, Stat. Med. 27, 2008).
+    images and the interval of the count itself are independent. The distances of the limits from the estimate
+    are combined as the root of the sum of squares (Zou and Donner, Stat. Med. 27, 2008).
     """
     value = robust / n
     low, high = intervals.wilson(robust, n)
@@ -165,8 +160,7 @@ def population_interval(robust: float, interval: tuple[float, float], n: int) ->
 
 
 def looks(survivors: int) -> list[int]:
-    """The sample sizes at which a run with a goal of precision checks its interval. The last size is the
-    number of all survivors."""
+    """The sample sizes at which a run with a goal of precision checks its interval, up to all survivors."""
     schedule = []
     size = 48.0
     while size < survivors:
@@ -176,9 +170,8 @@ def looks(survivors: int) -> list[int]:
 
 
 def confidence_of_look(survivors: int, confidence: float = 0.95) -> float:
-    """The confidence of each check for which all checks are valid with `confidence`, by Bonferroni's
-    inequality.
+    """The confidence of each check so that all checks are valid with `confidence` (Bonferroni's inequality).
 
-    The check after all survivors were sampled cannot be wrong and is not counted.
+    The check of all survivors cannot be wrong and is not counted.
     """
     return 1 - (1 - confidence) / max(len(looks(survivors)) - 1, 1)

@@ -1,7 +1,7 @@
-"""Random numbers that depend on the example and not on its batch.
+"""Random numbers that depend on the example and not on the batch.
 
-Every value is a pure function of (seed, stream, example, draw, position). Its bits do not depend on the batch
-size, the order, the number of processes or the device, and are the same if a run is resumed.
+Every value is a pure function of (seed, stream, example, draw, position). The bits of the value do not depend
+on the batch size, the order, the number of processes or the device, and are the same if a run is resumed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ Fill = Callable[[Tensor, Tensor], None]
 class Draws:
     """The random numbers of some examples for one purpose (a stream).
 
-    The generator is Philox 4x32-10. Its key contains the low 32 bits of the seed and the CRC-32 of the
-    stream's name. Its counter contains the low 32 bits of the example, the draw, the block, and the high bits
+    The generator is Philox 4x32-10. The key contains the low 32 bits of the seed and the CRC-32 of the
+    stream's name. The counter contains the low 32 bits of the example, the draw, the block, and the high bits
     of seed ^ example.
 
     Shape: `examples`, int64 (N,), are the positions of the examples in the full split, on any device. Every
-    result is on the same device, and its first dimension is N. `draw` is an index, for example of a restart
-    or a step. `offset` is added to it, so that each epoch can have its own random numbers. `host` contains
-    the same examples on the CPU, if they are known, for numbers that Python reads (`on_host`).
+    result is on the device of `examples`, and the first dimension of every result is N. `draw` is an index,
+    for example of a restart or a step. `offset` is added to `draw`, so that each epoch can have its own
+    random numbers. `host` contains the same examples on the CPU, if known, for numbers that Python reads
+    (`on_host`).
 
     Raises RbError for a seed outside [0, 2^64).
     """
@@ -60,8 +61,7 @@ class Draws:
         return self.examples.device
 
     def take(self, index: Tensor) -> Draws:
-        """The random numbers of some examples, selected by int64 positions or a boolean mask (N,) on any
-        device."""
+        """The random numbers of some examples, by int64 positions or a boolean mask (N,) on any device."""
         host = None if self.host is None or index.device.type != "cpu" else self.host[index]
         if self.device.type == "cuda" and index.device.type == "cpu":
             index = index.pin_memory()  # so that the host does not wait for the copy
@@ -69,13 +69,12 @@ class Draws:
         return Draws(self.seed, self.stream, self.examples[there], self.offset, host)
 
     def child(self, name: str) -> Draws:
-        """Random numbers of the same examples for another purpose. They are independent of the present
-        numbers."""
+        """Random numbers of the same examples for another purpose, independent of the present ones."""
         return Draws(self.seed, f"{self.stream}/{name}", self.examples, self.offset, self.host)
 
     def on_host(self) -> Draws:
-        """The same random numbers on the CPU. This waits for a GPU only if the examples' positions are not on
-        the CPU."""
+        """The same random numbers on the CPU. The call waits for a GPU only if the examples' positions are
+        not on the CPU."""
         examples = self.examples.cpu() if self.host is None else self.host
         return Draws(self.seed, self.stream, examples, self.offset)
 
@@ -113,7 +112,8 @@ class Draws:
     def integers(self, high: int, shape: Sequence[int] = (), draw: int = 0) -> Tensor:
         """Random integers, int64 (N, *shape) in [0, high), for high from 1 to 2^31.
 
-        Each value is floor(word * high / 2^32). Its probability differs from 1/high by at most 2^-32.
+        Each value is floor(word * high / 2^32). The probability of each value differs from 1/high by at most
+        2^-32.
         """
         if not 1 <= high <= 1 << 31:
             raise ValueError(f"expected high from 1 to 2^31, got {high}")

@@ -28,9 +28,9 @@ class ExampleNumbers(TorchDispatchMode):
 
     If a result has one row for each example, or the same number of consecutive rows for each example, the
     context fills the result row by row. Every other random operation is unchanged, and `shared` is true
-    afterwards. The numbers of such an operation depend on the batch, as do those of NumPy and Python. `kinds`
-    contains the kinds of operations that occurred: "dropout" and "noise". `examples` and `passes` are int64
-    (N,), on the device of the images. Raises ValueError for passes outside [0, 2^31).
+    afterwards. The numbers of the unchanged operations depend on the batch, as do those of NumPy and Python.
+    `kinds` contains the kinds of operations that occurred: "dropout" and "noise". `examples` and `passes` are
+    int64 (N,), on the device of the images. Raises ValueError for passes outside [0, 2^31).
     """
 
     active: ClassVar[list[ExampleNumbers]] = []
@@ -58,8 +58,8 @@ class ExampleNumbers(TorchDispatchMode):
 
     @contextlib.contextmanager
     def row(self, number: int) -> Iterator[None]:
-        """A context in which only this row goes through the model. All random numbers then belong to the row,
-        including those of operations without rows, of NumPy and of Python."""
+        """A context in which only this row goes through the model. All random numbers then belong to this
+        row, including numbers of operations without rows, of NumPy and of Python."""
         whole, done = self.draws, self.operation
         seed = self._seeds[number]
         self.draws, self.operation = whole.take(torch.tensor([number])), 0
@@ -77,7 +77,7 @@ class ExampleNumbers(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """True if torch wraps `__torch_dispatch__` for torch.compile, which takes 1.5 s to import."""
+        """True if torch would import torch.compile, which takes 1.5 s, to wrap `__torch_dispatch__`."""
         return False
 
     @functools.cached_property

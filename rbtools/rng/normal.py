@@ -2,9 +2,9 @@
 
 The results of `torch.log`, `sin` and `cos` differ in the last bit between libraries (MKL, SLEEF, CUDA), and
 this bit sometimes changes a rounding. Additions, products, quotients and square roots are exactly rounded on
-every machine. Each of these operations is called separately, so no compiler can fuse two of them. The normal
-numbers therefore have the same bits on every CPU and GPU. This takes about 5 ns per value more than the
-functions of the libraries.
+every machine. Each operation is called separately, so no compiler can fuse two operations. The normal numbers
+therefore have the same bits on every CPU and GPU. The functions of this module take about 5 ns per value more
+than those of the libraries.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def normal_pairs(packed: Tensor) -> tuple[Tensor, Tensor]:
     Shape: the argument is int64 (...), with word a in the low half and word b in the high half. The result is
     two float64 (...).
 
-    Let u = (a + 1/2) 2^-32, and let phi be an angle that b distributes evenly over the circle. The values are
-    sqrt(-2 ln u) cos(phi) and sqrt(-2 ln u) sin(phi), with absolute values below 6.77. The lower 30 bits of b
-    determine phi in the first quadrant, as pi/4 + theta. Then sqrt(2) cos(phi) = cos(theta) - sin(theta) and
-    sqrt(2) sin(phi) = cos(theta) + sin(theta). The upper two bits of b are the signs.
+    Let u = (a + 1/2) 2^-32, and let phi be an angle that b distributes evenly over the circle. The two values
+    are sqrt(-2 ln u) cos(phi) and sqrt(-2 ln u) sin(phi), with absolute values below 6.77. The lower 30 bits
+    of b determine phi in the first quadrant, as pi/4 + theta. Then sqrt(2) cos(phi) = cos(theta) - sin(theta)
+    and sqrt(2) sin(phi) = cos(theta) + sin(theta). The upper two bits of b are the signs.
     """
     cpu = packed.device.type == "cpu"
     radius = _minus_log(packed & scalar(WORD, cpu), cpu).sqrt_()

@@ -1,9 +1,9 @@
 """Philox 4x32-10, the counter-based generator of all random numbers, in plain int64 operations of torch.
 
-The source is Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. The
-constants are those of the Random123 distribution. A block of four 32-bit words is a pure function of a 64-bit
-key and a 128-bit counter. Any word of any example can therefore be computed separately, in any order and on
-any device.
+The generator is described in Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
+2011. The constants are those of the Random123 distribution. A block of four 32-bit words is a pure function
+of a 64-bit key and a 128-bit counter. Any word of any example can therefore be computed separately, in any
+order and on any device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GPU_TILE = 1 << 22
 
 
 def tile_blocks(device: torch.device) -> int:
-    """The number of blocks to compute at once on this device. No result depends on this number."""
+    """The number of blocks to compute at once on this device. No result depends on the number of blocks."""
     return CPU_TILE * torch.get_num_threads() if device.type == "cpu" else GPU_TILE
 
 
@@ -33,8 +33,8 @@ def tile_blocks(device: torch.device) -> int:
 def scalar(value: int | float, on_cpu: bool) -> Tensor | int | float:
     """Converts `value` to the form that is fastest as an operand in torch.
 
-    On a CPU this is a 0-d tensor, which halves the time of an operation in the cache (from 5 to 2.5 us). On a
-    GPU it is a Python number, which becomes an argument of the kernel launch.
+    On a CPU, this form is a 0-d tensor, which halves the time of an operation in the cache (from 5 to 2.5
+    us). On a GPU, this form is a Python number, which becomes an argument of the kernel launch.
     """
     if not on_cpu:
         return value
@@ -44,7 +44,8 @@ def scalar(value: int | float, on_cpu: bool) -> Tensor | int | float:
 
 
 def key_schedule(key: tuple[int, int]) -> list[tuple[int, int]]:
-    """The keys of the ten rounds. From round to round, each half grows by its Weyl constant modulo 2^32."""
+    """The keys of the ten rounds. From round to round, each half of a key grows by its Weyl constant modulo
+    2^32."""
     return [((key[0] + i * WEYL[0]) & WORD, (key[1] + i * WEYL[1]) & WORD) for i in range(ROUNDS)]
 
 
@@ -81,7 +82,7 @@ class Philox:
 
         Shape: c0 and c3 are int64 (R,), and c2 is int64 (C,). The result is int64 (R, C, 2) and is
         overwritten by the next call. Element [i, j, 0] contains word 0 in its low half and word 1 in its high
-        half, and [i, j, 1] contains words 2 and 3.
+        half. Element [i, j, 1] contains words 2 and 3.
 
         A round maps (c0, c1, c2, c3) to (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0)).
         Products are computed in 64 bits with wrap-around. Once per round, a mask removes the bits above each
