@@ -16,9 +16,8 @@ _SINCE = (2, 12)
 
 
 def usable(device: torch.device) -> bool:
-    """True if GPU work on this device is captured. Captures require a GPU and a version of torch that
-    supports them. The environment variable RB_CUDA_GRAPHS=0 disables captures, and RB_CUDA_GRAPHS=1 enables
-    them."""
+    """True if work on this device is captured, by default on a GPU with a recent torch. The environment
+    variable RB_CUDA_GRAPHS disables (0) or enables (1) captures on GPUs."""
     if device.type != "cuda":
         return False
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
@@ -39,10 +38,10 @@ class Pool:
 
     @contextmanager
     def capture(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        """A context that captures GPU work instead of executing it. During a capture, another thread may read
-        and copy the next batch.
+        """A context that captures GPU work instead of executing it.
 
         `torch.cuda.graph` would also collect garbage and empty the cache, which takes longer than a capture.
+        During a capture, another thread may read and copy the next batch.
         """
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
@@ -71,8 +70,7 @@ def lasting_pool(device: torch.device) -> tuple[Pool, torch.cuda.CUDAGraph]:
 
 @contextmanager
 def no_waits() -> Iterator[None]:
-    """A context in which waiting for the GPU raises RuntimeError, because a capture does not allow
-    waiting."""
+    """A context in which waiting for the GPU raises RuntimeError, as a capture does not allow this."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that this mode is a prototype

@@ -68,8 +68,8 @@ def number_list(text: str | float, what: str) -> list[float]:
 
 
 def whole_numbers(text: str, what: str) -> tuple[int, ...]:
-    """Parse a list of non-negative integers, as `number_list` does. An empty text is an empty list. An empty
-    text is an empty list. Raises UsageError."""
+    """Parse a list of non-negative integers, as `number_list` does. An empty text is an empty list. Raises
+    UsageError."""
     values = number_list(text, what) if text else []
     wrong = [value for value in values if value != int(value) or value < 0]
     if wrong:

@@ -70,8 +70,7 @@ class SteppedAttack(SequentialAttack):
         return [functools.partial(self._drive, restart) for restart in range(self.restarts)]
 
     def _drive(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        """Make one run. Returns a point for each example, and a mask of the points known to fool the
-        model."""
+        """Make one run. Returns a point for each example, and which points are known to fool the model."""
         state: Any = self.begin(batch, restart)
         active = ActiveExamples(batch)
         everyone = not (self.any_counts and batch.schedule.each_step)

@@ -60,14 +60,10 @@ class MIFGSM(SteppedAttack):
     relative_step: float | None = relative_step_param()
     momentum: float = param(1.0, "Factor of the sum of earlier gradients in each step.", check="non-negative")
     diversity: float = param(
-        0.0,
-        "Probability to compute a gradient on a reduced copy at a random place.",
-        check="fraction",
+        0.0, "Probability to compute a gradient on a reduced copy at a random place.", check="fraction"
     )
     kernel: int = param(
-        0,
-        "Side in pixels of the Gaussian that smooths each gradient (0 for no smoothing).",
-        check="non-negative",
+        0, "Side in pixels of the Gaussian that smooths gradients; 0 is no smoothing.", check="non-negative"
     )
 
     def __post_init__(self) -> None:
@@ -167,8 +163,7 @@ def shrinking(size: int, length: Tensor, start: Tensor) -> Tensor:
 
 
 def gaussian(size: int, kernel: int) -> Tensor:
-    """The matrix (size, size) that smooths a line of pixels by a Gaussian. `kernel` is its odd side, at least
-    3."""
+    """The matrix (size, size) that smooths a line of pixels by a Gaussian of odd side `kernel`."""
     half = kernel // 2
     # `half` is three standard deviations.
     weights = torch.exp(-4.5 * (torch.arange(-half, half + 1) / half) ** 2)

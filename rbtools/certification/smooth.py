@@ -26,9 +26,9 @@ class Smooth(Registered):
     network classifies the copies in float32. The certificate does not cover rounding errors in the noise and
     the network.
 
-    With --adaptive, sampling of an image stops as soon as all distances in --eps are decided. With
-    --adaptive, the probability that any certificate of an image is wrong is at most --alpha. With --adaptive,
-    a few images near a limit are not certified, although a fixed number of copies would certify them.
+    With --adaptive, sampling of an image stops as soon as all distances in --eps are decided. The probability
+    that any certificate of an image is wrong is then at most --alpha. A few images near a limit are then not
+    certified, although all copies together would certify them.
     """
 
     name: ClassVar[str] = "smooth"
@@ -42,9 +42,7 @@ class Smooth(Registered):
     sigma: float = param(0.25, "Standard deviation of the noise, for pixels in [0, 1].", check="positive")
     alpha: float = param(0.001, "Error probability of the certificates of an image.", check="positive")
     samples: int = param(
-        100_000,
-        "Number of noisy copies of each image (the maximum number with --adaptive).",
-        bounds=f"[1, {1 << 23}]",
+        100_000, "Noisy copies of each image (the maximum with --adaptive).", bounds=f"[1, {1 << 23}]"
     )
     select: int = param(100, "Number of additional noisy copies that select the class.", check="positive")
     adaptive: bool = param(
@@ -66,14 +64,13 @@ class Smooth(Registered):
         examples: Tensor | None = None,
         batch: int | None = None,
     ) -> Tensor:
-        """The certified L2 radius of each image, float64 (N,), for example `Smooth(sigma=0.25)(model, images,
-        labels)`.
+        """The certified L2 radius of each image, float64 (N,).
 
-        A radius is in pixel units of [0, 1]. The radius is NaN if the smoothed classifier abstains or its
-        class is not the label. The images with `radii >= eps` are therefore the images that `rb-certify
-        smooth` counts. Random numbers depend on (seed, example), as in `rb-certify`. With `adaptive`, the
-        radius is the largest certified distance in `eps`, or 0. By default, `eps` is 0, .25, .5, .75 and 1,
-        as in `rb-certify`.
+        An example is `Smooth(sigma=0.25)(model, images, labels)`. A radius is in pixel units of [0, 1]. The
+        radius is NaN if the smoothed classifier abstains or its class is not the label. The images with
+        `radii >= eps` are therefore the images that `rb-certify smooth` counts. Random numbers depend on
+        (seed, example), as in `rb-certify`. With `adaptive`, the radius is the largest certified distance in
+        `eps`, or 0. By default, `eps` is 0, .25, .5, .75 and 1, as in `rb-certify`.
 
         Shape: images are floating-point (N, C, H, W) in [0, 1], and labels are int64 (N,) on the device of
         the images. `model` maps images to logits (N, K) in eval mode, and its noisy images are not clipped to
@@ -115,8 +112,7 @@ class Smooth(Registered):
         return torch.from_numpy(np.concatenate(radii)).to(images.device)
 
     def questions(self, radii: Sequence[float]) -> tuple[float, ...]:
-        """The radii to decide. Radius 0 asks whether the selected class has a probability above 1/2. Radius 0
-        asks whether the selected class has a probability above 1/2."""
+        """The radii to decide. Radius 0 asks if the selected class has a probability above 1/2."""
         return (0.0, *sorted(radius for radius in set(radii) if radius > 0))
 
     def certified(self, counts: np.ndarray, questions: tuple[float, ...]) -> np.ndarray:

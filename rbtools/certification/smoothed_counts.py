@@ -67,8 +67,7 @@ class _Drawing:
         self.open = torch.ones_like(selected, dtype=torch.bool)
 
     def draw(self) -> None:
-        """Sample all copies. With `adaptive`, only the copies of undecided examples are sampled, up to the
-        next check."""
+        """Sample all copies. With `adaptive`, stop for examples that are decided."""
         method = self.method
         if not method.adaptive:
             self._extend(self.open.nonzero()[:, 0], 0, method.samples)

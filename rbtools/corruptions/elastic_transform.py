@@ -14,8 +14,7 @@ Constant = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticTransform(Corruption):
-    """A random affine map and a smooth random displacement. The constants are (strength, sigma, affine). The
-    constants are (strength, sigma, affine).
+    """A random affine map and a smooth random displacement. The constants are (strength, sigma, affine).
 
     The constants of CIFAR-10-C are fractions of the image's side (32 pixels), and the constants of ImageNet-C
     are fractions of 244/224 of the side. The affine map moves three points by up to `affine`. The
@@ -67,7 +66,7 @@ def grid(size: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
 def affine_places(draws: Draws, size: tuple[int, ...], reach: float) -> tuple[Tensor, Tensor]:
     """The source positions of all pixels, as rows and columns (N, H, W), under the affine map.
 
-    Three points are at the lower right, upper right and upper left of the centre. Each of their coordinates
+    Three points are at the lower right, upper right and upper left of the centre. Each coordinate of a point
     is a third of the smaller side from the centre and moves by a uniform random number of at most `reach`.
     """
     height, width = size

@@ -12,7 +12,6 @@ from rbtools.rng.draws import Draws
 @dataclass(frozen=True, kw_only=True)
 class Fog(Corruption):
     """The result is x + c * plasma, scaled to the maximum of x. The constants are (c, decay of the plasma).
-    The constants are (c, decay of the plasma).
 
     The plasma is a corner of a map whose side is 32 pixels, or the next power of two for larger images.
     """

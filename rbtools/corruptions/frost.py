@@ -33,8 +33,7 @@ TINTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Frost(Corruption):
-    """The result is c * x + d * (a random crop of a picture of frost). The constants are (c, d). The
-    constants are (c, d).
+    """The result is c * x + d * (a random crop of a picture of frost). The constants are (c, d).
 
     The pictures are the photographs in the package imagecorruptions if it is installed. If the package is not
     installed, pictures with similar colours are generated. Results contain the name of the pictures that were

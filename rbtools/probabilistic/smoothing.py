@@ -4,8 +4,7 @@ The smoothed classifier g returns the class that the network returns most often 
 this class has the probability pA > 1/2, g returns it everywhere within the L2 distance sigma * Phi^-1(pA) of
 x (Cohen, Rosenfeld and Kolter, "Certified Adversarial Robustness via Randomized Smoothing", ICML 2019,
 theorem 1). `certified_radii` is the procedure CERTIFY of this paper (section 3.2.2), with a fixed number of
-samples and an exact lower bound of pA. `stopping_plan` decides a list of radii with as few samples as
-possible.
+samples and an exact lower bound of pA. `stopping_plan` decides a list of radii with few samples.
 """
 
 from __future__ import annotations
@@ -145,8 +144,7 @@ def _boundary(looks: np.ndarray, rate: float, alpha: float, start: int) -> np.nd
 
 
 def _binomial(draws: int, rate: float) -> tuple[int, np.ndarray]:
-    """The first number of failures, and the probabilities of this and the following numbers. The total
-    probability of all other numbers is below 1e-18."""
+    """The first number of failures and the probabilities from it on, except a total of less than 1e-18."""
     reach = 9 * math.sqrt(draws * rate * (1 - rate)) + 20
     low, high = max(0, math.floor(draws * rate - reach)), min(draws, math.ceil(draws * rate + reach))
     count = np.arange(low, high + 1, dtype=float)
@@ -156,11 +154,10 @@ def _binomial(draws: int, rate: float) -> tuple[int, np.ndarray]:
 
 
 def _hopeless(looks: np.ndarray, most: int) -> np.ndarray:
-    """The smallest number of failures (L,) at each check that makes at most `most` failures in all
-    improbable.
+    """The smallest number of failures (L,) at each check for which a radius is given up.
 
-    With these numbers of failures, the failure rate is at most most / draws with a probability below _HOPE,
-    under Jeffreys' prior.
+    From this number on, the failure rate is at most most / draws with a probability below _HOPE, under
+    Jeffreys' prior.
     """
     if most < 0:
         return np.zeros(len(looks), np.int64)

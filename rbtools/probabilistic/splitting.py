@@ -10,8 +10,8 @@ The level is the highest score of a killed particle, and survivors have strictly
 were the lowest score of a survivor, the estimate would be too high (by half at 1e-9), because this survivor
 would count as being above its own score. With levels as defined here, the mean over runs is unbiased if moved
 particles are independent of their start: Brehier, Gazeau, Goudenege, Lelievre and Rousset, "Unbiasedness of
-some generalized adaptive multilevel splitting algorithms" (Ann. Appl. Probab. 26, 2016). The file
-tests/probabilistic/test_splitting.py tests the unbiasedness.
+some generalized adaptive multilevel splitting algorithms" (Ann. Appl. Probab. 26, 2016).
+tests/probabilistic/test_splitting.py tests this.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Splitting:
     distribution. Splitting and plain sampling therefore have the same distribution. Webb's distribution is
     uniform on the ball within [0, 1], without the probability mass that clipping puts on the border. The move
     is preconditioned Crank-Nicolson, z' = sqrt(1 - b^2) z + b w with standard normal w. The move preserves
-    the normal distribution in any dimension and is accepted if z' is above the level. The parameter b is
-    tuned for all populations together.
+    the normal distribution in any dimension and is accepted if z' is above the level. All populations use the
+    same b, which is tuned.
     """
 
     version: ClassVar[int] = 2
@@ -111,8 +111,7 @@ class Splitting:
 
 
 def _refilled(survived: Tensor, uniform: Tensor) -> Tensor:
-    """The index of the particle that replaces each particle (R, P): itself if it survives, else a random
-    survivor."""
+    """The index of the next particle in each place (R, P): the same particle or, if killed, a survivor."""
     survivors = torch.argsort(survived.int(), dim=1, descending=True, stable=True)
     count = survived.sum(1, keepdim=True)
     drawn = survivors.gather(1, (uniform * count).long().clamp(max=survived.shape[1] - 1))

@@ -69,12 +69,11 @@ class Draws:
         return Draws(self.seed, self.stream, self.examples[there], self.offset, host)
 
     def child(self, name: str) -> Draws:
-        """Random numbers of the same examples for another purpose, independent of the present ones."""
+        """Random numbers of the same examples for another purpose, independent of the present numbers."""
         return Draws(self.seed, f"{self.stream}/{name}", self.examples, self.offset, self.host)
 
     def on_host(self) -> Draws:
-        """The same random numbers on the CPU. The call waits for a GPU only if the examples' positions are
-        not on the CPU."""
+        """The same random numbers on the CPU, without waiting for a GPU if `host` is known."""
         examples = self.examples.cpu() if self.host is None else self.host
         return Draws(self.seed, self.stream, examples, self.offset)
 
@@ -112,8 +111,7 @@ class Draws:
     def integers(self, high: int, shape: Sequence[int] = (), draw: int = 0) -> Tensor:
         """Random integers, int64 (N, *shape) in [0, high), for high from 1 to 2^31.
 
-        Each value is floor(word * high / 2^32). The probability of each value differs from 1/high by at most
-        2^-32.
+        Each value is floor(word * high / 2^32). Its probability differs from 1/high by at most 2^-32.
         """
         if not 1 <= high <= 1 << 31:
             raise ValueError(f"expected high from 1 to 2^31, got {high}")

@@ -44,8 +44,7 @@ def scalar(value: int | float, on_cpu: bool) -> Tensor | int | float:
 
 
 def key_schedule(key: tuple[int, int]) -> list[tuple[int, int]]:
-    """The keys of the ten rounds. From round to round, each half of a key grows by its Weyl constant modulo
-    2^32."""
+    """The keys of the rounds. Each half grows by its Weyl constant modulo 2^32 from round to round."""
     return [((key[0] + i * WEYL[0]) & WORD, (key[1] + i * WEYL[1]) & WORD) for i in range(ROUNDS)]
 
 
@@ -113,8 +112,7 @@ class Philox:
     def _outer_rounds(self, c0: Tensor, c1: int, c2: Tensor, c3: Tensor) -> tuple[Tensor, Tensor]:
         """Two rounds on rows (R, 1) and columns (1, C), in which only the last operations have size R x C.
 
-        Words 0 and 2 are written to the state. Words 1 and 3 are returned, with invalid bits above the lowest
-        32.
+        Words 0 and 2 are written to the state. Words 1 and 3 are returned, with 32 valid low bits.
         """
         m0, m1 = MULTIPLIERS
         (k0, k1), (l0, l1) = self.keys[:2]
