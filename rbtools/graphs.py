@@ -60,8 +60,7 @@ class Pool:
 @functools.cache
 def lasting_pool(device: torch.device) -> tuple[Pool, torch.cuda.CUDAGraph]:
     """A pool for graphs of limited lifetime, with a graph that keeps the pool alive.
-    `lasting_pool.cache_clear()` releases the memory of the pool. A pool must not be used again after a failed
-    capture."""
+    `lasting_pool.cache_clear()` releases its memory. A pool must not be used again after a failed capture."""
     pool, graph = Pool(device), torch.cuda.CUDAGraph()
     with pool.capture(graph):
         torch.zeros(1, device=device)

@@ -50,10 +50,10 @@ class AutoAttack(ReferenceBackend):
     APGD-CE has five restarts and targeted APGD has five targets. The variant `plus` follows AutoAttack's
     code: APGD-CE, APGD-DLR and FAB with five restarts each, Square, targeted APGD, and targeted FAB with five
     restarts. The variant `rand` is for randomised models and runs APGD-CE and APGD-DLR with gradients
-    averaged over 20 samples of the model. --attacks runs other attacks with their default options and names
-    the metric after these attacks (ensemble-fgsm-square.8), unless they are the attacks of the standard
-    variant. Each attack gets the examples that the earlier attacks did not break, and an example is dropped
-    as soon as it is broken. Unbroken examples are returned unchanged.
+    averaged over 20 samples of the model. The option --attacks runs other attacks with their default options.
+    The metric is then named after these attacks (ensemble-fgsm-square.8), unless they are those of the
+    standard variant. Each attack gets the examples that the earlier attacks did not break, and an example is
+    dropped as soon as it is broken. Unbroken examples are returned unchanged.
 
     DLR requires three classes and targeted DLR requires four. With fewer classes both losses are replaced by
     the margin.

@@ -286,8 +286,9 @@ class SparseAscent(Ascent):
     """Steps in L1 along the largest entries of the gradient; the best point determines how many entries.
 
     The step size is adapted after every 4 % of the steps. If an example's best point has become sparser, the
-    step size is reset to eps and the run continues from the best point. Otherwise the step size
-    shrinks. `changed` (N,) is the number of changed entries of the best point at the last adaptation.
+    step size is reset to eps and the run continues from the best point. If it has not become sparser, the
+    step size shrinks. `changed` (N,) is the number of changed entries of the best point at the last
+    adaptation.
     """
 
     changed: Tensor = field(init=False)

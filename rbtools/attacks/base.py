@@ -279,7 +279,8 @@ class SequentialAttack(Attack):
         return perturbed, self.findings(by, classes)
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
-        """The further results of `run`. `by` (N,) is the number of the stage that broke each example."""
+        """The results of `run` besides the images. `by` (N,) is the number of the stage that broke each
+        example."""
         return {}
 
 

@@ -28,14 +28,14 @@ class FMN(MinimalNormAttack):
     """The fast minimum-norm attack (Pintor et al. 2021, arXiv:2102.12827, algorithm 1), untargeted.
 
     The attack minimises the margin z_y - (largest other logit) in a ball with a separate radius for each
-    example. If the point is adversarial, the radius shrinks by the factor 1 - gamma. Otherwise the radius
-    grows by the factor 1 + gamma or, before the first adversarial point, to the distance at which the
-    linearised margin is zero. If the distance of the linearised margin is smaller than the radius times 1 +
-    gamma, the radius also grows by the factor 1 + gamma. The last rule differs from the paper: clipping to
-    the box shortens every step and can keep the search from reaching the boundary (with the paper's rule, the
-    search fails for most images of digits in L2). The step size and gamma decrease along half a cosine. The
-    search does not use eps, but only adversarial examples within eps count as a success. `run` also returns
-    the distances as "distance" (infinite if there is no adversarial example).
+    example. If the point is adversarial, the radius shrinks by the factor 1 - gamma. If the point is not
+    adversarial, the radius grows by the factor 1 + gamma. Before the first adversarial point, the radius
+    instead grows to the distance at which the linearised margin is zero, if this distance is larger. The
+    paper does not have this last condition, but clipping to the box shortens every step: without the
+    condition, the search does not reach the boundary for most images of digits in L2. The step size and gamma
+    decrease along half a cosine. The search does not use eps, but only adversarial examples within eps count
+    as a success. `run` also returns the distances as "distance" (infinite if there is no adversarial
+    example).
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Images without an
     adversarial example within eps are returned unchanged.

@@ -32,10 +32,10 @@ class MIFGSM(SteppedAttack):
     the paper.
 
     `diversity=0.5` is the paper's probability of input diversity (DI, Xie et al. 2019, arXiv:1803.06978).
-    With this probability, the gradient is computed on a reduced copy of the image, at a random position on a
-    black image of the original size. The side of the reduced copy is .9 to 1 of the image's side, as in
-    torchattacks, because many networks accept only one image size. The paper instead enlarges the image by up
-    to a tenth.
+    With probability `diversity`, the gradient is computed on a reduced copy of the image, at a random
+    position on a black image of the original size. The side of the reduced copy is .9 to 1 of the image's
+    side, as in torchattacks, because many networks accept only one image size. The paper instead enlarges the
+    image by up to a tenth.
 
     `kernel=15` selects the translation-invariant attack (TI, Dong et al. 2019, arXiv:1904.02884), with the
     paper's kernel for images of 299x299 pixels. A Gaussian kernel smooths each gradient before the gradient
@@ -163,7 +163,8 @@ def shrinking(size: int, length: Tensor, start: Tensor) -> Tensor:
 
 
 def gaussian(size: int, kernel: int) -> Tensor:
-    """The matrix (size, size) that smooths a line of pixels by a Gaussian of odd side `kernel`."""
+    """The matrix (size, size) that smooths a line of pixels, continued with black pixels, by a Gaussian. The
+    side `kernel` of the Gaussian is odd and at least 3."""
     half = kernel // 2
     # `half` is three standard deviations.
     weights = torch.exp(-4.5 * (torch.arange(-half, half + 1) / half) ** 2)

@@ -87,7 +87,7 @@ class TameModel:
 
 
 def mend_ties(square: Any) -> None:
-    """Make AutoAttack's Square treat an exact tie as fooled from the start, as its search does. AutoAttack's
+    """Let the start of AutoAttack's Square treat an exact tie as a success, as its search does. AutoAttack's
     start requires a negative margin. After an exact tie, its search therefore fails on an empty batch."""
     original = square.margin_and_loss
 

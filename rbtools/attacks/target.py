@@ -57,7 +57,8 @@ class Target(Protocol):
         """The objective and its gradient with respect to the points that are classified correctly."""
 
     def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
-        """The points that the model itself classifies correctly: bool (N,). `logits` may be None."""
+        """The points that the model itself classifies correctly: bool (N,). `logits` are those of the points,
+        if known."""
 
 
 # If most examples of a graph are broken, it is discarded: a second forward pass on the rest costs less than a
@@ -148,7 +149,7 @@ class Network:
         return self.still_correct(points, labels)
 
     def take(self, rows: Tensor | slice) -> Network:
-        """See `Target`. A plain model is the same for all examples."""
+        """See `Target`. Returns the model itself, which does not depend on the examples."""
         return self
 
     def nearest(self) -> Network:

@@ -66,11 +66,11 @@ class Smooth(Registered):
     ) -> Tensor:
         """The certified L2 radius of each image, float64 (N,).
 
-        An example is `Smooth(sigma=0.25)(model, images, labels)`. A radius is in pixel units of [0, 1]. The
-        radius is NaN if the smoothed classifier abstains or its class is not the label. The images with
-        `radii >= eps` are therefore the images that `rb-certify smooth` counts. Random numbers depend on
-        (seed, example), as in `rb-certify`. With `adaptive`, the radius is the largest certified distance in
-        `eps`, or 0. By default, `eps` is 0, .25, .5, .75 and 1, as in `rb-certify`.
+        For example, `Smooth(sigma=0.25)(model, images, labels)` returns the radii. A radius is in pixel units
+        of [0, 1]. The radius is NaN if the smoothed classifier abstains or its class is not the label. The
+        images with `radii >= eps` are therefore the images that `rb-certify smooth` counts. Random numbers
+        depend on (seed, example), as in `rb-certify`. With `adaptive`, the radius is the largest certified
+        distance in `eps`, or 0. By default, `eps` is 0, .25, .5, .75 and 1, as in `rb-certify`.
 
         Shape: images are floating-point (N, C, H, W) in [0, 1], and labels are int64 (N,) on the device of
         the images. `model` maps images to logits (N, K) in eval mode, and its noisy images are not clipped to
@@ -112,7 +112,7 @@ class Smooth(Registered):
         return torch.from_numpy(np.concatenate(radii)).to(images.device)
 
     def questions(self, radii: Sequence[float]) -> tuple[float, ...]:
-        """The radii to decide. Radius 0 asks if the selected class has a probability above 1/2."""
+        """The radii to decide. Radius 0 is certified if the selected class has a probability above 1/2."""
         return (0.0, *sorted(radius for radius in set(radii) if radius > 0))
 
     def certified(self, counts: np.ndarray, questions: tuple[float, ...]) -> np.ndarray:

@@ -51,7 +51,7 @@ class Frost(Corruption):
     textures: str = param(
         "auto",
         "Pictures of frost: the photographs in the package imagecorruptions, or generated pictures. "
-        "By default (auto), the photographs are used if they are installed.",
+        "By default (auto), photographs are used if they are installed.",
         choices=("auto", "imagecorruptions", "generated"),
     )
 

@@ -158,6 +158,6 @@ def _box(planes: Tensor) -> Tensor:
 
 
 def _filtered(planes: Tensor, kernel: imaging.Kernel, mode: str | None = "reflect") -> Tensor:
-    """Correlate float64 planes with a 3x3 kernel, without a border if `mode` is None."""
+    """Correlate float64 planes with a 3x3 kernel. Without `mode`, the result has no border pixels."""
     padded = planes if mode is None else F.pad(planes, (1, 1, 1, 1), mode=mode)
     return imaging.by_taps(padded, kernel)

@@ -161,8 +161,8 @@ class Uniform(Noise):
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
         """Sample number `draw` of each example at radius 1: float32 (N, *shape).
 
-        In the L-infinity ball, the 2^24 possible values are the odd multiples of 2^-24. These values are
-        exact in float32 and symmetric about 0. Values 2 u - 1 with u in [0, 1) would not be symmetric.
+        In the L-infinity ball, the 2^24 possible values are the odd multiples of 2^-24. The values are exact
+        in float32 and symmetric about 0. Values 2 u - 1 with u in [0, 1) would not be symmetric.
         """
         if self.norm == "linf":
             return signed_uniform(draws, shape, draw)

@@ -37,7 +37,7 @@ class Estimator:
 
     @property
     def criterion(self) -> str:
-        """The criterion that an image must meet, in the form of an entry."""
+        """The criterion that an image must meet, in the notation of an entry."""
         return {"at-least": "PR >= 1 - rho", "above": "PR > 1 - rho"}[self.passes]
 
     def allowed(self, samples: int, rho: float) -> int:
@@ -200,10 +200,10 @@ def stopped_findings(
     """The results of ProbAcc for each rho if sampling stops as soon as an image is decided.
 
     A row contains the number of correct copies (-1 if the image is excluded), the number of samples, and for
-    each rho 1 (passed), 0 (failed) or -1 (undecided after `samples` samples). An undecided image is counted
-    by its estimate. PR_D is not computed, because the fraction of correct copies is biased if sampling stops
-    early. The intervals are for the true fraction. Decisions are the same as with all `samples` samples, or,
-    with `adaptive`, are wrong with probability at most 1 - confidence.
+    each rho 1 (passed), 0 (failed) or -1 (undecided after `samples` samples). An undecided image passes or
+    fails by its estimated PR. PR_D is not computed, because the fraction of correct copies is biased if
+    sampling stops early. The intervals are for the true fraction. Decisions are the same as with all
+    `samples` samples, or, with `adaptive`, are wrong with probability at most 1 - confidence.
     """
     images = [[int(value) for value in row] for row in rows]
     included = [row for row in images if row[0] >= 0]

@@ -152,9 +152,9 @@ def skewed_interval(
 
     The interval is Student's, with Hall's cubic transformation of the t statistic (J. R. Stat. Soc. B 54,
     1992). The transformation corrects the skewness of the t statistic: if the values are mostly small and
-    sometimes large, the mean is more often too low than too high. `deviation` uses the divisor count - 1.
-    `skewness` is the third central moment divided by the cube of the deviation with divisor count. At least
-    two values are necessary.
+    sometimes large, the mean is more often too low than too high. `deviation` is the standard deviation with
+    divisor count - 1. `skewness` is the third central moment divided by the cube of the deviation with
+    divisor count. At least two values are necessary.
     """
     if count < 2:
         raise ValueError(f"the mean of {count} values has no interval")

@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
 
 def events(failures: Sequence[int], samples: int, rho: float) -> list[Event]:
-    """The events for failures in `samples` samples, as counts at thresholds up to 3 deviations from rho."""
+    """The number of images with at most k failures, for thresholds k up to 3 deviations from rho."""
     deviation = math.sqrt(samples * rho * (1 - rho))
     around = (math.floor(rho * samples + step * deviation / 2 + COUNT_SLACK) for step in range(-6, 7))
     thresholds = sorted({min(max(threshold, 0), samples - 1) for threshold in around})
@@ -40,10 +40,11 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
     """The interval of G([0, rho]) from nested events of independent images, without assumptions on G.
 
     The ends are the smallest and the largest value of G([0, rho]) over all G whose event probabilities are in
-    their intervals. This is F-localization (Ignatiadis and Wager, "Confidence intervals for nonparametric
-    empirical Bayes analysis", JASA 117, 2022, section 2), with the exact intervals of the events at a
-    simultaneous level, which are also valid for few images. If many images have rates near rho, the interval
-    remains wide for any number of images. Only more samples per image can make the interval narrower.
+    their intervals. The method is F-localization (Ignatiadis and Wager, "Confidence intervals for
+    nonparametric empirical Bayes analysis", JASA 117, 2022, section 2), with the exact intervals of the
+    events at a simultaneous level, which are also valid for few images. If many images have rates near rho,
+    the interval remains wide for any number of images. Only more samples per image can make the interval
+    narrower.
     """
     from scipy.optimize import linprog
 

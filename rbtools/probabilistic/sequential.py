@@ -31,8 +31,8 @@ class Rule(NamedTuple):
 
 
 def allowed(samples: int, rho: float, above: bool = False) -> int:
-    """The number of `samples` copies that may fail for a PR of at least 1 - rho (or `above`), or -1 for
-    none."""
+    """The number of `samples` copies that may fail if PR must be at least 1 - rho or, with `above`, larger
+    than 1 - rho. Returns -1 if even 0 failures are too many."""
     if above:
         return math.ceil(rho * samples - COUNT_SLACK) - 1
     return math.floor(rho * samples + COUNT_SLACK)
@@ -86,11 +86,11 @@ def fixed(samples: int, rho: float, above: bool = False) -> Rule:
 def anytime(samples: int, rho: float, confidence: float = 0.95) -> Rule:
     """A sequential test of the failure rate p against rho that is valid after every sample.
 
-    An image with p >= rho ever passes with probability at most 1 - confidence, and an image with p <= rho
-    ever fails with at most the same probability (Ville's inequality). Each decision is a bet against p = rho
-    and is made when the wealth of the bet has grown by the factor 1 / (1 - confidence). The bet on passing
-    puts 99 % of its stake on p = 0 and distributes 1 % evenly over (0, rho). The bet on failing is
-    distributed evenly over (rho, 1). The argument `rho` must be in (0, 1).
+    An image with p >= rho passes at any time with probability at most 1 - confidence, and an image with p <=
+    rho fails at any time with at most the same probability (Ville's inequality). Each decision corresponds to
+    a bet against p = rho and is made when the wealth of the bet has grown by the factor 1 / (1 - confidence).
+    The bet on passing puts 99 % of its stake on p = 0 and distributes 1 % evenly over (0, rho). The bet on
+    failing is distributed evenly over (rho, 1). The argument `rho` must be in (0, 1).
     """
     need = -math.log(1 - confidence)
     failures = np.arange(samples + 1)

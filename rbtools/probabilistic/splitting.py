@@ -35,12 +35,11 @@ _MOST_LEVELS = 500
 class Splitting:
     """Settings of splitting: the number of independent `runs`, `particles` per run, and `moves` per level.
 
-    Unlike in Webb's paper, particles are independent standard normal numbers that a noise maps to its
-    distribution. Splitting and plain sampling therefore have the same distribution. Webb's distribution is
-    uniform on the ball within [0, 1], without the probability mass that clipping puts on the border. The move
-    is preconditioned Crank-Nicolson, z' = sqrt(1 - b^2) z + b w with standard normal w. The move preserves
-    the normal distribution in any dimension and is accepted if z' is above the level. All populations use the
-    same b, which is tuned.
+    Particles are independent standard normal numbers that a noise maps to its distribution, so splitting and
+    plain sampling have the same distribution. Webb's distribution is uniform on the ball within [0, 1],
+    without the probability mass that clipping puts on the border. The move is preconditioned Crank-Nicolson,
+    z' = sqrt(1 - b^2) z + b w with standard normal w. The move preserves the normal distribution in any
+    dimension and is accepted if z' is above the level. All populations use the same b, which is tuned.
     """
 
     version: ClassVar[int] = 2

@@ -1,6 +1,6 @@
 """Random numbers for the code of other projects, such as a network that adds noise to its input.
 
-Inside `ExampleNumbers`, the random operations of torch return separate numbers for each row of a batch. These
+Inside `ExampleNumbers`, the random operations of torch return separate numbers for each row of a batch. The
 numbers depend only on (seed, stream, example, pass, operation) and not on the other examples in the batch.
 """
 
