@@ -26,7 +26,7 @@ def build(
     methods: registry.Registry, name: str, params: dict[str, Any], warn: Callable[[str], Any] | None = None
 ) -> Any:
     """Build a registered method from command-line values, with distances converted to pixel units. Parameters
-    of other methods in the list are ignored. `warn` is called with a message for each distance whose unit is
+    that belong to other methods are ignored. `warn` is called with a message for each distance whose unit is
     probably wrong. Raises UsageError."""
     cls = methods.load(name)
     fields = {field.name: field for field in dataclasses.fields(cls)}

@@ -3,8 +3,8 @@ code.
 
 A pickle can normally call any function with any arguments. In this module, a name in a pickle refers to one
 of a few functions that make containers, numbers, arrays and tensors from data. Every other name becomes an
-inert `Stub`. Only the listed functions and stubs are ever called, and only stubs, arrays and mappings receive
-a state.
+inert `Stub`. Only functions of this module and stubs are ever called, and only stubs, arrays and mappings
+receive a state.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ class HalvingAscent(Ascent):
 def radii(eps: float, count: int) -> list[tuple[float, int]]:
     """The radius and the number of steps of each ball. The radii are 3 eps, 2 eps and eps.
 
-    The balls get 30, 30 and 40 % of the steps. Fewer than four steps are all in the last ball.
+    The balls get 30, 30 and 40 % of the steps. With fewer than four steps, the last ball gets all.
     """
     larger = 3 * count // 10
     balls = [(3 * eps, larger), (2 * eps, larger), (eps, count - 2 * larger)]

@@ -26,9 +26,9 @@ class Smooth(Registered):
     network classifies the copies in float32. The certificate does not cover rounding errors in the noise and
     the network.
 
-    With --adaptive, sampling of an image stops as soon as all distances in --eps are decided. The probability
-    that any certificate of an image is wrong is then at most --alpha. A few images near a limit are then not
-    certified, although all copies together would certify them.
+    With --adaptive, sampling of an image stops as soon as all distances in --eps are decided. With
+    --adaptive, --alpha is the error probability of all certificates of an image together. Adaptive sampling
+    does not certify a few images near a limit that all copies would certify.
     """
 
     name: ClassVar[str] = "smooth"

@@ -237,7 +237,7 @@ def signed_uniform(draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
 
 
 def _projected(z: Tensor, norm: str, deviation: float) -> Tensor:
-    """Project numbers (N, d) of standard deviation `deviation` onto the unit ball, as in the two classes."""
+    """Project numbers (N, d) of standard deviation `deviation` onto the unit ball."""
     if norm == "linf":
         return z.clamp(-1, 1)
     z = z / (deviation * math.sqrt(z.shape[1]))

@@ -117,13 +117,13 @@ def _mean_bound(values: np.ndarray, counts: np.ndarray, tail: float) -> float:
 
 
 def _mean_below(values: np.ndarray, counts: np.ndarray, bound: float) -> float:
-    """The probability that the mean of the values and an additional 0 is below `bound`, under these weights.
+    """The probability that the Dirichlet-weighted mean of the values and an additional 0 is below `bound`.
 
-    The weights are proportional to independent exponential variables. The event is that a sum of Gamma
-    variables with shapes `counts` and factors 1 - value / bound is positive. Its probability is the integral
-    of exp(K(z)) / (2 pi i z) over a line through the saddle point, where K is the cumulant generating
-    function of the sum (Daniels, Int. Stat. Rev. 55, 1987). A hyperbola with the curvature of the path of
-    steepest descent replaces the line, because the trapezoid rule needs few points on this path.
+    The weights are proportional to independent exponential variables. The mean is below `bound` if a sum of
+    Gamma variables with shapes `counts` and factors 1 - value / bound is positive. The probability is the
+    integral of exp(K(z)) / (2 pi i z) over a line through the saddle point, where K is the cumulant
+    generating function of the sum (Daniels, Int. Stat. Rev. 55, 1987). A hyperbola with the curvature of the
+    path of steepest descent replaces the line, because the trapezoid rule needs few points on this path.
     """
     factors = np.append(1 - values / bound, 1.0)
     shapes = np.append(counts, 1.0)
@@ -178,12 +178,12 @@ OF_IMAGES_VERSION = 4
 def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -> Interval:
     """The 95 % interval of the mean of two or more numbers (N,), one per image, cut off below `least`.
 
-    Each end is the outer one of the ends of Student's and Hall's intervals. Up to 3/N of all images may be
-    unlike the N images of the sample (the rule of three, Hanley and Lippman-Hand, JAMA 249, 1983). The
-    numbers of such images are assumed to be as extreme as the most extreme number in the sample. Each end is
-    therefore moved outwards by 3/N of the distance from the mean to the most extreme number. The interval
-    does not cover the effect of images that are rarer than about 3/N and far more extreme. For unbounded
-    numbers, no finite interval can cover this effect.
+    Each end is the outer end of Student's and Hall's intervals. Up to 3/N of all images may be unlike the N
+    images of the sample (the rule of three, Hanley and Lippman-Hand, JAMA 249, 1983). The numbers of such
+    images are assumed to be as extreme as the most extreme number in the sample. Each end is therefore moved
+    outwards by 3/N of the distance from the mean to the most extreme number. The interval does not cover the
+    effect of images that are rarer than about 3/N and far more extreme. For unbounded numbers, no finite
+    interval can cover this effect.
     """
     values = np.asarray(numbers, float)
     n, mean, deviation = len(values), float(values.mean()), float(values.std())

@@ -72,7 +72,7 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
 
 
 def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """The grid of rates for G, and for each rate 1 if the rate passes. The grid contains rho twice, as
+    """The grid of rates for G, and for each rate 1 (passes) or 0 (fails). The grid contains rho twice, as
     passing and as failing.
 
     On the scale of angles, every proportion among M samples has the standard deviation 1 / (2 sqrt(M)). The

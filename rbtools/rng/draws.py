@@ -111,7 +111,7 @@ class Draws:
     def integers(self, high: int, shape: Sequence[int] = (), draw: int = 0) -> Tensor:
         """Random integers, int64 (N, *shape) in [0, high), for high from 1 to 2^31.
 
-        Each value is floor(word * high / 2^32). Its probability differs from 1/high by at most 2^-32.
+        Each value is floor(word * high / 2^32) and has a probability of 1/high, up to an error of 2^-32.
         """
         if not 1 <= high <= 1 << 31:
             raise ValueError(f"expected high from 1 to 2^31, got {high}")
