@@ -1,6 +1,5 @@
-"""Checks of a caller's objects in memory: images, labels, a model and its logits. Each function raises an
-RbError that states what was found, what was expected and what to do.
-"""
+"""Checks of objects that a caller passes: images, labels, a model and its logits. Each function raises an
+RbError that states what was found, what was expected and what to do."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ _BY_MODE = ("BatchNorm", "Dropout", "DropPath", "StochasticDepth")
 
 
 def check_images(images: Tensor) -> None:
-    """Check images (N, C, H, W): floats in [0, 1], or uint8."""
+    """Check that images (N, C, H, W) are floats in [0, 1] or uint8."""
     if not isinstance(images, torch.Tensor):
         raise RbError(
             f"The images are of type {type(images).__name__}. Expected a tensor (N, C, H, W):"
@@ -63,7 +62,7 @@ def check_images(images: Tensor) -> None:
 
 
 def _dimensions(shape: tuple[int, ...]) -> str:
-    """Advice on how images of this shape get four dimensions."""
+    """A hint for converting images of this shape to four dimensions."""
     if len(shape) == 3 and shape[2] <= _CHANNELS < shape[0]:
         return ": of one image (H, W, C) images.permute(2, 0, 1)[None]"
     if len(shape) == 3:
@@ -75,14 +74,15 @@ def _dimensions(shape: tuple[int, ...]) -> str:
 
 
 def floats(images: Tensor) -> Tensor:
-    """Images as float32 in [0, 1], without a graph. Raises RbError as `check_images` does."""
+    """Returns the images as float32 in [0, 1], without a graph. Raises RbError in the same cases as
+    `check_images`."""
     check_images(images)
     images = images.clone() if images.is_inference() else images
     return images.detach().float().div(255) if images.dtype == torch.uint8 else images.detach().float()
 
 
 def check_labels(labels: Tensor, n: int, classes: int | None = None) -> None:
-    """Check class numbers (n,) from 0 to `classes` - 1."""
+    """Check that class numbers (n,) are from 0 to `classes` - 1."""
     if not isinstance(labels, torch.Tensor):
         raise RbError(f"The labels are of type {type(labels).__name__}. Expected a tensor ({n},).")
     shape = tuple(labels.shape)
@@ -105,7 +105,7 @@ def check_labels(labels: Tensor, n: int, classes: int | None = None) -> None:
 
 
 def check_model(model: Any) -> None:
-    """Check that the model is callable, and has no layer in train mode that depends on batch or chance."""
+    """Check that the model is callable and that no layer in train mode depends on the batch or on chance."""
     if not callable(model):
         raise RbError(
             f"The model is of type {type(model).__name__}. Expected a module or a function from images in"
@@ -119,7 +119,7 @@ def check_model(model: Any) -> None:
 
 
 def layer_in_train_mode(model: Any) -> str | None:
-    """The kind and name of a layer in train mode that behaves differently in it; None if there is none."""
+    """The kind and name of a layer that is in train mode and behaves differently in this mode, or None."""
     for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
         kind = type(module).__name__
         if module.training and any(word in kind for word in _BY_MODE):
@@ -139,8 +139,9 @@ def check_device(model: Any, device: torch.device, whose: str = "The images are"
 def checked(
     model: Any, images: Tensor, labels: Tensor, *, every: Tensor | None = None, probabilities: bool = False
 ) -> tuple[Any, Tensor, Tensor]:
-    """The model as `look` returns it, images as floats (N, C, H, W) in [0, 1] and labels int64 (N,), both
-    valid for the model. every: all labels of the data, if the images are only the first ones."""
+    """Returns the model from `look`, images as floats (N, C, H, W) in [0, 1] and labels int64 (N,), after
+    checking that images and labels are valid for the model. `every` contains all labels of the data if the
+    images are only a part."""
     images = floats(images)
     check_device(model, images.device)
     check_labels(labels, len(images))
@@ -152,10 +153,11 @@ def checked(
 
 
 def look(model: Any, images: Tensor, *, probabilities: bool = False) -> tuple[Any, int]:
-    """The model and its number of classes, after a pass of a few images and a pass of the first one alone.
+    """Run the model on a few images and on one image. Returns the model and the number of classes.
 
-    If the model changes its images in place, a model with the same weights is returned that gets copies.
-    Raises RbError if the model does not return logits (with `probabilities`, logits or probabilities).
+    If the model changes its images in place, the returned model has the same weights and receives copies.
+    Raises RbError if the model does not return logits. With `probabilities`, a model may also return
+    probabilities.
     """
     images = floats(images)
     given = images.clone()
@@ -182,13 +184,13 @@ def look(model: Any, images: Tensor, *, probabilities: bool = False) -> tuple[An
 
 
 def give_copies(model: Any, images: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The hook for a network that changes its input in place: clones the images."""
+    """The hook for a network that changes its input in place: replaces the images by a copy."""
     return images[0].clone(), *images[1:]
 
 
 def keep_images(network: nn.Module, shape: tuple[int, int, int]) -> RemovableHandle | None:
-    """If a network changes its images (N, C, H, W) in place, in eval or train mode, give it copies from now
-    on. None if two random images show no change."""
+    """If a network changes its images (N, C, H, W) in place, in eval or train mode, let it receive copies
+    from now on. Returns None if the network does not change two random images."""
     first = next(network.parameters(), None)
     images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
     images = images if first is None else images.to(first.device)
@@ -210,8 +212,9 @@ def keep_images(network: nn.Module, shape: tuple[int, int, int]) -> RemovableHan
 
 
 def check_outputs(network: nn.Module, shape: tuple[int, int, int], classes: int) -> None:
-    """Check that a network returns logits (N, classes) in eval and train mode, for two images (C, H, W) and
-    for one. Passes that fail in its code are left out. Raises RbError for another output."""
+    """Check that a network returns logits (N, classes) for one and for two images (C, H, W), in eval and
+    train mode. A pass that fails inside the network's code is ignored. Raises RbError for any other
+    output."""
     images = torch.zeros(2, *shape, device=next(network.parameters()).device)
     for mode in ("eval", "train"):
         for n in (2, 1):
@@ -221,12 +224,12 @@ def check_outputs(network: nn.Module, shape: tuple[int, int, int], classes: int)
 
 
 def gets_copies(network: nn.Module) -> bool:
-    """Whether a network or a part of it changes its input in place and therefore gets copies."""
+    """True if a network or a part of it changes its input in place and therefore receives copies."""
     return any(give_copies in module._forward_pre_hooks.values() for module in network.modules())
 
 
 def _changed(given: Tensor, version: int, images: Tensor) -> bool:
-    """Whether a pass wrote into its images. torch counts writes, also those that changed no value."""
+    """True if a pass wrote into its images. The counter of torch includes writes that change no value."""
     return given._version != version or not torch.equal(given, images)
 
 
@@ -243,12 +246,13 @@ def _with_copies(model: Any) -> Any:
 
 
 def _same_numbers(device: torch.device) -> Any:
-    """A context after which the state of the random generators is restored."""
+    """A context that restores the state of the random generators at its end."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def outside_inference(function: Function) -> Function:
-    """The function, which computes gradients, made callable also within torch.inference_mode()."""
+    """Decorates a function that computes gradients, so that it can be called within
+    torch.inference_mode()."""
 
     @functools.wraps(function)
     def called(*args: Any, **options: Any) -> Any:
@@ -261,7 +265,7 @@ def outside_inference(function: Function) -> Function:
 
 
 def check_shape(logits: Any, n: int, classes: int, mode: str = "") -> None:
-    """Check logits (n, classes) of n images. mode: the model's mode, for the message."""
+    """Check logits (n, classes) of n images. `mode` is the model's mode, for the message."""
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (n, classes):
         found = f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise RbError(
@@ -271,7 +275,7 @@ def check_shape(logits: Any, n: int, classes: int, mode: str = "") -> None:
 
 
 def check_logits(logits: Any, n: int, probabilities: bool = False) -> None:
-    """Check logits (n, K) of n images: floats and, unless `probabilities`, not those of a softmax."""
+    """Check that logits (n, K) of n images are floats and not a softmax (unless `probabilities`)."""
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != n or logits.shape[1] < 2:
         found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise RbError(

@@ -1,7 +1,7 @@
-"""Errors that the user can fix, written as complete sentences.
+"""Errors that the user can correct, written as complete sentences.
 
-A message says what was found, what was expected and what to do next. Any exception that is not an
-`RbError` is a bug of rbtools and keeps its traceback.
+A message states what was found, what was expected and what to do next. Any exception that is not an `RbError`
+is a bug in rbtools and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from collections.abc import Iterable, Iterator
 
 
 class RbError(Exception):
-    """The request cannot be carried out; `str(error)` is the whole message."""
+    """The request cannot be carried out. `str(error)` is the complete message."""
 
 
 class UsageError(RbError):
-    """The command line itself is wrong (exit status 2)."""
+    """The command line itself is invalid (exit status 2)."""
 
 
 class NoRecords(RbError):
-    """The input ended without a record (exit status 3): the program that writes to it may have failed."""
+    """The input ended without a record (exit status 3). The program that writes the input may have failed."""
 
 
 class Misfit(RbError):
-    """A checkpoint's network has another number of classes or channels than the data set.
+    """The network in a checkpoint has a different number of classes or channels than the data set.
 
-    classes, channels: the network's numbers; None if they are not known to differ.
+    `classes` and `channels` are the numbers of the network, or None if they are not known to differ.
     """
 
     def __init__(self, text: str, classes: int | None = None, channels: int | None = None) -> None:
@@ -38,12 +38,12 @@ class Misfit(RbError):
 
 
 class Pending(RbError):
-    """Work is pending in a dry run. This is not an error."""
+    """Signals, in a dry run, that work would be necessary. A `Pending` exception is not an error."""
 
 
 @contextlib.contextmanager
 def optional() -> Iterator[None]:
-    """For an optional look at a foreign network: an exception in the network's code only ends the look."""
+    """A context for optional checks of a user's network, in which an exception of the network is ignored."""
     try:
         yield
     except RbError:
@@ -54,7 +54,7 @@ def optional() -> Iterator[None]:
 
 
 def is_foreign(wrong: BaseException) -> bool:
-    """Whether an exception is neither an interruption nor one of rbtools, so that other code raised it."""
+    """True if code outside rbtools raised the exception and the exception is not a KeyboardInterrupt."""
     frames = traceback.extract_tb(wrong.__traceback__)
     return (
         not isinstance(wrong, KeyboardInterrupt)
@@ -64,10 +64,10 @@ def is_foreign(wrong: BaseException) -> bool:
 
 
 def of_network(wrong: BaseException) -> str | None:
-    """The message for an exception that a user's network raises on its input; None for any other.
+    """The message for an exception that a user's network raises for its input; None for any other exception.
 
-    Such an exception comes from a call of a torch module. The innermost `forward` outside torch belongs to
-    the user's network or to a wrapper of rbtools around any network.
+    An exception of this kind is raised inside a call of a torch module. The innermost `forward` outside torch
+    belongs either to the user's network or to a wrapper that rbtools puts around networks.
     """
 
     def of_torch(file: str) -> bool:
@@ -91,16 +91,17 @@ def of_network(wrong: BaseException) -> str | None:
 
 
 def of_own_code(wrong: BaseException) -> str | None:
-    """The message for an exception in the user's own code (python:MODULE:CLASS), with its file and line; None
-    for any other.
+    """The message for an exception in the user's own code (python:MODULE:CLASS), with its file and line.
 
-    Such code is called by rbtools and calls nothing but Python and installed packages.
+    Returns None for any other exception.
+
+    The user's code is called by rbtools and itself calls only Python and installed packages.
     """
     packages = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
     of_python = os.path.dirname(os.__file__) + os.sep
 
     def installed(file: str) -> bool:
-        """Whether a file belongs to Python or to an installed package other than rbtools."""
+        """True if a file belongs to Python or to an installed package other than rbtools."""
         others = file.startswith(("<", of_python)) or any(folder in file for folder in packages)
         return others and not file.startswith(_HERE)
 
@@ -121,7 +122,7 @@ _AROUND = "models/normalize.py", "models/programs.py", "evaluation/fast_model.py
 
 @contextlib.contextmanager
 def in_words_of_python() -> Iterator[None]:
-    """Let errors name Python arguments instead of options: see `as_arguments`."""
+    """A context in which errors name Python arguments instead of options, as in `as_arguments`."""
     try:
         yield
     except RbError as wrong:
@@ -130,7 +131,8 @@ def in_words_of_python() -> Iterator[None]:
 
 
 def as_arguments(text: str) -> str:
-    """A command's message with Python arguments: `--batch-size 64` becomes batch_size=64."""
+    """A command's message with options replaced by Python arguments: `--batch-size 64` becomes
+    batch_size=64."""
 
     def argument(match: re.Match[str]) -> str:
         name, value = match[1].replace("-", "_"), match[2]
@@ -150,14 +152,14 @@ _OPTION = re.compile(
 
 
 def one_line(text: str) -> str:
-    """The text with line ends and other control characters escaped."""
+    """The text with escape sequences for line ends and other control characters."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def shown(text: str, most: int = 80) -> str:
-    """An untrusted name for a message: on one line, and shortened."""
+    """An untrusted name for use in a message, shortened and without line ends."""
     line = one_line(text[: most + 1])
     return line if len(line) <= most else line[:most] + "..."
 
@@ -219,10 +221,11 @@ _SAME = {
 
 
 def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str:
-    """Return " Did you mean 'x'?" with the nearest known names, or an empty string.
+    """Return " Did you mean 'x'?" with the nearest known name or names, or an empty string.
 
-    Tries synonyms, then names that end in this one (`train.method`), then similar spellings. `not_for`: names
-    that mean something else here and therefore have no synonyms.
+    The function tries synonyms first, then names that end with this name (`train.method`), and then similar
+    spellings. `not_for` contains names that have another meaning in this place and therefore have no
+    synonyms. The synonyms of these names are not suggested.
     """
     plain: dict[str, str] = {}  # so that PGD finds pgd
     for word in known:
@@ -243,13 +246,13 @@ def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str
 
 
 def near_option(name: str, known: Iterable[str]) -> str:
-    """Like `near`, for options: the names and the answer include the dashes."""
+    """The same as `near`, for options: the names and the answer contain the dashes."""
     answer = near(name.lstrip("-"), [flag.lstrip("-") for flag in known if flag.startswith("--")])
     return re.sub("'([^']+)'", r"'--\1'", answer)
 
 
 def unknown(kind: str, name: str, known: Iterable[str], error: type[RbError] = RbError) -> RbError:
-    """Return the error for a `name` that is not among the `known` ones of this `kind`."""
+    """Return the error for a `name` of this `kind` that is not among the `known` names."""
     known = list(known)
     listed = ", ".join(shown(word) for word in known[:40]) + (", ..." if len(known) > 40 else "")
     several = "," in name and {*name.split(",")} <= {*known}

@@ -1,4 +1,4 @@
-"""CUDA graphs: GPU work that is captured once and then launched as a whole."""
+"""CUDA graphs: GPU work that is captured once and then launched as one unit."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SINCE = (2, 12)
 
 
 def usable(device: torch.device) -> bool:
-    """Whether work on a device is captured: on a GPU, if the version of torch supports it. RB_CUDA_GRAPHS=0
-    turns it off, RB_CUDA_GRAPHS=1 on."""
+    """True if work on this device is captured, by default on a GPU with a recent torch. The environment
+    variable RB_CUDA_GRAPHS disables (0) or enables (1) captures on GPUs."""
     if device.type != "cuda":
         return False
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
@@ -28,8 +28,9 @@ _BROKEN: list[torch.cuda.CUDAGraph] = []  # failed captures: torch may still acc
 
 
 class Pool:
-    """Memory that graphs use one after another, and the stream on which they are captured. `ticket` counts
-    the replays of training runs: each may overwrite data that an earlier one kept for its backward pass."""
+    """Memory that several graphs use one after another, and the stream on which the graphs are captured.
+    `ticket` counts the replays of training runs, because a replay may overwrite data that an earlier replay
+    kept for its backward pass."""
 
     def __init__(self, device: torch.device) -> None:
         self.handle, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
@@ -37,9 +38,10 @@ class Pool:
 
     @contextmanager
     def capture(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        """Work inside is captured, not executed. Another thread may read and copy the next batch meanwhile.
+        """A context that captures GPU work instead of executing it.
 
         `torch.cuda.graph` would also collect garbage and empty the cache, which takes longer than a capture.
+        During a capture, another thread may read and copy the next batch.
         """
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
@@ -57,8 +59,8 @@ class Pool:
 
 @functools.cache
 def lasting_pool(device: torch.device) -> tuple[Pool, torch.cuda.CUDAGraph]:
-    """A pool for graphs that come and go, with a graph that keeps it alive. `lasting_pool.cache_clear()`
-    releases its memory. After a failed capture, a pool must not be used again."""
+    """A pool for graphs of limited lifetime, with a graph that keeps the pool alive.
+    `lasting_pool.cache_clear()` releases its memory. A pool must not be used again after a failed capture."""
     pool, graph = Pool(device), torch.cuda.CUDAGraph()
     with pool.capture(graph):
         torch.zeros(1, device=device)
@@ -67,7 +69,7 @@ def lasting_pool(device: torch.device) -> tuple[Pool, torch.cuda.CUDAGraph]:
 
 @contextmanager
 def no_waits() -> Iterator[None]:
-    """Inside, waiting for the GPU raises RuntimeError, because a capture does not allow it."""
+    """A context in which waiting for the GPU raises RuntimeError, as a capture does not allow this."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that this mode is a prototype

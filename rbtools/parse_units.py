@@ -1,6 +1,6 @@
-"""Parsing of user input, from the command line or a Python call, into values.
+"""Parses user input, from the command line or a Python call, into values.
 
-Distances are converted to pixel units of [0, 1] only here.
+Only this module converts distances to pixel units of [0, 1].
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rbtools.errors import RbError, UsageError
 
 
 def severities(text: str) -> tuple[int, ...]:
-    """Parse severities such as `3`, `1-5` or `1,3,5`. Raises UsageError for invalid ones."""
+    """Parse severities such as `3`, `1-5` or `1,3,5`. Raises UsageError for invalid severities."""
     numbers = units.number_list(text, "--severity")
     wrong = [value for value in numbers if value not in units.SEVERITIES]
     if wrong:
@@ -26,8 +26,8 @@ def build(
     methods: registry.Registry, name: str, params: dict[str, Any], warn: Callable[[str], Any] | None = None
 ) -> Any:
     """Build a registered method from command-line values, with distances converted to pixel units. Parameters
-    of other methods in the list are left out. `warn` gets probable errors of unit. Raises UsageError.
-    """
+    that belong to other methods are ignored. `warn` is called with a message for each distance whose unit is
+    probably wrong. Raises UsageError."""
     cls = methods.load(name)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     norm = params.get("norm", getattr(cls, "norm", "linf"))
@@ -45,8 +45,8 @@ def build(
 
 
 def distances(text: str, norm: str, warn: Callable[[str], Any] | None = None) -> tuple[float, ...]:
-    """Parse `--eps` into pixel units of [0, 1]. `warn` gets warnings of probably wrong units. Raises
-    UsageError, also for an ambiguous number or range (0.031)."""
+    """Parse `--eps` into pixel units of [0, 1]. `warn` is called with a message for each distance whose unit
+    is probably wrong. Raises UsageError, also for an ambiguous number or range (0.031)."""
     pieces = text.split(",")
     pixels: list[float] = []
     for piece in filter(None, (piece.strip() for piece in pieces)):
@@ -67,8 +67,8 @@ def attack(
     eps: str,
     warn: Callable[[str], Any] | None = None,
 ) -> tuple[Any, tuple[float, ...]]:
-    """The attack, and its distances in pixel units. `warn` gets warnings of probably wrong units and too
-    short steps."""
+    """The attack, and its distances in pixel units. `warn` is called with a message for a distance whose unit
+    is probably wrong, and for steps that are too short."""
     method = build(attacks, name, params, warn)
     eps_values = distances(eps, method.norm, warn)
     for value in eps_values if hasattr(method, "grid") else ():
@@ -83,8 +83,8 @@ def attack(
 
 
 def tell_reach(method: Any, step: str, steps: str, warn: Callable[[str], Any]) -> None:
-    """Warn of a method whose steps cannot reach the border of its ball. `step` and `steps` are the options to
-    increase."""
+    """Warn about a method whose steps cannot reach the border of its ball. `step` and `steps` are the names
+    of the options to increase."""
     if units.reaches(method.reach, method.eps):
         return
     norm = getattr(method, "norm", "linf")
@@ -99,8 +99,8 @@ def tell_reach(method: Any, step: str, steps: str, warn: Callable[[str], Any]) -
 def distance(
     text: str | float | None, what: str, warn: Callable[[str], Any] | None = None, norm: str = "linf"
 ) -> float | None:
-    """Parse one distance such as `--step-size` into pixel units; None stays None. `warn` gets a warning of a
-    probably wrong unit."""
+    """Parse a single distance such as `--step-size` into pixel units. None is returned unchanged. `warn` is
+    called with a message if the unit is probably wrong."""
     if text is None:
         return None
     pixels = units.eps_to_pixels(text, norm, what)
@@ -110,9 +110,9 @@ def distance(
 
 
 def radii(text: str, norm: str = "linf") -> tuple[float, ...]:
-    """Parse `--gamma` into radii: in (0, 1], or above 0 for L2; a curve start:stop:count may begin at 0.
+    """Parse `--gamma` into radii in (0, 1], or above 0 for L2. A range start:stop:count may begin at 0.
 
-    Raises UsageError with the probable unit.
+    Raises UsageError, with the unit that was probably meant.
     """
     numbers: list[float] = []
     for piece in filter(None, (piece.strip() for piece in text.split(","))):
@@ -141,7 +141,7 @@ def tolerances(text: str) -> tuple[float, ...]:
 
 
 def confidence(value: float) -> float:
-    """Check that `--confidence` is a share in [0.5, 1), and return it. Raises UsageError."""
+    """Check that `--confidence` is in [0.5, 1), and return it. Raises UsageError."""
     if not 0.5 <= value < 1:
         hint = f" Did you mean {value / 100:g}?" if 50 <= value < 100 else ""
         raise UsageError(f"--confidence {value:g} is not in [0.5, 1): 0.95 is 95 %.{hint}")

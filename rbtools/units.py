@@ -1,7 +1,8 @@
-"""Conversion of user input to pixel units of [0, 1], done once.
+"""Conversion of user input to pixel units of [0, 1].
 
-The command line and the public Python functions take L-infinity distances in 1/255 (`8`, `8/255`), and L2
-distances and probabilistic radii on the [0, 1] scale. Everything inside rbtools works on [0, 1].
+In the command line and the public Python functions, L-infinity distances are in units of 1/255 (`8`,
+`8/255`), while L2 distances and probabilistic radii are on the [0, 1] scale. All other code of rbtools uses
+the [0, 1] scale.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _SUCH_AS = {
 
 
 def number(text: str | float, what: str, such_as: str = "8, 0.03 or 8/255") -> float:
-    """Read `8`, `0.03` or a fraction `8/255`. Raises UsageError, which names `what`."""
+    """Parse a number such as `8` or `0.03`, or a fraction such as `8/255`. Raises UsageError naming
+    `what`."""
     try:
         top, slash, bottom = str(text).partition("/")
         value = float(top) / float(bottom) if slash else float(top)
@@ -39,9 +41,9 @@ def number(text: str | float, what: str, such_as: str = "8, 0.03 or 8/255") -> f
 
 
 def number_list(text: str | float, what: str) -> list[float]:
-    """Read `1,2,8`, the integer range `1-5`, `0:0.15:31` (start, stop, count), or a mix of them.
+    """Parse `1,2,8`, the integer range `1-5`, the range `0:0.15:31` (start, stop, count), or a combination.
 
-    Raises UsageError naming `what`.
+    Raises UsageError, with `what` as the name of the input.
     """
     if not isinstance(text, str):
         return [number(text, what)]
@@ -66,7 +68,8 @@ def number_list(text: str | float, what: str) -> list[float]:
 
 
 def whole_numbers(text: str, what: str) -> tuple[int, ...]:
-    """Read such a list of whole numbers from 0 on; an empty text is an empty list. Raises UsageError."""
+    """Parse a list of non-negative integers, as `number_list` does. An empty text is an empty list. Raises
+    UsageError."""
     values = number_list(text, what) if text else []
     wrong = [value for value in values if value != int(value) or value < 0]
     if wrong:
@@ -75,8 +78,8 @@ def whole_numbers(text: str, what: str) -> tuple[int, ...]:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether int() accepts the text. str.isdigit would also accept characters such as superscripts, and int
-    limits the length."""
+    """True if int() accepts the text. The method str.isdigit also accepts superscripts, and int() limits the
+    length."""
     return text.isascii() and text.isdigit() and len(text) < 20
 
 
@@ -95,10 +98,10 @@ def _spaced(start: float, stop: float, count: str, what: str) -> list[float]:
 
 
 def eps_to_pixels(text: str | float, norm: str = "linf", what: str = "--eps") -> float:
-    """Convert a distance, as a user typed it for an attack, to pixel units of [0, 1].
+    """Convert a distance for an attack, as typed by a user, to pixel units of [0, 1].
 
-    L-infinity: `8` and `8/255` are both 8/255. L2: the number itself.
-    Raises UsageError for a negative or unreadable number, and for L-infinity above 255/255.
+    In L-infinity, `8` and `8/255` are both 8/255. In L2, the number is not changed. Raises UsageError for a
+    negative or unreadable number, and in L-infinity for a distance above 255/255.
     """
     value = number(text, what, "8 or 8/255" if norm == "linf" else "0.5")
     if value < 0:
@@ -115,12 +118,12 @@ def eps_to_pixels(text: str | float, norm: str = "linf", what: str = "--eps") ->
 
 
 def reaches(length: float, eps: float) -> bool:
-    """Whether steps of this total length reach the border of a ball, up to float rounding."""
+    """True if steps of this total length reach the border of a ball, up to rounding errors."""
     return length >= eps * (1 - 1e-9)
 
 
 def eps_slip(text: str | float, norm: str = "linf", what: str = "--eps") -> str | None:
-    """The warning for an L2 distance such as 8; None if nothing looks wrong.
+    """The warning for an L2 distance such as 8, or None if the distance is plausible.
 
     Raises UsageError for an L-infinity distance such as 0.031, which is ambiguous.
     """

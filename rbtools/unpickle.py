@@ -1,8 +1,10 @@
-"""Reads pickles of others (checkpoints, published results, training states) without running their code.
+"""Reads pickles from other projects (checkpoints, published results, training states) without running their
+code.
 
-A pickle may call any function with any arguments. Here, the names in it refer to a short list of functions of
-this module, which make containers, numbers, arrays and tensors from data; every other name becomes an inert
-`Stub`. Only these functions and stubs are ever called, and states are set only on stubs, arrays and mappings.
+A pickle can normally call any function with any arguments. In this module, a name in a pickle refers to one
+of a few functions that make containers, numbers, arrays and tensors from data. Every other name becomes an
+inert `Stub`. Only functions of this module and stubs are ever called, and only stubs, arrays and mappings
+receive a state.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ MOST_BYTES = 2**62  # maximum size in bytes of an expanded tensor, so that sizes
 
 
 class Refused(Exception):
-    """The pickle contains an object that is not allowed; `name` is its name."""
+    """The pickle contains an object that is not allowed. `name` is the name of the object."""
 
     def __init__(self, name: str, message: str | None = None) -> None:
         self.name = shown(name)
@@ -35,7 +37,7 @@ class Refused(Exception):
 
 
 class Damaged(ValueError):
-    """The bytes are not a pickle, are incomplete, or do not fit together."""
+    """The bytes are not a pickle, are incomplete, or are inconsistent."""
 
 
 class NotTorch(Damaged):
@@ -43,7 +45,7 @@ class NotTorch(Damaged):
 
 
 class Stub:
-    """An object of a class that is not known here: it keeps its content in the file, and does nothing."""
+    """An object of an unknown class, which keeps its content from the file and does nothing."""
 
     name = ""
 
@@ -55,21 +57,22 @@ class Stub:
 
 
 class UnusualTensor:
-    """A placeholder for a tensor that is not dense, such as a sparse one; `kind` names its kind."""
+    """A placeholder for a tensor that is not dense, such as a sparse tensor. `kind` describes the layout of
+    the tensor."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
 
 class _Maker:
-    """A name that a pickle may call, and the function that is called instead."""
+    """A name that a pickle may call, with the function that is called instead."""
 
     def __init__(self, name: str, make: Callable[..., Any] | None = None) -> None:
         self.name, self.make = name, make
 
 
 class _Type:
-    """A NumPy dtype of numbers or text. Its state in the pickle may set the byte order."""
+    """A NumPy dtype of numbers or text. The state of the dtype in the pickle may set the byte order."""
 
     def __init__(self, code: object, *_: object) -> None:
         code = _text(code)
@@ -94,7 +97,7 @@ def _dtype(kind: Any) -> np.dtype[Any]:
 
 
 def _sizes(values: Any) -> tuple[int, ...]:
-    """A shape or strides. Raises Damaged for anything except whole numbers from 0 on."""
+    """Checks and returns a shape or strides. Raises Damaged for anything except non-negative integers."""
     if not isinstance(values, tuple) or not all(type(size) is int and 0 <= size < 2**63 for size in values):
         raise Damaged("it has an invalid shape")
     return values
@@ -117,7 +120,7 @@ def _reconstruct(kind: Any, *_: object) -> np.ndarray:
 
 
 def _encoded(value: str = "", encoding: object = "latin1") -> bytes:
-    """In old protocols, Python 3 writes bytes as a text and its encoding."""
+    """The bytes of a text. In old protocols, Python 3 writes bytes as a text with its encoding."""
     if encoding not in ("latin1", "latin-1"):
         raise Damaged("it has bytes in an unusual encoding")
     return value.encode("latin-1")
@@ -155,7 +158,7 @@ def _is_type(value: Any) -> bool:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, needs_grad: Any = False, *more: Any) -> Any:
-    """A tensor on its storage, for each of torch's forms. Hooks are left out, because they are functions."""
+    """A tensor on its storage, for each of torch's formats. Hooks are ignored, because they are functions."""
     import torch
 
     if not isinstance(storage, torch.storage.TypedStorage):
@@ -175,7 +178,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, needs_grad: Any
 
 
 def _parameter(data: Any, needs_grad: Any = True, *_: object) -> Any:
-    """A parameter. Attributes that were set on it are left out."""
+    """A parameter. Attributes that were set on the parameter are ignored."""
     import torch
 
     if isinstance(data, UnusualTensor):
@@ -186,7 +189,7 @@ def _parameter(data: Any, needs_grad: Any = True, *_: object) -> Any:
 
 
 def _of_type(maker: Any, kind: object, arguments: Any, *_: object) -> Any:
-    """A tensor with attributes. They are left out."""
+    """A tensor whose attributes are ignored."""
     if getattr(maker, "make", None) not in (_tensor, _parameter):
         raise Damaged("it has an invalid tensor with attributes")
     return maker.make(*arguments)
@@ -401,7 +404,7 @@ _MODULE: Any = types.SimpleNamespace(__name__="rbtools.unpickle", Unpickler=_Unp
 
 
 class _Stream(io.RawIOBase):
-    """A file without descriptor: with one, torch would look for a tar archive in the file and unpack it."""
+    """A file without a file descriptor, because torch searches a file with a descriptor for a tar archive."""
 
     def __init__(self, file: Any) -> None:
         self.read, self.readline = file.read, file.readline  # type: ignore[method-assign]
@@ -435,11 +438,12 @@ def _legacy(file: IO[bytes]) -> Any:
 
 
 def torch_file(file: IO[bytes]) -> Any:
-    """The value in a seekable file of torch.save (zip, or the format before torch 1.6), tensors on the CPU.
+    """The value in a seekable file of torch.save (zip, or the format before torch 1.6), with tensors on the
+    CPU.
 
-    Equal to `torch.load(file, "cpu", weights_only=True)` for state dicts, optimiser states and notes of
-    training scripts. Also reads arrays, numbers and text of NumPy, and argparse's Namespace. Other objects
-    become Stubs. Raises Refused, Damaged, NotTorch, OSError.
+    The value is equal to `torch.load(file, "cpu", weights_only=True)` for state dicts, optimiser states and
+    notes of training scripts. The function also reads arrays, numbers and text of NumPy, and argparse's
+    Namespace. All other objects become Stubs. Raises Refused, Damaged, NotTorch or OSError.
     """
     import torch
 
@@ -460,5 +464,6 @@ def torch_file(file: IO[bytes]) -> Any:
 
 
 def published(data: bytes) -> Any:
-    """The value of a plain pickle with tensors, as published by NATS-Bench. Raises as `torch_file`."""
+    """The value of a plain pickle with tensors, in the format of NATS-Bench. Raises the same errors as
+    `torch_file`."""
     return _one_error(_Unpickler(io.BytesIO(data)).load)

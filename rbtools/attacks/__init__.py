@@ -1,8 +1,9 @@
-"""Adversarial attacks: pure functions of a model, images, labels and per-example draws.
+"""Adversarial attacks: pure functions of a model, images, labels and the random numbers of each example.
 
-Each attack is one file and one line here. An attack does not know the device or the seed and uses no files.
-The evaluation projects its result onto the budget again and decides success in float32, so that an attack
-with an error cannot report a false number.
+Each attack has its own file and is registered by one line in this module. An attack does not know the device
+or the seed and does not read or write files. The evaluation projects the result of an attack onto the ball
+again and decides in float32 whether the attack succeeded. A wrong result of an attack therefore cannot count
+as a success.
 """
 
 from __future__ import annotations

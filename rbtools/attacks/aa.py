@@ -1,4 +1,5 @@
-"""AutoAttack: several attacks in sequence, each on the examples that the earlier ones did not break."""
+"""AutoAttack runs several attacks in sequence, each on the examples that the earlier attacks did not
+break."""
 
 from __future__ import annotations
 
@@ -45,18 +46,20 @@ _NOT_IN_TURN = ("aa", "cw-l2", "fmn", "ddn")
 class AutoAttack(ReferenceBackend):
     """AutoAttack (Croce and Hein 2020, arXiv:2003.01690).
 
-    standard: APGD-CE, targeted APGD, targeted FAB, Square; in L1 (arXiv:2103.01208) with five restarts of
-    APGD-CE and five targets of targeted APGD. plus, as in AutoAttack's code: APGD-CE, APGD-DLR and FAB with
-    five restarts each, Square, targeted APGD, and targeted FAB with five restarts. rand, for randomised
-    models: APGD-CE and APGD-DLR, with gradients averaged over 20 draws. --attacks runs other attacks with
-    their defaults. The metric is then named after them (ensemble-fgsm-square.8), unless they are those of the
+    The variant `standard` runs APGD-CE, targeted APGD, targeted FAB and Square. In L1 (arXiv:2103.01208),
+    APGD-CE has five restarts and targeted APGD has five targets. The variant `plus` follows AutoAttack's
+    code: APGD-CE, APGD-DLR and FAB with five restarts each, Square, targeted APGD, and targeted FAB with five
+    restarts. The variant `rand` is for randomised models and runs APGD-CE and APGD-DLR with gradients
+    averaged over 20 samples of the model. The option --attacks runs other attacks with their default options.
+    The metric is then named after these attacks (ensemble-fgsm-square.8), unless they are those of the
     standard variant. Each attack gets the examples that the earlier attacks did not break, and an example is
     dropped as soon as it is broken. Unbroken examples are returned unchanged.
 
-    DLR needs three classes and targeted DLR four; with fewer classes the margin is used.
+    DLR requires three classes and targeted DLR requires four. With fewer classes both losses are replaced by
+    the margin.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Raises RbError
-    if an attack is unknown or does not support the norm, or if the code of backend pyautoattack fails.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Raises RbError if
+    an attack is unknown or does not support the norm, or if the code of backend pyautoattack fails.
     """
 
     name: ClassVar[str] = "aa"
@@ -66,7 +69,9 @@ class AutoAttack(ReferenceBackend):
     eps: float = 8 / 255
     norm: str = norm_param("l1")
     variant: str = param("standard", "The set of attacks to run.", choices=tuple(VARIANTS))
-    attacks: str = param("", "Attacks to run in place of those of --variant: apgd-ce,square.")
+    attacks: str = param(
+        "", "Comma-separated attacks to run instead of those of --variant, such as apgd-ce,square."
+    )
     backend: str = backend_param()
 
     def __post_init__(self) -> None:
@@ -87,8 +92,8 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def stem(self) -> str:
-        """`aa`, or a name such as `ensemble-fgsm-square` if other attacks run; it does not depend on their
-        order."""
+        """Returns `aa`, or a name such as `ensemble-fgsm-square` if other attacks run. The order of the
+        attacks does not change the name."""
         if not self.attacks:
             return super().stem
         return f"ensemble-{'-'.join(sorted(self.named))}{self.norm_suffix}"
@@ -103,12 +108,12 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def named(self) -> list[str]:
-        """The names in `attacks`."""
+        """The list of names in `attacks`."""
         return [name.strip() for name in self.attacks.split(",") if name.strip()]
 
     @property
     def plan(self) -> list[tuple[str, dict[str, int]]]:
-        """The attacks to run, with the parameters that differ from the defaults."""
+        """The names of the attacks to run, each with the parameters that differ from the defaults."""
         if self.named:
             return [(name, {}) for name in self.named]
         return _standard(self.norm) if self.variant == "standard" else list(VARIANTS[self.variant])
@@ -124,7 +129,7 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def loss(self) -> str:  # type: ignore[override]
-        """The losses of the parts, in order."""
+        """The losses of the attacks, in order."""
         return self.loss_for(1 << 30)
 
     def loss_for(self, classes: int) -> str:
@@ -141,8 +146,8 @@ class AutoAttack(ReferenceBackend):
         return [part.name for part in self.parts for _ in part.stages(classes)]
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
-        """`broken_by`: the number in `parts` of the attack that broke the example, -1 if none did, -2 if it
-        was misclassified without an attack."""
+        """Returns `broken_by`: for each example, the index in `parts` of the attack that broke the example,
+        -1 if none did, and -2 if the unchanged image is misclassified."""
         numbers = [number for number, part in enumerate(self.parts) for _ in part.stages(classes)]
         attacks = torch.tensor(numbers, device=by.device)[by.clamp_min(0)]
         return {"broken_by": torch.where(by < 0, by, attacks)}
@@ -182,7 +187,7 @@ def _standard(norm: str) -> list[tuple[str, dict[str, int]]]:
 def _with_draws_of(
     name: str, run: Stage, model: Network, batch: AttackBatch, more: bool
 ) -> tuple[Tensor, Tensor]:
-    """Run a stage with the random numbers of its attack; the stage also decides which examples are broken."""
+    """Run a stage with the random numbers of its attack. Only images that the stage breaks are changed."""
     import dataclasses
 
     points, broken = run(model, dataclasses.replace(batch, draws=batch.draws.child(name)), True)

@@ -1,12 +1,13 @@
-"""The examples of an attack that are not broken yet, and the steps at which a loop drops broken examples.
+"""The examples that an attack has not broken yet, and the steps after which a loop drops broken examples.
 
-A check makes the host wait for all work of a GPU. On a CPU it costs nothing, so a broken example is dropped
-at once, which saves its remaining passes. On a GPU a loop works on all its examples, marks on the device
-which are broken, and checks every few steps; if less than half of them are active, the others are dropped.
-Both ways give the same points: each example has its own random numbers, and its computation does not depend
-on the other examples. A search on a GPU uses the fast copy of the model. If the copy misclassifies an
-example, its search continues until the next check, where the model itself classifies the example; the search
-ends only if the model also misclassifies it.
+To check which examples are broken, the host must wait for all work of a GPU. On a CPU, checking which
+examples are broken costs nothing. On a CPU, a broken example is dropped at once, which saves the passes of
+its later steps. On a GPU, a loop works on all its examples, marks the broken examples on the device, and
+checks the marks every few steps. If fewer than half of the examples are active (not broken), the loop drops
+the others. The CPU and the GPU loop find the same points, because each example has its own random numbers and
+its computation does not depend on the other examples. On a GPU, the search uses a faster copy of the model.
+If the copy misclassifies an example, the search continues until the next check, in which the model itself
+classifies the example. The search ends only if the model also misclassifies the example.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ STILL_CORRECT, CLEAN = -1, -2
 
 
 class CheckSchedule(NamedTuple):
-    """The steps at which a loop checks which examples are broken: every `every`-th step."""
+    """The schedule of a loop, which checks after every `every`-th step which examples are broken."""
 
     every: int
 
     @property
     def each_step(self) -> bool:
-        """Whether a broken example is dropped at once."""
+        """True if a broken example is dropped at once."""
         return self.every == 1
 
     def due(self, step: int) -> bool:
-        """Whether to check after this step, counted from 0."""
+        """True if broken examples are dropped after this step. Steps are counted from 0."""
         return self.each_step or (step >= 0 and (step + 1) % self.every == 0)
 
 
@@ -52,17 +53,17 @@ SELDOM = CheckSchedule(8)
 
 
 def check_schedule(device: torch.device) -> CheckSchedule:
-    """The schedule of loops on a device."""
+    """The check schedule of loops on a device."""
     return EACH_STEP if device.type == "cpu" else SELDOM
 
 
 @dataclass(frozen=True)
 class AttackBatch:
-    """Examples under attack.
+    """A batch of examples under attack.
 
-    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); draws: their random numbers; logits: (N, K),
-    for the unchanged images, if there was a clean pass; decides: the model itself, if the search uses a fast
-    copy whose decisions are not checked at once.
+    `images` is float32 (N, C, H, W) in [0, 1], `labels` is int64 (N,), and `draws` holds the random numbers.
+    `logits` (N, K) are the logits of the unchanged images, or None without a clean pass. `decides` is the
+    model itself, if the search uses a fast copy whose decisions are not checked at once.
     """
 
     images: Tensor
@@ -76,25 +77,27 @@ class AttackBatch:
 
     @property
     def schedule(self) -> CheckSchedule:
-        """When a loop on these examples checks which of them are broken."""
+        """The schedule for dropping broken examples of this batch."""
         return check_schedule(self.images.device)
 
     def take(self, index: Tensor) -> AttackBatch:
-        """Some of the examples, by positions or by a mask."""
+        """The batch of some examples, selected by positions or by a mask."""
         logits = None if self.logits is None else self.logits[index]
         images, labels, draws = self.images[index], self.labels[index], self.draws.take(index)
         return AttackBatch(images, labels, draws, logits, self.decides)
 
     def goal(self, loss: Loss, targets: Tensor | None = None) -> AttackObjective:
-        """The loss for these examples."""
+        """The loss for these examples, as an objective."""
         return AttackObjective(loss, self.labels, self.labels if targets is None else targets)
 
 
 class ExampleRows:
-    """The base of dataclasses whose tensors, objectives and draws have one row for each example."""
+    """Base class of dataclasses whose tensors, objectives and random numbers have one row for each
+    example."""
 
     def take(self, kept: Tensor) -> Any:
-        """Keep some examples, by a mask or by positions, in place; fields of other types stay."""
+        """Select some examples by a mask or by positions, in place. Fields that are not tensors or objects
+        with `take` do not change."""
         for name, value in list(vars(self).items()):
             if isinstance(value, torch.Tensor):
                 setattr(self, name, value[kept])
@@ -103,14 +106,15 @@ class ExampleRows:
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """The fields that are tensors."""
+        """The fields that are tensors, with their names."""
         return {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
 
 
 def size_for(active: int, size: int) -> int | None:
-    """The number of examples to go on with when `active` of `size` are active; None to go on with all.
+    """The reduced number of examples for a loop with `active` unbroken examples out of `size`, or None.
 
-    `size` is halved, rounding up, as long as all active examples fit, so that a loop has few tensor shapes.
+    The number `size` is halved (rounded up) as long as all active examples fit. A loop therefore uses few
+    different tensor shapes.
     """
     if 2 * active >= size:
         return None
@@ -122,10 +126,11 @@ def size_for(active: int, size: int) -> int | None:
 
 
 class ActiveExamples:
-    """The examples of a loop; the result of a broken example is the first point that fooled the model.
+    """The examples in a loop. The result of a broken example is the first point that fooled the model.
 
-    schedule: used instead of the batch's own schedule. result: (N, C, H, W), at first the images; broken:
-    bool (N,). row: the indices of the examples that the loop works on; on a GPU also broken ones.
+    `schedule` replaces the schedule of the batch. `result` (N, C, H, W) initially contains the images.
+    `broken` is bool (N,). `row` contains the indices of the examples in the loop, which on a GPU include
+    broken examples.
     """
 
     def __init__(self, batch: AttackBatch, schedule: CheckSchedule | None = None) -> None:
@@ -144,10 +149,10 @@ class ActiveExamples:
         return len(self.row)
 
     def update(self, step: int, fooled: Tensor, points: Tensor, *rows: Any) -> tuple[Any, ...]:
-        """Mark the examples that fool the model at these points (M, C, H, W), and drop broken ones.
+        """Mark the examples that fool the model at these points (M, C, H, W), and drop broken examples.
 
-        step: counted from 0; with -1 no example is dropped on a GPU. Each of `rows` is a tensor of M rows or
-        an object with `take`; returns them for the examples to go on with.
+        `step` is counted from 0. With `step` -1, no example is dropped on a GPU. Each of `rows` is a tensor
+        of M rows or an object with `take`. Returns `rows` without the dropped examples.
         """
         if self.schedule.each_step:
             return _kept(rows, self._drop(fooled, points))
@@ -157,7 +162,7 @@ class ActiveExamples:
         return self.check(step, *rows)
 
     def check(self, step: int, *rows: Any) -> tuple[Any, ...]:
-        """Drop broken examples, as `update` does, on a GPU and if a check is due after this step."""
+        """Drop broken examples as `update` does, on a GPU, if a check is due after this step."""
         if self.schedule.each_step or not self.schedule.due(step):
             return rows
         done = self._decided()
@@ -172,16 +177,16 @@ class ActiveExamples:
         return _kept(rows, kept)
 
     def marks(self) -> tuple[Tensor, Tensor]:
-        """A copy of what `update` writes on a GPU: which rows are broken, and their points."""
+        """A copy of the marks that `update` writes on a GPU: the mask of broken rows, and their points."""
         return self._done.clone(), self._first.clone()
 
     def set_marks(self, marks: tuple[Tensor, Tensor]) -> None:
-        """Restore the marks to a copy from `marks`."""
+        """Restore marks that `marks` returned."""
         self._done.copy_(marks[0])
         self._first.copy_(marks[1])
 
     def finish(self, points: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(result, broken); `points` (M, C, H, W) are the results of the rows that are not broken."""
+        """Returns `result` and `broken`. `points` (M, C, H, W) are the results of unbroken rows."""
         if not self.schedule.each_step:
             if self.batch.decides is not None:
                 self._decided()
@@ -191,7 +196,7 @@ class ActiveExamples:
         return self.result, self.broken
 
     def _drop(self, fooled: Tensor, points: Tensor) -> Tensor | None:
-        """A mask (M,) of the rows to go on with, which are not broken; None for all rows."""
+        """Drop the broken rows. Returns a mask (M,) of the remaining rows, or None if no row is broken."""
         if not fooled.any():
             return None
         rows = self.row[fooled]
@@ -201,7 +206,8 @@ class ActiveExamples:
         return on
 
     def _decided(self) -> Tensor:
-        """Which rows are broken, on the host; the model checks the rows that only the copy misclassified."""
+        """A mask of the broken rows, on the host. The model checks the rows that only the copy
+        misclassified."""
         if self.batch.decides is None:
             return self._done.cpu()
         done, confirmed = torch.stack((self._done, self._confirmed)).cpu()
@@ -230,7 +236,8 @@ def _kept(rows: tuple[Any, ...], kept: Tensor | None) -> tuple[Any, ...]:
 
 
 def uploaded(index: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor from the host to a device; to a GPU from pinned memory, so the host does not wait."""
+    """Copy a tensor from the host to a device. Copies to a GPU use pinned memory, so the host does not
+    wait."""
     return index.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else index.to(device)
 
 

@@ -1,4 +1,4 @@
-"""The Auto-PGD attacks: on the cross-entropy, DLR and the margin, and targeted at several classes in turn."""
+"""The Auto-PGD attacks: untargeted on the cross-entropy, the DLR loss and the margin, and targeted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _AutoPGD(ReferenceBackend):
-    """The base of the Auto-PGD attacks: runs on the loss that the subclass names."""
+    """Base class of the Auto-PGD attacks. A subclass selects the loss to maximise."""
 
     steps: int
     restarts: int
@@ -69,12 +69,12 @@ class _AutoPGD(ReferenceBackend):
 class APGDCE(_AutoPGD):
     """Auto-PGD on the cross-entropy (Croce and Hein 2020, arXiv:2003.01690).
 
-    In L1 it is l1-APGD (Croce and Hein 2021, arXiv:2103.01208): steps along the largest entries of the
-    gradient, projected onto ball and box. The first .3 of the steps use the radius 3 eps, the next .3 the
-    radius 2 eps. Any iterate that fools the model counts, and its example is dropped. Unbroken examples are
-    returned unchanged.
+    In L1 the attack is l1-APGD (Croce and Hein 2021, arXiv:2103.01208): steps follow the largest entries of
+    the gradient and are projected onto the intersection of the L1 ball and the box [0, 1]. The first 30 % of
+    the steps use a ball of radius 3 eps, and the next 30 % use the radius 2 eps. Any iterate that fools the
+    model is a success, and its example is dropped. Unbroken examples are returned unchanged.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
 
     name: ClassVar[str] = "apgd-ce"
@@ -86,7 +86,7 @@ class APGDCE(_AutoPGD):
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
-    eot: int = param(1, "Passes to average each gradient over, for randomised models.", check="positive")
+    eot: int = param(1, "Number of passes over which a gradient is averaged.", check="positive")
     backend: str = backend_param()
 
     def stages(self, classes: int) -> list[Stage]:
@@ -103,9 +103,10 @@ class APGDDLR(APGDCE):
     """Auto-PGD on the difference of logits ratio, DLR (Croce and Hein 2020, arXiv:2003.01690).
 
     The loss is the margin divided by the difference of the largest and the third largest logit, so it does
-    not depend on the scale of the logits. It needs three classes; for two classes it is the margin itself.
+    not depend on the scale of the logits. The loss requires three classes; for two classes the margin itself
+    is used.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
 
     name: ClassVar[str] = "apgd-dlr"
@@ -115,13 +116,14 @@ class APGDDLR(APGDCE):
 
 @dataclass(frozen=True, kw_only=True)
 class APGDMargin(APGDCE):
-    """Auto-PGD on the margin, max of the other logits - z_y. Two-phase attacks in L1 run it on all images.
+    """Auto-PGD on the margin, which is the largest other logit minus z_y. Two-phase attacks in L1 first run
+    this attack on all images.
 
-    For an unbroken example the result is not the image but the point of largest loss in the ball: unbroken
-    examples are ordered by their margin at this point. The attack is not registered; `rb-attack apgd-dlr` is
-    registered and maximises this loss divided by a difference of logits.
+    If an example is not broken, the result is the point of largest loss in the ball instead of the image,
+    because two-phase attacks order unbroken examples by their margin at this point. The attack is not
+    registered. The registered attack `apgd-dlr` maximises this margin divided by a difference of logits.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
 
     name: ClassVar[str] = "apgd-margin"
@@ -134,12 +136,12 @@ class APGDMargin(APGDCE):
 class APGDT(_AutoPGD):
     """Targeted Auto-PGD on the targeted DLR loss (Croce and Hein 2020, arXiv:2003.01690).
 
-    There is one run for each target. Targets are the wrong classes in the order of the clean logits, the most
-    likely first. Any wrong class counts as a success. The loss needs four classes; for two or three classes
-    it is only its numerator z_t - z_y. Unbroken examples are returned unchanged. In L1 the steps are those of
-    apgd-ce.
+    The attack makes one run for each target. The targets are the wrong classes in decreasing order of their
+    clean logits. A point that is classified as any wrong class is a success. The loss requires four classes.
+    For two or three classes, only the numerator z_t - z_y of the loss is used. Unbroken examples are returned
+    unchanged. In L1 the attack makes the same steps as apgd-ce.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
 
     name: ClassVar[str] = "apgd-t"
@@ -150,7 +152,7 @@ class APGDT(_AutoPGD):
     eps: float = 8 / 255
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
-    targets: int = param(9, "Number of wrong classes to try (at most all).", check="positive")
+    targets: int = param(9, "Number of wrong classes to use as targets (at most all).", check="positive")
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
     backend: str = backend_param()
 

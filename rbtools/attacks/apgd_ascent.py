@@ -1,6 +1,7 @@
-"""Auto-PGD (Croce and Hein 2020, arXiv:2003.01690): momentum and an adaptive step size.
+"""Auto-PGD (Croce and Hein 2020, arXiv:2003.01690): gradient steps with momentum and an adaptive step size.
 
-In L1 the steps are as in l1-APGD (Croce and Hein 2021, arXiv:2103.01208), in the L1 ball and the box.
+In L1 the steps are those of l1-APGD (Croce and Hein 2021, arXiv:2103.01208), projected onto the intersection
+of the L1 ball and the box [0, 1].
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ def apgd(
     draw: int,
     keep_best: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Run `count` steps from a random start: images (N, C, H, W) in [0, 1], and which are broken (N,).
+    """Run `count` steps from a random start; return images (N, C, H, W) and which are broken (N,).
 
-    eps is in pixel units of [0, 1]. An example is broken, and dropped, as soon as an iterate fools the model.
-    Unbroken examples are returned unchanged, or with `keep_best` as the points of largest loss before the
-    last iterate. `draw` numbers the random start. In L1 the first steps are in larger balls, whose points
-    break no example; the steps in the last ball start from the projection of the best point.
+    `eps` is in pixel units of [0, 1]. An example is broken and dropped as soon as an iterate fools the model.
+    Unbroken examples are returned unchanged, or, with `keep_best`, at their point of largest loss (the last
+    iterate is not considered). `draw` is the index of the random start. In L1, the first steps use balls
+    larger than eps, and points in these balls do not count as a success. The steps in the ball of radius eps
+    start from the projection of the best point.
     """
     balls = radii(eps, count) if norm == "l1" else [(eps, count)]
     start = border_start(batch.images, batch.draws, balls[0][0], norm, draw)
@@ -67,7 +69,7 @@ def _until_broken(
     *,
     keep_best: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Make `count` steps; an example is dropped at the first point that fools the model."""
+    """Make `count` steps, and drop an example at its first point that fools the model."""
     active, everyone = ActiveExamples(batch), not batch.schedule.each_step
     seen = model.loss_and_gradient(start, goal, everyone=everyone)
     broken = ~seen.still_correct
@@ -100,9 +102,7 @@ def _until_broken(
 def _highest(
     model: Network, batch: AttackBatch, goal: AttackObjective, start: Tensor, eps: float, count: int
 ) -> Tensor:
-    """The points (N, C, H, W) of highest loss in `count` steps in an L1 ball, whether they fool the model or
-    not.
-    """
+    """The points (N, C, H, W) of highest loss among all `count` steps in an L1 ball."""
     seen = model.loss_and_gradient(start, goal, everyone=True)
     state = SparseAscent(batch.images, goal, start, seen.loss, seen.gradient, eps, "l1", count)
     for number in range(1, count + 1):
@@ -114,10 +114,11 @@ def _highest(
 
 
 def border_start(images: Tensor, draws: Draws, eps: float, norm: str, draw: int) -> Tensor:
-    """A random point on the border of the ball, shaped as `images` (N, C, H, W), in [0, 1].
+    """A random point on the border of each ball, with the shape of `images` (N, C, H, W), in [0, 1].
 
-    linf: a uniform offset whose largest entry is scaled to eps; l2: a uniform direction of length eps; both
-    are clipped to the box. l1: a standard normal offset, projected onto ball and box. eps: in pixel units.
+    In linf, the offset is uniform and scaled so that its largest entry is eps. In l2 the offset has length
+    eps and a uniform direction. In linf and l2, the point is clipped to the box [0, 1]. In l1, the offset is
+    standard normal, and the point is projected onto the ball and the box. `eps` is in pixel units.
     """
     shape = tuple(images.shape[1:])
     if norm == "linf":
@@ -133,9 +134,10 @@ def border_start(images: Tensor, draws: Draws, eps: float, norm: str, draw: int)
 
 @dataclass
 class Ascent(ExampleRows):
-    """The state of a run of `count` steps, one row for each example; each step rule is a subclass.
+    """The state of a run of `count` gradient steps, with one row for each example.
 
-    images, point, gradient: (N, C, H, W); loss: (N,); eps: in pixel units of [0, 1]; step_size: (N, 1, 1, 1).
+    `images`, `point` and `gradient` are (N, C, H, W), `loss` is (N,), and `step_size` is (N, 1, 1, 1). `eps`
+    is in pixel units of [0, 1].
     """
 
     images: Tensor
@@ -159,11 +161,11 @@ class Ascent(ExampleRows):
         self.step_size = torch.full(shape, self.first_step * self.eps, device=self.point.device)
 
     def move(self, number: int) -> Tensor:
-        """The point of step `number`, counted from 1, in the ball and the box."""
+        """Returns the point after step `number`, counted from 1. The point is in the ball and the box."""
         raise NotImplementedError
 
     def check(self, number: int) -> None:
-        """Adapt the step size after step `number`."""
+        """Adapt the step size after step `number`, if a check is due."""
         raise NotImplementedError
 
     def note(self, loss: Tensor, gradient: Tensor) -> None:
@@ -175,16 +177,16 @@ class Ascent(ExampleRows):
         self.best_gradient = torch.where(wide(better, gradient), gradient, self.best_gradient)
 
     def return_to_best(self, chosen: Tensor) -> None:
-        """Reset the chosen examples, bool (N, 1, 1, 1), to their best point."""
+        """Reset the chosen examples, a mask (N, 1, 1, 1), to their best point."""
         self.point = torch.where(chosen, self.best_point, self.point)
         self.gradient = torch.where(chosen, self.best_gradient, self.gradient)
 
 
 def checkpoints(count: int) -> list[int]:
-    """The steps after which the step size is checked; for a `count` of 100: 22, 41, 57, 70, 80, 87, 93, 99.
+    """The steps after which the step size is checked: 22, 41, 57, 70, 80, 87, 93 and 99 for 100 steps.
 
-    As in the paper p_1 = .22 and p_{j+1} = p_j + max(p_j - p_{j-1} - .03, .06); the gaps are rounded down as
-    in the authors' code.
+    The paper defines p_1 = .22 and p_{j+1} = p_j + max(p_j - p_{j-1} - .03, .06). The differences between
+    checkpoints are rounded down to integers, as in the authors' code.
     """
     gap, least, shrink = (max(int(share * count), 1) for share in (0.22, 0.06, 0.03))
     numbers: list[int] = []
@@ -197,9 +199,9 @@ def checkpoints(count: int) -> list[int]:
 
 
 def stalled(rises: Tensor, gap: int, halved: Tensor, best: Tensor, best_then: Tensor) -> Tensor:
-    """The examples whose step size is halved at a checkpoint (N,).
+    """A mask (N,) of the examples whose step size is halved at a checkpoint.
 
-    Condition 1: the loss rose in at most the share RHO of the `gap` steps since the last checkpoint.
+    Condition 1: at most a fraction RHO of the `gap` steps since the last checkpoint increased the loss.
     Condition 2: the step size was not halved at the last checkpoint and the best loss has not changed since.
     """
     return (rises <= RHO * gap) | (~halved & (best <= best_then))
@@ -209,9 +211,9 @@ def stalled(rises: Tensor, gap: int, halved: Tensor, best: Tensor, best_then: Te
 class HalvingAscent(Ascent):
     """Steps in L-infinity or L2 with momentum; the step size is halved if the loss stalls (algorithm 1).
 
-    previous: the point x^(k-1) before `point`. rises: (N,), the number of steps since the last checkpoint
-    that raised the loss. halved: bool (N,), whether the last checkpoint halved the step size. best_then:
-    (N,), the best loss at the last checkpoint.
+    `previous` is the point x^(k-1) before `point`. `rises` (N,) is the number of steps since the last
+    checkpoint that increased the loss. `halved` (N,) is true if the last checkpoint halved the step size.
+    `best_then` (N,) is the best loss at the last checkpoint.
     """
 
     previous: Tensor = field(init=False)
@@ -230,7 +232,7 @@ class HalvingAscent(Ascent):
         self.halved = torch.ones_like(self.loss, dtype=torch.bool)
 
     def move(self, number: int) -> Tensor:
-        """z = P(x + eta g); then with momentum P(x + alpha (z - x) + (1 - alpha) (x - x^(k-1)))."""
+        """The step z = P(x + eta g) with momentum: P(x + alpha (z - x) + (1 - alpha) (x - x^(k-1)))."""
         x, previous, self.previous = self.point, self.previous, self.point
         z = steps.ascend(x, self.gradient, self.step_size, self.norm)
         z = steps.project(z, self.images, self.eps, self.norm)
@@ -244,7 +246,7 @@ class HalvingAscent(Ascent):
         super().note(loss, gradient)
 
     def check(self, number: int) -> None:
-        """At a checkpoint, halve the step size of stalled examples, and return them to their best point."""
+        """At a checkpoint, halve the step size of stalled examples and reset them to their best points."""
         if number not in self.checkpoints:
             return
         gap = number - self.last_checkpoint
@@ -257,9 +259,9 @@ class HalvingAscent(Ascent):
 
 
 def radii(eps: float, count: int) -> list[tuple[float, int]]:
-    """Each ball's radius and number of steps: 3 eps, 2 eps and eps with .3, .3 and .4 of the steps.
+    """The radius and the number of steps of each ball. The radii are 3 eps, 2 eps and eps.
 
-    If there are fewer than four steps, all of them are in the last ball.
+    The balls get 30, 30 and 40 % of the steps. With fewer than four steps, the last ball gets all.
     """
     larger = 3 * count // 10
     balls = [(3 * eps, larger), (2 * eps, larger), (eps, count - 2 * larger)]
@@ -267,9 +269,10 @@ def radii(eps: float, count: int) -> list[tuple[float, int]]:
 
 
 def sparse_direction(gradient: Tensor, entries: Tensor) -> Tensor:
-    """The signs of the largest `entries` (N,) of the gradient, scaled to L1 norm 1; zeros stay zeros.
+    """The signs of the largest `entries` (N,) of the gradient, scaled to L1 norm 1, with zeros elsewhere.
 
-    Entries equal to the smallest of these are included. Shape: gradient (N, C, H, W); the result as gradient.
+    Entries that are equal to the smallest selected entry are also selected. Shape: gradient and result are
+    (N, C, H, W).
     """
     sizes = gradient.abs().flatten(1)
     last = entries.long().clamp(1, sizes.shape[1]) - 1
@@ -280,11 +283,12 @@ def sparse_direction(gradient: Tensor, entries: Tensor) -> Tensor:
 
 @dataclass
 class SparseAscent(Ascent):
-    """Steps in L1 along the largest entries of the gradient; the best point so far determines their number.
+    """Steps in L1 along the largest entries of the gradient; the best point determines how many entries.
 
-    The step size is adapted after every 4 % of the steps. For examples whose best point has become sparser it
-    is set to eps, and the run continues from the best point; for the other examples it shrinks. changed:
-    (N,), the number of changed entries of the best point at the last adaptation.
+    The step size is adapted after every 4 % of the steps. If an example's best point has become sparser, the
+    step size is reset to eps and the run continues from the best point. If it has not become sparser, the
+    step size shrinks. `changed` (N,) is the number of changed entries of the best point at the last
+    adaptation.
     """
 
     changed: Tensor = field(init=False)
@@ -297,7 +301,7 @@ class SparseAscent(Ascent):
         self.changed = self._changed_entries()
 
     def _changed_entries(self) -> Tensor:
-        """How many entries of the best point differ from the image (N,)."""
+        """The number of entries (N,) in which the best point differs from the image."""
         return (self.best_point != self.images).flatten(1).sum(1)
 
     def move(self, number: int) -> Tensor:

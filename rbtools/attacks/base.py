@@ -1,6 +1,6 @@
-"""The base classes of all attacks and of attacks that run stages, each on the examples not broken yet.
+"""Base classes of all attacks, and of attacks that run in stages on the examples that are not broken yet.
 
-Nothing here imports torch, because `--help` loads the attack classes.
+This module does not import torch, because `--help` loads the attack classes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def norm_param(*more: str) -> Any:
 
 
 def step_size_param(default: str) -> Any:
-    """The field of the step size; `default`: the text for its default."""
+    """The field of the step size. `default` is the text that --help shows as the default."""
     return param(
         None,
         f"Step size in the unit of --eps, or as a multiple of eps: 0.25*eps.  [default: {default}]",
@@ -53,14 +53,15 @@ def backend_param() -> Any:
     """The field `backend` of attacks that AutoAttack's own code also implements."""
     return param(
         "rbtools",
-        "The code to run: that of this package, or that of AutoAttack (pyautoattack).",
+        "The code to run: that of this package, or AutoAttack's own code (pyautoattack).",
         choices=("rbtools", "pyautoattack"),
     )
 
 
 class _WithFields:
-    """Adds the fields `grid` and `eot` to every dataclass that inherits from it. It is not a dataclass
-    itself: if it were frozen, a subclass that is not frozen would fail with an unclear error."""
+    """Base class that adds the fields `grid` and `eot` to every dataclass that inherits from it. This class
+    is not a dataclass: if it were a frozen dataclass, a subclass that is not frozen would fail with an
+    unclear error."""
 
     if TYPE_CHECKING:
         grid: str
@@ -80,7 +81,7 @@ class Attack(_WithFields, Registered):
     """The base of every registered attack: a frozen, keyword-only dataclass with `__call__`.
 
     `eps` is the radius of the ball of `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1]. With `grid`
-    "8bit", callers use `lattice.run` instead of `run`, and project with `lattice.project`.
+    "8bit", callers use `lattice.run` instead of `run` and `lattice.project` for the projection.
     """
 
     name: ClassVar[str]
@@ -105,39 +106,39 @@ class Attack(_WithFields, Registered):
 
     @property
     def norm_suffix(self) -> str:
-        """The part of the metric's name that gives the norm: empty for L-infinity."""
+        """The part of the metric's name that describes the norm. For L-infinity, this part is empty."""
         return "" if self.norm == "linf" else f".{self.norm}"
 
     @property
     def random(self) -> bool:
-        """Whether the result depends on the draws."""
+        """True if the result depends on random numbers."""
         return True
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether the random numbers depend on the batch and not only on the example. If so, the available
-        memory does not determine the batches.
-        """
+        """True if the random numbers depend on the batch and not only on the example. The batch size of such
+        an attack does not depend on the available memory."""
         return False
 
     @property
     def clean_pass(self) -> bool:
-        """Whether the unchanged images are classified first; misclassified ones are returned unchanged."""
+        """True if the unchanged images are classified first, and misclassified images are not attacked."""
         return True
 
     @property
     def single_step(self) -> bool:
-        """Whether the attack is one gradient step, after which nothing depends on the model."""
+        """True if the attack makes a single gradient step and does not use the model afterwards."""
         return False
 
     @property
     def draws_each(self) -> int:
-        """The number of draws of a randomised model over which each gradient or score is averaged."""
+        """The number of samples of a randomised model over which each gradient or score is averaged."""
         return self.eot
 
     @property
     def parts(self) -> Sequence[Attack]:
-        """An ensemble's attacks, in the order of the numbers in `broken_by`; empty for a single attack."""
+        """The attacks of an ensemble, indexed by the numbers in `broken_by`. The sequence is empty for a
+        single attack."""
         return ()
 
     @property
@@ -146,7 +147,7 @@ class Attack(_WithFields, Registered):
         return float(getattr(self, "step_size"))  # noqa: B009  # other attacks have none
 
     def said(self) -> dict[str, Any]:
-        """The attack's settings in an entry: the configuration, with the norm and the step size in use."""
+        """The attack's settings in an entry: the configuration with the norm and step size that are used."""
         settings = config(self)
         settings.setdefault("norm", self.norm)
         if "step_size" in settings:
@@ -154,7 +155,7 @@ class Attack(_WithFields, Registered):
         return settings
 
     def loss_for(self, classes: int) -> str | None:
-        """The loss in use for a model with this number of classes."""
+        """The loss that is used for a model with this number of classes."""
         return self.loss
 
     def check_step_size(self) -> None:
@@ -166,43 +167,46 @@ class Attack(_WithFields, Registered):
             )
 
     def check_distance(self) -> None:
-        """Raise RbError if the ball contains only the clean image of the attack's lattice."""
+        """Raise RbError if the ball contains no image of the attack's grid except the clean image."""
         lattice.check_distance(self)
 
     def __call__(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Perturb `images`.
 
-        Shape: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,); the result is as images.
-        `model` maps images to logits (N, classes); `draws` holds the random numbers of these N
-        examples (rbtools.rng.draws.Draws).
+        Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). `model` maps
+        images to logits (N, classes). `draws` holds the random numbers of these N examples
+        (rbtools.rng.draws.Draws).
         """
         raise NotImplementedError
 
     def run(
         self, model: Network, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Perturb images; also return further results (N,) by name: `broken_by` for aa (an index in its
-        `parts`), `distance` for cw-l2, fmn and ddn.
+        """Perturb images. Also returns a dictionary of further results (N,).
+
+        The result `broken_by` (an index in `parts`) is returned by aa, and `distance` by cw-l2, fmn and ddn.
         """
         return self(model, images, labels, draws), {}
 
 
 class SequentialAttack(Attack):
-    """The base of the attacks in this package: a frozen dataclass with `stages`."""
+    """Base class of the attacks in this package, which are frozen dataclasses with a method `stages`."""
 
     loss: ClassVar[str | None] = "none"
 
     def loss_for(self, classes: int) -> str:
-        """The loss in use: a replacement if the model has too few classes."""
+        """The name of the loss that is used. If the model has too few classes for the loss, another loss is
+        used."""
         least, instead = _NEEDS.get(str(self.loss), (0, ""))
         return str(self.loss) if classes >= least else instead
 
     def stages(self, classes: int) -> list[Stage]:
-        """The stages for a model with this number of classes (0 without a clean pass)."""
+        """The stages for a model with this number of classes. The number of classes is 0 if there is no clean
+        pass."""
         raise NotImplementedError
 
     def stage_names(self, classes: int) -> list[str]:
-        """The name of each stage in the status line."""
+        """The name of each stage for the status line."""
         return [self.name for _ in self.stages(classes)]
 
     @check_input.outside_inference
@@ -218,9 +222,9 @@ class SequentialAttack(Attack):
     ) -> Tensor:
         """Perturb `images` (N, C, H, W), in [0, 1] or uint8, as described in the base class.
 
-        Without `draws` the random numbers are the same as in a run of the command with `seed`; `examples`,
-        int64 (N,), are the positions of the images in their data set (by default image i is example i).
-        Raises RbError for invalid input.
+        Without `draws`, the random numbers are the same as in the command with this `seed`. `examples`, int64
+        (N,), are the positions of the images in their data set. By default image i is example i. Raises
+        RbError for invalid input.
         """
         if draws is None:
             from rbtools.rng.draws import of_images
@@ -275,22 +279,24 @@ class SequentialAttack(Attack):
         return perturbed, self.findings(by, classes)
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
-        """The further results of `run`, from the number of the stage that broke each example (N,)."""
+        """The results of `run` besides the images. `by` (N,) is the number of the stage that broke each
+        example."""
         return {}
 
 
 class ReferenceBackend(SequentialAttack):
-    """An attack that AutoAttack's own code also implements; `--backend pyautoattack` runs that code."""
+    """Base class of attacks that AutoAttack also implements. `--backend pyautoattack` runs AutoAttack's
+    code."""
 
     backend: str
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether the random numbers are drawn for the batch as a whole, as AutoAttack's code does."""
+        """True if the random numbers are drawn for the batch as a whole, as in AutoAttack's code."""
         return self.backend == "pyautoattack"
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
-        """AutoAttack's own attack for images of this shape: maps images and labels to perturbed images."""
+        """AutoAttack's own attack for images of this shape: a function from images and labels to images."""
         raise NotImplementedError
 
     def run(

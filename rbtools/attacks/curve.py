@@ -1,4 +1,4 @@
-"""The attack of `rb-attack curve`: the nearest adversarial example of several minimal-norm attacks."""
+"""The attack of `rb-attack curve`, which combines several searches for the nearest adversarial example."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ SEARCHES = Registry(
 class CurveAttack(MinimalNormAttack):
     """The nearest adversarial example of several searches, with at most `queries` passes for each image.
 
-    The searches are, in this order: DDN and FMN in L2, FMN in L-infinity and L1; FMN towards each of the four
-    most likely other classes; FMN with smaller steps from the nearest example so far, towards its class; and
-    bisection of the segment from the image to the nearest example. A forward and a backward pass are two
-    queries; checks of the fast model's decisions by the exact model are not counted. `run` returns the
-    distances as "distance" (infinite if there is none).
+    The searches run in this order: DDN in L2; FMN in L2, L-infinity and L1; FMN towards each of the four most
+    likely other classes; FMN with smaller steps from the nearest example so far, towards the class of this
+    example; and bisection between the image and the nearest example. One forward pass with its backward pass
+    counts as two queries. Passes in which the exact model checks decisions of the fast model are not counted.
+    `run` returns the distances as "distance" (infinite if no adversarial example was found).
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
 
     name: ClassVar[str] = "curve"
@@ -59,7 +59,7 @@ class CurveAttack(MinimalNormAttack):
 
     eps: float = UNBOUNDED
     norm: str = norm_param("l1")
-    queries: int = param(2000, "Most passes through the network for each image.", check="positive")
+    queries: int = param(2000, "Maximum number of network passes for each image.", check="positive")
 
     def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         budget = max((self.queries - _HALVINGS - _LOOKS) // 2, 1)
@@ -86,7 +86,7 @@ class CurveAttack(MinimalNormAttack):
     def _refine(
         self, model: Network, images: Tensor, labels: Tensor, points: Tensor, count: int
     ) -> tuple[Tensor, Tensor]:
-        """FMN from the points towards their classes, with the step sizes of the end of an FMN run."""
+        """Run FMN from the points towards their classes. The step sizes are those at the end of FMN."""
         targets = model.logits(points).argmax(1)
         attack = fmn.FMN(norm=self.norm, steps=count, step_size=0.1, last_step_size=0.001, gamma=0.01)
         radius = minimal_norm.distances(points, images, self.norm).view(-1, 1, 1, 1)
@@ -97,7 +97,7 @@ class CurveAttack(MinimalNormAttack):
     def _bisect(
         self, model: Network, images: Tensor, labels: Tensor, points: Tensor, distance: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Bisect the segments from images to points; return the nearest points that fool the model."""
+        """Bisect between images and points. Returns the nearest points that fool the model."""
         low, high = torch.zeros_like(distance), torch.ones_like(distance)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
@@ -110,7 +110,7 @@ class CurveAttack(MinimalNormAttack):
 
 
 def search_named(name: str, norm: str, queries: int) -> MinimalNormAttack:
-    """The minimal-norm attack `name`, with at most `queries` passes per image. Raises RbError if unknown."""
+    """The minimal-norm attack `name`, with at most `queries` passes per image. Raises RbError for others."""
     searches: dict[str, Callable[[], MinimalNormAttack]] = {
         "curve": lambda: CurveAttack(norm=norm, queries=queries),
         "fmn": lambda: fmn.FMN(norm=norm, steps=max(queries // 2, 1), eps=UNBOUNDED),
@@ -126,6 +126,6 @@ def search_named(name: str, norm: str, queries: int) -> MinimalNormAttack:
 
 
 def nearer(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """For each example the nearer of two points (N, C, H, W), and its distance (N,)."""
+    """For each example, the point with the smaller distance (N,) of two points (N, C, H, W)."""
     points = torch.where((other[1] < one[1]).view(-1, 1, 1, 1), other[0], one[0])
     return points, torch.minimum(one[1], other[1])

@@ -1,4 +1,4 @@
-"""CW in the ball: projected steps on the margin loss of Carlini and Wagner."""
+"""CW within a ball: projected gradient steps on the margin loss of Carlini and Wagner."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CW(PGD):
-    """PGD on the margin loss of Carlini and Wagner (2017, arXiv:1608.04644): CW20 of PRBench.
+    """PGD on the margin loss of Carlini and Wagner (2017, arXiv:1608.04644), which PRBench calls CW20.
 
-    It increases the margin (the largest other logit minus z_y), up to kappa, inside the ball of radius eps.
-    All else is as in `pgd`. With a target it increases z_t - z_y. `cw-l2` searches for the nearest
-    adversarial example instead.
+    The attack increases the margin (the largest other logit minus z_y), up to kappa, inside the ball of
+    radius eps. In all other respects the attack is the same as `pgd`. If there is a target, the attack
+    increases z_t - z_y. The attack `cw-l2` instead searches for the nearest adversarial example.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
 
     name: ClassVar[str] = "cw"

@@ -27,14 +27,14 @@ NO_BETTER = 0.9999  # an example stops if a tenth of the steps does not reduce i
 class CWL2(MinimalNormAttack):
     """The unbounded L2 attack of Carlini and Wagner (2017, arXiv:1608.04644).
 
-    It minimises |x' - x|^2 + c * max(z_y - max of the others, -kappa) by Adam over w, where x' = (tanh(w) +
-    1) / 2, and searches for the smallest c that succeeds for each example. Within a run, an example stops
-    after a tenth of the steps without improvement. The search does not use eps: only adversarial examples
-    within eps count as a success. `run` also returns the distances as "distance" (infinite if there is no
-    adversarial example).
+    The attack minimises |x' - x|^2 + c * max(z_y - (largest other logit), -kappa) with Adam over w, where x'
+    = (tanh(w) + 1) / 2. For each example, the attack searches for the smallest c that succeeds. In each run,
+    an example stops if its objective does not improve during a tenth of the steps. The search does not use
+    eps, but only adversarial examples within eps count as a success. `run` also returns the distances as
+    "distance" (infinite if there is no adversarial example).
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Images without
-    an adversarial example within eps are returned unchanged.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Images without an
+    adversarial example within eps are returned unchanged.
     """
 
     name: ClassVar[str] = "cw-l2"
@@ -47,7 +47,7 @@ class CWL2(MinimalNormAttack):
     searches: int = param(9, "Number of runs in the search for the weight c.", check="positive")
     c: float = param(0.01, "Weight of the margin in the first run.", check="positive")
     lr: float = param(0.01, "Learning rate of Adam.", check="positive")
-    kappa: float = param(0.0, "Logit margin from which on an image counts as fooled.", check="non-negative")
+    kappa: float = param(0.0, "Logit margin from which an image counts as fooled.", check="non-negative")
 
     @property
     def stem(self) -> str:
@@ -74,7 +74,7 @@ class CWL2(MinimalNormAttack):
         return best, distance
 
     def _descend(self, model: Network, images: Tensor, labels: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """One run of Adam: (nearest fooling point, its distance); infinity if no point fools the model."""
+        """Make one run of Adam. Returns the nearest points that fool the model, and their distances (N,)."""
         nearest, distance = images.clone(), torch.full_like(c, torch.inf)
         w = torch.atanh((2 * images - 1) * INSIDE)
         goal = losses.AttackObjective(losses.margin, labels, labels)
@@ -123,7 +123,7 @@ class CWL2(MinimalNormAttack):
 
 @dataclass
 class _CWState(ExampleRows):
-    """The state of the examples that have not stopped, one row each."""
+    """The state of the examples that have not stopped, with one row for each example."""
 
     row: Tensor
     images: Tensor
@@ -137,7 +137,8 @@ class _CWState(ExampleRows):
 
 
 def _value(model: Network, state: _CWState, kappa: float, rows: slice) -> tuple[Tensor, ...]:
-    """(logits (N, K), objective (N,), margin (N,), distance (N,), gradient with respect to w), for `rows`."""
+    """Returns logits, objective, margin, distance, and gradient with respect to w, for the examples in
+    `rows`."""
     with torch.enable_grad():
         w = state.w[rows].detach().requires_grad_(True)
         point = model.seen((torch.tanh(w) + 1) / 2)
@@ -153,7 +154,7 @@ def _value(model: Network, state: _CWState, kappa: float, rows: slice) -> tuple[
 
 
 def _adam(state: _CWState, gradient: Tensor, number: int, rate: float) -> None:
-    """One step of Adam, in every coordinate independently."""
+    """Make one step of Adam, independently in every coordinate."""
     first, second = BETAS
     state.mean = first * state.mean + (1 - first) * gradient
     state.square = second * state.square + (1 - second) * gradient.square()

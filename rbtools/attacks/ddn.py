@@ -1,4 +1,4 @@
-"""DDN: the nearest adversarial example in L2, by steps whose direction and norm are chosen separately."""
+"""DDN: a search for the nearest adversarial example in L2 by separate steps in direction and norm."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _LAST_STEP = 0.01  # the length of the last step, as in the paper
 class DDN(MinimalNormAttack):
     """Decoupled direction and norm (Rony et al. 2019, arXiv:1811.09600, algorithm 1), untargeted.
 
-    A step along the normalised gradient of the cross-entropy gives the direction. The perturbation is then
-    scaled to a norm that shrinks by the factor 1 - gamma if the point is adversarial, and grows by 1 + gamma
-    if it is not. The paper's quantisation to 256 levels is left out. The search does not use eps: only
-    adversarial examples within eps count as a success. `run` also returns the distances as "distance"
-    (infinite if there is no adversarial example).
+    The normalised gradient of the cross-entropy determines the direction of a step. The perturbation is then
+    scaled to a new norm. The norm is multiplied by 1 - gamma if the point is adversarial, and by 1 + gamma
+    otherwise. The paper's quantisation of images to 256 levels is not implemented. The search does not use
+    eps, but only adversarial examples within eps count as a success. `run` also returns the distances as
+    "distance" (infinite if there is no adversarial example).
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Images without
-    an adversarial example within eps are returned unchanged.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Images without an
+    adversarial example within eps are returned unchanged.
     """
 
     name: ClassVar[str] = "ddn"
@@ -54,7 +54,8 @@ class DDN(MinimalNormAttack):
     def _move(
         self, radius: Tensor, farthest: Tensor, search: Search, gradient: Tensor, loss: Tensor, number: int
     ) -> Tensor:
-        """The next points; `radius` (N, 1, 1, 1) is changed in place, `farthest` is its upper limit."""
+        """Returns the points of the next step. `radius` (N, 1, 1, 1) is changed in place, and `farthest` is
+        its upper limit."""
         step = minimal_norm.cosine(self.step_size, _LAST_STEP, number, self.steps)
         factor = torch.where(search.adversarial, 1 - self.gamma, 1 + self.gamma).view(-1, 1, 1, 1)
         radius.copy_(torch.minimum(radius * factor, farthest))

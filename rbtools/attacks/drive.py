@@ -1,7 +1,7 @@
-"""The one loop of attacks by gradient steps.
+"""The loop that all attacks by gradient steps use.
 
-Each step asks the attack for points, evaluates the model at these points, drops the examples that are broken,
-and passes the loss and the gradient of the other examples to the attack.
+In each step, the loop asks the attack for points, evaluates the model at these points, drops the broken
+examples, and passes the loss and the gradient of all other examples to the attack.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Iterate(ExampleRows):
-    """The examples of a run, one row each. Attacks that need more fields define a subclass.
-
-    images, points: (N, C, H, W) in [0, 1], the unchanged images and the current points; goal: the increased
-    loss.
-    """
+    """The examples of a run, with one row for each example. Attacks that need more fields define a subclass
+    of this class. `images` and `points` are (N, C, H, W) in [0, 1]: the unchanged images and the current
+    points. `goal` is the loss to maximise."""
 
     images: Tensor
     points: Tensor
@@ -36,10 +34,10 @@ class Iterate(ExampleRows):
 
 
 class SteppedAttack(SequentialAttack):
-    """The base of attacks by gradient steps: a dataclass with `begin`, `tell` and perhaps `ask`.
+    """Base class of attacks by gradient steps, which define `begin`, `tell` and, if necessary, `ask`.
 
-    The code of an attack is the same for a CPU and a GPU, with or without chunks, a fast copy, means over
-    draws, 8-bit images and earlier stages.
+    The code of an attack does not depend on the device, the chunks, the fast copy of the model, the samples
+    of a randomised model, 8-bit images or earlier stages.
     """
 
     steps: int
@@ -47,32 +45,32 @@ class SteppedAttack(SequentialAttack):
 
     @property
     def any_counts(self) -> bool:
-        """Whether an example's result is the first point that fools the model, and the run then drops the
-        example; otherwise only the last point counts."""
+        """True if the result of an example is its first point that fools the model, and the example is then
+        dropped. If the value is false, only the last point of each example counts."""
         return self.iterate == "any"
 
     def goal(self, batch: AttackBatch) -> AttackObjective:
-        """The loss that is increased: the cross-entropy, unless the attack overrides this method."""
+        """The loss to maximise. By default, the loss is the cross-entropy."""
         return batch.goal(losses.cross_entropy)
 
     def begin(self, batch: AttackBatch, restart: int) -> Iterate:
-        """The `Iterate` at the start of a run, at the images. `restart` is the run's number, from 0."""
+        """Returns the state at the start of run number `restart`, with the images as points."""
         return Iterate(batch.images, batch.images, self.goal(batch))
 
     def ask(self, state: Any, step: int) -> Tensor:
-        """The points (N, C, H, W) whose gradient a step needs; steps are counted from 0."""
+        """The points (N, C, H, W) at which a step needs the gradient. Steps are counted from 0."""
         points: Tensor = state.points
         return points
 
     def tell(self, state: Any, seen: Evaluated, step: int) -> None:
-        """Move `state.points` by the loss (N,) and the gradient (N, C, H, W) at the points of `ask`."""
+        """Update `state.points` from the loss (N,) and gradient (N, C, H, W) at the points of `ask`."""
         raise NotImplementedError
 
     def stages(self, classes: int) -> list[Stage]:
         return [functools.partial(self._drive, restart) for restart in range(self.restarts)]
 
     def _drive(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        """Make one run; return (a point for each example, which points are known to fool the model)."""
+        """Make one run. Returns a point for each example, and which points are known to fool the model."""
         state: Any = self.begin(batch, restart)
         active = ActiveExamples(batch)
         everyone = not (self.any_counts and batch.schedule.each_step)

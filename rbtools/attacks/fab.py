@@ -1,4 +1,4 @@
-"""FAB: steps onto the linearised decision boundary, biased towards the image."""
+"""FAB: steps onto the linearised decision boundary, with a bias towards the image."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ BETA = 0.9  # the share of the offset from the image that is kept once a point i
 class FAB(ReferenceBackend):
     """Fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044), untargeted.
 
-    It searches for the nearest adversarial example. An example is dropped as soon as an adversarial example
-    within eps is found. Every step computes the gradients of all classes; `fab-t` computes two and scales to
-    many classes. The first run starts at the image. Unbroken examples are returned unchanged.
+    The attack searches for the nearest adversarial example. An example is dropped as soon as an adversarial
+    example within eps is found. Every step computes the gradients of all classes. The attack `fab-t` computes
+    only two gradients and is therefore suitable for many classes. The first run starts at the image; further
+    runs start at random points. Unbroken examples are returned unchanged.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
 
     name: ClassVar[str] = "fab"
@@ -46,12 +47,14 @@ class FAB(ReferenceBackend):
     eps: float = 8 / 255
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of steps.", check="positive")
-    restarts: int = param(1, "Number of runs; all but the first start at random.", check="positive")
+    restarts: int = param(
+        1, "Number of runs; all runs except the first start at a random point.", check="positive"
+    )
     backend: str = backend_param()
 
     @property
     def random(self) -> bool:
-        """Whether the result depends on the draws."""
+        """True if the result depends on random numbers."""
         return self.restarts > 1
 
     def stages(self, classes: int) -> list[Stage]:
@@ -125,18 +128,19 @@ class FAB(ReferenceBackend):
 class FABT(FAB):
     """Targeted fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044 and 2003.01690).
 
-    There is one run for each target, with steps onto the linearised boundary between the true class and the
-    target. Targets are the wrong classes in the order of the clean logits, the most likely first. An example
-    is dropped as soon as any wrong class is found within eps. Unbroken examples are returned unchanged.
+    The attack makes one run for each target, with steps onto the linearised boundary between the true class
+    and the target. The targets are the wrong classes in decreasing order of their clean logits. An example is
+    dropped as soon as a point within eps is classified as any wrong class. Unbroken examples are returned
+    unchanged.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
 
     name: ClassVar[str] = "fab-t"
     version: ClassVar[int] = 1
     targeted: ClassVar[bool] = True
 
-    targets: int = param(9, "Number of wrong classes to try (at most all).", check="positive")
+    targets: int = param(9, "Number of wrong classes to use as targets (at most all).", check="positive")
 
     def stages(self, classes: int) -> list[Stage]:
         return [
@@ -163,7 +167,7 @@ def length(vectors: Tensor, norm: str) -> Tensor:
 
 
 def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
-    """The next point: between the projections of the current point and of the image onto the boundary."""
+    """The next point lies between the projections of the current point and of the image onto the boundary."""
     here, image, normal = state.point.flatten(1), state.images.flatten(1), normal.flatten(1)
     from_image = value + (normal * (image - here)).sum(1)
     both = shortest_way(
@@ -177,7 +181,7 @@ def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
 
 
 def _boundary(model: Network, state: _FABState, rows: slice) -> tuple[Tensor, Tensor]:
-    """z_t - z_y (N,) and its gradient (N, C, H, W), for some of the examples."""
+    """The value z_t - z_y (N,) and its gradient (N, C, H, W), for some of the examples."""
     goal = losses.AttackObjective(losses.targeted_margin, state.labels[rows], state.targets[rows])
     with torch.enable_grad():
         inputs = state.point[rows].detach().requires_grad_(True)
@@ -186,7 +190,7 @@ def _boundary(model: Network, state: _FABState, rows: slice) -> tuple[Tensor, Te
 
 
 def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
-    """As `_boundary`, for the wrong class whose linearised boundary is nearest."""
+    """The same as `_boundary`, but for the wrong class whose linearised boundary is nearest."""
     labels = state.labels[rows]
     with torch.enable_grad():
         inputs = state.point[rows].detach().requires_grad_(True)
@@ -213,18 +217,18 @@ _ROUNDS_UNCHECKED = 16
 
 
 def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Tensor:
-    """The smallest change d in `norm` with value + <normal, d> = 0 and points + d in [0, 1].
+    """The smallest change d in `norm` for which value + <normal, d> = 0 and points + d is in [0, 1].
 
-    If the box does not reach the hyperplane, every coordinate moves to the border. Coordinates whose normal
-    is zero do not move.
+    If the box does not intersect the hyperplane, every coordinate moves to the border of the box. Coordinates
+    whose normal is zero are not changed.
 
-    Shape: points and normal (N, d), value (N,); the result is (N, d).
+    Shape: points, normal and result are (N, d), and value is (N,).
 
-    A coordinate moves by min(t * speed, room) in the direction that lowers |value|; speed is 1 in linf and
-    |normal| in l2. The change of the value is concave and piecewise linear in t, so Newton's method from t =
-    0 approaches from below and reaches the solution after as many rounds as t crosses kinks. In l1 the
-    coordinates with the largest |normal| move to the border one after another, the last of them part of the
-    way.
+    For linf and l2, a coordinate moves by min(t * speed, room) in the direction that decreases |value|. The
+    speed is 1 in linf and |normal| in l2. The change of the value is concave and piecewise linear in t.
+    Newton's method from t = 0 therefore approaches the solution from below, and needs at most one iteration
+    for each linear piece. In l1, the coordinates with the largest |normal| move to the border one after
+    another. The last of the moving coordinates moves only a part of the distance to the border.
     """
     slope = normal.abs()
     direction = normal.sign().mul_(-value.sign()[:, None])
@@ -253,7 +257,7 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
 
 
 def _steepest_first(slope: Tensor, room: Tensor, wanted: Tensor) -> Tensor:
-    """The moves (N, d) of least L1 norm for which slope times move sums to `wanted` (N,)."""
+    """The moves (N, d) of smallest L1 norm for which the sum of slope * move is `wanted` (N,)."""
     slopes, order = slope.sort(dim=1, descending=True)
     rooms = room.gather(1, order)
     gains = slopes * rooms

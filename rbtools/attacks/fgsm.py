@@ -1,4 +1,4 @@
-"""FGSM: one signed gradient step to the border of the ball."""
+"""FGSM: one step along the sign of the gradient to the border of the ball."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class FGSM(SteppedAttack):
     """Fast gradient sign method (Goodfellow et al. 2015, arXiv:1412.6572), L-infinity.
 
-    x' = clip[0,1](x + eps * sign of the gradient of the cross-entropy), without a random start.
+    The result is clip[0,1](x + eps * sign(gradient of the cross-entropy)). There is no random start.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
 
     name: ClassVar[str] = "fgsm"

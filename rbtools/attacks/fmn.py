@@ -1,4 +1,5 @@
-"""FMN: the nearest adversarial example, by steps inside a ball whose radius follows the decision boundary."""
+"""FMN: a search for the nearest adversarial example in a ball whose radius adapts to the decision
+boundary."""
 
 from __future__ import annotations
 
@@ -26,17 +27,18 @@ _TINY = 1e-12
 class FMN(MinimalNormAttack):
     """The fast minimum-norm attack (Pintor et al. 2021, arXiv:2102.12827, algorithm 1), untargeted.
 
-    It minimises the margin z_y - max of the others within a ball whose radius differs for each example. If
-    the point is adversarial, the radius shrinks by the factor 1 - gamma; else it grows by 1 + gamma, or,
-    before the first adversarial point, to the distance at which the linearised margin is zero. If that
-    distance is smaller than the grown radius, the radius also grows by 1 + gamma: clipping to the box
-    shortens every step, and could otherwise keep the search from reaching the boundary (the paper's rule
-    finds nothing for most images of digits in L2). Step size and gamma decrease along half a cosine. The
-    search does not use eps: only adversarial examples within eps count as a success. `run` also returns the
-    distances as "distance" (infinite if there is no adversarial example).
+    The attack minimises the margin z_y - (largest other logit) in a ball with a separate radius for each
+    example. If the point is adversarial, the radius shrinks by the factor 1 - gamma. If the point is not
+    adversarial, the radius grows by the factor 1 + gamma. Before the first adversarial point, the radius
+    instead grows to the distance at which the linearised margin is zero, if this distance is larger. The
+    paper does not have this last condition, but clipping to the box shortens every step: without the
+    condition, the search does not reach the boundary for most images of digits in L2. The step size and gamma
+    decrease along half a cosine. The search does not use eps, but only adversarial examples within eps count
+    as a success. `run` also returns the distances as "distance" (infinite if there is no adversarial
+    example).
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Images without
-    an adversarial example within eps are returned unchanged.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Images without an
+    adversarial example within eps are returned unchanged.
     """
 
     name: ClassVar[str] = "fmn"
@@ -59,7 +61,7 @@ class FMN(MinimalNormAttack):
         return minimal_norm.nearest(model, images, objective, self.norm, self.steps, move)
 
     def move(self, radius: Tensor, search: Search, gradient: Tensor, margin: Tensor, number: int) -> Tensor:
-        """The next points; `radius` (N, 1, 1, 1) is changed in place."""
+        """Returns the next points. `radius` (N, 1, 1, 1) is changed in place."""
         gamma = minimal_norm.cosine(self.gamma, self.last_gamma, number, self.steps)
         step = minimal_norm.cosine(self.step_size, self.last_step_size, number, self.steps)
         broken = torch.isfinite(search.distance).view(-1, 1, 1, 1)

@@ -1,10 +1,11 @@
-"""Images of 8 bits: the lattice of pixels k/255, for attacks with `grid` "8bit".
+"""Attacks whose results are 8-bit images (`grid` "8bit"), with pixels k/255.
 
-The search itself stays as it is: its points are real numbers, but the model gets the nearest 8-bit image of
-each point (`OnLattice`), so that every decision of the search is about an image that exists. Gradients are
-computed at that image; small steps add up in the point. At the end each point is rounded so that it stays in
-the ball (`project`). In L-infinity the result is the image that the model saw. In L2 and L1 the nearest 8-bit
-image may be outside the ball: if rounding into the ball undoes a success, smaller balls are searched.
+The points of the search are real numbers, but the model receives the nearest 8-bit image of each point
+(`OnLattice`). Every decision of the search is therefore about a valid 8-bit image. Gradients are computed at
+this 8-bit image, while the point itself accumulates steps that are smaller than a grey level. After the
+search, each point is rounded to an 8-bit image inside the ball (`project`). In L-infinity, the result is the
+image that the model received. In L2 and L1, the nearest 8-bit image may be outside the ball. If rounding into
+the ball undoes a success, the search is repeated in smaller balls.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ _SMALLER = (0.97, 0.9, 0.75)  # shares of eps for new searches in L2 and L1 afte
 
 
 def grid_param() -> Any:
-    """The field `grid`, the lattice on which an attack searches."""
+    """The field `grid`. With "8bit", an attack searches only among 8-bit images."""
     return param(
         "none",
-        "With 8bit, all pixels of an attacked image are k/255, as in an image file of 8 bits.",
+        "With 8bit, all pixels of an attacked image are k/255, as in an 8-bit image file.",
         choices=("none", "8bit"),
         optional=True,
     )
 
 
 def check_distance(attack: Attack) -> None:
-    """Raise RbError if the ball contains no 8-bit image except the clean one."""
+    """Raise RbError if the ball contains no 8-bit image except the clean image."""
     if attack.grid != "none" and attack.eps > 0 and _in_levels(attack.eps) < 1:
         raise RbError(
             f"With grid 8bit eps is {attack.eps * _LEVELS:.4g}/255. Pixels of 8 bits change by 1/255 or"
@@ -54,7 +55,7 @@ def check_distance(attack: Attack) -> None:
 
 
 def searched(attack: Method) -> Method:
-    """The attack with the eps that its search uses: in L-infinity rounded down to a multiple of 1/255."""
+    """The attack with the eps that its search uses. In L-infinity, this eps is a multiple of 1/255."""
     if attack.grid == "none" or attack.norm != "linf":
         return attack
     return _with_eps(attack, math.floor(_in_levels(attack.eps)) / _LEVELS)
@@ -65,21 +66,21 @@ def _with_eps(attack: Method, eps: float) -> Method:
 
 
 def _in_levels(eps: float) -> float:
-    """A distance in steps of 1/255, raised slightly because `eps * 255` may be just below a whole number."""
+    """A distance in units of 1/255, raised slightly because `eps * 255` may be just below an integer."""
     return eps * _LEVELS * (1 + 1e-9)
 
 
 def levels(images: Tensor) -> Tensor:
-    """The levels, whole numbers from 0 to 255, of the nearest 8-bit images."""
+    """The grey levels (integers from 0 to 255) of the nearest 8-bit images."""
     return (images * _LEVELS).round_().clamp_(0, _LEVELS)
 
 
 def run(
     attack: Attack, model: object, images: Tensor, labels: Tensor, draws: Draws
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Call `attack.run` on the attack's lattice. An attack with several draws runs on their mean, and returns
-    the points that fail most often. Raises RbError if the clean images are not 8-bit images, and if the ball
-    contains no other 8-bit image."""
+    """Call `attack.run`, with the grid of the attack. With several samples of a randomised model, the attack
+    runs on their mean and returns the points that fail most often. With grid "8bit", raises RbError if the
+    clean images are not 8-bit images or if the ball contains no other 8-bit image."""
     target = as_target(model)
     if attack.batch_dependent or not (attack.draws_each > 1 or target.randomised):
         return _run(attack, target, images, labels, draws)
@@ -96,7 +97,7 @@ def run(
 def _run(
     attack: Attack, target: Network, images: Tensor, labels: Tensor, draws: Draws
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """As `run`, on a target."""
+    """The same as `run`, for a model that is already an instance of `Target`."""
     if attack.grid == "none":
         return attack.run(target, images, labels, draws)
     check_distance(attack)
@@ -126,12 +127,14 @@ def _run(
 
 
 def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
-    """Project onto the attack's ball and the box and, with a grid, onto an 8-bit image in them.
+    """Project onto the ball and the box [0, 1] and, if the attack has a grid, onto the 8-bit images.
 
-    With a grid the result is the nearest 8-bit image. If this is outside an L2 or L1 ball, the pixels that
-    rounding moved farthest away from the clean image are rounded towards the clean image instead.
+    If the attack has a grid, the result is the nearest 8-bit image. If this image is outside an L2 or L1
+    ball, the pixels that rounding moved farthest away from the clean image are rounded towards the clean
+    image.
 
-    Shape: points and images (N, C, H, W), images of 8 bits with a grid; the result as images.
+    Shape: points, images and result are (N, C, H, W). If the attack has a grid, `images` must be 8-bit
+    images.
     """
     points = steps.project(points.detach().float(), images, attack.eps, attack.norm)
     if attack.grid == "none":
@@ -158,14 +161,15 @@ def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
 
 
 class OnLattice(Network):
-    """A model that gets the nearest 8-bit image of every point."""
+    """A model that receives the nearest 8-bit image of every point."""
 
     def __init__(self, target: Network) -> None:
         super().__init__(target, target.chunk_size)
         self.target, self.gives = target, target.gives
 
     def seen(self, points: Tensor) -> Tensor:
-        """The images that the model gets; a gradient with respect to them is passed on to the points."""
+        """Returns the images that the model receives. A gradient with respect to the 8-bit images is passed
+        on to the points without change."""
         images = levels(points.detach()).div_(_LEVELS)
         return images + (points - points.detach()) if points.requires_grad else images
 

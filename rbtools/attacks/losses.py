@@ -1,6 +1,7 @@
-"""The losses that gradient attacks maximise: one value per example, from its logits, label and target.
+"""The losses that gradient attacks maximise, computed from the logits, label and target of each example.
 
-Every loss is negative or small while the example is classified correctly, and grows as it is fooled.
+Every loss is small or negative for a correctly classified example and increases as the example approaches
+misclassification.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttackObjective:
-    """A loss with the labels and the target classes (N,) of some examples.
+    """A loss, together with the labels (N,) and the target classes (N,) of some examples.
 
     An untargeted loss ignores the targets.
     """
@@ -35,7 +36,7 @@ class AttackObjective:
         return self.loss(logits, self.labels, self.targets)
 
     def take(self, index: Tensor | slice) -> AttackObjective:
-        """The objective of some of the examples."""
+        """The objective for some of the examples."""
         return AttackObjective(self.loss, self.labels[index], self.targets[index])
 
 
@@ -50,40 +51,41 @@ def of_class(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """-log of the true class's probability."""
+    """The cross-entropy: minus the logarithm of the true class's probability."""
     return F.cross_entropy(logits, labels, reduction="none")
 
 
 def targeted_cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """log of the target's probability; the untargeted cross-entropy if the target is the label itself."""
+    """The logarithm of the target's probability, or the untargeted cross-entropy if the target is the label
+    itself."""
     sign = torch.where(targets == labels, 1.0, -1.0)
     return sign * F.cross_entropy(logits, targets, reduction="none")
 
 
 def margin(logits: Tensor, labels: Tensor, targets: Tensor, kappa: float = math.inf) -> Tensor:
-    """max of the other logits - z_y, at most kappa (Carlini and Wagner 2017, arXiv:1608.04644)."""
+    """The largest other logit minus z_y, at most kappa (Carlini and Wagner 2017, arXiv:1608.04644)."""
     return (best_other(logits, labels) - of_class(logits, labels)).clamp_max(kappa)
 
 
 def targeted_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """z_t - z_y."""
+    """Returns the difference z_t - z_y."""
     return of_class(logits, targets) - of_class(logits, labels)
 
 
 def targeted_logit_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """z_t - z_y; the untargeted margin if the target is the label itself."""
+    """Returns the difference z_t - z_y, or the untargeted margin if the target is the label itself."""
     away = margin(logits, labels, targets)
     return torch.where(targets == labels, away, targeted_margin(logits, labels, targets))
 
 
 def dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Difference of logits ratio (Croce and Hein 2020, eq. 6): the margin over z_(1) - z_(3)."""
+    """Difference of logits ratio (Croce and Hein 2020, eq. 6): the margin divided by z_(1) - z_(3)."""
     largest = logits.topk(3, dim=1).values
     return margin(logits, labels, targets) / (largest[:, 0] - largest[:, 2] + 1e-12)
 
 
 def targeted_dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Targeted DLR (eq. 7): (z_t - z_y) over z_(1) - (z_(3) + z_(4)) / 2."""
+    """Targeted DLR (eq. 7): z_t - z_y divided by z_(1) - (z_(3) + z_(4)) / 2."""
     largest = logits.topk(4, dim=1).values
     scale = largest[:, 0] - (largest[:, 2] + largest[:, 3]) / 2
     return targeted_margin(logits, labels, targets) / (scale + 1e-12)
@@ -100,11 +102,11 @@ LOSSES: dict[str, Loss] = {
 
 
 def with_kappa(kappa: float) -> Loss:
-    """The margin loss that is capped at a margin of kappa."""
+    """The margin loss, with values limited to at most kappa."""
     return functools.partial(margin, kappa=kappa)
 
 
 def ranked_targets(logits: Tensor, labels: Tensor) -> Tensor:
-    """The wrong classes of each example (N, K - 1), the most likely first."""
+    """The wrong classes (N, K - 1) of each example, in decreasing order of their logits."""
     others = logits.scatter(1, labels[:, None], -torch.inf)
     return others.argsort(dim=1, descending=True, stable=True)[:, :-1]

@@ -1,8 +1,10 @@
-"""A randomised model under attack: expectation over transformation (Athalye et al. 2018, arXiv:1707.07397).
+"""Attacks on a randomised model by expectation over transformation (Athalye et al. 2018, arXiv:1707.07397).
 
-Every gradient, loss and logit is a mean over draws of the model. A point is kept for its failure rate, not
-because one draw fails: for each example the points that failed most often are kept, and at the end new draws
-choose one of them. Random numbers depend only on (seed, example, pass), so no result depends on the batch.
+Every gradient, loss and logit is a mean over several samples of the model. A sample is one evaluation of the
+model with its own random numbers, called `draw` in the code. A point is not kept because of a single sample.
+For each example, the attack keeps the points that failed most often, and at the end selects one of these
+points with new samples. Random numbers depend only on (seed, example, pass), so no result depends on the
+batch.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ _SLACK = 1e-5  # relative tolerance of a distance, for the rounding of float32
 
 
 def eot_param() -> Any:
-    """The field `eot`, the number of draws."""
+    """The field `eot`, the number of samples of a randomised model."""
     return param(
         1,
-        "Number of draws of a randomised model that each gradient (or score) is averaged over.",
+        "Number of samples of a randomised model over which each gradient or score is averaged.",
         check="positive",
         metavar="N",
         optional=True,
@@ -44,15 +46,17 @@ def eot_param() -> Any:
 
 
 class _Best:
-    """For each example the points with the largest values so far: points (K, N, C, H, W), values (K, N)."""
+    """For each example, the K points with the largest values: points (K, N, C, H, W), values (K, N)."""
 
     def __init__(self, images: Tensor, count: int) -> None:
         self.points = images.repeat(count, 1, 1, 1, 1)
         self.values = torch.full_like(self.points[:, :, 0, 0, 0], -torch.inf)
 
     def note(self, rows: Tensor, points: Tensor, values: Tensor, allowed: Tensor) -> None:
-        """Keep each allowed point (M, C, H, W), of the examples `rows`, whose value is larger than the
-        smallest kept value of its example. allowed: a mask (M,)."""
+        """Keep each point (M, C, H, W) whose value exceeds the smallest kept value of its example.
+
+        The mask `allowed` (M,) excludes points.
+        """
         points, values = points.to(self.points), values.to(self.values)
         least, place = self.values[:, rows].min(0)
         better = allowed & (values > least)
@@ -61,12 +65,12 @@ class _Best:
 
 
 class MeanOverDraws(Network):
-    """The mean over `method.draws_each` draws of a randomised model, for the examples of an attack.
+    """The mean over `method.draws_each` samples of a randomised model, for the examples of an attack.
 
-    `logits` returns mean logits and `loss_and_gradient` the mean loss and its gradient; the draws of an image
-    share a batch. An example counts as correct, and stays in the attack, until SURE draws have failed in
-    consecutive passes without a correct draw. If the attack searches for the nearest point, or has one draw
-    per pass, an example counts as correct if most draws of a pass are correct.
+    `logits` returns the mean logits. `loss_and_gradient` returns the mean loss and its gradient. All samples
+    of an image are in the same batch. An example counts as misclassified, and is dropped, only after SURE
+    samples have failed in consecutive passes without a correct sample. If the attack searches for the nearest
+    point or uses one sample per pass, the majority of the samples in a pass decides instead.
     """
 
     def __init__(self, target: Network, method: Attack, images: Tensor, labels: Tensor, draws: Draws) -> None:
@@ -127,16 +131,16 @@ class MeanOverDraws(Network):
         return self._still(self._last[1], self.rows)
 
     def _still(self, right: Tensor, rows: Tensor) -> Tensor:
-        """Which examples count as correct (M,) after a pass in which `right` (M,) draws were correct."""
+        """The examples that count as correct (M,) after a pass with `right` (M,) correct samples."""
         if self.method.minimal or self.each == 1:
             return 2 * right > self.each
         return self.failed[rows] < SURE
 
     def chosen(self, points: Tensor) -> Tensor:
-        """For each example the best of its result in `points` (N, C, H, W) and the points kept before.
+        """For each example, the best point among `points` (N, C, H, W) and the points that were kept.
 
-        All candidates get the same new draws. The candidate with the largest mean margin is the best, unless
-        another one fails more often by more than one standard deviation of the difference.
+        All candidates are evaluated with the same new samples. The candidate with the largest mean margin is
+        selected, unless another candidate fails more often by more than a standard deviation.
         """
         candidates = [points, self.last, *self.by_margin.points, *self.by_rate.points]
         judged = self._new_draws(candidates)
@@ -154,9 +158,11 @@ class MeanOverDraws(Network):
         return best
 
     def _new_draws(self, candidates: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Per candidate: which of at least CHOICE draws are correct (N, draws), and the summed margin (N,).
+        """For each candidate, the correct samples (N, samples) among at least CHOICE, and the summed margin
+        (N,).
 
-        The search did not use these draws. A point that is a candidate several times is evaluated once.
+        The samples are independent of the search. A point that occurs several times among the candidates is
+        evaluated once.
         """
         judged: list[tuple[Tensor, Tensor]] = []
         for number, candidate in enumerate(candidates):
@@ -175,7 +181,7 @@ class MeanOverDraws(Network):
         return judged
 
     def _judged(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """As `_new_draws`, for the points (M, C, H, W) of some examples."""
+        """The same as `_new_draws`, for one candidate (M, C, H, W) of some examples."""
         right, margin = [], torch.zeros(len(rows), device=rows.device)
         with torch.no_grad():
             for first in range(0, CHOICE, self.each):
@@ -192,13 +198,13 @@ class MeanOverDraws(Network):
         return rows.repeat_interleave(self.each, 0)
 
     def _margins(self, drawn: Tensor, labels: Tensor) -> Tensor:
-        """The largest other logit minus the label's logit (M, draws)."""
+        """The largest other logit minus the label's logit (M, samples)."""
         labels = self._copies(labels)
         return losses.margin(drawn.flatten(0, 1), labels, labels).view(-1, self.each)
 
     def _drawn(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (M, draws, K) of some examples, and how many draws are correct (M,). Updates the last points
-        and the points with the highest failure rates and mean margins."""
+        """Evaluate some examples. Returns logits (M, samples, K) and the number of correct samples (M,). Also
+        updates the last points and the points with the highest failure rates and mean margins."""
         drawn = self._passed(points, rows, "search", self.passes[rows] * self.each)
         self.passes[rows] += 1
         labels, points = self.labels[rows], points.detach()
@@ -212,11 +218,11 @@ class MeanOverDraws(Network):
         return drawn, right
 
     def _repeated(self, rows: Tensor, points: Tensor) -> Tensor:
-        """The logits (M * draws, K) of other points with the random numbers of the examples' last pass."""
+        """The logits (M * samples, K) of other points with the random numbers of the last pass."""
         return self._passed(points, rows, "search", (self.passes[rows] - 1) * self.each).flatten(0, 1)
 
     def _passed(self, points: Tensor, rows: Tensor, stream: str, first: Tensor) -> Tensor:
-        """Logits (M, draws, K) of some examples; `first` (M,) is the number of each example's first draw."""
+        """Logits (M, samples, K) of some examples, where `first` (M,) is the index of the first sample."""
         from rbtools.rng.foreign import ExampleNumbers
 
         parts = []

@@ -1,4 +1,4 @@
-"""MI-FGSM: gradient steps with momentum, on resized copies and with smoothed gradients, for transfer."""
+"""MI-FGSM, a transfer attack by gradient steps with momentum."""
 
 from __future__ import annotations
 
@@ -27,20 +27,23 @@ class MIFGSM(SteppedAttack):
     """Momentum iterative FGSM on the cross-entropy (Dong et al. 2018, arXiv:1710.06081), for transfer.
 
     Each gradient is divided by its mean absolute value and added to a running sum. A step follows the sign of
-    this sum, in L2 its direction. The attack starts at the image, and only the last iterate counts. The
-    number of steps, the step size and the momentum are those of the paper.
+    the running sum in L-infinity, and its direction in L2. The attack starts at the image, and only the last
+    iterate counts as a success. By default, the number of steps, the step size and the momentum are those of
+    the paper.
 
-    `diversity=0.5` is input diversity (DI, Xie et al. 2019, arXiv:1803.06978) with the paper's probability:
-    with this probability, a gradient is computed on a smaller copy of the image at a random place on a black
-    image of the same size. The side of the copy is .9 to 1 of the image's side, as in torchattacks, because
-    networks take images of one size; in the paper the image is enlarged by up to a tenth.
+    `diversity=0.5` is the paper's probability of input diversity (DI, Xie et al. 2019, arXiv:1803.06978).
+    With probability `diversity`, the gradient is computed on a reduced copy of the image, at a random
+    position on a black image of the original size. The side of the reduced copy is .9 to 1 of the image's
+    side, as in torchattacks, because many networks accept only one image size. The paper instead enlarges the
+    image by up to a tenth.
 
-    `kernel=15` is the translation-invariant attack (TI, Dong et al. 2019, arXiv:1904.02884) with the paper's
-    kernel for images of 299x299: a Gaussian smooths the gradient before it is divided. Half the side of the
-    kernel is three standard deviations, as in the authors' code. A side of 3 suits small images.
+    `kernel=15` selects the translation-invariant attack (TI, Dong et al. 2019, arXiv:1904.02884), with the
+    paper's kernel for images of 299x299 pixels. A Gaussian kernel smooths each gradient before the gradient
+    is divided. Half the width of the kernel is three standard deviations, as in the authors' code. A kernel
+    of 3 pixels is suitable for small images.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Raises RbError
-    for an even kernel and for two step sizes at once.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Raises RbError for
+    an even kernel, and if both step_size and relative_step are given.
     """
 
     name: ClassVar[str] = "mi-fgsm"
@@ -57,10 +60,10 @@ class MIFGSM(SteppedAttack):
     relative_step: float | None = relative_step_param()
     momentum: float = param(1.0, "Factor of the sum of earlier gradients in each step.", check="non-negative")
     diversity: float = param(
-        0.0, "Probability to compute a gradient on a smaller copy at a random place.", check="fraction"
+        0.0, "Probability to compute a gradient on a reduced copy at a random place.", check="fraction"
     )
     kernel: int = param(
-        0, "Side in pixels of the Gaussian that smooths each gradient; 0: no smoothing.", check="non-negative"
+        0, "Side in pixels of the Gaussian that smooths gradients; 0 is no smoothing.", check="non-negative"
     )
 
     def __post_init__(self) -> None:
@@ -82,7 +85,7 @@ class MIFGSM(SteppedAttack):
 
     @property
     def random(self) -> bool:
-        """Whether the result depends on the draws."""
+        """True if the result depends on random numbers."""
         return self.diversity > 0
 
     @property
@@ -121,7 +124,7 @@ class MIFGSM(SteppedAttack):
 
 @dataclass
 class _Momentum(Iterate):
-    """direction: (N, C, H, W), the sum of gradients; rows, columns: the matrices of the step's `copies`."""
+    """The field `direction` (N, C, H, W) is the sum of gradients. `copies` returns `rows` and `columns`."""
 
     direction: Tensor
     draws: Draws
@@ -130,8 +133,7 @@ class _Momentum(Iterate):
 
 
 def copies(images: Tensor, draws: Draws, draw: int, probability: float) -> tuple[Tensor, Tensor]:
-    """Matrices A (N, 1, H, H) and B (N, 1, W, W), with which A x B^T is the copy of an image x for
-    --diversity, or x itself."""
+    """Matrices A (N, 1, H, H) and B (N, 1, W, W): A x B^T is the reduced copy of an image x, or x itself."""
     height, width = images.shape[2:]
     chance, size, *places = draws.bits(4, draw).unbind(1)
     least = max(int(_SMALLEST * height), 1)
@@ -146,13 +148,13 @@ def copies(images: Tensor, draws: Draws, draw: int, probability: float) -> tuple
 
 
 def _below(words: Tensor, count: int | Tensor) -> Tensor:
-    """Whole numbers (N,) in [0, count), each from 32 random bits."""
+    """Random integers (N,) in [0, count), each computed from 32 random bits."""
     return (words * count) >> 32
 
 
 def shrinking(size: int, length: Tensor, start: Tensor) -> Tensor:
-    """Matrices (N, size, size) that shrink a line of pixels to `length` (N,) by linear interpolation, and
-    place it at pixel `start` (N,) of a black line."""
+    """Matrices (N, size, size) that shrink a line of pixels to `length` (N,) by linear interpolation and
+    place the shorter line at pixel `start` (N,) of a black line."""
     pixel = torch.arange(size, device=length.device)
     place = pixel - start[:, None]
     inside = (place >= 0) & (place < length[:, None])
@@ -161,8 +163,8 @@ def shrinking(size: int, length: Tensor, start: Tensor) -> Tensor:
 
 
 def gaussian(size: int, kernel: int) -> Tensor:
-    """The matrix (size, size) that smooths a line of pixels, black beyond its ends, with a Gaussian of
-    `kernel` pixels, an odd number of at least 3."""
+    """The matrix (size, size) that smooths a line of pixels, continued with black pixels, by a Gaussian. The
+    side `kernel` of the Gaussian is odd and at least 3."""
     half = kernel // 2
     # `half` is three standard deviations.
     weights = torch.exp(-4.5 * (torch.arange(-half, half + 1) / half) ** 2)

@@ -1,4 +1,4 @@
-"""The base of attacks that search for the nearest adversarial example, and the loop of FMN and DDN."""
+"""Base class of attacks that search for the nearest adversarial example, and the loop of FMN and DDN."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ if TYPE_CHECKING:
 
 
 class MinimalNormAttack(SequentialAttack):
-    """An attack whose search does not depend on eps, the distance up to which an adversarial example counts.
+    """An attack whose search does not depend on eps. An adversarial example counts as a success if its
+    distance is at most eps.
 
-    `run` also returns the distances as "distance" (N,), infinite if there is no adversarial example.
+    `run` also returns the distances as "distance" (N,), infinite if no adversarial example was found.
     """
 
     random: ClassVar[bool] = False
     minimal: ClassVar[bool] = True
 
     def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The nearest adversarial examples (N, C, H, W) and their distances (N,). Autograd is off."""
+        """The nearest adversarial examples (N, C, H, W) and their distances (N,). Autograd is off during the
+        search."""
         raise NotImplementedError
 
     def run(
@@ -48,10 +50,9 @@ class MinimalNormAttack(SequentialAttack):
             return torch.where(within, points, images), {"distance": distance}
 
     def _confirmed(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The result of `search`. On a GPU the search uses only the fast model, and the exact model checks
-        the points at the end. For points that do not fool the exact model, the search is repeated with checks
-        by the exact model.
-        """
+        """Returns the result of `search`. On a GPU, the search uses only the fast copy of the model, and the
+        exact model checks the points at the end. If points do not fool the exact model, the search is
+        repeated for these points, and the exact model then checks every step."""
         alone = None if check_schedule(images.device).each_step else model.undecided()
         if alone is None:
             return self.search(model, images, labels)
@@ -67,10 +68,9 @@ class MinimalNormAttack(SequentialAttack):
 
 @dataclass
 class Search:
-    """points: (N, C, H, W), the current points; length: (N,), their distances from the images; adversarial:
-    bool (N,), whether they fool the model; nearest: (N, C, H, W), the nearest points so far that fool the
-    model; distance: (N,), the distances of these (infinity if there is none).
-    """
+    """`points` (N, C, H, W) are the current points, `length` (N,) is their distance from the images, and
+    `adversarial` (N,) is true if a point fools the model. `nearest` (N, C, H, W) are the nearest points so
+    far that fool the model, and `distance` (N,) is the distance of each (infinite if no point was found)."""
 
     images: Tensor
     points: Tensor
@@ -89,9 +89,10 @@ def nearest(
     move: Move,
     start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Make `count` steps from the images; return the nearest adversarial examples and their distances (N,).
+    """Make `count` steps from `start` (N, C, H, W), or from the images. Returns the nearest adversarial
+    examples and their distances (N,).
 
-    Misclassified images have distance 0. `start`: points (N, C, H, W) to start from, instead of the images.
+    Misclassified images have distance 0.
     """
     unknown = torch.full_like(images.flatten(1)[:, 0], torch.inf)
     points = images.clone() if start is None else start
@@ -113,12 +114,12 @@ def nearest(
 
 
 def cosine(first: float, last: float, number: int, count: int) -> float:
-    """The value at step `number` of `count`, on half a cosine from `first` to `last`."""
+    """The value at step `number` of `count` on a half cosine from `first` to `last`."""
     return last + (first - last) * (1 + math.cos(math.pi * number / count)) / 2
 
 
 def _look(model: Network, search: Search, logits: Tensor, labels: Tensor, norm: str) -> None:
-    """Keep the points that fool the model and are nearer than the nearest points so far."""
+    """Keep the points that fool the model and are nearer to the image than the earlier points."""
     search.adversarial = ~model.still_correct(search.points, labels, logits)
     points, length = model.seen(search.points), search.length
     if points is not search.points:

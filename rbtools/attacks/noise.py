@@ -1,4 +1,4 @@
-"""Noise: the best of several random points of the ball."""
+"""Noise: the best of several random points in the ball."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseAttack(SequentialAttack):
-    """Random points in the ball, without gradients: the baseline for attacks.
+    """Random points in the ball, without gradients, as a baseline for other attacks.
 
-    Points are uniform in the ball, clipped to the box. An example is dropped at the first point that fools
-    the model. If no point does, the point with the smallest margin is returned.
+    The points are uniformly distributed in the ball and clipped to the box. An example is dropped at its
+    first point that fools the model. If no point fools the model, the point with the smallest margin is
+    returned.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
 
     name: ClassVar[str] = "noise"

@@ -23,19 +23,21 @@ if TYPE_CHECKING:
 class PGD(SteppedAttack):
     """Projected gradient descent on the cross-entropy (Madry et al. 2018, arXiv:1706.06083).
 
-    L-infinity steps follow the sign of the gradient, L2 steps the normalised gradient. A restart runs on the
-    examples that are not broken yet.
+    L-infinity steps follow the sign of the gradient. L2 steps follow the normalised gradient. A restart
+    attacks only the examples that are not broken yet.
 
-    `iterate="any"`: an example is broken as soon as an iterate, or the start, fools the model. That iterate
-    is returned, and the example is dropped from the batch. `iterate="last"`: only the last iterate counts, as
-    in torchattacks, foolbox and the papers; no example is dropped.
+    With `iterate="any"`, an example is broken as soon as the start or an iterate fools the model. The first
+    point that fools the model is the result, and the example is dropped from the batch. With
+    `iterate="last"`, only the last iterate counts, as in torchattacks, foolbox and the papers, and no example
+    is dropped.
 
-    `target`: an example is moved towards the class that is least likely on the clean image, or towards the
-    class with the given number, instead of away from its label. (Examples of the target class are attacked
-    untargeted.) Any wrong class counts as a success.
+    With `target`, an example is moved towards a class instead of away from its label. The target is the least
+    likely class of the clean image, or the class with the given number. An example whose label is the target
+    is attacked untargeted. A point that is classified as any wrong class is a success.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Raises RbError
-    for restarts without a random start, for two step sizes at once, and for a target that is not a class.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Raises RbError for
+    restarts without a random start, if both step_size and relative_step are given, and for a target that is
+    not a class.
     """
 
     name: ClassVar[str] = "pgd"
@@ -49,20 +51,20 @@ class PGD(SteppedAttack):
     relative_step: float | None = relative_step_param()
     decay: str = param(
         "constant",
-        "How the step size decreases over the run: not at all, or to zero along a line or half a cosine.",
+        "Schedule of the step size: constant, or decreasing to zero linearly or along half a cosine.",
         choices=("constant", "linear", "cosine"),
         flags=("--step-decay",),
     )
     start: str = param(
-        "uniform", "Start at a random point in the ball, or at the image (zero).", choices=("uniform", "zero")
+        "uniform", "Start at a random point in the ball or at the image (zero).", choices=("uniform", "zero")
     )
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
     iterate: str = param(
         "any",
-        "Which iterates may count as a success: any iterate, or only the last.",
+        "Iterates that may count as a success: any iterate, or only the last iterate.",
         choices=("any", "last"),
     )
-    target: str = param("none", "Target: none (away from the label), least-likely, or a class number.")
+    target: str = param("none", "Target class: none (untargeted), least-likely, or a class number.")
 
     def __post_init__(self) -> None:
         if self.restarts > 1 and self.start == "zero":
@@ -93,7 +95,7 @@ class PGD(SteppedAttack):
         return 2.5 * self.eps / self.steps
 
     def step_at(self, step: int) -> float:
-        """The length of a step, counted from 0, in pixel units of [0, 1]."""
+        """The length of step number `step`, counted from 0, in pixel units of [0, 1]."""
         done = step / self.steps
         share = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
         return self.effective_step_size * share[self.decay]
@@ -105,7 +107,7 @@ class PGD(SteppedAttack):
 
     @property
     def random(self) -> bool:
-        """Whether the result depends on the draws."""
+        """True if the result depends on random numbers."""
         return self.start == "uniform"
 
     @property
@@ -156,6 +158,6 @@ class PGD(SteppedAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class OnSphere(PGD):
-    """PGD in an L2 ball, over points with the image's norm; eps and step_size are fractions of that norm."""
+    """PGD on points with the same norm as the image, in an L2 ball; distances are fractions of the norm."""
 
     norm: str = param("sphere", "The norm that bounds the perturbation.", choices=("sphere",))

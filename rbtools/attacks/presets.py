@@ -1,4 +1,4 @@
-"""Presets: the attacks and distances that a paper reports, under one name."""
+"""Presets: named lists of the attacks and distances that a paper reports."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class PresetAttack:
 
 
 def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[PresetAttack, ...]:
-    """The attacks of a preset, at its own distances or at `eps`. Raises RbError for an unknown name.
+    """The attacks of a preset, at the preset's distances or at the distances in `eps`. Raises RbError for an
+    unknown name.
 
-    If the steps of a published step size cannot reach a distance of `eps`, the default step size is used.
+    If the published step size is too small to reach a distance in `eps`, the default step size is used.
     """
     presets: dict[str, tuple[PresetAttack, ...]] = gathered("attack-presets")
     if name not in presets:

@@ -1,8 +1,9 @@
-"""Run AutoAttack's own code (the package pyautoattack) as an attack of this package.
+"""Runs AutoAttack's own code (the package pyautoattack) as an attack of this package.
 
-That code prints, reseeds the global generators, writes into the model's logits, needs contiguous tensors, and
-fails on empty batches, few classes and models that ignore their input. This module works around all of this,
-so that the attacks stay short. It imports torch: import it inside functions only.
+The code of pyautoattack prints, reseeds the global random generators, writes into the model's logits and
+needs contiguous tensors. The code of pyautoattack fails on empty batches, few classes and models that ignore
+their input. This module works around all of these problems. This module imports torch and must therefore be
+imported inside functions.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 def run(method: ReferenceBackend, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
     """Perturb images (N, C, H, W) with AutoAttack's own code.
 
-    This code draws random numbers for the whole batch, so its seed comes from the draws of the first example,
-    and equal batches give equal results. Images are float32 in [0, 1]. Raises RbError if that code fails: its
-    DLR losses need 3 and 4 classes, and Square's start in L2 and L1 does not support all image sizes.
+    AutoAttack's code draws random numbers for the whole batch. The seed of AutoAttack's code is therefore
+    taken from the first example, and equal batches have equal results. Images are float32 in [0, 1]. Raises
+    RbError if AutoAttack's code fails. For example, DLR losses need at least 3 or 4 classes, and Square in L2
+    and L1 does not support all image sizes.
     """
     if len(images) == 0 or method.eps == 0:
         return images.clone()
@@ -56,11 +58,11 @@ def run(method: ReferenceBackend, model: Network, images: Tensor, labels: Tensor
 
 
 class TameModel:
-    """A model in the form that pyautoattack requires.
+    """Wraps a model in the form that pyautoattack requires.
 
-    Logits are float32, contiguous and a copy (Square writes into them); the gradient that flows to the images
-    is contiguous whatever the model's memory format; an empty batch gets empty logits without calling the
-    model; logits that do not depend on the images have a zero gradient, not an error.
+    Logits are a contiguous float32 copy, because Square writes into them. The gradient with respect to the
+    images is contiguous for any memory format of the model. For an empty batch, the logits are empty and the
+    model is not called. Logits that do not depend on the images have a zero gradient instead of an error.
     """
 
     def __init__(self, model: Network, image: Tensor) -> None:
@@ -85,9 +87,8 @@ class TameModel:
 
 
 def mend_ties(square: Any) -> None:
-    """Make the start of AutoAttack's Square count an exact tie as fooled, as its search does. The original
-    start requires a negative margin, and the search then fails on an empty batch.
-    """
+    """Let the start of AutoAttack's Square treat an exact tie as a success, as its search does. AutoAttack's
+    start requires a negative margin. After an exact tie, its search therefore fails on an empty batch."""
     original = square.margin_and_loss
 
     def margin_and_loss(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,7 +99,8 @@ def mend_ties(square: Any) -> None:
 
 
 class _Once(logging.Filter):
-    """Let a warning through once per process, even if its numbers differ, because every batch repeats it."""
+    """Show a warning once per process, even if its numbers differ, because every batch repeats the
+    warning."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +120,7 @@ if not logger.filters:
 
 @contextlib.contextmanager
 def _guarded(model: Network) -> Iterator[None]:
-    """Restore stdout, random generators, tracing and the model's parameters afterwards."""
+    """A context that restores stdout, random generators, tracing and the model's parameters at its end."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     python, legacy, tracer = random.getstate(), np.random.get_state(), sys.gettrace()
     network = model if isinstance(model, nn.Module) else model.model

@@ -20,12 +20,13 @@ _APART = 0.5  # the largest difference from the same step without a graph, as a 
 
 
 class Replays:
-    """Makes a step of a loop by calling `step`, which assigns new tensors to fields of `state`, and marks
+    """Performs a step of a loop by calling `step`, which assigns new tensors to fields of `state` and marks
     broken examples in `active`.
 
-    On a GPU the third call with the same shapes is captured as a CUDA graph, which later calls replay: from
-    then on `step` must not depend on anything else that changes, and must not wait for the GPU. The first
-    replay is compared with a call of `step`; if they differ, or the capture fails, `step` is always called.
+    On a GPU, the third call with the same shapes is captured as a CUDA graph, and later calls replay the
+    graph. After the capture, `step` must not depend on any other changing value and must not wait for the
+    GPU. The first replay is compared with a call of `step`. If the results differ, or if the capture fails,
+    `step` is always called.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Replays:
         self.fixed: dict[str, Tensor] = {}
 
     def __call__(self, case: object = None) -> None:
-        """Make a step. case: a further value on which the step depends."""
+        """Perform a step. `case` is a further value on which the step depends."""
         if not (self.usable and self.model.captures):
             self.step()
             return
@@ -73,7 +74,7 @@ class Replays:
             setattr(self.state, name, tensor)
 
     def _record(self) -> None:
-        """Capture the step, replay it, and compare the result with that of a call."""
+        """Capture the step, replay it, and compare the result with that of a normal call of the step."""
         before, self.fixed = self._copies(), self._copies()
         marks, counted = self.active.marks(), self.model.counted
         try:
@@ -104,13 +105,13 @@ class Replays:
         return {name: tensor.clone() for name, tensor in self.state.tensors().items()}
 
     def _count_from(self, counted: tuple[int, int]) -> None:
-        """Remove the passes since `counted` from the count."""
+        """Subtract the passes since `counted` from the count."""
         self.model.count(*(then - now for then, now in zip(counted, self.model.counted, strict=True)))
 
     def _compare(
         self, before: dict[str, Tensor], called: dict[str, Tensor], marked: tuple[Tensor, ...]
     ) -> None:
-        """Raise ValueError if the replay differs from a call."""
+        """Raise ValueError if the replay and the call have different results."""
         same = [(self.active.marks()[0] == marked[0]).all()]
         for name, tensor in self.fixed.items():
             if tensor.is_floating_point():

@@ -1,10 +1,12 @@
-"""Square: random search with squares of pixels, without gradients; in L1 as in Croce and Hein 2021.
+"""Square: random search with squares of pixels, without gradients. The L1 version follows Croce and Hein
+2021.
 
-The best image so far is one buffer: a query writes its square into it, and if the margin does not fall the
-old square is written back. Each example has its own random numbers, drawn for many queries at a time.
+The best image so far is a single buffer. A query writes its square into this buffer, and the old pixels are
+written back if the margin does not decrease. Each example has its own random numbers, which are drawn for
+many queries at a time.
 
-A square that changes nothing, or was rejected since the best image last changed, needs no query. Each image
-advances through its queries independently, so that batches stay full.
+A query is skipped if its square changes nothing, or if the same square was rejected since the best image last
+changed. The images advance through their queries independently, which keeps the batches full.
 """
 
 from __future__ import annotations
@@ -45,15 +47,16 @@ _DECAY = {"l2": 2, "l1": 4}  # how fast eta falls with the distance from its cen
 class Square(ReferenceBackend):
     """Square attack (Andriushchenko et al. 2020, arXiv:1912.00049), L-infinity, L2 and L1.
 
-    A random search that decreases the margin z_y - max of the others, and uses only the logits of the model.
-    Each image has its own random squares. A square that would change nothing does not cost a query. An
-    example is dropped as soon as it is fooled. Unbroken examples are returned unchanged.
+    The attack is a random search that decreases the margin z_y - (largest other logit) and uses only the
+    logits of the model. The squares are random and independent for each image. A square that would change
+    nothing is not counted as a query. An example is dropped as soon as a point fools the model. Unbroken
+    examples are returned unchanged.
 
-    The fraction of the pixels in a square starts at p and is halved after 10, 50, 200, 500, 1000, 2000, 4000,
-    6000 and 8000 queries. With schedule "fixed" these numbers do not depend on --queries, as in AutoAttack;
-    with "rescaled" they are multiplied by queries / 10,000, as in the paper and in torchattacks.
+    The fraction of the pixels in a square is initially p and is halved after 10, 50, 200, 500, 1000, 2000,
+    4000, 6000 and 8000 queries. With schedule "fixed", these numbers do not depend on --queries, as in
+    AutoAttack. With "rescaled", they are multiplied by queries / 10,000, as in the paper and in torchattacks.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
 
     name: ClassVar[str] = "square"
@@ -64,11 +67,11 @@ class Square(ReferenceBackend):
     eps: float = 8 / 255
     norm: str = norm_param("l1")
     queries: int = param(5000, "Number of queries of the model.", check="positive")
-    p: float = param(0.8, "Fraction of the pixels in the first squares.", check="fraction")
+    p: float = param(0.8, "Fraction of the pixels that the first squares cover.", check="fraction")
     schedule: str = param(
         "fixed",
-        "When the squares shrink: after fixed numbers of queries (AutoAttack, Jung et al.), or, rescaled,"
-        " after fractions of --queries (the paper, torchattacks, NAS-RobBench-201).",
+        "Schedule that shrinks the squares: after fixed numbers of queries (AutoAttack, Jung et al.) "
+        "or, rescaled, after fractions of --queries (the paper, torchattacks, NAS-RobBench-201).",
         choices=("fixed", "rescaled"),
     )
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
@@ -78,20 +81,21 @@ class Square(ReferenceBackend):
         return [functools.partial(self._search, restart) for restart in range(self.restarts)]
 
     def share(self, query: int) -> float:
-        """Share of the pixels in the square of a query, counted from 0."""
+        """The fraction of the pixels in the square of a query. Queries are counted from 0."""
         if self.schedule == "rescaled":
             query = int(query / self.queries * 10000)
         return float(self.p / 2 ** sum(query > after for after in HALVED_AFTER))
 
     def side(self, query: int, height: int, width: int) -> int:
-        """Side of a query's square in pixels; in l2 and l1 odd and at least 3, because it needs a centre."""
+        """The side in pixels of a query's square. In l2 and l1, the side is odd and at least 3, because the
+        square needs a centre pixel."""
         side = max(round(math.sqrt(self.share(query) * height * width)), 1)
         if self.norm != "linf":
             side = max(side, 3) | 1
         return min(side, height, width)
 
     def _search(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        """Make one run; return images (N, C, H, W) in [0, 1], and which are broken (N,)."""
+        """Make one run. Returns images (N, C, H, W) in [0, 1], and a mask (N,) of the broken examples."""
         sides = [self.side(query, *batch.images.shape[2:]) for query in range(self.queries)]
         schedule = batch.schedule
         if not schedule.each_step:  # the loop waits twice: for the active images, and for a block's end
@@ -143,11 +147,12 @@ class Square(ReferenceBackend):
 
 @dataclass
 class _SquareState(ExampleRows):
-    """The examples that are not broken: their best image so far and its margin.
+    """The examples that are not broken, with the best image so far and its margin.
 
-    For a block of Q queries: words (N, Q, 5); next (N,), the first query that is not made yet. In linf, if
-    few different squares have this side: numbers (N, Q) of the queries' squares; rejected (N, squares), which
-    squares are known not to lower the margin of the best image.
+    For a block of Q queries, `words` (N, Q, 5) are the random words, and `next` (N,) is the index of the next
+    query. The fields `numbers` and `rejected` are used in linf if there are few different squares. `numbers`
+    (N, Q) identifies the square of each query, and `rejected` (N, squares) marks squares that do not decrease
+    the margin of the best image.
     """
 
     labels: Tensor
@@ -163,7 +168,8 @@ class _SquareState(ExampleRows):
     rejected: Tensor | None = None
 
     def start_block(self, words: Tensor, side: int) -> None:
-        """Begin a block of Q queries with these random words; no square of a new side is rejected yet."""
+        """Begin a block of Q queries with these random words. If the side is new, no square is marked as
+        rejected."""
         self.words, self.next = words.to(self.images.device), torch.zeros_like(self.labels)
         channels, height, width = self.best.shape[1:]
         rows, columns = height - side + 1, width - side + 1
@@ -179,8 +185,9 @@ class _SquareState(ExampleRows):
         self._skip_rejected()
 
     def advance(self, going: Tensor, better: Tensor) -> None:
-        """Advance the `going` images, a mask (N,), to the next query that needs the model; `better` (N,) are
-        the images whose last query was accepted.
+        """Advance some images to the next query that needs the model.
+
+        `going` (N,) masks these images, and `better` (N,) masks the images whose last query was accepted.
         """
         if self.rejected is not None:
             last = self.numbers.gather(1, self.next.clamp_max(self.numbers.shape[1] - 1)[:, None])
@@ -190,7 +197,7 @@ class _SquareState(ExampleRows):
         self._skip_rejected()
 
     def _skip_rejected(self) -> None:
-        """Leave out the queries that propose a rejected square."""
+        """Skip the queries that propose a rejected square."""
         if self.rejected is None:
             return
         answered, count = self.rejected.gather(1, self.numbers), self.numbers.shape[1]
@@ -200,7 +207,8 @@ class _SquareState(ExampleRows):
 
 
 def _blocks(sides: list[int]) -> Iterator[range]:
-    """The queries in ranges with the same side, each inside a block of _BLOCK queries."""
+    """Divides the queries into ranges with squares of the same side. Each range lies inside a block of _BLOCK
+    queries."""
     start = 0
     for query in range(1, len(sides) + 1):
         if query == len(sides) or query % _BLOCK == 0 or sides[query] != sides[start]:
@@ -219,9 +227,9 @@ def _words(draws: Draws, first: int, queries: range) -> Tensor:
 
 
 def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
-    """Write each image's next square into its best image if that lowers the margin; return which examples it
-    fools (N,). `each`: find first which images change, and query the model only for these.
-    """
+    """Write each image's next square into its best image if this decreases the margin. Returns a mask (N,) of
+    the examples that become misclassified. With `each`, the model is queried only for images that the square
+    changes."""
     count = state.words.shape[1]
     going = state.next < count
     words = state.words[torch.arange(len(going), device=going.device), state.next.clamp_max(count - 1)]
@@ -253,14 +261,15 @@ def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
 
 
 def _ask(model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(z_y - the largest other logit (N,), which images are misclassified (N,))."""
+    """Returns z_y - (largest other logit) (N,), and a mask (N,) of the misclassified images."""
     logits = model.logits(images)
     wrong = ~model.still_correct(images, labels, logits)
     return of_class(logits, labels) - best_other(logits, labels), wrong
 
 
 def _stripes(batch: AttackBatch, eps: float, restart: int) -> Tensor:
-    """The start in linf: vertical stripes x + eps or x - eps, a sign per channel and column, in [0, 1]."""
+    """The start in linf: vertical stripes of x + eps or x - eps, with a random sign for each channel and
+    column."""
     channels, width = batch.images.shape[1], batch.images.shape[3]
     bits = batch.draws.child("stripes").integers(2, (channels, 1, width), draw=restart)
     signs: Tensor = bits.to(batch.images) * 2 - 1
@@ -268,12 +277,13 @@ def _stripes(batch: AttackBatch, eps: float, restart: int) -> Tensor:
 
 
 def _corners(words: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Maps pairs of words (..., 2) in [0, 2^32) to a row in [0, rows) and a column in [0, columns)."""
+    """Maps pairs of random words (..., 2) in [0, 2^32) to a row in [0, rows) and a column in [0, columns)."""
     return (words[..., 0] * rows) >> 32, (words[..., 1] * columns) >> 32
 
 
 def _window(words: Tensor, side: int, like: Tensor) -> Tensor:
-    """Flat positions (N, C, side * side) of a square in each image of this shape, from two words (N, 2)."""
+    """The flat pixel positions (N, C, side * side) of a square in each image, from two random words (N,
+    2)."""
     channels, height, width = like.shape[1:]
     top, left = _corners(words, height - side + 1, width - side + 1)
     reach = torch.arange(side, device=words.device)
@@ -282,15 +292,15 @@ def _window(words: Tensor, side: int, like: Tensor) -> Tensor:
 
 
 def _signs(words: Tensor, channels: int) -> Tensor:
-    """One bit per channel: bool (N, C, 1)."""
+    """One random bit per channel: bool (N, C, 1)."""
     numbers = torch.arange(channels, device=words.device) % 32
     return ((words[:, None] >> numbers) & 1).bool()[:, :, None]
 
 
 def _patch_linf(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Tensor]:
-    """Algorithm 2: x + eps or x - eps, one sign per channel, inside a square.
+    """Algorithm 2: the pixels inside a square become x + eps or x - eps, with one sign per channel.
 
-    Returns flat positions of pixels and their new values, both (N, C, side * side).
+    Returns the flat positions of pixels and their new values, each of shape (N, C, side * side).
     """
     at = _window(words[:, :2], side, state.best)
     x = state.images.flatten(2).gather(2, at)
@@ -299,10 +309,9 @@ def _patch_linf(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, 
 
 
 def _eta_half(rows: int, columns: int, norm: str) -> Tensor:
-    """One half of the paper's eta (section 3.3), of length 1. A pixel whose larger distance from the centre,
-    by rows or columns, is d gets the sum of 1 / (k + 1)^2 over k from d to the largest distance; in L1 the
-    sum of 1 / (k + 1)^4, as in AutoAttack's code.
-    """
+    """One half of the paper's eta (section 3.3), of length 1. For each pixel, d is the larger of its row
+    distance and its column distance from the centre. The value of the pixel is the sum of 1 / (k + 1)^2 over
+    k from d to the largest distance. In L1, the exponent is 4 instead of 2, as in AutoAttack's code."""
     distance = torch.maximum(
         (torch.arange(rows) - rows // 2).abs()[:, None], (torch.arange(columns) - columns // 2).abs()
     )
@@ -314,9 +323,9 @@ def _eta_half(rows: int, columns: int, norm: str) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _eta(side: int, norm: str, device: torch.device) -> Tensor:
-    """The paper's eta (side, side): two bumps of opposite sign, one above the other, of length 1.
+    """The paper's eta (side, side), of length 1: two bumps of opposite sign, one above the other.
 
-    Cached on the device, because a copy to a GPU makes the host wait.
+    The result is cached on the device, because a copy to a GPU makes the host wait.
     """
     lower = _eta_half(side - side // 2, side, norm)
     eta = torch.cat((_eta_half(side // 2, side, norm), -lower)) if side > 1 else lower
@@ -325,15 +334,15 @@ def _eta(side: int, norm: str, device: torch.device) -> Tensor:
 
 
 def _turned_etas(turned: Tensor, side: int, norm: str) -> Tensor:
-    """Eta for each example (N, side * side), rotated by 90 degrees if its `turned` (N,) is true."""
+    """Eta for each example (N, side * side), rotated by 90 degrees for each example with `turned` (N,)
+    true."""
     upright = _eta(side, norm, turned.device)
     return torch.where(turned[:, None], upright.T.reshape(1, -1), upright.reshape(1, -1))
 
 
 def _tiles(batch: AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
-    """The start in l2 and l1: a grid of about five by five etas, each with a sign per channel. It is scaled
-    to length eps and clipped to the box (l2), or projected onto ball and box (l1).
-    """
+    """The start in l2 and l1: a grid of about five by five etas, with a random sign for each eta and channel.
+    The start is scaled to length eps and clipped to the box (l2), or projected onto ball and box (l1)."""
     images = batch.images
     count, channels, height, width = images.shape
     side = max(min(height, width) // 5, 1)
@@ -353,24 +362,26 @@ def _tiles(batch: AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
 
 
 def _within(images: Tensor, offset: Tensor, eps: float, norm: str) -> Tensor:
-    """The images plus the offset, which is scaled to length eps, then clipped (l2), or projected (l1)."""
+    """The images plus the offset, which is first scaled to length eps. The sum is clipped in l2 and projected
+    in l1."""
     if norm == "l1":
         return steps.project(images + offset, images, eps, norm)
     return (images + eps * steps.unit(offset)).clamp_(0, 1)
 
 
 def _unit_rows(rows: Tensor, norm: str) -> Tensor:
-    """Each channel's values (N, C, P) scaled to length 1."""
+    """Each channel's values (N, C, P), scaled to length 1."""
     length: Tensor = torch.linalg.vector_norm(rows, ord=_ORDER[norm], dim=2, keepdim=True)
     return rows / length.clamp_min(1e-12)
 
 
 def _patch_lp(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Tensor]:
-    """Algorithm 3: a new eta in the first of two windows gets the length of both and the unused part of eps.
+    """Algorithm 3: a new eta in the first of two windows receives the length of both windows and the unused
+    part of eps.
 
-    In l2 the squares of the lengths are added. In l1 the lengths are added, and each channel gets its share
-    times the number of channels, as in AutoAttack's code; the projection removes the excess. Returns the same
-    as `_patch_linf`, but for all pixels: (N, C, H * W).
+    In l2, the squared lengths are added. In l1, the lengths are added, and each channel's share is multiplied
+    by the number of channels, as in AutoAttack's code. The projection removes the length in excess of eps.
+    Returns the same as `_patch_linf`, but for all pixels (N, C, H * W).
     """
     norm, channels = state.norm, state.best.shape[1]
     w1, w2 = (_window(corner, side, state.best) for corner in (words[:, :2], words[:, 2:4]))

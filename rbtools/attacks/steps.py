@@ -1,7 +1,9 @@
-"""Common parts of gradient attacks: the gradient of an objective, a step, a projection, a start.
+"""Common parts of gradient attacks: the gradient of an objective, the step, the projection and the random
+start.
 
-Attacks and the inner problems of adversarial training are built from these; the project has only one PGD
-step. Everything here works per example, so that no result depends on the batching.
+Attacks and the inner problems of adversarial training use the same functions, so rbtools has only one
+implementation of a PGD step. All functions compute each example separately, so no result depends on the
+batching.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ _ORDER = {"linf": math.inf, "l2": 2, "l1": 1}
 
 
 def widen(logits: Tensor) -> Tensor:
-    """Return half-precision logits as float32, wider ones unchanged.
+    """Convert half-precision logits to float32. Other logits are returned unchanged.
 
-    Every loss is computed at least in float32: in half precision its gradient is coarse and underflows
-    early, and a gradient of zero looks like robustness.
+    Losses are computed in float32 or higher precision: in half precision their gradients are coarse and
+    underflow early, and a zero gradient looks like robustness.
     """
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
@@ -41,13 +43,13 @@ def cross_entropy(labels: Tensor) -> Objective:
 
 
 def input_gradient(model: Model, images: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
-    """Return (gradient of the objective with respect to `images`, the detached logits there).
+    """Returns the gradient of the objective with respect to `images`, and the detached logits of `images`.
 
-    The objective is summed over examples, so each example's gradient is its own. Gradients of the model's
+    The objective is summed over examples, so each example has its own gradient. Gradients of the model's
     parameters are neither computed nor stored. If the logits do not depend on the images (an architecture
-    without a live path), the gradient is zero.
+    without a connected path), the gradient is zero.
 
-    Shape: images and gradient (N, C, H, W); logits (N, classes).
+    Shape: images and gradient are (N, C, H, W), and logits are (N, classes).
     """
     with torch.enable_grad():
         images = images.detach().requires_grad_(True)
@@ -60,15 +62,15 @@ def input_gradient(model: Model, images: Tensor, objective: Objective) -> tuple[
 
 
 def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -> Tensor:
-    """Project onto the ball of radius `eps` around `images`, then onto the box [0, 1].
+    """Project onto the ball of radius `eps` around `images`, and then onto the box [0, 1].
 
-    Projecting onto the box afterwards does not leave the ball: images lie in the box, so clipping moves every
-    pixel towards its original. l1: onto the point of the intersection of ball and box that is nearest in L2;
-    one projection after the other would shorten a change that touches the box (Croce and Hein 2021). sphere:
-    onto the intersection of the L2 ball of radius eps |x| with the sphere of radius |x|, without a box; this
-    is definition 1 in Wu et al. 2024, with their unit sphere scaled by the image's norm.
+    The second projection does not leave the ball, because `images` are in the box and clipping moves every
+    pixel towards its original value. In l1, the result is the point of the intersection of ball and box that
+    is nearest in L2. One projection after the other would shorten a change that touches the box (Croce and
+    Hein 2021). In sphere, the result is on the sphere of radius |x| and in the L2 ball of radius eps |x|,
+    without a box (definition 1 in Wu et al. 2024, with the unit sphere scaled by the image's norm).
 
-    Shape: perturbed and images (N, C, H, W), images and eps in pixel units of [0, 1]; the result as images.
+    Shape: perturbed, images and result are (N, C, H, W). Images and eps are in pixel units of [0, 1].
     """
     if norm == "linf":
         return torch.clamp(perturbed, images - eps, images + eps).clamp_(0, 1)
@@ -88,13 +90,14 @@ _L1_ROUNDS_UNCHECKED = 16  # on a GPU, where a check of convergence would have t
 
 
 def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
-    """The point nearest in L2 in the L1 ball of radius eps around 0 with entries of at most `room`.
+    """The nearest point in the L1 ball of radius eps around 0 whose absolute entries are at most `room`.
 
-    Croce and Hein 2021 (arXiv:2103.01208): sign(delta) clip(|delta| - t, 0, room), with the least t >= 0 for
-    which the sum of absolute values is at most eps. This sum is piecewise linear in t. Each round solves the
-    linear piece at t; if its solution is outside the interval of t, the interval is halved.
+    The distance is in L2. By Croce and Hein 2021 (arXiv:2103.01208), the result is sign(delta) clip(|delta| -
+    t, 0, room), with the smallest t >= 0 for which the sum of absolute values is at most eps. The sum of
+    absolute values is piecewise linear in t. Each round computes t from the linear piece at the present t. If
+    the new t is outside the interval known to contain the solution, the interval is halved.
 
-    Shape: delta and room (N, C, H, W), room >= 0; eps one per batch or (N, 1, 1, 1); the result as delta.
+    Shape: delta, room and result are (N, C, H, W) with room >= 0. eps is a number or has shape (N, 1, 1, 1).
     """
     sizes, walls = delta.abs().flatten(1), room.flatten(1)
     if isinstance(eps, torch.Tensor):
@@ -123,7 +126,7 @@ def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
 
 
 def _onto_cap(perturbed: Tensor, images: Tensor, eps: float) -> Tensor:
-    """The point of the sphere with the nearest direction, at most eps |x| away from x."""
+    """The point of the sphere with the nearest direction, at a distance of at most eps |x| from x."""
     centre, point = unit(images), unit(perturbed)
     along = (centre * point).sum(dim=tuple(range(1, images.ndim)), keepdim=True)
     # The border of the ball on the sphere: |u - v|^2 = 2 - 2 cos.
@@ -133,9 +136,10 @@ def _onto_cap(perturbed: Tensor, images: Tensor, eps: float) -> Tensor:
 
 
 def ascend(perturbed: Tensor, gradient: Tensor, step_size: float | Tensor, norm: str) -> Tensor:
-    """Move by `step_size` in the direction of steepest ascent in `norm`; a point whose gradient is 0 stays.
+    """Move by `step_size` in the direction of steepest ascent in `norm`. A point whose gradient is 0 does not
+    move.
 
-    A step size per example has shape (N, 1, 1, 1).
+    Step sizes for each example have shape (N, 1, 1, 1).
     """
     if norm == "linf":
         return perturbed + step_size * gradient.sign()
@@ -153,11 +157,11 @@ def step(
 ) -> Tensor:
     """The next iterate of projected gradient ascent.
 
-    linf: clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), Madry et al. 2018. sphere: eps and
-    step_size are shares of the image's norm.
+    In linf the result is clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)) (Madry et al. 2018). In
+    sphere, eps and step_size are fractions of the image's norm.
 
-    Shape: perturbed, gradient and images (N, C, H, W); eps and step_size in pixel units of [0, 1], one per
-    batch or broadcastable to it; the result as images.
+    Shape: perturbed, gradient, images and result are (N, C, H, W). eps and step_size are in pixel units of
+    [0, 1], and are numbers or tensors that broadcast to the batch.
     """
     if norm == "sphere":
         step_size = step_size * _length(images)
@@ -174,7 +178,7 @@ def pgd_step(
     step_size: float | Tensor,
     norm: str = "linf",
 ) -> tuple[Tensor, Tensor]:
-    """Return (the next iterate, by `step` along the objective's gradient, and the logits at `perturbed`)."""
+    """Returns the next iterate along the objective's gradient, and the logits at `perturbed`."""
     gradient, logits = input_gradient(model, perturbed, objective)
     return step(perturbed, gradient, images, eps=eps, step_size=step_size, norm=norm), logits
 
@@ -182,13 +186,13 @@ def pgd_step(
 def uniform_start(
     images: Tensor, draws: Draws, eps: float | Tensor, norm: str = "linf", draw: int = 0
 ) -> Tensor:
-    """Return one point per example, uniform in the ball of radius `eps`, clipped to the box.
+    """Returns one uniformly distributed point per example in the ball of radius `eps`, clipped to the box.
 
-    l2: a uniform direction, and a radius eps * u^(1/d) so that equal volumes are equally likely. sphere: a
-    point drawn as in l2 from the ball of radius eps |x|, projected onto the sphere.
+    In l2 the direction is uniform and the radius is eps * u^(1/d), which makes equal volumes equally likely.
+    In sphere, a point is drawn as in l2 from the ball of radius eps |x| and projected onto the sphere.
 
-    Shape: images (N, C, H, W) and eps in pixel units of [0, 1], one per batch or (N, 1, 1, 1); the result as
-    images.
+    Shape: images and result are (N, C, H, W). eps is in pixel units of [0, 1], and is a number or has shape
+    (N, 1, 1, 1).
     """
     shape = tuple(images.shape[1:])
     if norm == "linf":
@@ -209,16 +213,16 @@ def distances(points: Tensor, images: Tensor, norm: str) -> Tensor:
 
 
 def _length(vectors: Tensor) -> Tensor:
-    """The L2 norm of each example, shaped to broadcast."""
+    """The L2 norm of each example, in a shape that broadcasts with the examples."""
     length: Tensor = torch.linalg.vector_norm(vectors, dim=tuple(range(1, vectors.ndim)), keepdim=True)
     return length
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Each example scaled to L2 norm 1; zeros stay zeros.
+    """Each example, scaled to L2 norm 1. Examples that are zero are returned unchanged.
 
-    Each example is first divided by its largest entry, because the gradients of a confident network are often
-    below 1e-20, and their squares would underflow.
+    Each example is first divided by its largest entry. The gradients of a confident network are often below
+    1e-20, and their squares would underflow.
     """
     tiny = torch.finfo(vectors.dtype).tiny
     scaled = vectors / vectors.abs().amax(dim=tuple(range(1, vectors.ndim)), keepdim=True).clamp_min(tiny)

@@ -1,7 +1,7 @@
-"""The interface of attacks to a model: logits, the gradient of an objective, and whether a point fools it.
+"""The interface between attacks and a model: logits, gradients, and whether a point fools the model.
 
-The plain network, the fast copy whose decisions another network confirms, the mean over draws of a randomised
-model: each is a `Target`; most are a `Network` with some methods of their own.
+The plain network, the fast copy and the mean over samples of a randomised model each implement `Target`. Most
+of these classes are subclasses of `Network`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 
 class Evaluated(NamedTuple):
-    """The result at N points: which are still classified correctly, bool (N,), and the loss (S,) and its
-    gradient (S, C, H, W) at the S points that are classified correctly, or with `everyone` at all points.
+    """The results at N points.
+
+    `still_correct`, bool (N,), marks the correctly classified points. `loss` (S,) and `gradient` (S, C, H, W)
+    are for the S correctly classified points, or with `everyone` for all points.
     """
 
     still_correct: Tensor
@@ -29,32 +31,34 @@ class Evaluated(NamedTuple):
     gradient: Tensor
 
     def take(self, index: Tensor) -> Evaluated:
-        """The result at some points; `index` must select all correct points if only these have losses."""
+        """The results at some points. If only correctly classified points have losses, `index` must select
+        all such points."""
         some = index if len(self.loss) == len(self.still_correct) else slice(None)
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
 
 @runtime_checkable
 class Target(Protocol):
-    """A model under attack. Images are float32 (N, C, H, W) in [0, 1], labels int64 (N,)."""
+    """The interface of a model under attack. Images are float32 (N, C, H, W) in [0, 1], labels int64 (N,)."""
 
     @property
     def gives(self) -> Literal["gradients", "logits", "labels"]:
-        """The parts of the model that attacks may use."""
+        """The outputs of the model that attacks may use."""
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K), at least float32, with a graph if the images require a gradient."""
+        """Logits (N, K) in float32 or higher precision, with a graph if the images require a gradient."""
 
     def take(self, rows: Tensor | slice) -> Target:
-        """The target for some examples, by positions or by a mask: image i must belong to example i."""
+        """The target for some examples, by positions or by a mask. Image i must belong to example i."""
 
     def loss_and_gradient(
         self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
     ) -> Evaluated:
-        """The objective and its gradient with respect to the points, for those still classified correctly."""
+        """The objective and its gradient with respect to the points that are classified correctly."""
 
     def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
-        """Which points the model itself classifies correctly: bool (N,). `logits`: the logits, if known."""
+        """The points that the model itself classifies correctly: bool (N,). `logits` are those of the points,
+        if known."""
 
 
 # If most examples of a graph are broken, it is discarded: a second forward pass on the rest costs less than a
@@ -63,7 +67,7 @@ _WORTH_A_SECOND_FORWARD = 0.5
 
 
 class Network:
-    """A model as it is. chunk_size: the number of images that go through it at once; None: all."""
+    """A plain model. `chunk_size` is the number of images to process at once, or None for all images."""
 
     gives: Literal["gradients", "logits", "labels"] = "gradients"
     _captures = True
@@ -77,11 +81,11 @@ class Network:
 
     @property
     def randomised(self) -> bool:
-        """Whether the model is known to be randomised: then attacks keep points by their failure rates."""
+        """True if the model is known to be randomised. Attacks then select points by their failure rates."""
         return bool(getattr(self.model, "randomised", False))
 
     def stage(self, words: str) -> None:
-        """Receive the description of the stage that begins, for the status line."""
+        """Receives the description of the stage that begins, for the status line."""
 
     def logits(self, images: Tensor) -> Tensor:
         """See `Target`. Raises RbError for a model that does not accept images that require a gradient."""
@@ -97,9 +101,9 @@ class Network:
     def loss_and_gradient(
         self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
     ) -> Evaluated:
-        """One forward pass, and one backward pass for the examples that are still classified correctly.
+        """Perform one forward pass, and one backward pass for the examples that are classified correctly.
 
-        `everyone`: broken examples also get a gradient.
+        With `everyone`, misclassified examples also get a gradient.
         """
         return Evaluated(
             *self.in_chunks(
@@ -129,7 +133,7 @@ class Network:
         return Evaluated(correct, loss, gradient)
 
     def _with_graph(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """A copy of the points that requires a gradient, and its logits."""
+        """Returns a copy of the points that requires a gradient, and its logits."""
         with torch.enable_grad():
             inputs = points.detach().requires_grad_(True)
             return inputs, self.logits(inputs)
@@ -141,31 +145,31 @@ class Network:
         return logits.detach().argmax(1) == labels
 
     def verdict(self, points: Tensor, labels: Tensor) -> Tensor:
-        """Which points the exact model classifies correctly, whatever its fast copy predicts: bool (N,)."""
+        """The points that the exact model, and not only its fast copy, classifies correctly: bool (N,)."""
         return self.still_correct(points, labels)
 
     def take(self, rows: Tensor | slice) -> Network:
-        """See `Target`. A plain model is the same for all examples."""
+        """See `Target`. Returns the model itself, which does not depend on the examples."""
         return self
 
     def nearest(self) -> Network:
-        """The target to use in a search for the nearest point that fools the model."""
+        """The target that a search for the nearest adversarial point should use."""
         return self
 
     def repeat_draws(self) -> None:
-        """Make the next pass use the random numbers of the last pass again, if they are under control."""
+        """Let the next pass use the random numbers of the last pass again, if the target can control them."""
 
     def seen(self, points: Tensor) -> Tensor:
-        """The images that the model gets for these points (N, C, H, W)."""
+        """The images that the model receives for these points (N, C, H, W)."""
         return points
 
     def undecided(self) -> Network | None:
-        """The fast copy alone, without checks by the exact model; None for a network without a copy."""
+        """The fast copy without checks by the exact model, or None for a network without a fast copy."""
         return None
 
     @property
     def captures(self) -> bool:
-        """Whether passes can be captured as a CUDA graph, as far as is known."""
+        """True if, as far as is known, passes can be captured as a CUDA graph."""
         return self.model.captures if isinstance(self.model, Network) else self._captures
 
     @captures.setter
@@ -177,19 +181,20 @@ class Network:
 
     @property
     def counted(self) -> tuple[int, int]:
-        """How many images went forward and backward through the model so far; 0 if it does not count them."""
+        """The number of images that went forward and backward through the model, or 0 if not counted."""
         return self.model.counted if isinstance(self.model, Network) else (0, 0)
 
     def count(self, forwards: int, backwards: int) -> None:
-        """Add passes that the model did not count; negative numbers remove passes that an image had only
+        """Add passes that the model did not count. Negative numbers remove passes that an image made only
         because of other images in its batch."""
         if isinstance(self.model, Network):
             self.model.count(forwards, backwards)
 
     def chunks(self, count: int) -> Iterator[slice]:
-        """The rows of `count` examples that go through the model at once.
+        """Divides the rows of `count` examples into chunks that go through the model at once.
 
-        An attack gets more examples than a chunk holds, so that chunks stay full when some are dropped.
+        An attack receives more examples than fit in a chunk, so that chunks remain full when examples are
+        dropped.
         """
         size = self.chunk_size or max(count, 1)
         if count <= size:
@@ -199,7 +204,7 @@ class Network:
             yield slice(start, start + size)
 
     def in_chunks(self, count: int, part: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """The results of `part` for all rows of `count` examples."""
+        """The results of `part` for all rows of `count` examples, computed in chunks."""
         results = [part(rows) for rows in self.chunks(count)]
         return results[0] if len(results) == 1 else tuple(map(torch.cat, zip(*results, strict=True)))
 
@@ -220,11 +225,11 @@ def not_differentiable() -> RbError:
 def differentiate(
     target: Target, images: Tensor, logits: Tensor, objective: Objective, *, again: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """(objective (N,), its gradient with respect to `images`), from logits that were computed from `images`.
+    """The objective (N,) and its gradient with respect to `images`, from the logits of `images`.
 
-    `again`: keep the graph for another gradient of the same logits. If the logits do not depend on the images
-    (an architecture without a live path), the gradient is zero. Raises RbError if they do depend on them, but
-    are not differentiable.
+    With `again`, the graph is kept for another gradient of the same logits. If the logits do not depend on
+    the images (an architecture without a connected path), the gradient is zero. Raises RbError if the logits
+    depend on the images but are not differentiable.
     """
     with torch.enable_grad():
         value = objective(logits)
@@ -239,7 +244,7 @@ def differentiate(
 
 
 def need_constant(target: Target, images: Tensor, logits: Tensor) -> None:
-    """Raise RbError if logits without a gradient do depend on their images."""
+    """Raise RbError if logits without a gradient nevertheless depend on their images."""
     with torch.no_grad():
         if not torch.equal(target.logits(1 - images), logits):
             raise not_differentiable()

@@ -1,7 +1,7 @@
-"""Certification: `smooth` certifies the smoothed classifier by sampling; its result is each image's radius.
+"""Certification: `smooth` certifies the smoothed classifier by sampling and returns a radius for each image.
 
-A method is one file and one line here, and is called as `method(model, images, labels)`. Like an attack, it
-does not know the device and uses no files.
+A method has its own file and is registered by one line in this module. A method is called as `method(model,
+images, labels)`. Like an attack, a method does not know the device and does not read or write files.
 """
 
 from __future__ import annotations

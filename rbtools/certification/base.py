@@ -15,13 +15,13 @@ TOGETHER = {"cpu": 64, "cuda": 512}
 
 
 def together(images: Tensor) -> int:
-    """How many of these images go through a model at once by default."""
+    """The default number of images that go through a model at once."""
     return TOGETHER.get(images.device.type, TOGETHER["cpu"])
 
 
 def checked(model: Model, images: Tensor, labels: Tensor, batch: int | None) -> tuple[Model, Tensor, Tensor]:
-    """The model, the images as floats in [0, 1] and the labels as int64, checked by check_input. Raises
-    RbError for invalid arguments."""
+    """The model, the images as floats in [0, 1] and the labels as int64, after the checks in check_input.
+    Raises RbError for invalid arguments."""
     check_input.check_model(model)
     if not len(images):
         raise RbError("There are no images. Expected 1 or more.")
@@ -31,8 +31,8 @@ def checked(model: Model, images: Tensor, labels: Tensor, batch: int | None) -> 
 
 
 def finite_logits(model: Model, images: Tensor, batch: int) -> Tensor:
-    """Logits (N, K) in float32, at most `batch` images at a time. Raises RbError for an output that is not
-    finite or has another shape."""
+    """Logits (N, K) in float32, computed for at most `batch` images at a time. Raises RbError if the output
+    is not finite or has another shape."""
     with torch.no_grad():
         logits = torch.cat([model(part).float() for part in images.split(batch)])
     if logits.dim() != 2 or len(logits) != len(images):

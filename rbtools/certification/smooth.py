@@ -1,4 +1,4 @@
-"""smooth: randomised smoothing, whose certificates are of the smoothed classifier."""
+"""Randomised smoothing, which certifies the smoothed classifier."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rbtools.rng.draws import of_images
 
 @dataclass(frozen=True, kw_only=True)
 class Smooth(Registered):
-    """Randomised smoothing (Cohen, Rosenfeld and Kolter 2019, arXiv:1902.02918): L2 certificates for any
-    network, by sampling.
+    """Randomised smoothing (Cohen, Rosenfeld and Kolter 2019, arXiv:1902.02918): L2 certificates by sampling.
 
     The certificates are not for the network itself, which attacks evaluate, but for the smoothed classifier.
-    It returns the network's most frequent class under Gaussian noise of standard deviation --sigma, or
-    abstains. For the best results, train the network on it: rb-train --method corruption --noise gaussian
-    --sigma 0.25. Some noisy copies select the class, others bound its probability. The error
-    probability of a certificate is --alpha. The network classifies the copies in float32; rounding in the
-    noise and the network is not covered.
+    The smoothed classifier returns the network's most frequent class under Gaussian noise of standard
+    deviation --sigma, or abstains. For the best results, train the network on this noise: rb-train --method
+    corruption --noise gaussian --sigma 0.25. For each image, some noisy copies select the class, and other
+    copies bound the probability of this class. A certificate is wrong with probability at most --alpha. The
+    network classifies the copies in float32. The certificate does not cover rounding errors in the noise and
+    the network.
 
-    With --adaptive, sampling of an image stops as soon as all distances in --eps are decided. The error
-    probability of all its certificates together is --alpha. A few images near a limit are not certified
-    although all copies would certify them.
+    With --adaptive, sampling of an image stops as soon as all distances in --eps are decided. With
+    --adaptive, --alpha is the error probability of all certificates of an image together. Adaptive sampling
+    does not certify a few images near a limit that all copies would certify.
     """
 
     name: ClassVar[str] = "smooth"
@@ -42,11 +42,11 @@ class Smooth(Registered):
     sigma: float = param(0.25, "Standard deviation of the noise, for pixels in [0, 1].", check="positive")
     alpha: float = param(0.001, "Error probability of the certificates of an image.", check="positive")
     samples: int = param(
-        100_000, "Noisy copies of each image (at most, with --adaptive).", bounds=f"[1, {1 << 23}]"
+        100_000, "Noisy copies of each image (the maximum with --adaptive).", bounds=f"[1, {1 << 23}]"
     )
-    select: int = param(100, "Additional noisy copies, which select the class.", check="positive")
+    select: int = param(100, "Number of additional noisy copies that select the class.", check="positive")
     adaptive: bool = param(
-        False, "Stop sampling an image when all distances in --eps are decided.", flags=("--adaptive",)
+        False, "Stop sampling an image as soon as all distances in --eps are decided.", flags=("--adaptive",)
     )
 
     def __post_init__(self) -> None:
@@ -64,22 +64,22 @@ class Smooth(Registered):
         examples: Tensor | None = None,
         batch: int | None = None,
     ) -> Tensor:
-        """The certified L2 radius of each image, float64 (N,): `Smooth(sigma=0.25)(model, images, labels)`.
+        """The certified L2 radius of each image, float64 (N,).
 
-        A radius is in pixel units of [0, 1]. It is NaN if the smoothed classifier abstains or its class is
-        not the label, so that `radii >= eps` selects the images that `rb-certify smooth` counts. Random
-        numbers depend on (seed, example), as in `rb-certify`. With `adaptive` the radius is the largest
-        certified distance in `eps`, or 0; by default `eps` is 0, .25, .5, .75 and 1, as in `rb-certify`.
+        For example, `Smooth(sigma=0.25)(model, images, labels)` returns the radii. A radius is in pixel units
+        of [0, 1]. The radius is NaN if the smoothed classifier abstains or its class is not the label. The
+        images with `radii >= eps` are therefore the images that `rb-certify smooth` counts. Random numbers
+        depend on (seed, example), as in `rb-certify`. With `adaptive`, the radius is the largest certified
+        distance in `eps`, or 0. By default, `eps` is 0, .25, .5, .75 and 1, as in `rb-certify`.
 
-        Shape:
-            images: floating point (N, C, H, W) in [0, 1]; labels: int64 (N,), on the device of the images.
-            model: maps images to logits (N, K), in eval mode; noisy images are not clipped to [0, 1].
-            examples: int64 (N,), the numbers of the images in their data set; without them image i is
-                example i.
-            batch: the most copies that go through the model at once; the default on a CPU is 64.
+        Shape: images are floating-point (N, C, H, W) in [0, 1], and labels are int64 (N,) on the device of
+        the images. `model` maps images to logits (N, K) in eval mode, and its noisy images are not clipped to
+        [0, 1]. `examples`, int64 (N,), are the positions of the images in their data set; by default, image i
+        is example i. `batch` is the largest number of copies that go through the model at once (64 by default
+        on a CPU).
 
         Raises RbError for invalid images, labels, distances, examples, seed or batch, for distances without
-        `adaptive`, and for a model that is in train mode or whose logits are not finite.
+        `adaptive`, for a model in train mode, and for logits that are not finite.
         """
         model, images, labels = base.checked(model, images, labels, batch)
         if eps is None:
@@ -112,14 +112,14 @@ class Smooth(Registered):
         return torch.from_numpy(np.concatenate(radii)).to(images.device)
 
     def questions(self, radii: Sequence[float]) -> tuple[float, ...]:
-        """The radii to decide: 0 (whether the selected class has a probability above 1/2), and larger
-        ones."""
+        """The radii to decide. Radius 0 is certified if the selected class has a probability above 1/2."""
         return (0.0, *sorted(radius for radius in set(radii) if radius > 0))
 
     def certified(self, counts: np.ndarray, questions: tuple[float, ...]) -> np.ndarray:
-        """The certified radius (n,) of each image's selected class, NaN if the classifier abstains.
+        """The certified radius (n,) of each image's selected class, or NaN if the classifier abstains.
 
-        counts: the rows (n, 5) of `smoothed_counts.count`. With `adaptive`: the largest certified question.
+        `counts` (n, 5) are the rows that `smoothed_counts.count` returns. With `adaptive`, the result is the
+        largest certified radius in `questions`.
         """
         if not self.adaptive:
             return smoothing.certified_radii(counts[:, 3], counts[:, 2], self.sigma, self.alpha)

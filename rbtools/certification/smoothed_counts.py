@@ -1,6 +1,6 @@
-"""Count the classes of the noisy copies of randomised smoothing. Each image has its own draws, in its own
-blocks, so that counts depend neither on other images nor on the number of workers.
-"""
+"""Counts the classes that a network predicts for the noisy copies of randomised smoothing. Each image has its
+own random numbers, in its own blocks. Counts therefore depend neither on other images nor on the number of
+workers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 
 class SmoothedExamples(NamedTuple):
-    """The images to certify. images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). select, estimate:
-    the draws of the copies that select the class, and of those that bound its probability. logits: maps noisy
-    copies (M, C, H, W) of the examples in rows (M,) to logits (M, classes), in float32.
+    """The images to certify.
+
+    `images` is float32 (N, C, H, W) in [0, 1], and `labels` is int64 (N,). `select` holds the random numbers
+    of the copies that select the class, and `estimate` holds those of the copies that bound its probability.
+    `logits` maps noisy copies (M, C, H, W) of the examples in rows (M,) to float32 logits (M, classes).
     """
 
     images: Tensor
@@ -31,10 +33,11 @@ class SmoothedExamples(NamedTuple):
 
 
 def count(method: Smooth, questions: tuple[float, ...], examples: SmoothedExamples) -> Tensor:
-    """The counts, one row for each image: int64 (N, 5).
+    """The counts as int64 (N, 5), with one row for each image.
 
-    The columns are the selected class, whether it is the label, the number of copies after the selection, how
-    many of these have the selected class, and the number of certified questions, -1 without `adaptive`.
+    The columns are the selected class, 1 if it is the label, the number of copies after the selection, the
+    number of these copies with the selected class, and the number of certified radii in `questions` (-1
+    without `adaptive`).
     """
     everybody = torch.arange(len(examples.labels), device=examples.labels.device)
     votes = torch.zeros(len(everybody), examples.classes, dtype=torch.int64, device=everybody.device)
@@ -49,10 +52,10 @@ def count(method: Smooth, questions: tuple[float, ...], examples: SmoothedExampl
 
 
 class _Drawing:
-    """The counts of some examples, and the questions that they decide.
+    """The counts of some examples, and the radii that the counts decide.
 
-    drawn, hits, passed: int64 (N,), the numbers of copies, of copies with the selected class, and of
-    certified questions.
+    The fields are int64 (N,). `drawn` is the number of copies, `hits` is the number of copies with the
+    selected class, and `passed` is the number of certified radii.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class _Drawing:
         self.open = torch.ones_like(selected, dtype=torch.bool)
 
     def draw(self) -> None:
-        """Draw all copies; with `adaptive` only the undecided examples, up to the next look each time."""
+        """Sample all copies. With `adaptive`, stop for examples that are decided."""
         method = self.method
         if not method.adaptive:
             self._extend(self.open.nonzero()[:, 0], 0, method.samples)
@@ -92,7 +95,7 @@ class _Drawing:
             self.open[rows] = ~done.to(rows.device)
 
     def _extend(self, rows: Tensor, start: int, stop: int) -> None:
-        """Count the copies number `start` to `stop` of the examples in rows (M,)."""
+        """Count the copies `start` to `stop` of the examples in rows (M,)."""
         draws = self.examples.estimate
         for classes in _classes(self.examples, draws, rows, self.method.sigma, start, stop):
             self.hits[rows] += classes.eq(self.selected[rows][:, None]).sum(1)
@@ -102,9 +105,9 @@ class _Drawing:
 def _classes(
     examples: SmoothedExamples, draws: Draws, rows: Tensor, sigma: float, start: int, stop: int
 ) -> Iterator[Tensor]:
-    """The classes (M, B) of the copies number `start` to `stop` of the examples in rows (M,), in blocks.
+    """The classes (M, B) of the copies `start` to `stop` of the examples in rows (M,), in blocks.
 
-    `start` is a multiple of smoothing.BLOCK. The network itself decides, in float32.
+    `start` is a multiple of smoothing.BLOCK. The network itself classifies the copies, in float32.
     """
     own_draws, shape, size = draws.take(rows), tuple(examples.images.shape[1:]), smoothing.BLOCK
     for first in range(start, stop, size):
@@ -116,5 +119,5 @@ def _classes(
 
 
 def part_size(images: int, most: int) -> int:
-    """The size of equal parts of `images` images, at most `most`; kernels round small batches differently."""
+    """The size of equal parts of `images`, at most `most`; kernels round small batches differently."""
     return math.ceil(images / math.ceil(images / most))

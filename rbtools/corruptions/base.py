@@ -1,4 +1,4 @@
-"""The base of all corruptions: two sets of constants, five severities, 256 grey levels."""
+"""The base class of all corruptions, with two sets of constants, five severities and 256 grey levels."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ CPU_PIECE = 3 << 17
 
 
 def by_archive(cifar: Sequence[Any], imagenet: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
-    """The constants of CIFAR-10-C and of ImageNet-C, five each, in the form of `severities`."""
+    """The five constants of CIFAR-10-C and the five constants of ImageNet-C, in the form of `severities`."""
     return {"cifar": cifar, "imagenet": imagenet}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corruption(Registered):
-    """Base of the corruptions of CIFAR-10-C and ImageNet-C (Hendrycks and Dietterich, ICLR 2019).
+    """Base class of the corruptions of CIFAR-10-C and ImageNet-C (Hendrycks and Dietterich, ICLR 2019).
 
-    Follows hendrycks/robustness, `make_cifar_c.py`: uint8 images divided by 255, the corruption, clipping to
-    [0, 1], times 255, truncation (not rounding) to uint8. The truncation alone darkens by half a grey level
-    on average, also in the published numbers. If some results are whole grey levels (brightness .2 adds
-    exactly 51), the truncation depends on the last bit: such corruptions work in float64, or in grey levels.
+    The steps follow `make_cifar_c.py` in hendrycks/robustness: uint8 images are divided by 255, corrupted,
+    clipped to [0, 1], multiplied by 255 and truncated (not rounded) to uint8. The truncation darkens images
+    by half a grey level on average, also in the published results. If a corruption can return exact grey
+    levels (brightness .2 adds exactly 51), the truncation depends on the last bit. Corruptions that can
+    return exact grey levels therefore compute in float64 or in grey levels.
 
-    A subclass defines `corrupt`, on pixels in [0, 1] in float64, or `corrupt_levels`, on grey levels; a
-    corruption that reads files (frost) has its own `prepared`, which returns such a function.
+    A subclass defines `corrupt` for float64 pixels in [0, 1], or `corrupt_levels` for grey levels. A
+    corruption that reads files (frost) instead overrides `prepared`, which returns one of these functions.
 
-    Shape:
-        images: float32 (N, C, H, W) in [0, 1], any C; rounded to the nearest grey level first.
-        result: the same shape and type, every value k / 255.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1] with any number of channels. Images are first
+    rounded to the nearest grey level, and every value in the result is k / 255.
     """
 
     name: ClassVar[str]
@@ -56,9 +56,8 @@ class Corruption(Registered):
         return self
 
     def prepared(self) -> Callable[[Tensor, Any, Draws], Tensor]:
-        """Read the necessary files, and return the function of grey levels, constant and draws. Raises
-        RbError if a file is not installed.
-        """
+        """Read the necessary files and return the function of grey levels, constant and random numbers.
+        Raises RbError if a file is not installed."""
         return self.corrupt_levels
 
     def __call__(
@@ -70,19 +69,19 @@ class Corruption(Registered):
         seed: int = 0,
         examples: Tensor | None = None,
     ) -> Tensor:
-        """Corrupt images: `Fog()(images, severity=3)`. They may be on any device, and are not changed.
+        """Corrupt images, for example by `Fog()(images, severity=3)`. The images may be on any device and are
+        not changed.
 
-        Random numbers depend only on (seed, example): each image gets the same numbers as in `rb-corrupt
-        --seed`. `examples` are the numbers of the images in their data set; without them image i is example
-        i. With `draws`, both are ignored, and the images are not checked.
+        Random numbers depend only on (seed, example) and are the same as in `rb-corrupt --seed`. `examples`
+        are the positions of the images in their data set. By default, image i is example i. If `draws` is
+        set, `seed` and `examples` are ignored, and the images are not checked.
 
-        Shape:
-            images: floating point (N, C, H, W) in [0, 1]; examples: int64 (N,).
-            result: float32 (N, C, H, W), every value k / 255; on the device of the images.
+        Shape: images are floating-point (N, C, H, W) in [0, 1], and examples are int64 (N,). The result is
+        float32 (N, C, H, W) on the device of the images, and every value is k / 255.
 
-        Raises RbError for a severity other than 1 to 5, too small images, images that are not a tensor of
-        this shape and range, examples that are not N whole numbers, a seed outside [0, 2^64), and for
-        photographs of frost that are requested but not installed.
+        Raises RbError for a severity other than 1 to 5, images that are too small or not a tensor of this
+        shape and range, examples that are not N integers, a seed outside [0, 2^64), and photographs of frost
+        that are requested but not installed.
         """
         if draws is None:
             images = check_input.floats(images)
@@ -104,19 +103,20 @@ class Corruption(Registered):
         )
 
     def constant(self, severity: int, size: Sequence[int]) -> Any:
-        """The constant of a severity for images of this (height, width). Raises RbError for others."""
+        """The constant for a severity and for images of this (height, width). Raises RbError for an invalid
+        severity."""
         if severity not in SEVERITIES:
             raise RbError(f"Severity of {self.name} is {severity}. Choose from: 1, 2, 3, 4, 5.")
         return self.severities[self.constants_for(size)][int(severity) - 1]
 
     def constants_for(self, size: Sequence[int]) -> str:
-        """The set of constants, "cifar" or "imagenet", for images of this (height, width)."""
+        """The name of the constants, "cifar" or "imagenet", for images of this (height, width)."""
         if self.constants != "auto":
             return self.constants
         return "cifar" if max(size) <= CIFAR_UP_TO else "imagenet"
 
     def smallest(self, constant: Any) -> int:
-        """The least height and width, in pixels, for which this constant is meaningful."""
+        """The smallest height and width, in pixels, for which this constant is meaningful."""
         return 1
 
     def check_size(self, severity: int, size: Sequence[int]) -> None:
@@ -129,9 +129,10 @@ class Corruption(Registered):
             )
 
     def corrupt_levels(self, levels: Tensor, constant: Any, draws: Draws) -> Tensor:
-        """Return corrupted grey levels, not yet clipped or truncated; float32 `levels` may be overwritten."""
+        """Returns corrupted grey levels, not yet clipped or truncated. `levels` (float32) may be
+        overwritten."""
         return self.corrupt(levels.double().div_(255), constant, draws).mul_(255)
 
     def corrupt(self, pixels: Tensor, constant: Any, draws: Draws) -> Tensor:
-        """Return corrupted float64 pixels, not yet clipped; `pixels` may be overwritten."""
+        """Returns corrupted float64 pixels that are not yet clipped. `pixels` may be overwritten."""
         raise NotImplementedError

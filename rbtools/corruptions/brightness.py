@@ -1,4 +1,4 @@
-"""Brightness: the HSV value is increased, hue and saturation are unchanged."""
+"""Brightness: the HSV value is increased; hue and saturation do not change."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class Brightness(Corruption):
-    """Add c to the value V = max over channels, clipped to [0, 1], in HSV.
+    """Adds c to the HSV value V, the maximum over channels, and clips the sum to [0, 1].
 
-    At constant hue and saturation every channel is proportional to V, so converting to HSV and back is a
-    scaling by V' / V. A black pixel has no hue and becomes grey. For one-channel images the value is the
-    pixel: x + c.
+    At constant hue and saturation, every channel is proportional to V. Converting to HSV and back therefore
+    multiplies every channel by V' / V. A black pixel has no hue and becomes grey. For one-channel images, the
+    value is the pixel itself, so the result is x + c.
     """
 
     name = "brightness"

@@ -11,7 +11,8 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast(Corruption):
-    """(x - mean) * c + mean, with the mean of each image and channel; smaller c is more severe."""
+    """The result is (x - mean) * c + mean, with the mean of each image and channel. A smaller c is more
+    severe."""
 
     name = "contrast"
     severities = by_archive(cifar=(0.75, 0.5, 0.4, 0.3, 0.15), imagenet=(0.4, 0.3, 0.2, 0.1, 0.05))

@@ -1,4 +1,4 @@
-"""Defocus blur: a point becomes a disk, as behind a lens out of focus."""
+"""Defocus blur: a point becomes a disk, as with a lens out of focus."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NEGLIGIBLE = 1e-17  # a weight below this cannot change a float64 sum of weights
 
 @dataclass(frozen=True, kw_only=True)
 class DefocusBlur(Corruption):
-    """Filter each channel with an antialiased disk; constants are (radius, sigma) in pixels.
+    """Filters each channel with an antialiased disk. The constants are (radius, sigma) in pixels.
 
-    The border is mirrored without repeating the edge (`cv2.BORDER_REFLECT_101`), repeatedly if the kernel is
-    wider than the image, as in OpenCV: 8x8 images work at every severity, although from radius 3 on the blur
-    of a pixel covers most of the image.
+    The image is mirrored at its border without repeating the edge pixel (`cv2.BORDER_REFLECT_101`),
+    repeatedly if the kernel is wider than the image, as in OpenCV. Images of 8x8 pixels are possible at every
+    severity, although for radii of 3 or more the blur of a pixel covers most of the image.
     """
 
     name = "defocus_blur"
@@ -39,7 +39,8 @@ class DefocusBlur(Corruption):
 
 
 def by_fft(padded: Tensor, kernel: Kernel) -> Tensor:
-    """As `imaging.by_taps`, by FFT: the time does not depend on the kernel size (errors near 1e-15)."""
+    """The same as `imaging.by_taps` by FFT, with errors near 1e-15, in a time independent of the kernel
+    size."""
     size, shape = len(kernel), padded.shape[2:]
     flipped = torch.tensor(kernel, dtype=padded.dtype, device=padded.device).flip(0, 1)
     spectrum = torch.fft.rfft2(padded) * torch.fft.rfft2(flipped, s=shape)
@@ -48,20 +49,21 @@ def by_fft(padded: Tensor, kernel: Kernel) -> Tensor:
 
 
 def mirrored(size: int, reach: int) -> list[int]:
-    """Source indices of -reach ... size + reach - 1 under reflection at the outermost pixels."""
+    """The source indices of the positions -reach to size + reach - 1, mirrored at the outermost pixels."""
     period = max(2 * (size - 1), 1)
     return [min(i % period, -i % period) for i in range(-reach, size + reach)]
 
 
 @functools.lru_cache(maxsize=32)
 def disk(radius: float, sigma: float) -> Kernel:
-    """The square kernel of float32 weights, cropped to its support.
+    """The square kernel of float32 weights, without zero rows and columns at its border.
 
-    A 0/1 disk on a grid of 17x17 (larger for larger radii), divided by its sum and blurred by a Gaussian of
-    3x3 (5x5) taps. As in the reference, the grid ends at the edge of the disk for radius 8 and 10, where the
-    mirrored blur makes the weights sum to 1.013 and 1.011. Summed in float32 as in OpenCV: a flat region
-    keeps its grey level if the sum is just above 1 (all CIFAR radii), and loses one by truncation if it is
-    just below 1 (ImageNet radii 3 to 6).
+    A 0/1 disk on a grid of 17x17 pixels (larger for larger radii) is divided by its sum and blurred by a
+    Gaussian of 3x3 (or 5x5) pixels. For radius 8 and 10, the grid ends at the edge of the disk, as in the
+    reference, and the blur with mirrored borders makes the weights sum to 1.013 and 1.011. The sums are
+    computed in float32, as in OpenCV. If the float32 weights sum to slightly more than 1 (all CIFAR radii), a
+    flat region keeps its grey level. If the weights sum to slightly less than 1 (ImageNet radii 3 to 6),
+    truncation lowers the grey level by one.
     """
     half = 8 if radius <= 8 else int(radius)
     taps = 1 if radius <= 8 else 2

@@ -1,4 +1,4 @@
-"""Elastic transform: the image is stretched locally."""
+"""Elastic transform: regions of the image are stretched or contracted."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ Constant = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticTransform(Corruption):
-    """A random affine map, then a smooth random displacement; constants (strength, sigma, affine).
+    """A random affine map and a smooth random displacement. The constants are (strength, sigma, affine).
 
-    They are fractions of the image's side (32 pixels) with the constants of CIFAR-10-C, and of 244/224 of the
-    side with those of ImageNet-C. Three points are moved by up to `affine`; the displacement is
-    `strength` times uniform noise blurred by `sigma`. With its constants it changes CIFAR images less at
-    higher severities, and at severity 1 not elastically at all, as in the published archive.
+    The constants of CIFAR-10-C are fractions of the image's side (32 pixels), and the constants of ImageNet-C
+    are fractions of 244/224 of the side. The affine map moves three points by up to `affine`. The
+    displacement is `strength` times uniform noise that is blurred by `sigma`. With the constants of
+    CIFAR-10-C, higher severities change the images less, and severity 1 has no elastic displacement, as in
+    the published archive.
     """
 
     name = "elastic_transform"
@@ -56,17 +57,17 @@ class ElasticTransform(Corruption):
 
 
 def grid(size: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (H, 1) and columns (1, W) of all pixels."""
+    """The row numbers (H, 1) and column numbers (1, W) of all pixels."""
     height, width = size
     rows, columns = (torch.arange(side, dtype=like.dtype, device=like.device) for side in (height, width))
     return rows[:, None], columns[None, :]
 
 
 def affine_places(draws: Draws, size: tuple[int, ...], reach: float) -> tuple[Tensor, Tensor]:
-    """The source of each pixel, rows and columns (N, H, W), under the map that moves three points.
+    """The source positions of all pixels, as rows and columns (N, H, W), under the affine map.
 
-    The points are a third of the smaller side from the centre, at the lower right, upper right and upper
-    left; each coordinate moves by a uniform number up to `reach`.
+    Three points are at the lower right, upper right and upper left of the centre. Each coordinate of a point
+    is a third of the smaller side from the centre and moves by a uniform random number of at most `reach`.
     """
     height, width = size
     distance = min(size) // 3

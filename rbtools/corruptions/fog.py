@@ -1,4 +1,4 @@
-"""Fog: fractal noise added to a dimmed image."""
+"""Fog: fractal noise is added to a dimmed image."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class Fog(Corruption):
-    """x + c * plasma, scaled back to the maximum of the image; constants (c, decay of the plasma).
+    """The result is x + c * plasma, scaled to the maximum of x. The constants are (c, decay of the plasma).
 
-    The plasma is a corner of a map of 32 pixels, or of the next power of two for larger images.
+    The plasma is a corner of a map whose side is 32 pixels, or the next power of two for larger images.
     """
 
     name = "fog"
@@ -33,10 +33,11 @@ class Fog(Corruption):
 
 
 def plasma(draws: Draws, size: int, decay: float) -> Tensor:
-    """Height maps by the diamond-square algorithm on a torus: float64 (N, size, size), from 0 to 1.
+    """Random height maps by the diamond-square algorithm on a torus: float64 (N, size, size), from 0 to 1.
 
-    Each new point is the mean of four around it and a uniform number, whose range falls by the square of
-    `decay` from one scale to the next (the reference multiplies a range by itself); `size` is a power of two.
+    Each new point is the mean of the four points around it and a uniform random number. From one scale to the
+    next, the range of the random number is divided by the square of `decay`, because the reference multiplies
+    a range by itself. `size` is a power of two.
     """
     chance = draws.uniform((size, size)).double().mul_(2).sub_(1)
     land = torch.zeros_like(chance)
@@ -57,5 +58,5 @@ def plasma(draws: Draws, size: int, decay: float) -> Tensor:
 
 
 def _pairs(points: Tensor, dim: int, shift: int) -> Tensor:
-    """Each point plus its neighbour along an axis, around the torus."""
+    """Each point plus its neighbour along an axis, with the ends of the axis connected."""
     return points + points.roll(shift, dim)

@@ -1,4 +1,4 @@
-"""Frost: pictures of ice crystals blended with the image."""
+"""Frost: the image is blended with pictures of ice crystals."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ TINTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Frost(Corruption):
-    """c * x + d * a random crop of a picture of frost; constants (c, d).
+    """The result is c * x + d * (a random crop of a picture of frost). The constants are (c, d).
 
-    The photographs are those of the package imagecorruptions, if it is installed; else pictures in their
-    colours are generated. Results name which were used. With CIFAR-10-C's constants pictures are reduced to a
-    fifth for images of 32 pixels (less for larger images), with ImageNet-C's they keep their size.
+    The pictures are the photographs in the package imagecorruptions if it is installed. If the package is not
+    installed, pictures with similar colours are generated. Results contain the name of the pictures that were
+    used. With the constants of CIFAR-10-C, the pictures are reduced to a fifth for images of 32 pixels, and
+    less for larger images. With the constants of ImageNet-C, the pictures keep their size.
     """
 
     name = "frost"
@@ -49,19 +50,19 @@ class Frost(Corruption):
 
     textures: str = param(
         "auto",
-        "Pictures of frost: the photographs of the package imagecorruptions, or generated pictures."
-        " auto: the photographs if they are installed.",
+        "Pictures of frost: the photographs in the package imagecorruptions, or generated pictures. "
+        "By default (auto), photographs are used if they are installed.",
         choices=("auto", "imagecorruptions", "generated"),
     )
 
     def resolved(self) -> Frost:
-        """With `textures` "auto" replaced by the pictures used on this machine, so that records name them."""
+        """The corruption with the pictures of this machine instead of "auto" in `textures`."""
         if self.textures != "auto":
             return self
         return replace(self, textures=PACKAGE if _files() else "generated")
 
     def prepared(self) -> Callable[[Tensor, tuple[float, float], Draws], Tensor]:
-        """See the base class. Raises RbError if photographs are requested that are not installed."""
+        """See the base class. Raises RbError if photographs are requested but not installed."""
         if self.resolved().textures != PACKAGE:
             return partial(self._frosted, generated())
         if not _files():
@@ -84,7 +85,7 @@ class Frost(Corruption):
 
 
 def _files() -> list[Path]:
-    """The files of the photographs. The package is not imported, because it imports OpenCV and more."""
+    """The files of the photographs, found without importing the large package imagecorruptions."""
     spec = importlib.util.find_spec(PACKAGE)
     folders = spec.submodule_search_locations if spec is not None else None
     return sorted(file for folder in folders or () for file in Path(folder, "frost").glob("frost*"))
@@ -101,7 +102,8 @@ def _photographs() -> tuple[Tensor, ...]:
 def fitted(picture: Tensor, size: tuple[int, int], reduced: bool) -> Tensor:
     """Scale a uint8 picture (3, H, W) for crops of this (height, width).
 
-    It is reduced by taking single pixels, as OpenCV does for a fifth, and enlarged only if it is too small.
+    The picture is reduced by selecting single pixels, as OpenCV does for a fifth. The picture is enlarged
+    only if it is smaller than a crop.
     """
     step = CIFAR_SCALE * min(CIFAR_SIDE / max(size), 1) if reduced else 1.0
     # A crop is never at the last place, so a picture with one more pixel than the image is too small.
@@ -114,7 +116,7 @@ def fitted(picture: Tensor, size: tuple[int, int], reduced: bool) -> Tensor:
 
 
 class Stock(NamedTuple):
-    """Concatenated pictures: uint8 (3, P), and the offset, height and width of each."""
+    """Concatenated pictures, uint8 (3, P), with the offset, height and width of each picture."""
 
     pixels: Tensor
     starts: Tensor
@@ -122,7 +124,7 @@ class Stock(NamedTuple):
 
 
 def stock(pictures: Sequence[Tensor], device: str = "cpu") -> Stock:
-    """The pictures, uint8 (3, H, W) each, concatenated."""
+    """Concatenates pictures of uint8 (3, H, W)."""
     pixels = torch.cat([picture.flatten(1) for picture in pictures], dim=1).to(device)
     starts = torch.tensor([0, *(picture.numel() // 3 for picture in pictures)]).cumsum(0)[:-1].to(device)
     return Stock(pixels, starts, torch.tensor([picture.shape[1:] for picture in pictures], device=device))
@@ -134,7 +136,7 @@ def _stock(photographs: tuple[Tensor, ...], size: tuple[int, int], reduced: bool
 
 
 def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:
-    """Random crops, float64 (N, 3, H, W), each of one picture drawn at random."""
+    """Random crops, float64 (N, 3, H, W). Each crop is from one randomly selected picture."""
     height, width = size
     chosen = draws.child("picture").integers(len(pictures.starts))
     # The number of places depends on the picture's size: a draw of 31 bits is scaled to it.
@@ -148,10 +150,11 @@ def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:
 
 @functools.lru_cache(maxsize=1)
 def generated() -> tuple[Tensor, ...]:
-    """Pictures of frost, uint8 (3, H, W): veins of ice at all scales, in the photographs' colours.
+    """Generated pictures of frost, uint8 (3, H, W): veins of ice in the colours of the photographs.
 
-    Each is a sum of noise on increasingly fine lattices, folded at its middle for sharp crests. It is made
-    from integer hashes, so it is the same on every machine.
+    Each picture is a sum of noise on increasingly fine lattices. The noise is folded at its middle value,
+    which makes sharp crests. The noise is computed from integer hashes and is therefore the same on every
+    machine.
     """
     pictures = []
     for number, (mean, deviation) in enumerate(TINTS):
@@ -163,7 +166,7 @@ def generated() -> tuple[Tensor, ...]:
 
 
 def _crests(number: int, octave: int) -> Tensor:
-    """Folded noise, float64 (H, W) in [0, 1], on a lattice of 5 x 2^octave lines down, turned by shearing."""
+    """Folded noise, float64 (H, W) in [0, 1], on a sheared lattice with 5 x 2^octave rows."""
     height, width = GENERATED
     lines = 5 * 2**octave
     y, x = torch.meshgrid(torch.arange(height) / height, torch.arange(width) / height, indexing="ij")
@@ -177,7 +180,7 @@ def _crests(number: int, octave: int) -> Tensor:
 
 
 def _hashed(rows: Tensor, columns: Tensor, salt: int) -> Tensor:
-    """A number in [0, 1) for each lattice point, float64."""
+    """A pseudorandom number in [0, 1) for each lattice point, float64."""
     word = (rows * 0x9E3779B1 + columns * 0x85EBCA77 + salt * 0xC2B2AE3D) & 0xFFFFFFFF
     for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):
         word = ((word ^ (word >> shift)) * factor) & 0xFFFFFFFF

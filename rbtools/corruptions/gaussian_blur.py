@@ -12,9 +12,10 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianBlur(Corruption):
-    """Filter each channel with a Gaussian of c pixels. One of the benchmark's four extra corruptions.
+    """Filters each channel with a Gaussian whose standard deviation is c pixels. This is one of the four
+    extra corruptions in the benchmark.
 
-    The kernel ends at 4 c; beyond the border the edge pixels are repeated.
+    The kernel extends to 4 c. Beyond the border, the edge pixels are repeated.
     """
 
     name = "gaussian_blur"

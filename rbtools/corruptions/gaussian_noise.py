@@ -1,4 +1,4 @@
-"""Gaussian noise: each value moves by an independent normal draw."""
+"""Gaussian noise: an independent normal number is added to each value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(Corruption):
-    """x + N(0, c^2), independently for every pixel and channel; c is for pixels in [0, 1]."""
+    """The result is x + N(0, c^2), independently for every pixel and channel, for pixels in [0, 1]."""
 
     name = "gaussian_noise"
     random = True

@@ -1,4 +1,4 @@
-"""Glass blur: pixels are swapped with near ones, as behind frosted glass."""
+"""Glass blur: pixels are exchanged with near pixels, as behind frosted glass."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ Constant = tuple[float, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class GlassBlur(Corruption):
-    """Blur to grey levels, displace pixels randomly, and blur again; constants (sigma, delta, rounds).
+    """Blurs to grey levels, displaces pixels randomly and blurs again. The constants are (sigma, delta,
+    rounds).
 
-    From the lower right to the upper left, in each round, every pixel is exchanged with a pixel at offsets
-    from -delta to delta - 1. A known defect of the reference is kept, because the published archives have it:
-    its exchange only copies, so the other pixel does not change.
+    In each round, from the lower right to the upper left, every pixel is exchanged with a pixel at a random
+    offset from -delta to delta - 1. A known defect of the reference is kept, because the published archives
+    have the same defect: the first pixel gets the value of the second pixel, but the second pixel does not
+    change.
     """
 
     name = "glass_blur"
@@ -42,10 +44,10 @@ class GlassBlur(Corruption):
 
 
 def sources(size: tuple[int, ...], delta: int, draws: Draws, number: int) -> Tensor:
-    """The source of each pixel after a round: int64 (N, H * W), indices in row-major order.
+    """The source of each pixel after a round: int64 (N, H * W), as indices in row-major order.
 
-    Each pixel copies another pixel. If that pixel is later in reading order, it was itself overwritten
-    before: the chain of copies is followed to its end, jumping twice as far each time.
+    Each pixel copies another pixel. If the copied pixel is later in row-major order, it was itself
+    overwritten earlier in the round. The chain of copies is followed to its end by repeated doubling.
     """
     height, width = size
     offsets = draws.integers(2 * delta, (2, height, width), draw=number) - delta

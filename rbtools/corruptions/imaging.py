@@ -1,4 +1,4 @@
-"""Image operations that several corruptions share, on batches of planes."""
+"""Image operations that several corruptions use, on batches of planes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ Kernel = tuple[tuple[float, ...], ...]  # rows of weights, square with an odd si
 
 
 def by_taps(padded: Tensor, kernel: Kernel) -> Tensor:
-    """Correlate float64 (N, C, H + k - 1, W + k - 1) with a k x k kernel: one shifted sum per weight.
-
-    13 times as fast as `conv2d` for 3x3, which has no fast path for float64 on a CPU.
-    """
+    """Correlates float64 (N, C, H + k - 1, W + k - 1) with a k x k kernel, as one shifted sum per weight.
+    For 3x3 kernels, this is 13 times as fast as `conv2d`, which has no fast implementation for float64 on
+    a CPU."""
     size = len(kernel)
     height, width = padded.shape[2] - size + 1, padded.shape[3] - size + 1
     total = torch.zeros_like(padded[:, :, :height, :width])
@@ -30,10 +29,11 @@ def by_taps(padded: Tensor, kernel: Kernel) -> Tensor:
 
 
 def gaussian_matrix(size: int, sigma: float, truncate: float, mirror: bool) -> Tensor:
-    """The blur of a line of pixels by a Gaussian as a matrix, float64 (size, size).
+    """The Gaussian blur of a line of pixels, as a float64 matrix (size, size).
 
-    The kernel extends to truncate * sigma pixels, rounded, and sums to 1. Beyond the border the edge pixel is
-    repeated (scipy's "nearest"); with `mirror` the line is mirrored with its edge pixel twice ("reflect").
+    The kernel extends to truncate * sigma pixels (rounded) and sums to 1. Beyond the border, the edge pixel
+    is repeated ("nearest" in scipy). With `mirror`, the line is mirrored and its edge pixel occurs twice
+    ("reflect").
     """
     reach = int(truncate * sigma + 0.5)
     weights = [math.exp(-0.5 * (k / sigma) ** 2) if reach else 1.0 for k in range(-reach, reach + 1)]
@@ -60,9 +60,9 @@ def _blurs(
 
 
 def gaussian_blur(planes: Tensor, sigma: float, truncate: float = 4.0, mirror: bool = False) -> Tensor:
-    """Blur float64 planes (..., H, W) by a Gaussian of `sigma` pixels; see `gaussian_matrix`.
+    """Blur float64 planes (..., H, W) by a Gaussian of `sigma` pixels, as described in `gaussian_matrix`.
 
-    Two matrix products: for 32 pixels 3 times as fast as one shifted sum per weight.
+    For 32 pixels, two matrix products are 3 times as fast as one shifted sum per weight.
     """
     if int(truncate * sigma + 0.5) == 0:
         return planes
@@ -71,10 +71,10 @@ def gaussian_blur(planes: Tensor, sigma: float, truncate: float = 4.0, mirror: b
 
 
 def zoomed(planes: Tensor, factor: float) -> Tensor:
-    """The centre of planes (N, C, H, W), 1 / factor of each side, enlarged to their full size.
+    """The centre of planes (N, C, H, W), which is 1 / factor of each side, enlarged to the full size.
 
-    Linear interpolation with aligned corners, as by `scipy.ndimage.zoom(order=1)`; a result larger than the
-    plane is cropped at both ends.
+    The interpolation is linear with aligned corners, as in `scipy.ndimage.zoom(order=1)`. A result larger
+    than the plane is cropped at both ends.
     """
     sizes = planes.shape[2:]
     sides = [math.ceil(size / factor) for size in sizes]
@@ -88,10 +88,11 @@ def zoomed(planes: Tensor, factor: float) -> Tensor:
 
 
 def motion_blurred(planes: Tensor, radius: int, sigma: float, angles: Tensor) -> Tensor:
-    """Blur float32 planes (N, C, H, W) along a line from each pixel, at an angle (N,) for each image.
+    """Blur float32 planes (N, C, H, W) along a line that starts at each pixel, with one angle per image (N,).
 
-    ImageMagick's motion blur: 2 r + 1 taps of half a Gaussian, one per pixel along the line, each at the
-    nearest pixel; beyond the border edge pixels are repeated. Angles: degrees, clockwise from the right.
+    The blur is that of ImageMagick: half a Gaussian with 2 r + 1 weights, with one weight for each pixel of
+    distance along the line. Each weight is applied to the pixel nearest to the line, and edge pixels are
+    repeated beyond the border. Angles are in degrees, clockwise from the right.
     """
     width = 2 * radius + 1
     weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(width)]
@@ -114,9 +115,10 @@ def motion_blurred(planes: Tensor, radius: int, sigma: float, angles: Tensor) ->
 
 
 def sampled(planes: Tensor, down: Tensor, right: Tensor, edge_twice: bool) -> Tensor:
-    """Planes (N, C, H, W) sampled by linear interpolation at rows `down` and columns `right` (N, H, W).
+    """Planes (N, C, H, W), sampled by linear interpolation at rows `down` and columns `right` (N, H, W).
 
-    Beyond the border the image is mirrored; with `edge_twice` its edge pixels occur twice, otherwise once.
+    Beyond the border, the image is mirrored. The edge pixels occur once in the mirrored image, or twice with
+    `edge_twice`.
     """
     height, width = planes.shape[2:]
     if edge_twice:
@@ -129,7 +131,7 @@ def sampled(planes: Tensor, down: Tensor, right: Tensor, edge_twice: bool) -> Te
 
 
 def grey(pixels: Tensor) -> Tensor:
-    """The brightness (N, 1, H, W) of pixels: luma weights for three channels, else the mean."""
+    """The brightness (N, 1, H, W) of pixels: the luma for three channels, otherwise the mean."""
     if pixels.shape[1] != 3:
         return pixels.mean(dim=1, keepdim=True)
     red, green, blue = pixels.unbind(1)

@@ -1,4 +1,4 @@
-"""Impulse noise: salt and pepper, the colour analogue of bit errors."""
+"""Impulse noise: some values become black or white, like bit errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class ImpulseNoise(Corruption):
-    """Each value (pixel and channel) is set to 0 or 1 with equal chance, independently with probability c."""
+    """Each value (pixel and channel) is replaced with probability c by 0 or 1, which are equally likely."""
 
     name = "impulse_noise"
     random = True

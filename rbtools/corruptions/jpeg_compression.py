@@ -1,4 +1,4 @@
-"""JPEG compression: block artefacts and loss of detail."""
+"""JPEG compression: the image gets block artefacts and loses detail."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class JpegCompression(Corruption):
-    """JPEG compression by Pillow with quality c, on the CPU. Images without three channels are compressed
-    channel by channel, as greyscale.
-    """
+    """JPEG compression by Pillow with quality c, on the CPU. If an image does not have three channels, each
+    channel is compressed as a greyscale image."""
 
     name = "jpeg_compression"
     severities = by_archive(cifar=(80, 65, 58, 50, 40), imagenet=(25, 18, 15, 10, 7))
@@ -24,9 +23,8 @@ class JpegCompression(Corruption):
 
 
 def compress(levels: Tensor, quality: int) -> Tensor:
-    """Whole grey levels (N, C, H, W), float32, after JPEG compression by Pillow: three channels are colours,
-    other channels are compressed one by one.
-    """
+    """Integer grey levels (N, C, H, W), float32, after JPEG compression by Pillow. Three channels are
+    compressed as colours. With any other number, the channels are compressed one by one."""
     channels, height, width = levels.shape[1:]
     pictures = levels.to(torch.uint8).cpu()
     if channels == 3:
@@ -41,7 +39,8 @@ def compress(levels: Tensor, quality: int) -> Tensor:
 def compressed(pictures: np.ndarray, quality: int) -> bytearray:
     """The bytes of uint8 pictures (N, H, W) or (N, H, W, 3) after JPEG compression.
 
-    This is sequential: Pillow holds Python's lock while it codes, so threads are not faster at any size.
+    The pictures are compressed one after another. Threads are not faster, because Pillow keeps Python's
+    global lock.
     """
     from PIL import Image
 

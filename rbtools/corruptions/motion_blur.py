@@ -12,7 +12,8 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class MotionBlur(Corruption):
-    """ImageMagick's motion blur at an angle from -45 to 45 degrees; constants (radius, sigma) in pixels."""
+    """ImageMagick's motion blur at a random angle from -45 to 45 degrees. The constants are (radius, sigma)
+    in pixels."""
 
     name = "motion_blur"
     random = True

@@ -1,4 +1,4 @@
-"""Pixelate: a low resolution, enlarged."""
+"""Pixelate: the image is reduced to a low resolution and enlarged again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIXED = 1 << 22  # Pillow's weights for 8 bits are whole numbers divided by this
 
 @dataclass(frozen=True, kw_only=True)
 class Pixelate(Corruption):
-    """Shrink each side by the factor c with box averages, and enlarge it again, like Pillow's BOX filter."""
+    """Shrinks each side by the factor c with box averages and enlarges it again, like Pillow's BOX filter."""
 
     name = "pixelate"
     severities = by_archive(cifar=(0.95, 0.9, 0.85, 0.75, 0.65), imagenet=(0.6, 0.5, 0.4, 0.3, 0.25))
@@ -36,9 +36,9 @@ class Pixelate(Corruption):
 
 
 def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Pillow's BOX resize of float64 grey levels (..., H, W): along rows, rounded, then along columns.
+    """Pillow's BOX resize of float64 grey levels (..., H, W): along rows, then rounding, then along columns.
 
-    All sums are of whole numbers below 2^53, divided by FIXED, so exact in any order.
+    All sums are sums of integers below 2^53, divided by FIXED, and are therefore exact in any order.
     """
     height, width = planes.shape[-2:]
     if width != size[1]:
@@ -50,8 +50,10 @@ def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def there_and_back(side: int, small: int, device: str) -> Tensor | None:
-    """Weights (side, side) that shrink a line and enlarge it again, if enlarging only repeats pixels: one
-    rounding, and one product per direction, is then enough. None if an enlarged pixel is the mean of two.
+    """Weights (side, side) that shrink a line and enlarge it again, if the enlargement only repeats pixels.
+
+    With these weights, one matrix product and one rounding per direction are sufficient. Returns None if an
+    enlarged pixel is the mean of two pixels.
     """
     back = box_weights(small, side, device)
     if not bool(((back == 0) | (back == 1)).all()):
@@ -61,8 +63,8 @@ def there_and_back(side: int, small: int, device: str) -> Tensor | None:
 
 @functools.lru_cache(maxsize=64)
 def box_weights(source: int, target: int, device: str) -> Tensor:
-    """Weights, float64 (target, source), each a whole number divided by FIXED; they sum to 1 up to that
-    rounding."""
+    """The resize weights, float64 (target, source). Each weight is an integer divided by FIXED, so the
+    weights sum to 1 only up to rounding."""
     scale = source / target
     stretch = max(scale, 1.0)
     weights = torch.zeros(target, source, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Saturate: colours become paler or stronger."""
+"""Saturate: colours become weaker or stronger."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class Saturate(Corruption):
-    """Multiply the HSV saturation by c, add d, and clip to [0, 1]; constants (c, d). One of the benchmark's
-    four extra corruptions.
+    """Multiplies the HSV saturation by c, adds d, and clips to [0, 1]. The constants are (c, d). This is one
+    of the four extra corruptions in the benchmark.
 
-    At constant hue and value every channel's distance from the value V = max over channels is proportional to
-    the saturation, so converting to HSV and back is a scaling of V - x. Greys have no hue: as in the
-    reference, d makes them red. Images without three channels are not changed.
+    At constant hue and value V (the maximum over channels), V - x is proportional to the saturation for every
+    channel x. Converting to HSV and back is therefore a multiplication of V - x. Greys have no hue. As in the
+    reference, adding d makes grey pixels red. Images without three channels are not changed.
     """
 
     name = "saturate"

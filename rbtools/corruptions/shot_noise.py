@@ -16,10 +16,11 @@ BINS = 10  # number of leading bits that choose the start of the search
 
 @dataclass(frozen=True, kw_only=True)
 class ShotNoise(Corruption):
-    """Poisson(x * c) / c, independently for every pixel and channel; smaller c is more severe.
+    """The result is Poisson(x * c) / c, independently for every pixel and channel. A smaller c is more
+    severe.
 
-    A draw of 32 bits is converted to a count by inverting the distribution function, so that every
-    probability is exact to 2^-32.
+    A count is computed from 32 random bits by inverting the distribution function. Every probability is
+    therefore exact up to 2^-32.
     """
 
     name = "shot_noise"
@@ -32,7 +33,7 @@ class ShotNoise(Corruption):
 
 
 def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
-    """Poisson counts with mean level * constant / 255 by inversion of bits (0 to 2^32 - 1), all int64."""
+    """Poisson counts (int64) with mean level * constant / 255, from int64 random `bits` in [0, 2^32)."""
     ends, starts, width = _tables(constant, str(levels.device))
     counts = starts.take((levels << BINS) + (bits >> (WORD - BINS))).long()
     places = (levels * width).add_(counts).flatten()
@@ -50,9 +51,9 @@ def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _tables(constant: int, device: str) -> tuple[Tensor, Tensor, int]:
-    """For each grey level, the upper ends of the counts' intervals in [0, 2^32), and each bin's first count.
+    """For each grey level, the ends of the counts' intervals in [0, 2^32), and the first count of each bin.
 
-    Shape: int64 (256 * K,) and int32 (256 * 2^BINS,), with K, the number of distinct counts.
+    Shape: int64 (256 * K,) and int32 (256 * 2^BINS,), where K is the number of distinct counts.
     """
     most = math.ceil(constant + 8 * math.sqrt(constant)) + 30  # P(above) < 2^-33 for every mean
     means = torch.arange(256, dtype=torch.float64)[:, None] * constant / 255

@@ -1,4 +1,4 @@
-"""Snow: motion-blurred flakes on a whitened image."""
+"""Snow: blurred flakes are added to a whitened image."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Constant = tuple[float, float, float, float, int, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Snow(Corruption):
-    """Add a layer of motion-blurred flakes, and the same layer rotated by 180 degrees, to a whitened image.
+    """Adds a layer of motion-blurred flakes, and the same layer rotated by 180 degrees, to a whitened image.
 
-    Constants: mean and deviation of the noise that makes the flakes, its zoom, the level below which there
-    are no flakes, radius and sigma of the motion blur (at -135 to -45 degrees), and the image's share.
+    The constants are the mean and standard deviation of the noise that makes the flakes, the zoom of the
+    noise, the level below which there are no flakes, the radius and sigma of the motion blur (at -135 to -45
+    degrees), and the weight of the image.
     """
 
     name = "snow"

@@ -21,10 +21,12 @@ LOW, HIGH = 50, 150  # the lower and the upper threshold of edges
 
 @dataclass(frozen=True, kw_only=True)
 class Spatter(Corruption):
-    """Drops of water (shaded from their edges inward) or mud. One of the benchmark's four extra corruptions.
+    """Adds drops of water or mud. The edges of water drops are shaded. This is one of the four extra
+    corruptions in the benchmark.
 
-    Constants: mean and standard deviation of the noise that makes the drops, its blur, the level above which
-    there is a drop, the strength of the water or the blur of the mud, and 1 for mud.
+    The constants are the mean and standard deviation of the noise that makes the drops, the blur of the
+    noise, the level above which there is a drop, the strength of the water or the blur of the mud, and 1 for
+    mud.
     """
 
     name = "spatter"
@@ -65,13 +67,14 @@ class Spatter(Corruption):
 
 
 def colour(values: tuple[int, ...], like: Tensor) -> Tensor:
-    """Grey levels (1, C, 1, 1) of a colour; its brightness for images without three channels."""
+    """The grey levels (1, C, 1, 1) of a colour, or its brightness for images without three channels."""
     levels = torch.tensor(values, dtype=torch.float64, device=like.device).view(1, 3, 1, 1)
     return levels if like.shape[1] == 3 else imaging.grey(levels)
 
 
 def shade(drops: Tensor) -> Tensor:
-    """The brightness of the water by its distance from edges: grey levels float64 (N, 1, H, W)."""
+    """The brightness of the water as a function of the distance from edges: grey levels float64 (N, 1, H,
+    W)."""
     far = distances(edges(drops))
     depth = equalised(_box(far).floor_())
     ramp = ((-2, -1, 0), (-1, 1, 1), (0, 1, 2))  # light from the upper left
@@ -79,7 +82,8 @@ def shade(drops: Tensor) -> Tensor:
 
 
 def edges(levels: Tensor) -> Tensor:
-    """Canny's edges of grey levels, bool (N, 1, H, W): thresholds 50 and 150 on |dx| + |dy| by Sobel."""
+    """The edges in grey levels, bool (N, 1, H, W), by Canny's method with thresholds 50 and 150. The gradient
+    is |dx| + |dy| of the Sobel filter."""
     padded = F.pad(levels, (1, 1, 1, 1), mode="replicate")
     across = _filtered(padded, ((-1, 0, 1), (-2, 0, 2), (-1, 0, 1)), None)
     down = _filtered(padded, ((-1, -2, -1), (0, 0, 0), (1, 2, 1)), None)
@@ -118,7 +122,7 @@ def edges(levels: Tensor) -> Tensor:
 def distances(marked: Tensor) -> Tensor:
     """The distance of each pixel from the nearest marked pixel, float64 (N, 1, H, W), at most FARTHEST.
 
-    Borgefors' 5x5 distance, by parallel relaxation until nothing changes.
+    The result is Borgefors' 5x5 distance, computed by parallel relaxation until nothing changes.
     """
     far = torch.full(marked.shape, float(FARTHEST), dtype=torch.float64, device=marked.device)
     far = far.masked_fill(marked, 0)
@@ -136,7 +140,7 @@ def distances(marked: Tensor) -> Tensor:
 
 
 def equalised(levels: Tensor) -> Tensor:
-    """Grey levels (N, 1, H, W) spread over 0 to 255 by their ranks; an image of one level is unchanged."""
+    """Grey levels (N, 1, H, W), equalised over 0 to 255 by their ranks. A constant image is unchanged."""
     flat = levels.flatten(1).long()
     count = flat.shape[1]
     histogram = torch.zeros(len(flat), 256, dtype=torch.int64, device=flat.device)
@@ -149,11 +153,11 @@ def equalised(levels: Tensor) -> Tensor:
 
 
 def _box(planes: Tensor) -> Tensor:
-    """The mean of 3x3 pixels."""
+    """The mean over 3x3 pixels."""
     return _filtered(planes, ((1, 1, 1),) * 3).div_(9)
 
 
 def _filtered(planes: Tensor, kernel: imaging.Kernel, mode: str | None = "reflect") -> Tensor:
-    """Correlate float64 planes with a 3x3 kernel; without a mode, only where the kernel fits."""
+    """Correlate float64 planes with a 3x3 kernel. Without `mode`, the result has no border pixels."""
     padded = planes if mode is None else F.pad(planes, (1, 1, 1, 1), mode=mode)
     return imaging.by_taps(padded, kernel)

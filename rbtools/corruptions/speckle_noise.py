@@ -11,7 +11,8 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class SpeckleNoise(Corruption):
-    """x + x * N(0, c^2), independently for every value. One of the benchmark's four extra corruptions."""
+    """The result is x + x * N(0, c^2), independently for every value. This is one of the four extra
+    corruptions in the benchmark."""
 
     name = "speckle_noise"
     random = True

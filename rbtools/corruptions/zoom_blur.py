@@ -13,10 +13,11 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class ZoomBlur(Corruption):
-    """The mean of the image and of its zooms by factors from 1 to an end; constants (end, step).
+    """The mean of the image and of enlarged copies with zoom factors from 1 to `end`.
 
-    The factors are numpy's arange(1, end, step), which for 1.06 and .01 has seven values because of rounding,
-    and includes the end. Zooms are by whole pixels: on 8x8 images the mildest severity changes nothing.
+    The constants are (end, step). The factors are numpy's arange(1, end, step); for 1.06 and .01 these seven
+    values include the end. Zooming is by whole pixels. On 8x8 images, the lowest severity therefore changes
+    nothing.
     """
 
     name = "zoom_blur"
@@ -33,6 +34,6 @@ class ZoomBlur(Corruption):
 
 
 def factors(end: float, step: float) -> list[float]:
-    """The values of numpy's arange(1, end, step), bit for bit: they decide how 26 * 1.25 is rounded."""
+    """The values of numpy's arange(1, end, step), bit for bit, as they decide how 26 * 1.25 is rounded."""
     exact = (1 + step) - 1
     return [1 + i * exact for i in range(math.ceil((end - 1) / step))]

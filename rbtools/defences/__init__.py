@@ -1,7 +1,7 @@
-"""Defences in front of a network: transformations of its images, each with a gradient for attacks.
+"""Defences in front of a network: transformations of the images, each with a gradient that attacks can use.
 
-A stage is a frozen dataclass in one file; `Defended` (defended.py) is a network behind some stages, `Stages`
-(stages.py) the list of stages in --defend.
+A stage is a frozen dataclass in its own file. `Defended` (defended.py) is a network behind stages, and
+`Stages` (stages.py) is the list of stages in --defend.
 """
 
 from __future__ import annotations

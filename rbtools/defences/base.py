@@ -1,4 +1,4 @@
-"""The base of all stages in front of a network."""
+"""The base class of all stages in front of a network."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ Backward = Literal["own", "identity", "stand-in", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class Defence(Registered):
-    """One stage: a transformation of images.
+    """A stage, which is a transformation of images.
 
-    `backward` is how attacks compute the stage's gradient: `own`, through its operations; `identity`, as if
-    the stage changed nothing (BPDA, Athalye et al., ICML 2018); `stand-in`, the gradient of `stand_in`. The
-    output is the stage's own in each case. A random stage draws with torch, one row per image.
+    `backward` selects how attacks compute the gradient of the stage. `own` differentiates the operations of
+    the stage, `identity` uses the gradient of the identity function (BPDA, Athalye et al., ICML 2018), and
+    `stand-in` uses the gradient of the function `stand_in`. In the forward pass, the output is always that of
+    the stage itself. A random stage draws its random numbers with torch, with one row per image.
 
-    Shape:
-        images: float32 (N, C, H, W) in [0, 1].
-        result: float32 (N, C, H', W') in [0, 1].
+    Shape: images are float32 (N, C, H, W) in [0, 1], and the result is float32 (N, C, H', W') in [0, 1].
     """
 
     name: ClassVar[str]
@@ -32,5 +31,5 @@ class Defence(Registered):
         raise NotImplementedError
 
     def stand_in(self, images: Tensor) -> Tensor:
-        """A differentiable approximation of the stage, of the same shape."""
+        """A differentiable approximation of the stage, with the same output shape."""
         raise NotImplementedError

@@ -13,10 +13,11 @@ from rbtools.defences.base import Backward, Defence
 
 
 class Defended(nn.Module):
-    """A network behind stages: maps images (N, C, H, W) in [0, 1] to logits (N, K).
+    """A network behind stages. `Defended` maps images (N, C, H, W) in [0, 1] to logits (N, K).
 
-    model: takes images in [0, 1], so its first layer is its normalisation. backward: how gradients pass all
-    stages, in place of each stage's own `backward`: `none` (zero), `identity` or `own`.
+    `model` accepts images in [0, 1], so its first layer is the normalisation. `backward` replaces the
+    attribute `backward` of every stage. `none` makes the gradient zero, and `identity` and `own` are defined
+    in `Defence`.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Defended(nn.Module):
         self.backward = backward
 
     def extra_repr(self) -> str:
-        """Name the stages; the key of stored outcomes contains this text."""
+        """Lists the stages. The text is part of the key of stored outcomes."""
         stages = ", ".join(f"{stage!r} version {stage.version}" for stage in self.stages)
         return f"{stages}; backward {self.backward}"
 
@@ -42,7 +43,7 @@ class Defended(nn.Module):
         return logits
 
     def before(self, model: nn.Module) -> Defended:
-        """The same stages in front of another model."""
+        """Returns the same stages in front of another model."""
         return Defended(model, self.stages, backward=self.backward)
 
     def _passed(self, stage: Defence, images: Tensor) -> Tensor:
@@ -62,7 +63,7 @@ class Defended(nn.Module):
 
 
 class _Replaced(torch.autograd.Function):
-    """A value that has the gradient of another tensor."""
+    """A tensor whose gradient is that of another tensor."""
 
     @staticmethod
     def forward(ctx: Any, stand_in: Tensor, value: Tensor) -> Tensor:
@@ -79,5 +80,5 @@ def _with_gradient_of(stand_in: Tensor, value: Tensor) -> Tensor:
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """The network behind the stages of a model; a model without stages is returned as it is."""
+    """The network behind the stages of a model. A model without stages is returned unchanged."""
     return next((module.model for module in model.modules() if isinstance(module, Defended)), model)

@@ -1,4 +1,4 @@
-"""JPEG compression, with a smooth stand-in for its gradient."""
+"""JPEG compression, with a smooth approximation for its gradient."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _SIDE = 8  # side of a block
 @dataclass(frozen=True, kw_only=True)
 class Jpeg(Defence):
     """Images are compressed as JPEG by Pillow, from 8-bit grey levels (Guo et al., Countering adversarial
-    images using input transformations, ICLR 2018: quality 75). Images without three channels are compressed
-    channel by channel.
+    images using input transformations, ICLR 2018, with quality 75). If an image does not have three channels,
+    each channel is compressed separately.
 
-    The stand-in does the same with rounding replaced by round(x) + (x - round(x))^3 (Shin and Song,
+    The gradient is that of a stand-in, in which round(x) + (x - round(x))^3 replaces rounding (Shin and Song,
     JPEG-resistant adversarial images, 2017).
     """
 
     name = "jpeg"
     backward = "stand-in"
 
-    quality: int = param(75, "Quality of the compression.", check="quality")
+    quality: int = param(75, "Quality of the JPEG compression.", check="quality")
 
     def __call__(self, images: Tensor) -> Tensor:
         return compress(images.mul(255).round(), self.quality).div(255)
@@ -67,7 +67,7 @@ class Jpeg(Defence):
         return torch.einsum("ij,njhw->nihw", colours.inverse().to(levels.device), planes) / 255
 
     def _coded(self, planes: Tensor, table: tuple[tuple[int, ...], ...]) -> Tensor:
-        """Code and decode planes (N, C, H, W) in blocks of 8x8."""
+        """Encode and decode planes (N, C, H, W) in blocks of 8x8 pixels."""
         height, width = planes.shape[-2:]
         padded = F.pad(planes, (0, -width % _SIDE, 0, -height % _SIDE), mode="replicate")
         blocks = padded.unflatten(3, (-1, _SIDE)).unflatten(2, (-1, _SIDE))
@@ -80,13 +80,13 @@ class Jpeg(Defence):
         return decoded.flatten(4).flatten(2, 3)[..., :height, :width]
 
     def _steps(self, table: tuple[tuple[int, ...], ...]) -> Tensor:
-        """The quantisation steps at this quality, as in libjpeg."""
+        """The quantisation steps for this quality, as in libjpeg."""
         percent = 5000 // self.quality if self.quality < 50 else 200 - 2 * self.quality
         return ((torch.tensor(table) * percent + 50) // 100).clamp(1, 255)
 
 
 def _cosines() -> Tensor:
-    """The orthonormal discrete cosine transform (8, 8)."""
+    """The matrix (8, 8) of the orthonormal discrete cosine transform."""
     frequency, position = torch.arange(_SIDE)[:, None], torch.arange(_SIDE)
     matrix = torch.cos((2 * position + 1) * frequency * math.pi / (2 * _SIDE)) / 2
     matrix[0] /= math.sqrt(2)

@@ -1,4 +1,4 @@
-"""Fewer grey levels."""
+"""Quantisation: images have fewer grey levels."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rbtools.registry import param
 
 @dataclass(frozen=True, kw_only=True)
 class Quantize(Defence):
-    """Pixels rounded to 2^bits grey levels (Xu et al., Feature squeezing, NDSS 2018).
+    """Pixels are rounded to 2^bits grey levels (Xu et al., Feature squeezing, NDSS 2018).
 
-    Its own gradient is zero almost everywhere.
+    The gradient of the rounding itself is zero almost everywhere.
     """
 
     name = "quantize"
     backward = "identity"
 
-    bits: int = param(4, "Bits per pixel and channel.", check="count")
+    bits: int = param(4, "Number of bits per pixel and channel.", check="count")
 
     def __call__(self, images: Tensor) -> Tensor:
         most = 2**self.bits - 1

@@ -1,4 +1,4 @@
-"""The stages of a run, as --defend names them: `jpeg:75,quantize:4`."""
+"""The stages of a run, in the notation of --defend: `jpeg:75,quantize:4`."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stages:
-    """Stages in order. backward: see `Defended`."""
+    """A sequence of stages. The field `backward` is described in `Defended`."""
 
     stages: tuple[Defence, ...]
     backward: Backward | None = None
 
     @property
     def text(self) -> str:
-        """The list in the form of --defend, with the value of each stage."""
+        """The stages in the notation of --defend, with the value of each stage."""
         return ",".join(":".join((_name(stage), *_value_of(stage))) for stage in self.stages)
 
     @property
     def backwards(self) -> list[str]:
-        """How the gradient of each stage is computed."""
+        """The name of the method that computes the gradient of each stage."""
         return [self.backward or stage.backward for stage in self.stages]
 
     def key_fields(self) -> dict[str, Any]:
-        """Everything that determines results: names, versions, options and gradients of the stages."""
+        """All fields that determine results: the names, versions, options and gradients of the stages."""
         return {
             "defend": [
                 {"defence": _name(stage), "version": stage.version, "config": registry.config(stage)}
@@ -44,16 +44,16 @@ class Stages:
         }
 
     def before(self, model: nn.Module) -> Defended:
-        """The model behind the stages."""
+        """Returns the stages followed by the model."""
         from rbtools.defences.defended import Defended
 
         return Defended(model, self.stages, backward=self.backward)
 
 
 def parse(text: str, *, allow_code: bool = False) -> tuple[Defence, ...]:
-    """The stages of a list, each given as NAME, or as NAME:VALUE with a value for its first option.
+    """Parse a list of stages. Each stage is NAME, or NAME:VALUE with a value for its first option.
 
-    Raises RbError for an unknown name, a value out of range, and for python:MODULE:CLASS without
+    Raises RbError for an unknown name, for a value out of range, and for python:MODULE:CLASS without
     `allow_code`.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -88,7 +88,7 @@ def _built(name: str, **options: Any) -> Defence:
 
 
 def _name(stage: Defence) -> str:
-    """The stage's name in --defend."""
+    """The name of the stage in --defend."""
     if stage.name in DEFENCES and DEFENCES.load(stage.name) is type(stage):
         return stage.name
     if stage.name in DEFENCES.plugins:

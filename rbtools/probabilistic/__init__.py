@@ -1,7 +1,7 @@
-"""Probabilistic robustness: noise distributions, and the statistics of noisy copies.
+"""Probabilistic robustness: noise distributions, and statistics of noisy copies.
 
-`distributions` contains the noise, `splitting` estimates probabilities of rare failures; `estimate`,
-`mixing`, `intervals` and `sequential` work on counts, without model and tensors.
+`distributions` contains the noise, and `splitting` estimates the probabilities of rare failures. `estimate`,
+`mixing`, `intervals` and `sequential` compute statistics of counts and use neither models nor tensors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Noise around an image, as a unit draw times a radius.
+"""Noise around an image, computed as a sample of radius 1 (the unit sample) times a radius.
 
-All radii share the unit draw, so estimates over a range of radii are smooth, and a further radius costs one
-multiply-add. Every noise is also a function of independent standard normal numbers (`shaped`), the space in
-which splitting samples rare events. A noise is called as `noise(images, gamma, seed=0)`.
+All radii use the same unit sample. Estimates over a range of radii are therefore smooth, and a further radius
+costs only one multiplication and addition. Every noise is also a function of independent standard normal
+numbers (`shaped`). Splitting samples rare events in the space of these numbers. A noise is called as
+`noise(images, gamma, seed=0)`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from rbtools.rng.draws import Draws, of_images
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(Registered):
-    """Base class of the noise distributions: the norm and clipping.
+    """Base class of the noise distributions, with the norm and the clipping.
 
-    PRBench does not say whether x + delta is clipped to [0, 1]; advbench does so in training and in
-    evaluation. Without clipping a model gets pixel values that no image has.
+    PRBench does not specify whether x + delta is clipped to [0, 1]. advbench clips in training and in
+    evaluation. Without clipping, the model receives pixel values that no image has.
     """
 
     name: ClassVar[str]
@@ -35,12 +36,12 @@ class Noise(Registered):
 
     @property
     def stem(self) -> str:
-        """Its name in metrics: `uniform`, `uniform.l2`."""
+        """The name of the noise in metrics, such as `uniform` or `uniform.l2`."""
         return self.name if self.norm == "linf" else f"{self.name}.{self.norm}"
 
     @property
     def definition(self) -> str:
-        """Scale, projection and clipping, in one line for the record."""
+        """One line for the record that describes scale, projection and clipping."""
         return f"{self.laws[self.norm]}; the model sees {'clip(x+delta,0,1)' if self.clip else 'x+delta'}"
 
     @property
@@ -58,20 +59,19 @@ class Noise(Registered):
         seed: int = 0,
         examples: Tensor | None = None,
     ) -> Tensor:
-        """Noisy copies of images: `Uniform()(images, gamma=0.1)`. The images are not changed.
+        """Noisy copies of images, for example by `Uniform()(images, gamma=0.1)`. The images are not changed.
 
-        Random numbers depend only on (seed, example, draw): copy number `draw` of an image is the same as in
-        `rb-pr --seed`, which classifies the copies 0 to --samples - 1. All radii share the unit draw.
-        `examples` are the numbers of the images in their data set; without them image i is example i.
+        Random numbers depend only on (seed, example, draw). Copy number `draw` of an image is the same as in
+        `rb-pr --seed`, which classifies the copies 0 to --samples - 1. All radii use the same unit sample.
+        `examples` are the positions of the images in their data set. By default, image i is example i.
 
-        Shape:
-            images: floating point (N, C, H, W) in [0, 1]; examples: int64 (N,). `gamma` is in pixel units of
-                [0, 1], 0 or more.
-            result: float32 (N, C, H, W), or with `samples` (samples, N, C, H, W), the copies number `draw` to
-                `draw + samples - 1`; in [0, 1] unless `clip` is false; on the device of the images.
+        Shape: images are floating-point (N, C, H, W) in [0, 1], and examples are int64 (N,). `gamma` is at
+        least 0, in pixel units of [0, 1]. The result is float32 (N, C, H, W), on the device of the images,
+        and in [0, 1] unless `clip` is false. With `samples`, the result is (samples, N, C, H, W) and contains
+        the copies `draw` to `draw + samples - 1`.
 
         Raises RbError for images that are not a tensor of this shape and range, a negative or infinite
-        radius, draws outside [0, 2^32), and invalid examples or seeds.
+        radius, a `draw` outside [0, 2^32), and invalid examples or seeds.
         """
         images = check_input.floats(images)
         count = 1 if samples is None else samples
@@ -84,26 +84,26 @@ class Noise(Registered):
         return copies[0] if samples is None else torch.stack(copies)
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """Draw number `draw` of each example at radius 1: float32 (N, *shape)."""
+        """Sample number `draw` of each example at radius 1: float32 (N, *shape)."""
         return self.shaped(draws.normal((self.width(shape),), draw=draw), shape)
 
     def width(self, shape: tuple[int, ...]) -> int:
-        """The number of standard normal numbers in a draw for an image of this shape."""
+        """The number of standard normal numbers in one sample for an image of this shape."""
         return math.prod(shape)
 
     @property
     def shaped_version(self) -> int:
-        """The version of `shaped`, for the keys of rare failures."""
+        """The version of `shaped`, which is part of the keys of rare failures."""
         return 1
 
     def shaped(self, normals: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """The unit draw (N, *shape) as a function of independent standard normals (N, width)."""
+        """The unit sample (N, *shape) as a function of independent standard normal numbers (N, width)."""
         raise NotImplementedError
 
     def apply(self, images: Tensor, unit: Tensor, gamma: float) -> Tensor:
-        """Noisy images at radius `gamma` (pixel units of [0, 1]), of the shape of `images`.
+        """Noisy images at radius `gamma` (in pixel units of [0, 1]), with the shape of `images`.
 
-        They have the precision of `unit`, if it is higher than that of `images`.
+        The result has the precision of `unit` if `unit` is more precise than `images`.
         """
         noisy = images.add(unit, alpha=gamma)
         return noisy.clamp_(0, 1) if self.clip else noisy
@@ -111,14 +111,14 @@ class Noise(Registered):
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform(Noise):
-    """Uniform in the ball: for L-infinity independent U(-gamma, gamma) on every pixel and channel.
+    """Uniform noise in the ball. In L-infinity, each pixel and channel is independently U(-gamma, gamma).
 
-    PRBench section 3 and advbench sample the L-infinity ball. In the L2 ball the direction is uniform and the
-    length is gamma * u^(1/d), where d is the number of pixels and channels.
+    PRBench section 3 and advbench sample from the L-infinity ball. In the L2 ball the direction is uniform
+    and the length is gamma * u^(1/d), where d is the number of pixels and channels.
 
-    With `truncate` the noisy pixel is uniform in the part of [x - gamma, x + gamma] that lies in [0, 1], as
-    in wellzline/PRBenchmark (evaluate.py): a black pixel at gamma .3 then has a root mean square of .173;
-    with clipping, which sets half of the draws to 0, it has .122.
+    With `truncate`, the noisy pixel is uniform in the part of [x - gamma, x + gamma] that is in [0, 1], as in
+    wellzline/PRBenchmark (evaluate.py). The noise of a black pixel at gamma .3 then has a root mean square of
+    .173. With clipping, which sets half of the noisy pixels to 0, the root mean square of the noise is .122.
     """
 
     name = "uniform"
@@ -129,8 +129,8 @@ class Uniform(Noise):
 
     truncate: bool = param(
         False,
-        "Draw uniformly from the part of the ball inside [0, 1], instead of clipping: off (not in the text),"
-        " on (PRBench's code).",
+        "Sample uniformly from the part of the ball inside [0, 1] instead of clipping: off (not in "
+        "the text), on (PRBench's code).",
         optional=True,
     )
 
@@ -159,10 +159,10 @@ class Uniform(Noise):
         return low.add_(high.sub_(low).mul_(unit.add(1).div_(2))).clamp_(0, 1)
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """Draw number `draw` of each example at radius 1: float32 (N, *shape).
+        """Sample number `draw` of each example at radius 1: float32 (N, *shape).
 
-        In the L-infinity ball the 2^24 values are the odd multiples of 2^-24. They are exact in float32 and
-        symmetric about 0; values 2 u - 1 with u in [0, 1) would not be symmetric.
+        In the L-infinity ball, the 2^24 possible values are the odd multiples of 2^-24. The values are exact
+        in float32 and symmetric about 0. Values 2 u - 1 with u in [0, 1) would not be symmetric.
         """
         if self.norm == "linf":
             return signed_uniform(draws, shape, draw)
@@ -186,11 +186,12 @@ class Uniform(Noise):
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Noise):
-    """Normal noise projected onto the ball: for L-infinity sigma = gamma, clamped to [-gamma, gamma].
+    """Normal noise projected onto the ball. In L-infinity, sigma is gamma and values are clamped to [-gamma,
+    gamma].
 
-    PRBench only says "within the ball"; its own tables fit clamping (which piles mass on the border) and not
-    rejection. For L2 sigma = gamma / sqrt(d), so that the root mean square length is gamma, and longer
-    vectors are shortened to gamma.
+    PRBench only states "within the ball". The tables of PRBench agree with clamping, which concentrates
+    probability on the border, and not with rejection sampling. In L2, sigma is gamma / sqrt(d), so the root
+    mean square length is gamma. Vectors longer than gamma are shortened to gamma.
     """
 
     name = "gaussian"
@@ -205,11 +206,12 @@ class Gaussian(Noise):
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(Noise):
-    """Laplace noise projected onto the ball: for L-infinity of scale gamma, clamped to [-gamma, gamma].
+    """Laplace noise projected onto the ball. In L-infinity, the scale is gamma and values are clamped to
+    [-gamma, gamma].
 
-    PRBench only says "within the ball"; its own tables fit clamping (which piles mass on the border) and not
-    rejection. For L2 the scale is gamma / sqrt(2 d), so that the root mean square length is gamma, and longer
-    vectors are shortened to gamma.
+    PRBench only states "within the ball". The tables of PRBench agree with clamping, which concentrates
+    probability on the border, and not with rejection sampling. In L2, the scale is gamma / sqrt(2 d), so the
+    root mean square length is gamma. Vectors longer than gamma are shortened to gamma.
     """
 
     name = "laplace"
@@ -219,7 +221,7 @@ class Laplace(Noise):
     }
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """Draw number `draw` of each example at radius 1: float32 (N, *shape), from uniform numbers."""
+        """Sample number `draw` of each example at radius 1, from uniform numbers: float32 (N, *shape)."""
         uniform = signed_uniform(draws, shape, draw)
         z = uniform.abs().neg_().log1p_().mul_(uniform.sign().neg_())
         return _projected(z.flatten(1), self.norm, math.sqrt(2)).view(-1, *shape)
@@ -235,7 +237,7 @@ def signed_uniform(draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
 
 
 def _projected(z: Tensor, norm: str, deviation: float) -> Tensor:
-    """Project numbers (N, d) of standard deviation `deviation` onto the unit ball; see the classes above."""
+    """Project numbers (N, d) of standard deviation `deviation` onto the unit ball."""
     if norm == "linf":
         return z.clamp(-1, 1)
     z = z / (deviation * math.sqrt(z.shape[1]))

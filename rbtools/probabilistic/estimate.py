@@ -1,8 +1,8 @@
-"""Estimates from counts: proportions, PR_D(gamma), ProbAcc(rho).
+"""Estimates from counts: proportions, PR_D(gamma) and ProbAcc(rho).
 
-The input is the result of sampling: for each image the number of its N noisy copies that were classified
-correctly, or -1 for an excluded image. PRBench (Probabilistic Robustness for Free?) averages over the images
-that are correct without noise; advbench counts every image.
+The input is a count for each image: the number of its N noisy copies that were classified correctly, or -1 if
+the image is excluded. PRBench (Probabilistic Robustness for Free?) averages over the images that are correct
+without noise; advbench counts every image.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ INTERVALS = 3  # version of the intervals of PR_D, quantiles, ProbAcc and pfail,
 
 @dataclass(frozen=True, kw_only=True)
 class Estimator:
-    """Settings of the estimates: tolerated failure rates, counted images, criterion, confidence.
+    """Settings of the estimates: tolerated failure rates, counted images, criterion and confidence.
 
-    denominator: "correct", images classified correctly without noise, or "all". passes: "at-least", PR >= 1 -
-    rho (PRBench's text), or "above", PR > 1 - rho (its code, and advbench).
+    `denominator` is "correct" (images classified correctly without noise) or "all". `passes` is "at-least"
+    for PR >= 1 - rho (PRBench's text), or "above" for PR > 1 - rho (its code, and advbench).
     """
 
     rho: tuple[float, ...] = (0.1, 0.05, 0.01)
@@ -37,19 +37,19 @@ class Estimator:
 
     @property
     def criterion(self) -> str:
-        """The criterion of passing, as in an entry."""
+        """The criterion that an image must meet, in the notation of an entry."""
         return {"at-least": "PR >= 1 - rho", "above": "PR > 1 - rho"}[self.passes]
 
     def allowed(self, samples: int, rho: float) -> int:
-        """How many of `samples` noisy copies may fail."""
+        """The number of `samples` noisy copies that may fail."""
         return sequential.allowed(samples, rho, self.passes == "above")
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, or the reason why there is no number.
+    """A number with its confidence interval, or the reason why there is no number.
 
-    `n` is the number of counted images. `interval` is None exactly when `value` is.
+    `n` is the number of counted images. `interval` is None if and only if `value` is None.
     """
 
     value: float | None
@@ -59,7 +59,7 @@ class Estimate:
     reason: str | None = None
 
     def entry(self) -> dict[str, Any]:
-        """The fields of an `evals` entry: value, n, ci95 (ci99 ... for other confidences), reason."""
+        """The fields of an `evals` entry: value, n, ci95 (or ci99 for another confidence), reason."""
         fields: dict[str, Any] = {"value": self.value, "n": self.n}
         if self.interval is not None:
             fields[interval_name(self.confidence)] = list(self.interval)
@@ -69,19 +69,20 @@ class Estimate:
 
 
 def proportion(successes: int, n: int, confidence: float = 0.95) -> Estimate:
-    """A share of images, such as an accuracy, with the interval `wilson`; value None without images."""
+    """A proportion of images, such as an accuracy, with Wilson's interval. `value` is None without images."""
     if n == 0:
         return Estimate(None, None, 0, confidence, "there are no images to count")
     return Estimate(successes / n, wilson(successes, n, confidence), n, confidence)
 
 
 def pr_d(correct: Sequence[int], samples: int, confidence: float = 0.95) -> Estimate:
-    """PR_D: the mean over images of the share of `samples` noisy copies classified correctly.
+    """PR_D: the fraction of `samples` noisy copies that are classified correctly, averaged over images.
 
-    The interval is for the mean over the source from which the images are drawn independently: the shares are
-    variables in [0, 1] with this mean (`mean_interval`), for any number of copies. An interval from images *
-    samples pooled draws would be too narrow. So would one from the deviation between images, if most of the
-    source's failing images are not among them.
+    The interval is for the mean over the distribution from which the images are drawn independently. The
+    fractions are random variables in [0, 1] with this mean, for any number of copies (`mean_interval`). An
+    interval that treats the images * samples copies as independent would be too narrow. An interval from the
+    deviation between images would also be too narrow if most kinds of failing images are missing from the
+    sample.
     """
     counts = _counted(correct, samples)
     if not counts:
@@ -95,12 +96,12 @@ def pr_d(correct: Sequence[int], samples: int, confidence: float = 0.95) -> Esti
 def prob_acc(
     correct: Sequence[int], samples: int, rho: float, confidence: float = 0.95, above: bool = False
 ) -> Estimate:
-    """ProbAcc(rho): the share of images with at most rho * samples misclassified noisy copies.
+    """ProbAcc(rho): the fraction of images with at most rho * samples misclassified noisy copies.
 
-    PRBench eq. 24, PR(x) >= 1 - rho, on counts: 100 samples at rho .01 allow one failure; `above` is PR(x) >
-    1 - rho. This plug-in estimate is biased if images have rates near rho. The interval is for the true share
-    of images whose failure rate is at most rho (`mixing.share_interval`), widened to include the plug-in
-    estimate.
+    On counts, the criterion PR(x) >= 1 - rho (PRBench, eq. 24) allows one failure in 100 samples at rho .01.
+    With `above`, the criterion is PR(x) > 1 - rho. The plug-in estimate is biased if images have failure
+    rates near rho. The interval is for the true fraction of images whose failure rate is at most rho
+    (`mixing.share_interval`), and is extended if necessary to include the plug-in estimate.
     """
     counts = _counted(correct, samples)
     if not counts:
@@ -117,18 +118,18 @@ def _of_share(passed: int, n: int, seen: Sequence[mixing.Event], rho: float, con
 
 
 def undecided(correct: Sequence[int], samples: int, rho: float, confidence: float = 0.95) -> int:
-    """The number of images whose draws do not decide, by the exact test, whether their PR is above 1 -
-    rho."""
+    """The number of images for which the exact test does not decide whether their PR is above 1 - rho."""
     low, high = sequential.undecided(samples, rho, confidence)
     return sum(low <= samples - k <= high for k in _counted(correct, samples))
 
 
 def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) -> list[dict[str, Any]]:
-    """Quantiles of PR over these images: for each of SHARES the smallest PR that at least this share of the
-    images does not exceed.
+    """Quantiles of PR over these images, one for each value in SHARES. A quantile is the smallest PR that at
+    least the given fraction of the images does not exceed.
 
-    `pr` is the quantile of the shares of correct copies. The interval is for the quantile of the true PR of
-    these images, not of their source: copies are drawn at random, images are not (`_quantile_interval`).
+    `pr` is the quantile of the observed fractions of correct copies. The interval is for the quantile of the
+    true PR of these images, and not of the distribution of images: the copies are random, but the images are
+    fixed (`_quantile_interval`).
     """
     counts = sorted(_counted(correct, samples))
     entries = []
@@ -141,13 +142,14 @@ def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) ->
 
 
 def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidence: float) -> Interval:
-    """The interval of the rank-th smallest PR of images with these numbers of correct copies, ascending.
+    """The interval of the rank-th smallest PR, from the numbers of correct copies in ascending order.
 
-    The lowest counts are partly low by chance, so the interval of a single count would be too low. If the
-    rank-th smallest PR is q or more, all but rank - 1 images have a PR of q or more. If the (rank + more)-th
-    smallest count is k or less, `more` + 1 of these images have at most k correct copies; for each image the
-    probability of this is at most P[Bin(samples, q) <= k]. The upper end is the q at which the chance of this
-    is half of the error; the lower end is found in the same way. Both ends hold for any PR of the images.
+    The lowest counts are low partly by chance. The interval of a single count would therefore be too low. If
+    the rank-th smallest PR is q or more, all but rank - 1 images have a PR of q or more. If the (rank +
+    more)-th smallest count is at most k, then `more` + 1 of these images have at most k correct copies. For
+    each image, the probability of at most k correct copies is at most P[Bin(samples, q) <= k]. The upper end
+    is the q for which the probability of `more` + 1 such images is half of the error probability. The lower
+    end is computed in the same way. The coverage of both ends is valid for any PR of the images.
     """
     n, tail, more = len(counts), (1 - confidence) / 2, rank // 10
 
@@ -167,8 +169,8 @@ def findings(
 ) -> dict[str, Any]:
     """The results in the `evals` entry of one radius: PR_D, or ProbAcc(rho).
 
-    `outcomes`: for each image its number of correctly classified noisy copies, or -1 if it is excluded. A
-    number that cannot be computed has value None and a reason.
+    `outcomes` contains for each image the number of correctly classified noisy copies, or -1 if the image is
+    excluded. A number that cannot be computed has the value None and a reason.
     """
     outcomes, sure = [int(k) for k in outcomes], estimator.confidence
     if rho is None:
@@ -195,12 +197,13 @@ def plug_in(samples: int) -> str:
 def stopped_findings(
     rows: Iterable[Sequence[float]], estimator: Estimator, samples: int, adaptive: bool = False
 ) -> list[dict[str, Any]]:
-    """The results of ProbAcc for each rho when sampling stops as soon as an image is decided.
+    """The results of ProbAcc for each rho if sampling stops as soon as an image is decided.
 
-    A row: correct copies (-1: excluded), draws, then for each rho 1 (passed), 0 (failed) or -1 (undecided
-    after `samples` draws: counted by its estimate). There is no PR_D, because the share of correct draws is
-    biased when sampling stops early. The intervals are for the true share: decisions are the same as with all
-    `samples` draws, or (`adaptive`) wrong with probability at most 1 - confidence.
+    A row contains the number of correct copies (-1 if the image is excluded), the number of samples, and for
+    each rho 1 (passed), 0 (failed) or -1 (undecided after `samples` samples). An undecided image passes or
+    fails by its estimated PR. PR_D is not computed, because the fraction of correct copies is biased if
+    sampling stops early. The intervals are for the true fraction. Decisions are the same as with all
+    `samples` samples, or, with `adaptive`, are wrong with probability at most 1 - confidence.
     """
     images = [[int(value) for value in row] for row in rows]
     included = [row for row in images if row[0] >= 0]
@@ -232,9 +235,9 @@ def stopped_findings(
 def _of_decisions(passed: int, decisions: Sequence[int], confidence: float) -> Estimate:
     """ProbAcc from a test that is wrong for an image with probability at most 1 - confidence.
 
-    In expectation at least a share `confidence` of the images that truly pass is not decided as failed, and
-    at least this share of the images that truly fail is not decided as passed. Both shares are counts of
-    images, and bounded by the exact interval.
+    In expectation, at least a fraction `confidence` of the images that truly pass are not decided as failed,
+    and at least the same fraction of the images that truly fail are not decided as passed. Both fractions are
+    proportions of images and are bounded by the exact interval.
     """
     n = len(decisions)
     high = clopper_pearson(n - decisions.count(0), n, confidence)[1] / confidence
@@ -248,7 +251,7 @@ def interval_name(confidence: float) -> str:
 
 
 def _counted(correct: Sequence[int], samples: int) -> list[int]:
-    """The counts of the included images, as Python integers (numpy's would overflow when squared)."""
+    """The counts of the included images, as Python integers, whose squares cannot overflow."""
     counts = [int(k) for k in correct]
     if samples < 1 or any(not -1 <= k <= samples for k in counts):
         raise ValueError(f"correct counts must lie between 0 and the number of samples, {samples}")

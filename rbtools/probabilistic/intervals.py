@@ -1,7 +1,7 @@
-"""Confidence intervals for proportions, for means and for differences.
+"""Confidence intervals for proportions, means and differences.
 
-Every accuracy uses these, so the module imports nothing slow: Wilson and MOVER need only a square root,
-Clopper-Pearson loads scipy, and the interval of a mean numpy.
+Every accuracy uses these intervals, so this module imports no slow packages. Wilson and MOVER need only a
+square root, Clopper-Pearson imports scipy, and the interval of a mean imports numpy.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ _STEP = 0.2  # step of its quadrature
 
 
 def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
-    """The exact interval of a proportion (Biometrika 26, 1934): coverage is at least the confidence.
+    """The exact interval of a proportion by Clopper and Pearson (Biometrika 26, 1934).
 
-    [Beta(a/2; k, n-k+1), Beta(1-a/2; k+1, n-k)], a = 1 - confidence; ends 0 and 1 at k = 0 and
-    k = n. A fractional `successes`, a sum of values in [0, 1], is accepted.
+    The coverage is at least the confidence. The interval is [Beta(a/2; k, n-k+1), Beta(1-a/2; k+1, n-k)] with
+    a = 1 - confidence. The lower end is 0 for k = 0, and the upper end is 1 for k = n. `successes` may be
+    fractional, as a sum of values in [0, 1].
     """
     check_counts(successes, trials)
     normal_quantile(confidence)  # refuses a confidence out of range
@@ -34,7 +35,8 @@ def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -
 
 
 def student_quantile(confidence: float, freedom: int) -> float:
-    """t with P(|T| <= t) = confidence for Student's T: 4.30 for 0.95 and 2 degrees of freedom."""
+    """The quantile t with P(|T| <= t) = confidence for Student's T. For 0.95 and 2 degrees of freedom, t is
+    4.30."""
     normal_quantile(confidence)  # refuses a confidence out of range
     x = float(special.betaincinv(freedom / 2, 0.5, 1 - confidence))
     return math.sqrt(freedom * (1 - x) / x)
@@ -45,21 +47,22 @@ def mean_interval(
     counts: Sequence[float] | np.ndarray | None = None,
     confidence: float = 0.95,
 ) -> Interval:
-    """Interval of the mean of a distribution on [0, 1], from independent draws `values` (N,).
+    """The interval of the mean of a distribution on [0, 1], from independent samples `values` (N,).
 
-    counts: (N,), how often each value was drawn (default: once). It makes no assumption on the distribution:
-    it also holds if rare values matter, such as images that always fail and of which none or one was drawn.
-    Each end is Gaffke's bound at half the error ("Three test statistics for a nonparametric one-sided
-    hypothesis on the mean of a nonnegative variable", Math. Methods Stat. 14, 2005): the lower end is a
-    quantile of the mean of the draws and an additional 0, under uniform Dirichlet weights; for the upper end
-    the additional value is 1. For zeros and ones it is Clopper and Pearson's interval, whose coverage is at
-    least the confidence. For other values this coverage is a conjecture (also Learned-Miller and Thomas,
-    arXiv:1905.06208; Phan, Thomas and Learned-Miller, ICML 2021); `tests/probabilistic/test_intervals.py`
-    searches for exceptions. Intervals by betting (Waudby-Smith and Ramdas, J. R. Stat. Soc. B 86, 2024) have
-    a proof; for many values they are sqrt(2 log 40) / 1.96 = 1.39 times as long.
+    `counts` (N,) is the number of times that each value was sampled (once by default). The interval makes no
+    assumption on the distribution. The interval is also valid if rare values matter, such as images that
+    always fail and of which the sample contains one or none. Each end is Gaffke's bound at half the error
+    ("Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative variable",
+    Math. Methods Stat. 14, 2005). The lower end is a quantile of the mean of the samples and an additional 0,
+    under uniform Dirichlet weights. For the upper end, the additional value is 1. For zeros and ones, the
+    result is Clopper and Pearson's interval, whose coverage is at least the confidence. For other values,
+    this coverage is a conjecture (see also Learned-Miller and Thomas, arXiv:1905.06208; Phan, Thomas and
+    Learned-Miller, ICML 2021), and `tests/probabilistic/test_intervals.py` searches for exceptions. Intervals
+    by betting (Waudby-Smith and Ramdas, J. R. Stat. Soc. B 86, 2024) have a proven coverage. For many values,
+    intervals by betting are sqrt(2 log 40) / 1.96 = 1.39 times as long.
 
-    More than 256 different values are rounded, together with their neighbours, to the mean of these. Raises
-    ValueError for no values, and for values outside [0, 1].
+    If there are more than 256 different values, neighbouring values are replaced by their mean. Raises
+    ValueError if there are no values, and for values outside [0, 1].
     """
     normal_quantile(confidence)  # refuses a confidence out of range
     drawn = np.asarray(values, float)
@@ -72,7 +75,7 @@ def mean_interval(
 
 
 def _grouped(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different values and how often each was drawn; if there are too many, means of _GROUPS groups."""
+    """The different values and the number of samples of each; if too many, the means of _GROUPS groups."""
     different, group = np.unique(values, return_inverse=True)
     if len(different) > _GROUPS:
         scale = (_GROUPS - 1e-9) / (different[-1] - different[0])
@@ -114,13 +117,13 @@ def _mean_bound(values: np.ndarray, counts: np.ndarray, tail: float) -> float:
 
 
 def _mean_below(values: np.ndarray, counts: np.ndarray, bound: float) -> float:
-    """The probability that the mean of the values and an additional 0 is below `bound`, under these weights.
+    """The probability that the Dirichlet-weighted mean of the values and an additional 0 is below `bound`.
 
-    Weights are proportional to independent exponential variables, so the event is that a sum of Gamma
-    variables with shapes `counts` and factors 1 - value / bound is positive. Its probability is the integral
-    of exp(K(z)) / (2 pi i z) over a line through the saddle point, K the sum's cumulant generating function
-    (Daniels, Int. Stat. Rev. 55, 1987). The line is replaced by a hyperbola with the curvature of the path of
-    steepest descent, on which the trapezoid rule needs few points.
+    The weights are proportional to independent exponential variables. The mean is below `bound` if a sum of
+    Gamma variables with shapes `counts` and factors 1 - value / bound is positive. The probability is the
+    integral of exp(K(z)) / (2 pi i z) over a line through the saddle point, where K is the cumulant
+    generating function of the sum (Daniels, Int. Stat. Rev. 55, 1987). A hyperbola with the curvature of the
+    path of steepest descent replaces the line, because the trapezoid rule needs few points on this path.
     """
     factors = np.append(1 - values / bound, 1.0)
     shapes = np.append(counts, 1.0)
@@ -145,12 +148,13 @@ def _mean_below(values: np.ndarray, counts: np.ndarray, bound: float) -> float:
 def skewed_interval(
     mean: float, deviation: float, skewness: float, count: int, confidence: float = 0.95
 ) -> Interval:
-    """Interval of a mean of `count` values of any range, such as losses, that may have a long tail.
+    """The interval of the mean of `count` values of any range, such as losses with a long tail.
 
-    Student's interval with Hall's cubic transformation of the t statistic (J. R. Stat. Soc. B 54, 1992),
-    which corrects its skewness: with values that are mostly small and sometimes large, the mean is too low
-    more often than too high. deviation: divisor count - 1; skewness: the third central moment divided by the
-    cube of the deviation with divisor count. Needs two values.
+    The interval is Student's, with Hall's cubic transformation of the t statistic (J. R. Stat. Soc. B 54,
+    1992). The transformation corrects the skewness of the t statistic: if the values are mostly small and
+    sometimes large, the mean is more often too low than too high. `deviation` is the standard deviation with
+    divisor count - 1. `skewness` is the third central moment divided by the cube of the deviation with
+    divisor count. At least two values are necessary.
     """
     if count < 2:
         raise ValueError(f"the mean of {count} values has no interval")
@@ -172,13 +176,14 @@ OF_IMAGES_VERSION = 4
 
 
 def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -> Interval:
-    """The 95 % interval, cut off below `least`, of the mean of two or more numbers (N,), one per image.
+    """The 95 % interval of the mean of two or more numbers (N,), one per image, cut off below `least`.
 
-    Each end is the outer one of Student's and Hall's ends. Images unlike any seen image may be up to 3/N of
-    all (the rule of three, Hanley and Lippman-Hand, JAMA 249, 1983), and are assumed to be as extreme as the
-    most extreme image seen: each end is moved outwards by 3/N of the distance from the mean to this image.
-    The interval does not account for images that are rarer than about 3/N and far more extreme; if the
-    numbers have no bound, no finite interval can.
+    Each end is the outer end of Student's and Hall's intervals. Up to 3/N of all images may be unlike the N
+    images of the sample (the rule of three, Hanley and Lippman-Hand, JAMA 249, 1983). The numbers of such
+    images are assumed to be as extreme as the most extreme number in the sample. Each end is therefore moved
+    outwards by 3/N of the distance from the mean to the most extreme number. The interval does not cover the
+    effect of images that are rarer than about 3/N and far more extreme. For unbounded numbers, no finite
+    interval can cover this effect.
     """
     values = np.asarray(numbers, float)
     n, mean, deviation = len(values), float(values.mean()), float(values.std())
@@ -190,10 +195,11 @@ def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -
 
 
 def square_and_add(first: float, of_first: Interval, second: float, of_second: Interval) -> Interval:
-    """Interval of `first - second` from an interval of each, which must be independent.
+    """The interval of `first - second`, from independent intervals of the two numbers.
 
-    Zou and Donner's MOVER (Stat. Med. 27, 2008): the distances from estimate to limit in the same direction
-    are squared and added. Unlike a normal interval it keeps the asymmetry of the two intervals.
+    The method is Zou and Donner's MOVER (Stat. Med. 27, 2008): the distance of each end from the difference
+    is the root of a sum of two squared distances, one from each interval. Unlike a normal interval, the
+    result keeps the asymmetry of the two intervals.
     """
     difference = first - second
     below = math.hypot(first - of_first[0], of_second[1] - second)

@@ -1,8 +1,8 @@
-"""Inference on the distribution of the images' true failure rates from counts of noisy copies.
+"""Inference on the distribution of the true failure rates of images, from counts of noisy copies.
 
-An image with failure rate p has K failures in M draws, K ~ Bin(M, p), and images have rates from an unknown
-distribution G. ProbAcc(rho) is G([0, rho]), while the share of images with K <= rho * M is that of the
-binomial mixture over G: a biased estimate for any number of images.
+An image with failure rate p has K ~ Bin(M, p) failures among M samples, and the rates of the images have an
+unknown distribution G. ProbAcc(rho) is G([0, rho]). The fraction of images with K <= rho * M instead
+estimates a probability of the binomial mixture over G, and is therefore biased for any number of images.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NORMALS = 4000
 
 
 class Event(NamedTuple):
-    """The number of images that had at most `most` failures in `draws` draws."""
+    """The number of images with at most `most` failures in `draws` samples."""
 
     images: int
     draws: int
@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
 
 def events(failures: Sequence[int], samples: int, rho: float) -> list[Event]:
-    """The events for failures in `samples` draws: counts at thresholds up to 3 deviations from rho."""
+    """The number of images with at most k failures, for thresholds k up to 3 deviations from rho."""
     deviation = math.sqrt(samples * rho * (1 - rho))
     around = (math.floor(rho * samples + step * deviation / 2 + COUNT_SLACK) for step in range(-6, 7))
     thresholds = sorted({min(max(threshold, 0), samples - 1) for threshold in around})
@@ -39,11 +39,12 @@ def events(failures: Sequence[int], samples: int, rho: float) -> list[Event]:
 def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: float = 0.95) -> Interval:
     """The interval of G([0, rho]) from nested events of independent images, without assumptions on G.
 
-    The smallest and the largest share over all G whose event probabilities lie in their intervals:
-    F-localization (Ignatiadis and Wager, "Confidence intervals for nonparametric empirical Bayes analysis",
-    JASA 117, 2022, section 2), here with the exact intervals of the events, which also hold for few images,
-    at a simultaneous level. If many images have rates near rho, the interval stays wide for any number of
-    images: only more draws make it narrower.
+    The ends are the smallest and the largest value of G([0, rho]) over all G whose event probabilities are in
+    their intervals. The method is F-localization (Ignatiadis and Wager, "Confidence intervals for
+    nonparametric empirical Bayes analysis", JASA 117, 2022, section 2), with the exact intervals of the
+    events at a simultaneous level, which are also valid for few images. If many images have rates near rho,
+    the interval remains wide for any number of images. Only more samples per image can make the interval
+    narrower.
     """
     from scipy.optimize import linprog
 
@@ -71,12 +72,13 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
 
 
 def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """The grid of rates of G, and 1 for each rate that passes. rho is in it twice: as passing and as failing.
+    """The grid of rates for G, and for each rate 1 (passes) or 0 (fails). The grid contains rho twice, as
+    passing and as failing.
 
-    On the scale of angles every share of M draws has the standard deviation 1 / (2 sqrt(M)). Within 12
-    deviations of rho, beyond which the events are certain or impossible, a step is a 16th of a deviation: a
-    mixture of two grid points then replaces any rate between them. Wider steps would not be enough for the
-    narrow intervals of 10,000 images.
+    On the scale of angles, every proportion among M samples has the standard deviation 1 / (2 sqrt(M)). The
+    grid covers 12 deviations around rho, beyond which the events are certain or impossible. The steps of the
+    grid are a 16th of a deviation, so that a mixture of two grid points can replace any rate between these
+    points. Larger steps are not sufficient for the narrow intervals of 10,000 images.
     """
     deviation = 0.5 / math.sqrt(max(event.draws for event in seen))
     angles = math.asin(math.sqrt(rho)) + deviation * np.arange(-12, 12.01, 1 / 16)
@@ -86,9 +88,9 @@ def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _together(counts: Sequence[int], images: int, confidence: float) -> float:
-    """The number of deviations at which the intervals of all nested events hold simultaneously.
+    """The number of deviations for which the intervals of all nested events are valid simultaneously.
 
-    It is a quantile of the maximum of a standardised Brownian bridge at the events' probabilities.
+    The result is a quantile of the maximum of a standardised Brownian bridge at the events' probabilities.
     """
     probability = np.unique((np.array(counts) + 0.5) / (images + 1))
     widths = np.diff(np.concatenate([[0.0], probability, [1.0]]))
@@ -104,10 +106,10 @@ def _normals() -> np.ndarray:
 
 
 def share_estimate(failures: Sequence[int], samples: int, rhos: Sequence[float]) -> list[float]:
-    """G([0, rho]) for each rho, with G estimated by maximum likelihood from the failures of `samples` draws.
-    0 if there are no images.
+    """Estimates G([0, rho]) for each rho from the failures of `samples` samples; 0 if there are no images.
 
-    Expectation maximisation on a grid of rates, from a flat start and stopped early, so that G stays smooth.
+    The method is expectation maximisation on a grid of rates, which approximates maximum likelihood. The
+    iteration starts from a uniform G and stops early, so that G remains smooth.
     """
     if not len(failures):
         return [0.0] * len(rhos)

@@ -1,7 +1,7 @@
-"""Two stopping rules, in one form, that decide whether an image passes at a tolerated failure rate.
+"""Two stopping rules that decide whether an image passes at a tolerated failure rate.
 
-A rule has two tables, indexed by the number of failures f so far. After n draws the image passes if n >=
-passes[f] and fails if n <= fails[f].
+A rule has two tables, `passes` and `fails`, indexed by the number of failures f so far. After n samples, the
+image passes if n >= passes[f], and fails if n <= fails[f].
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ COUNT_SLACK = 1e-9
 
 
 class Rule(NamedTuple):
-    """passes, fails: int64 (S,), for f = 0 ... S - 1 failures; more failures count as S - 1."""
+    """The tables `passes` and `fails` are int64 (S,), for f = 0 ... S - 1 failures. Larger numbers of
+    failures are treated as S - 1."""
 
     passes: np.ndarray
     fails: np.ndarray
 
 
 def allowed(samples: int, rho: float, above: bool = False) -> int:
-    """How many of `samples` copies may fail for a PR of at least 1 - rho, or `above` it; -1 if not even 0."""
+    """The number of `samples` copies that may fail if PR must be at least 1 - rho or, with `above`, larger
+    than 1 - rho. Returns -1 if even 0 failures are too many."""
     if above:
         return math.ceil(rho * samples - COUNT_SLACK) - 1
     return math.floor(rho * samples + COUNT_SLACK)
 
 
 def needed(rho: float, confidence: float = 0.95) -> int | None:
-    """The fewest draws that can show a failure rate below rho, if all are correct: (1 - rho)^n <= 1 -
-    confidence.
-
-    299 for rho .01 and 95 %. None for rho 0, because no number of draws can show it.
-    """
+    """The smallest number n of correct samples that shows a failure rate below rho: (1 - rho)^n <= 1 -
+    confidence. For rho .01 and 95 %, the smallest number is 299. Returns None for rho 0, because no number of
+    samples is sufficient."""
     return math.ceil(math.log(1 - confidence) / math.log1p(-rho) - COUNT_SLACK) if rho > 0 else None
 
 
 def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> str | None:
-    """Why `samples` draws cannot decide every rho at that confidence; None if they can."""
+    """The reason why `samples` samples cannot decide every rho at this confidence, or None if all are
+    decided."""
     for rho in rhos:
         least = needed(rho, confidence)
         if least is None:
@@ -60,10 +61,10 @@ def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> st
 
 
 def undecided(samples: int, rho: float, confidence: float = 0.95) -> tuple[int, int]:
-    """The fewest and the most failures in `samples` that do not decide whether the rate is below rho.
+    """The smallest and largest number of failures in `samples` that do not decide if the rate is below rho.
 
-    Fewer failures show a rate below rho, and more failures a rate above it, each by the exact binomial test
-    at level 1 - confidence. (0, ...) if not even 0 failures show a rate below rho.
+    Fewer failures show a rate below rho, and more failures show a rate above rho, by the exact binomial test
+    at level 1 - confidence. The smallest number is 0 if even 0 failures do not show a rate below rho.
     """
     counts = np.arange(samples + 1, dtype=float)
     level = 1 - confidence
@@ -74,7 +75,7 @@ def undecided(samples: int, rho: float, confidence: float = 0.95) -> tuple[int, 
 
 @functools.lru_cache(maxsize=64)
 def fixed(samples: int, rho: float, above: bool = False) -> Rule:
-    """The rule that gives the decision of all `samples` draws as soon as it is certain."""
+    """The rule that makes the same decision as all `samples` samples, as soon as this decision is certain."""
     most = allowed(samples, rho, above)
     failures = np.arange(most + 2)
     passes = np.where(failures <= most, samples - most + failures, NEVER)
@@ -83,19 +84,20 @@ def fixed(samples: int, rho: float, above: bool = False) -> Rule:
 
 @functools.lru_cache(maxsize=64)
 def anytime(samples: int, rho: float, confidence: float = 0.95) -> Rule:
-    """A sequential test of the failure rate p against rho, valid after every draw.
+    """A sequential test of the failure rate p against rho that is valid after every sample.
 
     An image with p >= rho passes at any time with probability at most 1 - confidence, and an image with p <=
-    rho fails at any time with at most the same probability (Ville's inequality): each side is a bet against p
-    = rho, and stops when its wealth has grown by the factor 1 / (1 - confidence). The bet on passing has 99 %
-    of its stake on p = 0 and the rest spread evenly over (0, rho); the bet on failing is spread evenly over
-    (rho, 1). rho in (0, 1).
+    rho fails at any time with at most the same probability (Ville's inequality). Each decision corresponds to
+    a bet against p = rho and is made when the wealth of the bet has grown by the factor 1 / (1 - confidence).
+    The bet on passing puts 99 % of its stake on p = 0 and distributes 1 % evenly over (0, rho). The bet on
+    failing is distributed evenly over (rho, 1). The argument `rho` must be in (0, 1).
     """
     need = -math.log(1 - confidence)
     failures = np.arange(samples + 1)
 
     def first(wins: object, low: int) -> np.ndarray:
-        """For each f the smallest n in [f, samples + 1] at which the monotone `wins(f, n)` is true."""
+        """For each f, the smallest n in [f, samples + 1] for which the monotone function `wins(f, n)` is
+        true."""
         lower, upper = np.maximum(failures, low), np.full_like(failures, samples + 1)
         for _ in range(samples.bit_length() + 1):
             middle = (lower + upper) // 2
@@ -111,7 +113,7 @@ def anytime(samples: int, rho: float, confidence: float = 0.95) -> Rule:
 
 
 def _log_passing(failures: np.ndarray, draws: np.ndarray, rho: float) -> np.ndarray:
-    """The logarithm of the wealth of the bet on a failure rate below rho."""
+    """The logarithm of the wealth of the bet that the failure rate is below rho."""
     right = draws - failures
     on_zero = np.where(failures == 0, math.log(ON_ZERO) - draws * math.log1p(-rho), -np.inf)
     with np.errstate(divide="ignore"):
@@ -122,7 +124,7 @@ def _log_passing(failures: np.ndarray, draws: np.ndarray, rho: float) -> np.ndar
 
 
 def _log_failing(failures: np.ndarray, draws: np.ndarray, rho: float) -> np.ndarray:
-    """The logarithm of the wealth of the bet on a failure rate above rho."""
+    """The logarithm of the wealth of the bet that the failure rate is above rho."""
     right = draws - failures
     with np.errstate(divide="ignore"):
         inside = np.log(special.betainc(right + 1, failures + 1, 1 - rho))

@@ -1,10 +1,10 @@
-"""Certificates of randomised smoothing, on counts of noisy copies.
+"""Certificates of randomised smoothing, computed from counts of noisy copies.
 
 The smoothed classifier g returns the class that the network returns most often for x + N(0, sigma^2 I). If
 this class has the probability pA > 1/2, g returns it everywhere within the L2 distance sigma * Phi^-1(pA) of
 x (Cohen, Rosenfeld and Kolter, "Certified Adversarial Robustness via Randomized Smoothing", ICML 2019,
-theorem 1). `certified_radii` is CERTIFY of that paper (section 3.2.2): a fixed number of draws and an exact
-lower bound of pA. `stopping_plan` decides a list of radii with as few draws as possible.
+theorem 1). `certified_radii` is the procedure CERTIFY of this paper (section 3.2.2), with a fixed number of
+samples and an exact lower bound of pA. `stopping_plan` decides a list of radii with few samples.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _HOPE = 0.015
 def lower_bound(hits: np.ndarray, draws: np.ndarray, alpha: float) -> np.ndarray:
     """The exact lower confidence bound (N,) of a probability (Clopper and Pearson, Biometrika 26, 1934).
 
-    One-sided: it is above the probability with a chance of at most alpha. hits, draws: (N,), how many.
+    The bound is one-sided: with probability at most alpha, the bound is above the true probability. `hits`
+    and `draws` are numbers of copies (N,).
     """
     hits, draws = np.asarray(hits, float), np.asarray(draws, float)
     bound: np.ndarray = np.where(
@@ -40,10 +41,10 @@ def lower_bound(hits: np.ndarray, draws: np.ndarray, alpha: float) -> np.ndarray
 
 
 def certified_radii(hits: np.ndarray, draws: np.ndarray, sigma: float, alpha: float) -> np.ndarray:
-    """The certified L2 radius (N,) of each image, in the unit of sigma; NaN if CERTIFY abstains.
+    """The certified L2 radius (N,) of each image, in the unit of sigma, or NaN if CERTIFY abstains.
 
-    hits: (N,), how many of `draws` copies the network puts into the selected class. Each radius is too large
-    with a chance of at most alpha.
+    `hits` (N,) is the number of the `draws` copies that the network classifies as the selected class. Each
+    radius is too large with a probability of at most alpha.
     """
     share = lower_bound(hits, draws, alpha)
     radii: np.ndarray = np.where(share > 0.5, sigma * special.ndtri(share), np.nan)
@@ -51,18 +52,18 @@ def certified_radii(hits: np.ndarray, draws: np.ndarray, sigma: float, alpha: fl
 
 
 def failure_rate(radius: float, sigma: float) -> float:
-    """The radius is certified if a smaller share of copies has another class: 1 - Phi(radius / sigma)."""
+    """The failure rate 1 - Phi(radius / sigma), below which the radius is certified."""
     return float(special.ndtr(-radius / sigma))
 
 
 def largest_radius(draws: int, sigma: float, alpha: float) -> float:
-    """The largest radius that `draws` copies of one class can certify; 0 if they can certify none."""
+    """The largest radius that `draws` copies of one class can certify, or 0 if no radius can be certified."""
     share = alpha ** (1 / draws)
     return sigma * float(special.ndtri(share)) if share > 0.5 else 0.0
 
 
 def too_few(radii: tuple[float, ...], draws: int, sigma: float, alpha: float) -> str | None:
-    """Why `draws` draws cannot certify every radius; None if they can."""
+    """The reason why `draws` samples cannot certify every radius, or None if all radii can be certified."""
     most = largest_radius(draws, sigma, alpha)
     beyond = [radius for radius in radii if radius > most]
     if not beyond:
@@ -75,11 +76,12 @@ def too_few(radii: tuple[float, ...], draws: int, sigma: float, alpha: float) ->
 
 
 class StoppingPlan(NamedTuple):
-    """When an image is decided, given the number of its failures after certain numbers of draws.
+    """A table for deciding images from the number of failures at certain numbers of samples.
 
-    looks: int64 (L,), the numbers of draws; the last is all draws. certify, give_up: int64 (R, L), for each
-    radius and look the most failures that certify the radius (-1: none), and the fewest with which it is
-    given up.
+    `looks`, int64 (L,), are the numbers of samples at which an image is checked, and the last check is after
+    all samples. For each radius and check, `certify` (R, L) is the largest number of failures that certifies
+    the radius (-1 if none does), and `give_up` (R, L) is the smallest number for which the radius is given
+    up.
     """
 
     looks: np.ndarray
@@ -89,15 +91,16 @@ class StoppingPlan(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def stopping_plan(draws: int, radii: tuple[float, ...], sigma: float, alpha: float) -> StoppingPlan:
-    """The plan that decides whether each of the increasing `radii` is certified, with at most `draws` draws.
+    """The plan for deciding with at most `draws` samples which of the increasing `radii` are certified.
 
     A radius is certified if the failure rate p is shown to be below rho = 1 - Phi(radius / sigma). If p >=
-    rho, this happens at some look with a probability of at most alpha: the boundaries spend alpha look by
-    look (Lan and DeMets, Biometrika 70, 1983), computed from the exact distribution, at p = rho, of the
-    failures of images that earlier looks left undecided. An image has a radius only if it has all smaller
-    ones. A wrong radius therefore requires that the smallest radius with p >= rho is wrong, so the
-    probability that any radius of an image is wrong is also at most alpha (a fixed sequence of tests: Maurer,
-    Hothorn and Lehmacher, 1995). Giving up certifies nothing, and so costs no error.
+    rho, the radius is certified at any check with a probability of at most alpha. The boundaries distribute
+    alpha over the checks (Lan and DeMets, Biometrika 70, 1983). The boundaries are computed at p = rho from
+    the exact distribution of the failures of images that are still undecided. An image has a radius only if
+    it also has all smaller radii. If any radius of an image is wrong, the smallest radius with p >= rho is
+    also wrong. The probability of a wrong radius is therefore at most alpha for all radii of an image
+    together (a fixed sequence of tests: Maurer, Hothorn and Lehmacher, 1995). Giving up a radius certifies
+    nothing and therefore cannot be an error.
     """
     rates = [failure_rate(radius, sigma) for radius in radii]
     starts = [_first_look(rate, draws, alpha) for rate in rates]
@@ -112,13 +115,13 @@ def stopping_plan(draws: int, radii: tuple[float, ...], sigma: float, alpha: flo
 
 
 def _first_look(rate: float, draws: int, alpha: float) -> int:
-    """The number of draws at the first look that can certify an image, if it has no failures."""
+    """The number of samples at the first check that can certify an image without failures."""
     need = math.log(_FIRST * alpha) / math.log1p(-rate) if rate > 0 else math.inf
     return draws if need > draws else min(math.ceil(math.ceil(need) / BLOCK) * BLOCK, draws)
 
 
 def _boundary(looks: np.ndarray, rate: float, alpha: float, start: int) -> np.ndarray:
-    """The most failures (L,) that certify the radius at each look; -1 if none do."""
+    """The largest number of failures (L,) that certifies the radius at each check, or -1 if none does."""
     boundary = np.full(len(looks), -1)
     # probabilities of undecided runs with low, low + 1 ... failures, at p = rate
     open_share, low = np.ones(1), 0
@@ -141,7 +144,7 @@ def _boundary(looks: np.ndarray, rate: float, alpha: float, start: int) -> np.nd
 
 
 def _binomial(draws: int, rate: float) -> tuple[int, np.ndarray]:
-    """The first number of failures, and the chances of it and the next ones; the rest is below 1e-18."""
+    """The first number of failures and the probabilities from it on, except a total of less than 1e-18."""
     reach = 9 * math.sqrt(draws * rate * (1 - rate)) + 20
     low, high = max(0, math.floor(draws * rate - reach)), min(draws, math.ceil(draws * rate + reach))
     count = np.arange(low, high + 1, dtype=float)
@@ -151,10 +154,10 @@ def _binomial(draws: int, rate: float) -> tuple[int, np.ndarray]:
 
 
 def _hopeless(looks: np.ndarray, most: int) -> np.ndarray:
-    """The fewest failures (L,) at each look after which `most` failures in all draws are out of reach.
+    """The smallest number of failures (L,) at each check for which a radius is given up.
 
-    With these, the failure rate is at most most / draws with a probability below _HOPE, under Jeffreys'
-    prior.
+    From this number on, the failure rate is at most most / draws with a probability below _HOPE, under
+    Jeffreys' prior.
     """
     if most < 0:
         return np.zeros(len(looks), np.int64)

@@ -1,15 +1,17 @@
-"""Adaptive multilevel splitting estimates the probability of an event too rare for plain sampling.
+"""Adaptive multilevel splitting estimates the probability of an event that is too rare for plain sampling.
 
-Webb, Rainforth, Teh and Kumar, "A Statistical Approach to Assessing Neural Network Robustness" (2019,
-arXiv:1811.07209). The event, score >= 0, is reached through levels: of a population of particles the share
-`keep` with the highest scores survives, is copied up to the size of the population, and is moved by a Markov
-chain that stays above the level. The product of the shares is the estimate.
+The method is that of Webb, Rainforth, Teh and Kumar, "A Statistical Approach to Assessing Neural Network
+Robustness" (2019, arXiv:1811.07209). The event, score >= 0, is reached through a sequence of levels. At each
+level, the fraction `keep` of a population of particles with the highest scores survives. The survivors are
+copied up to the size of the population and moved by a Markov chain that stays above the level. The estimate
+is the product of the surviving fractions.
 
-The level is the highest score of a particle that is killed, and survivors are strictly above it. A level at
-the lowest survivor's score would overestimate, by half at 1e-9, because that survivor would count as above
-itself. With this rule the mean over runs is unbiased if moved particles are independent of their start:
-Brehier, Gazeau, Goudenege, Lelievre and Rousset, "Unbiasedness of some generalized adaptive multilevel
-splitting algorithms" (Ann. Appl. Probab. 26, 2016). tests/probabilistic/test_splitting.py checks this.
+The level is the highest score of a killed particle, and survivors have strictly higher scores. If the level
+were the lowest score of a survivor, the estimate would be too high (by half at 1e-9), because this survivor
+would count as being above its own score. With levels as defined here, the mean over runs is unbiased if moved
+particles are independent of their start: Brehier, Gazeau, Goudenege, Lelievre and Rousset, "Unbiasedness of
+some generalized adaptive multilevel splitting algorithms" (Ann. Appl. Probab. 26, 2016).
+tests/probabilistic/test_splitting.py tests this.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ _MOST_LEVELS = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Splitting:
-    """Settings of splitting: `runs` independent populations of `particles`, `moves` between levels.
+    """Settings of splitting: the number of independent `runs`, `particles` per run, and `moves` per level.
 
-    Unlike Webb's, particles are independent standard normal numbers that a noise maps to its distribution, so
-    that splitting and plain sampling have the same distribution (Webb's is uniform on the ball within [0, 1],
-    without the probability mass that clipping puts on the border). The move is preconditioned Crank-Nicolson,
-    z' = sqrt(1 - b^2) z + b w with w standard normal, which preserves the normal distribution in any
-    dimension and is accepted if z' is above the level; b is tuned for all populations together.
+    Particles are independent standard normal numbers that a noise maps to its distribution, so splitting and
+    plain sampling have the same distribution. Webb's distribution is uniform on the ball within [0, 1],
+    without the probability mass that clipping puts on the border. The move is preconditioned Crank-Nicolson,
+    z' = sqrt(1 - b^2) z + b w with standard normal w. The move preserves the normal distribution in any
+    dimension and is accepted if z' is above the level. All populations use the same b, which is tuned.
     """
 
     version: ClassVar[int] = 2
@@ -49,15 +51,15 @@ class Splitting:
     floor: float = 1e-12
 
     def config(self) -> dict[str, Any]:
-        """The settings in the record."""
+        """The settings as fields of the record."""
         law = "standard normal latent, Crank-Nicolson moves, survivors strictly above the level"
         names = ("particles", "moves", "runs", "keep", "floor")
         return {"splitting": law, **{name: getattr(self, name) for name in names}}
 
     def log_probabilities(self, score: Callable[[Tensor], Tensor], width: int, draws: Draws) -> Tensor:
-        """The logarithm of each run's estimate of P[score(z) >= 0]: float64 (runs,), -inf below `floor`.
+        """The logarithm of each run's estimate of P[score(z) >= 0]: float64 (runs,), or -inf below `floor`.
 
-        score: maps standard normal numbers (M, width) to scores (M,).
+        `score` maps standard normal numbers (M, width) to scores (M,).
         """
         shape = (self.runs, self.particles)
 
@@ -95,11 +97,11 @@ class Splitting:
         return torch.where(low | open_, torch.full_like(runs, -math.inf), runs)
 
     def _split(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """The level (R,) of each run's scores (R, P), and which particles are above it: bool (R, P).
+        """The level (R,) of each run's scores (R, P), and a mask (R, P) of the particles above the level.
 
-        All particles but the share `keep` are killed, and all that tie with the last of them, so that at most
-        this share survives, possibly none. If the level is inside the event it is the last level, and the
-        survivors are the particles in the event: score >= 0.
+        All particles except the best fraction `keep` are killed. Particles with the same score as a killed
+        particle are also killed, so fewer particles or none may survive. If the level is inside the event, it
+        is the last level, and the survivors are the particles in the event (score >= 0).
         """
         killed = int((1 - self.keep) * self.particles + 1e-9)  # (1 - .9) * 200 is 19.999999999999996
         level = scores.kthvalue(max(killed, 1), dim=1).values
@@ -108,7 +110,7 @@ class Splitting:
 
 
 def _refilled(survived: Tensor, uniform: Tensor) -> Tensor:
-    """For each place (R, P) the index of its next particle: itself if it survives, else some survivor."""
+    """The index of the next particle in each place (R, P): the same particle or, if killed, a survivor."""
     survivors = torch.argsort(survived.int(), dim=1, descending=True, stable=True)
     count = survived.sum(1, keepdim=True)
     drawn = survivors.gather(1, (uniform * count).long().clamp(max=survived.shape[1] - 1))
@@ -119,13 +121,14 @@ def _refilled(survived: Tensor, uniform: Tensor) -> Tensor:
 def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[str, Any]:
     """The results in an `evals` entry: the mean failure probability 1 - PR over images.
 
-    The interval is for the mean over the source of the images (`mean_interval`): if none of n images fails
-    often, its upper end is near 3.7 / n, because images that fail often may be that frequent in the source.
-    `images` contains the results of these images.
+    The interval is for the mean over the distribution from which the images are drawn (`mean_interval`). If
+    none of n images fails often, the upper end is near 3.7 / n, because up to this fraction of all images may
+    fail often.
 
-    A row: the example's id, then the logarithm of its probability in each run (-inf: below the floor); NaN
-    for an example that is misclassified without noise and excluded. `images` contains for each image the
-    logarithm of the mean over runs, and the standard deviation of the runs' logarithms.
+    A row contains the example's id and the logarithm of its failure probability in each run (-inf below the
+    floor). The logarithms are NaN if the example is excluded because it is misclassified without noise.
+    `images` contains for each image the logarithm of the mean over runs and the standard deviation of the
+    runs' logarithms.
     """
     rows = [list(map(float, row)) for row in rows]
     included = [row for row in rows if not math.isnan(row[1])]
@@ -143,7 +146,8 @@ def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[
 
 
 def _of_image(row: Sequence[float], share: float) -> dict[str, Any]:
-    """An image's fields in the record; None if no run (deviation: fewer than two) is above the floor."""
+    """The fields of an image in the record. The logarithm is None if no run is above the floor. The deviation
+    is None if fewer than two runs are above the floor."""
     logs = [value for value in row[1:] if value > -math.inf]
     spread = None
     if len(logs) > 1:

@@ -1,12 +1,13 @@
-"""Two-phase sampling: a cheap attack on all images, an expensive one on a stratified sample of its survivors.
+"""Two-phase sampling: a cheap attack on all images, an expensive attack on a sample of its survivors.
 
-Survivors are ordered by their margin under the cheap attack and cut into strata (Neyman, J. Am. Stat. Assoc.
-33, 1938). The sample of each stratum is simple and random, without replacement, and a prefix of every larger
-one. The estimate of how many survivors the expensive attack breaks is the sum over strata of size * broken /
-sampled. It is unbiased for a size that was fixed before, if each stratum has a sampled image. A run that
-stops at a goal of precision stops sooner if it happens to find few broken images, so its estimate is
-optimistic: on average by up to a fifth of the goal (bench/coverage_of_intervals.py). The entry notes this,
-and its interval, which holds for all looks together, includes this bias.
+The images that survive the cheap attack are ordered by their margin and divided into strata (Neyman, J. Am.
+Stat. Assoc. 33, 1938). The sample of each stratum is random, without replacement, and every larger sample
+contains all smaller samples. The estimated number of survivors that the expensive attack breaks is the sum of
+size * broken / sampled over the strata. The estimate is unbiased if the sample size was fixed in advance and
+each stratum has a sampled image. A run that stops at a goal of precision stops earlier if it happens to find
+few broken images. The estimate of such a run is too optimistic, on average by up to a fifth of the goal
+(bench/coverage_of_intervals.py). The entry states this bias, and the interval in the entry is valid for all
+checks together and includes the bias.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _PRIOR = 1 / 2  # Jeffreys' prior; with 1/3 the coverage falls to .89 if the mar
 
 
 class Stratum(NamedTuple):
-    """One stratum: how many images it has, how many were sampled, and how many of these were broken."""
+    """The numbers of all images, of sampled images and of broken sampled images in a stratum."""
 
     size: int
     sampled: int
@@ -44,8 +45,8 @@ class Stratum(NamedTuple):
 
 
 class TwoPhaseEstimate(NamedTuple):
-    """robust: the estimated number of unbroken images among the n; interval: the interval of this number, at
-    the confidence of the call; exact: whether all survivors were sampled."""
+    """`robust` is the estimated number of unbroken images among n images, and `interval` is the confidence
+    interval of this number. `exact` is true if all survivors were sampled."""
 
     robust: float
     interval: tuple[float, float]
@@ -53,10 +54,11 @@ class TwoPhaseEstimate(NamedTuple):
 
 
 def order(margins: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order in which survivors are sampled: (positions (S,), the stratum of each of these (S,)).
+    """The order for sampling survivors: positions (S,), and the stratum of each position (S,).
 
-    margins: (S,), smaller is nearer to the boundary; keys: (S,), an independent uniform number for each. The
-    first N positions are the sample of size N. The first positions are one image of each stratum in turn.
+    `margins` (S,) are smaller for images nearer to the boundary, and `keys` (S,) are independent uniform
+    numbers. A sample of size N consists of the first N positions. The order begins with one image of each
+    stratum.
     """
     by_margin = np.lexsort((keys, margins))
     stratum = np.empty(len(margins), np.int64)
@@ -76,14 +78,15 @@ def order(margins: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def sizes(survivors: int) -> list[int]:
-    """How many survivors each stratum has."""
+    """The number of survivors in each stratum."""
     ends = np.cumsum([share for share, _ in _STRATA])
     edges = [0, *(math.ceil(round(end * survivors, 6)) for end in ends[:-1]), survivors]
     return [stop - start for start, stop in itertools.pairwise(edges)]
 
 
 def strata(survivors: int, stratum: np.ndarray, stands: np.ndarray) -> list[Stratum]:
-    """The strata after a sample. stratum: (N,), of each sampled image; stands: (N,), 1 if unbroken."""
+    """The strata after a sample, from the stratum (N,) of each sampled image and `stands` (N,), 1 if
+    unbroken."""
     count = len(_STRATA)
     sampled = np.bincount(stratum, minlength=count)
     broken = np.bincount(stratum, weights=1 - stands, minlength=count)
@@ -94,13 +97,14 @@ def strata(survivors: int, stratum: np.ndarray, stands: np.ndarray) -> list[Stra
 
 
 def estimate(parts: Sequence[Stratum], confidence: float = 0.95) -> TwoPhaseEstimate:
-    """How many images that survived the cheap attack also survive the expensive one.
+    """The number of images that survive both the cheap and the expensive attack.
 
     The ends of the interval are posterior quantiles of the result of sampling all survivors. Strata have
-    independent priors: Beta(1/2, 1/2) for the lower end, Beta(0, 1/2) for the upper one, so that a stratum
-    without a broken image in the sample may have no broken image. A stratum without a sampled image, if fewer
-    images than strata were sampled, gets the share of all sampled images that broke; for the interval it may
-    have lost none or all of its images. Raises ValueError if there are survivors and none was sampled.
+    independent priors: Beta(1/2, 1/2) for the lower end and Beta(0, 1/2) for the upper end. With the second
+    prior, a stratum without a broken image in its sample may contain no broken image. If fewer images than
+    strata were sampled, some strata have no sampled image. For such a stratum, the estimate uses the fraction
+    of broken images among all sampled images, and the interval assumes that none or all images of the stratum
+    are broken. Raises ValueError if there are survivors but no sampled image.
     """
     survivors, seen = sum(part.size for part in parts), sum(part.broken for part in parts)
     sampled = sum(part.sampled for part in parts)
@@ -119,7 +123,7 @@ def estimate(parts: Sequence[Stratum], confidence: float = 0.95) -> TwoPhaseEsti
 
 
 def _quantile(parts: Sequence[Stratum], prior: float, level: float) -> int:
-    """The quantile of the number of broken images among those not sampled, over all strata."""
+    """The quantile of the number of broken images among all images that were not sampled."""
     total = np.ones(1)
     for part in parts:
         total = np.convolve(total, _unsampled(part, prior))
@@ -127,7 +131,7 @@ def _quantile(parts: Sequence[Stratum], prior: float, level: float) -> int:
 
 
 def _unsampled(part: Stratum, prior: float) -> np.ndarray:
-    """The distribution of the number of broken images among those not sampled: beta-binomial (R + 1,)."""
+    """The beta-binomial distribution (R + 1,) of the number of broken images among R unsampled images."""
     remaining = part.size - part.sampled
     broken = np.arange(remaining + 1)
     a, b = prior + part.broken, _PRIOR + part.sampled - part.broken
@@ -142,11 +146,11 @@ def _unsampled(part: Stratum, prior: float) -> np.ndarray:
 
 
 def population_interval(robust: float, interval: tuple[float, float], n: int) -> tuple[float, float]:
-    """The 95 % interval of the accuracy on the population that the n images are a sample of.
+    """The 95 % interval of the accuracy on the population from which the n images are a sample.
 
-    robust, interval: for the number of unbroken images among the n. Wilson's interval of a count on n images
-    and the interval of the count itself are independent; their distances from the estimate are squared and
-    added (Zou and Donner, Stat. Med. 27, 2008).
+    `robust` and `interval` are for the number of unbroken images among the n images. Wilson's interval for n
+    images and the interval of the count itself are independent. The distances of the limits from the estimate
+    are combined as the root of the sum of squares (Zou and Donner, Stat. Med. 27, 2008).
     """
     value = robust / n
     low, high = intervals.wilson(robust, n)
@@ -156,7 +160,7 @@ def population_interval(robust: float, interval: tuple[float, float], n: int) ->
 
 
 def looks(survivors: int) -> list[int]:
-    """The sample sizes at which a run with a goal of precision checks its interval; the last is all."""
+    """The sample sizes at which a run with a goal of precision checks its interval, up to all survivors."""
     schedule = []
     size = 48.0
     while size < survivors:
@@ -166,8 +170,8 @@ def looks(survivors: int) -> list[int]:
 
 
 def confidence_of_look(survivors: int, confidence: float = 0.95) -> float:
-    """The confidence of each look so that all looks hold with `confidence`, by Bonferroni's inequality.
+    """The confidence of each check so that all checks are valid with `confidence` (Bonferroni's inequality).
 
-    The look at all survivors cannot be wrong.
+    The check of all survivors cannot be wrong and is not counted.
     """
     return 1 - (1 - confidence) / max(len(looks(survivors)) - 1, 1)

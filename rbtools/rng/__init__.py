@@ -1,4 +1,4 @@
-"""Random numbers for each example: Philox, and draws from it. Importing this module does not import torch."""
+"""Random numbers for each example, from the generator Philox. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ GENERATOR = "philox4x32-10/1"
 
 
 def seed_fields(seed: int) -> dict[str, Any]:
-    """Everything that determines the draws of a random result, for its key and for its entry."""
+    """Everything that determines the random numbers of a result, for its key and for its entry."""
     return {"seed": seed, "draws": GENERATOR}

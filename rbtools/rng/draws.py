@@ -1,7 +1,7 @@
-"""Random draws that depend on the example, not on its batch.
+"""Random numbers that depend on the example and not on the batch.
 
-Every value is a pure function of (seed, stream, example, draw, position): its bits do not depend on the batch
-size, the order, the number of processes or the device, and are the same after a resume.
+Every value is a pure function of (seed, stream, example, draw, position). The bits of the value do not depend
+on the batch size, the order, the number of processes or the device, and are the same if a run is resumed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ Fill = Callable[[Tensor, Tensor], None]
 class Draws:
     """The random numbers of some examples for one purpose (a stream).
 
-    Philox 4x32-10 with key (low 32 bits of the seed, CRC-32 of the stream's name) and counter
-    (low 32 bits of the example, draw, block, high bits of seed ^ high bits of example).
+    The generator is Philox 4x32-10. The key contains the low 32 bits of the seed and the CRC-32 of the
+    stream's name. The counter contains the low 32 bits of the example, the draw, the block, and the high bits
+    of seed ^ example.
 
-    Shape: `examples` int64 (N,), the examples' numbers in the full split, on any device; every result
-        is on that device and starts with N. `draw` is the number of a draw (a restart, a step); `offset`
-        is added to it, so that each epoch can have its own draws. `host`: the same examples on the CPU, if
-        they are known there, for draws that Python reads (`on_host`).
+    Shape: `examples`, int64 (N,), are the positions of the examples in the full split, on any device. Every
+    result is on the device of `examples`, and the first dimension of every result is N. `draw` is an index,
+    for example of a restart or a step. `offset` is added to `draw`, so that each epoch can have its own
+    random numbers. `host` contains the same examples on the CPU, if known, for numbers that Python reads
+    (`on_host`).
 
     Raises RbError for a seed outside [0, 2^64).
     """
@@ -59,7 +61,7 @@ class Draws:
         return self.examples.device
 
     def take(self, index: Tensor) -> Draws:
-        """The draws of some of the examples: int64 positions or a boolean mask (N,), on any device."""
+        """The random numbers of some examples, by int64 positions or a boolean mask (N,) on any device."""
         host = None if self.host is None or index.device.type != "cpu" else self.host[index]
         if self.device.type == "cuda" and index.device.type == "cpu":
             index = index.pin_memory()  # so that the host does not wait for the copy
@@ -67,12 +69,11 @@ class Draws:
         return Draws(self.seed, self.stream, self.examples[there], self.offset, host)
 
     def child(self, name: str) -> Draws:
-        """Draws for the same examples, independent of these draws, for another purpose."""
+        """Random numbers of the same examples for another purpose, independent of the present numbers."""
         return Draws(self.seed, f"{self.stream}/{name}", self.examples, self.offset, self.host)
 
     def on_host(self) -> Draws:
-        """The same draws on the CPU: this waits for a GPU only if the examples' numbers are not on the
-        CPU."""
+        """The same random numbers on the CPU, without waiting for a GPU if `host` is known."""
         examples = self.examples.cpu() if self.host is None else self.host
         return Draws(self.seed, self.stream, examples, self.offset)
 
@@ -87,7 +88,7 @@ class Draws:
         return self._tiles(result, draw, fill)
 
     def uniform(self, shape: Sequence[int], draw: int = 0) -> Tensor:
-        """Uniform values: float32 (N, *shape) in [0, 1), the upper 24 bits of each word times 2^-24."""
+        """Uniform values, float32 (N, *shape) in [0, 1): the upper 24 bits of each word times 2^-24."""
         result = self._empty(math.prod(shape), torch.float32)
         cpu = self.device.type == "cpu"
         shift, mask, unit = scalar(8, cpu), scalar(0x00FFFFFF_00FFFFFF, cpu), scalar(2.0**-24, cpu)
@@ -99,7 +100,7 @@ class Draws:
         return self._tiles(result, draw, fill).view(len(self), *shape)
 
     def normal(self, shape: Sequence[int], draw: int = 0) -> Tensor:
-        """Standard normal values: float32 (N, *shape), Box-Muller in float64, then rounded."""
+        """Standard normal values, float32 (N, *shape), by Box-Muller in float64 with rounding at the end."""
         result = self._empty(math.prod(shape), torch.float32)
 
         def fill(target: Tensor, packed: Tensor) -> None:
@@ -108,9 +109,9 @@ class Draws:
         return self._tiles(result, draw, fill).view(len(self), *shape)
 
     def integers(self, high: int, shape: Sequence[int] = (), draw: int = 0) -> Tensor:
-        """Whole numbers: int64 (N, *shape) in [0, high), for high from 1 to 2^31.
+        """Random integers, int64 (N, *shape) in [0, high), for high from 1 to 2^31.
 
-        floor(word * high / 2^32): the probability of each value differs from 1/high by at most 2^-32.
+        Each value is floor(word * high / 2^32) and has a probability of 1/high, up to an error of 2^-32.
         """
         if not 1 <= high <= 1 << 31:
             raise ValueError(f"expected high from 1 to 2^31, got {high}")
@@ -121,9 +122,9 @@ class Draws:
         return torch.empty(len(self), count, dtype=dtype, device=self.device)
 
     def _tiles(self, result: Tensor, draw: int, fill: Fill) -> Tensor:
-        """Let `fill` write each tile of `result` (N, count) from the tile's packed words.
+        """Call `fill` to write each tile of `result` (N, count) from the packed words of the tile.
 
-        The scratch memory is that of one tile (philox.tile_blocks), however large the result is.
+        The temporary memory is that of one tile (philox.tile_blocks) for any size of the result.
         """
         draw += self.offset
         if not 0 <= draw <= WORD:
@@ -144,13 +145,16 @@ class Draws:
 
 
 def _words(packed: Tensor) -> Tensor:
-    """(R, C, 2) pairs of words as int32 (R, 4 C), in the order of a little-endian machine."""
+    """Converts pairs of words (R, C, 2) to int32 (R, 4 C), in the order of a little-endian machine."""
     return packed.view(torch.int32).view(len(packed), -1)
 
 
 def of_images(stream: str, images: Tensor, seed: int, examples: Tensor | None = None) -> Draws:
-    """The draws of images (N, ...), on their device. examples: int64 (N,), their positions in their data set;
-    without them image i is example i. Raises RbError for examples that are not N whole numbers."""
+    """The random numbers of images (N, ...), on their device.
+
+    `examples`, int64 (N,), are the positions of the images in their data set. By default, image i is example
+    i. Raises RbError for examples that are not N integers.
+    """
     if examples is None:
         examples = torch.arange(len(images), device=images.device)
     elif examples.shape != images.shape[:1] or examples.is_floating_point():

@@ -1,7 +1,7 @@
-"""Random numbers for code from outside, such as a network that adds noise to its input.
+"""Random numbers for the code of other projects, such as a network that adds noise to its input.
 
-Inside `ExampleNumbers` the random operations of torch give each row of a batch its own numbers, which depend
-only on (seed, stream, example, pass, operation) and not on the other examples in the batch.
+Inside `ExampleNumbers`, the random operations of torch return separate numbers for each row of a batch. The
+numbers depend only on (seed, stream, example, pass, operation) and not on the other examples in the batch.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _PASSES = 1 << 31  # passes share the counter with the upper half of an example'
 
 
 class ExampleNumbers(TorchDispatchMode):
-    """A context in which row i of a batch is `examples[i]` in its pass number `passes[i]`.
+    """A context in which row i of a batch is example `examples[i]` in its pass number `passes[i]`.
 
-    A result with one row for each example, or the same number of consecutive rows for each, is filled row by
-    row. Every other random operation is left as it is, and `shared` is true afterwards: its numbers depend on
-    the batch, as do those of NumPy and of Python. `kinds`: which operations occurred, "dropout" or "noise".
-
-    examples, passes: int64 (N,), on the device of the images. Raises ValueError for passes outside [0, 2^31).
+    If a result has one row for each example, or the same number of consecutive rows for each example, the
+    context fills the result row by row. Every other random operation is unchanged, and `shared` is true
+    afterwards. The numbers of the unchanged operations depend on the batch, as do those of NumPy and Python.
+    `kinds` contains the kinds of operations that occurred: "dropout" and "noise". `examples` and `passes` are
+    int64 (N,), on the device of the images. Raises ValueError for passes outside [0, 2^31).
     """
 
     active: ClassVar[list[ExampleNumbers]] = []
@@ -58,8 +58,8 @@ class ExampleNumbers(TorchDispatchMode):
 
     @contextlib.contextmanager
     def row(self, number: int) -> Iterator[None]:
-        """Inside the block only this row goes through the model, so that all random numbers are its own,
-        including those of operations without rows, of NumPy and of Python."""
+        """A context in which only this row goes through the model. All random numbers then belong to this
+        row, including numbers of operations without rows, of NumPy and of Python."""
         whole, done = self.draws, self.operation
         seed = self._seeds[number]
         self.draws, self.operation = whole.take(torch.tensor([number])), 0
@@ -77,13 +77,13 @@ class ExampleNumbers(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether torch wraps `__torch_dispatch__` for torch.compile, which takes 1.5 s to import."""
+        """True if torch would import torch.compile, which takes 1.5 s, to wrap `__torch_dispatch__`."""
         return False
 
     @functools.cached_property
     def _seeds(self) -> list[int]:
-        """A seed for each row. All are made at once, because one call takes longer than a pass of a small
-        network."""
+        """A seed for each row. All seeds are computed at once, because one call takes longer than a pass of a
+        small network."""
         seeds: list[int] = self.draws.child("all").bits(1)[:, 0].tolist()
         return seeds
 
@@ -106,8 +106,8 @@ class ExampleNumbers(TorchDispatchMode):
 
 
 def _seed_torch(seed: int, device: torch.device) -> None:
-    """Seed only the generators of the CPU and of the device: `torch.manual_seed` records the call stack for
-    every other kind of device."""
+    """Seed only the generators of the CPU and of this device, because `torch.manual_seed` records the call
+    stack for every other kind of device."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -115,19 +115,19 @@ def _seed_torch(seed: int, device: torch.device) -> None:
 
 
 def states(device: torch.device) -> tuple[Any, ...]:
-    """The states that show whether torch, Python or NumPy drew numbers in between."""
+    """Generator states whose change shows that torch, Python or NumPy has drawn numbers."""
     there = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return *_states(), *(state.numpy().tobytes() for state in (torch.get_rng_state(), *there))
 
 
 def _states() -> tuple[Any, ...]:
-    """The states that show whether Python or NumPy drew numbers in between."""
+    """Generator states whose change shows that Python or NumPy has drawn numbers."""
     numpy: Any = np.random.get_state()
     return random.getstate(), numpy[1].tobytes(), numpy[2]
 
 
 class _Filler:
-    """The numbers of one operation, in the shape of its result."""
+    """The random numbers of one operation, in the shape of its result."""
 
     def __init__(self, draws: Draws, operation: int, out: Tensor, each: int) -> None:
         self.draws, self.operation, self.out, self.each = draws, operation, out, each
@@ -141,7 +141,7 @@ class _Filler:
         return self.draws.normal((self.each,), draw=self.operation).view(self.out.shape)
 
     def integers(self, low: int, high: int) -> Tensor:
-        """Whole numbers in [low, high)."""
+        """Random integers in [low, high)."""
         return self.draws.integers(high - low, (self.each,), draw=self.operation).view(self.out.shape) + low
 
 
@@ -150,7 +150,7 @@ def _first(result: Any) -> Any:
 
 
 def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments of an operation by name."""
+    """The arguments of an operation, by name."""
     values: dict[str, Any] = {argument.name: argument.default_value for argument in func._schema.arguments}
     values |= {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     values |= kwargs

@@ -1,9 +1,10 @@
-"""Box-Muller in float64 with exactly rounded operations only, so that all machines give the same bits.
+"""Box-Muller in float64 with exactly rounded operations only. All machines therefore compute the same bits.
 
-`torch.log`, `sin` and `cos` differ in the last bit between libraries (MKL, SLEEF, CUDA), and this bit
-sometimes changes a rounding. Additions, products, quotients and square roots are exactly rounded everywhere,
-and because each is a separate operation, no compiler can fuse two: the normal draws have the same bits on
-every CPU and GPU. This costs about 5 ns per value more than the library's functions.
+The results of `torch.log`, `sin` and `cos` differ in the last bit between libraries (MKL, SLEEF, CUDA), and
+this bit sometimes changes a rounding. Additions, products, quotients and square roots are exactly rounded on
+every machine. Each operation is called separately, so no compiler can fuse two operations. The normal numbers
+therefore have the same bits on every CPU and GPU. The functions of this module take about 5 ns per value more
+than those of the libraries.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ CPU_PIECE = 1 << 14
 
 
 def normal_values(packed: Tensor) -> Tensor:
-    """Standard normal values from pairs of 32-bit words, two for each pair.
+    """Standard normal values from pairs of 32-bit words. Each pair is converted to two values.
 
-    Shape: int64 (R, C, 2), from Philox.blocks -> float32 (R, 4 C).
+    Shape: int64 (R, C, 2), as returned by Philox.blocks, is converted to float32 (R, 4 C).
     """
     values = torch.empty(packed.numel(), 2, dtype=torch.float32, device=packed.device)
     piece = CPU_PIECE * torch.get_num_threads() if packed.device.type == "cpu" else max(1, len(values))
@@ -43,12 +44,13 @@ def normal_values(packed: Tensor) -> Tensor:
 def normal_pairs(packed: Tensor) -> tuple[Tensor, Tensor]:
     """Two independent standard normal values from each pair of 32-bit words.
 
-    Shape: int64 (...), word a in the low and word b in the high half -> two float64 (...).
+    Shape: the argument is int64 (...), with word a in the low half and word b in the high half. The result is
+    two float64 (...).
 
-    With u = (a + 1/2) 2^-32, and an angle phi that b spreads evenly over the circle, the values are sqrt(-2
-    ln u) cos(phi) and sqrt(-2 ln u) sin(phi), |value| < 6.77. The lower 30 bits of b place phi in the first
-    quadrant, at pi/4 + theta, where sqrt(2) cos(phi) = cos(theta) - sin(theta) and sqrt(2) sin(phi) =
-    cos(theta) + sin(theta); its upper two bits are the signs.
+    Let u = (a + 1/2) 2^-32, and let phi be an angle that b distributes evenly over the circle. The two values
+    are sqrt(-2 ln u) cos(phi) and sqrt(-2 ln u) sin(phi), with absolute values below 6.77. The lower 30 bits
+    of b determine phi in the first quadrant, as pi/4 + theta. Then sqrt(2) cos(phi) = cos(theta) - sin(theta)
+    and sqrt(2) sin(phi) = cos(theta) + sin(theta). The upper two bits of b are the signs.
     """
     cpu = packed.device.type == "cpu"
     radius = _minus_log(packed & scalar(WORD, cpu), cpu).sqrt_()
@@ -61,7 +63,7 @@ def normal_pairs(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _minus_log(words: Tensor, cpu: bool) -> Tensor:
-    """-ln((words + 1/2) 2^-32), at least 1.1e-10."""
+    """Returns -ln((words + 1/2) 2^-32), which is at least 1.1e-10."""
     value = words.to(torch.float64).add_(scalar(0.5, cpu))
     bits = value.view(torch.int64)
     exponent = (bits - scalar(SQRT_HALF_BITS, cpu)).bitwise_right_shift_(scalar(52, cpu))
@@ -73,7 +75,7 @@ def _minus_log(words: Tensor, cpu: bool) -> Tensor:
 
 
 def _sin_cos(steps: Tensor, cpu: bool) -> tuple[Tensor, Tensor]:
-    """Sine and cosine of theta = (steps + 1/2 - 2^29) 2^-30 pi/2, for steps in [0, 2^30)."""
+    """The sine and cosine of theta = (steps + 1/2 - 2^29) 2^-30 pi/2, for steps in [0, 2^30)."""
     theta = (
         steps.to(torch.float64).sub_(scalar(QUARTER / 2 - 0.5, cpu)).mul_(scalar(math.pi / 2 / QUARTER, cpu))
     )
@@ -82,7 +84,7 @@ def _sin_cos(steps: Tensor, cpu: bool) -> tuple[Tensor, Tensor]:
 
 
 def _series(x: Tensor, coefficients: list[float], cpu: bool) -> Tensor:
-    """sum_i coefficients[i] x^i by Horner's rule; each product and sum is rounded separately."""
+    """The sum of coefficients[i] x^i by Horner's rule. Each product and each sum is rounded separately."""
     *lower, last = coefficients
     total = x * scalar(last, cpu)
     for coefficient in reversed(lower[1:]):

@@ -1,8 +1,9 @@
-"""Philox 4x32-10, the counter-based generator behind every random draw, in plain torch int64.
+"""Philox 4x32-10, the counter-based generator of all random numbers, in plain int64 operations of torch.
 
-Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; constants as in the
-Random123 distribution. A block of four 32-bit words is a pure function of a 64-bit key and a 128-bit counter,
-so any word of any example can be computed alone, in any order, on any device.
+The generator is described in Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
+2011. The constants are those of the Random123 distribution. A block of four 32-bit words is a pure function
+of a 64-bit key and a 128-bit counter. Any word of any example can therefore be computed separately, in any
+order and on any device.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ GPU_TILE = 1 << 22
 
 
 def tile_blocks(device: torch.device) -> int:
-    """How many blocks to make at once on that device; no result depends on it."""
+    """The number of blocks to compute at once on this device. No result depends on the number of blocks."""
     return CPU_TILE * torch.get_num_threads() if device.type == "cpu" else GPU_TILE
 
 
 @functools.lru_cache(maxsize=256, typed=True)  # otherwise 1 and 1.0 would be the same key
 def scalar(value: int | float, on_cpu: bool) -> Tensor | int | float:
-    """`value` in the form that is fastest as an operand in torch.
+    """Converts `value` to the form that is fastest as an operand in torch.
 
-    A 0-d tensor halves the cost of an in-cache CPU operation (5 to 2.5 us); a CUDA kernel gets a Python
-    number as an argument of its launch.
+    On a CPU, this form is a 0-d tensor, which halves the time of an operation in the cache (from 5 to 2.5
+    us). On a GPU, this form is a Python number, which becomes an argument of the kernel launch.
     """
     if not on_cpu:
         return value
@@ -43,23 +44,23 @@ def scalar(value: int | float, on_cpu: bool) -> Tensor | int | float:
 
 
 def key_schedule(key: tuple[int, int]) -> list[tuple[int, int]]:
-    """The round keys: each half grows by its Weyl constant modulo 2^32."""
+    """The keys of the rounds. Each half grows by its Weyl constant modulo 2^32 from round to round."""
     return [((key[0] + i * WEYL[0]) & WORD, (key[1] + i * WEYL[1]) & WORD) for i in range(ROUNDS)]
 
 
 @functools.lru_cache(maxsize=1024)
 def columns(pairs: tuple[tuple[int, int], ...], device: torch.device) -> tuple[Tensor, ...]:
-    """Pairs of numbers as int64 (2, 1, 1) on a device; to be read only.
+    """Pairs of numbers as int64 (2, 1, 1) on a device. Callers must not change this tensor.
 
-    Cached, because a copy to a GPU makes the host wait for all earlier work of the GPU, and every step draws
-    from the same streams.
+    The tensor is cached, because every step uses the same streams and a copy to a GPU makes the host wait for
+    all earlier work of the GPU.
     """
     with torch.inference_mode(False):
         return torch.tensor(pairs, dtype=torch.int64).to(device).view(-1, 2, 1, 1).unbind()
 
 
 class Philox:
-    """Makes the blocks of one key, tile by tile, in scratch memory that it keeps between tiles."""
+    """Computes the blocks of one key, tile by tile, in temporary memory that all tiles share."""
 
     def __init__(self, key: tuple[int, int], device: torch.device) -> None:
         self.device = device
@@ -76,14 +77,15 @@ class Philox:
         self._packed = torch.empty(*shape, 2, dtype=torch.int64, device=self.device)
 
     def blocks(self, c0: Tensor, c1: int, c2: Tensor, c3: Tensor) -> Tensor:
-        """The blocks whose counters are (c0[i], c1, c2[j], c3[i]), all words in [0, 2^32).
+        """The blocks with the counters (c0[i], c1, c2[j], c3[i]). All words are in [0, 2^32).
 
-        Shape: c0, c3 int64 (R,), c2 int64 (C,) -> int64 (R, C, 2), overwritten by the next call.
-            [i, j, 0] contains word 0 in its low and word 1 in its high half, [i, j, 1] words 2 and 3.
+        Shape: c0 and c3 are int64 (R,), and c2 is int64 (C,). The result is int64 (R, C, 2) and is
+        overwritten by the next call. Element [i, j, 0] contains word 0 in its low half and word 1 in its high
+        half. Element [i, j, 1] contains words 2 and 3.
 
         A round maps (c0, c1, c2, c3) to (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0)).
-        Products are kept in 64 bits with wrap-around: bits above a low half are masked off, together with
-        those from the arithmetic shift, once per round.
+        Products are computed in 64 bits with wrap-around. Once per round, a mask removes the bits above each
+        low half and the bits that the arithmetic shift adds.
         """
         self._allocate((len(c0), len(c2)))
         first, third = self._outer_rounds(c0.view(-1, 1), c1, c2.view(1, -1), c3.view(-1, 1))
@@ -108,9 +110,9 @@ class Philox:
         return self._packed
 
     def _outer_rounds(self, c0: Tensor, c1: int, c2: Tensor, c3: Tensor) -> tuple[Tensor, Tensor]:
-        """Two rounds on rows (R, 1) and columns (1, C); only their last step is R x C large.
+        """Two rounds on rows (R, 1) and columns (1, C), in which only the last operations have size R x C.
 
-        Words 0 and 2 go into the state, words 1 and 3 (with garbage above 32 bits) are returned.
+        Words 0 and 2 are written to the state. Words 1 and 3 are returned, with 32 valid low bits.
         """
         m0, m1 = MULTIPLIERS
         (k0, k1), (l0, l1) = self.keys[:2]
