@@ -16,25 +16,26 @@ if TYPE_CHECKING:
 
 
 class CommandContext:
-    """A run, and the terminal for its messages."""
+    """A run, and the terminal that prints its messages."""
 
     def __init__(self, run: Run, screen: Terminal) -> None:
         self.run, self.screen = run, screen
 
     def changed(self, **options: object) -> CommandContext:
-        """A copy with other options of the run."""
+        """A copy of the context, with other options of the run."""
         return CommandContext(self.run.changed(**options), self.screen)
 
 
 def terminal(quiet: bool, verbose: bool, log: str | None, config: str | None = None) -> Terminal:
-    """The terminal for the messages of the running tool. `config` was already read, and is not used here."""
+    """The terminal for the messages of the running tool. `config` is not used, because the configuration file
+    has been read before."""
     tool = calls.current().tool
     return streams.of_command().terminal(tool, quiet, verbose, events.opened(log, tool))
 
 
 def build_context(**values: object) -> CommandContext:
-    """The run that options describe, checked once, before the first record. `values` are the options of
-    RunOptions that the tool has; for the other options the run uses its own defaults.
+    """Make the run from the options, and check it before the first record is read. `values` contains the
+    options of RunOptions that the tool has; all other options keep their defaults.
 
     Raises UsageError if options contradict each other, or if a data set, weights, a store or a file is not
     available.
@@ -109,5 +110,5 @@ def _stages(given: RunOptions) -> Any:
 
 
 def alone(**values: object) -> CommandContext:
-    """A run in this process that only reads images."""
+    """A run in the current process that only reads images."""
     return build_context(device="cpu", store="none", **values)
