@@ -64,8 +64,8 @@ def _tool(name: str, *words: str) -> Callable[[F], F]:
 def arch(
     which: int | str | Iterable[int | str] | None = None, space: str | None = None, **options: Any
 ) -> list[Record]:
-    """Return architectures of a search space as records: all architectures, or those in `which` (numbers or
-    names); see rb-arch."""
+    """Return architectures of a search space as records: all architectures, or the architectures in `which`
+    (numbers or names); see rb-arch."""
     from rbtools.spaces import sized
 
     if which is not None:

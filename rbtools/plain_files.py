@@ -114,7 +114,7 @@ def read_settings(path: str | os.PathLike[str]) -> str:
 
 def not_utf8(start: bytes, name: str | os.PathLike[str], then: str = "| TOOL") -> str | None:
     """The end of an error message about a file that is compressed or in UTF-16, with a command for the user
-    to type. None if the first bytes show neither.
+    to type. None if the first bytes show no such file.
 
     `then` is the text after the command that converts the file to UTF-8.
     """

@@ -51,7 +51,7 @@ def param(
 
     `unit="eps"` marks a distance on the [0, 1] scale of pixels, which the command line reads like `--eps` (in
     1/255 for L-infinity). `name` is the public name if it is not a valid name in Python ("lambda"). `check`
-    is one of RULES. `metavar` is the placeholder of the value in the help. If `optional` is true and the
+    is a key of RULES. `metavar` is the placeholder of the value in the help. If `optional` is true and the
     field has its default value, the field is left out of records and keys, so that earlier results without
     the option remain valid. `elsewhere` is the name of the option in other programs, for a hint. `bounds` are
     the limits of a number, such as "[1, inf)" or "(0, 1)". `typed` is the default on the command line, if it
@@ -206,7 +206,7 @@ class Registry(Mapping[str, str]):
     With a `group`, folders of the package can add entries (`rooms` reads them), which are listed before the
     names in `last`. `load` and `build` then also accept two kinds of names that are not listed: entry points
     of installed packages in the group rbtools.GROUP and, unless the registry is `closed`,
-    python:MODULE:CLASS. `all` contains the names that "all" selects, which are all names except those in
+    python:MODULE:CLASS. `all` contains the names that "all" selects, which are all names except the names in
     `apart`.
     """
 

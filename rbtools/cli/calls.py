@@ -32,7 +32,7 @@ _CURRENT: ContextVar[ToolCall] = ContextVar("call", default=_SHELL)
 
 
 def current() -> ToolCall:
-    """The current call in this thread."""
+    """The call of a tool that is active in the current thread."""
     return _CURRENT.get()
 
 

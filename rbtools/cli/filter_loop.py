@@ -209,7 +209,8 @@ class Loop:
             window.finish_ready()
 
     def _status(self, text: str, call: Call | None, window: Window, reading: bool) -> str:
-        """`[5/24] NAME TEXT · 4:00 left in all`, once the number of results is known."""
+        """The status line `[5/24] NAME TEXT · 4:00 left in all`; only NAME TEXT while the number of results
+        is unknown."""
         name = f"{name_of(call.record)} " if isinstance(call, Job) else ""
         total = self.total
         if total is None and not reading:

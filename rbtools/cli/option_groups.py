@@ -101,7 +101,7 @@ _GROUP_OF = {name: group for group in GROUPS for name in (*group.shown, *group.m
 
 
 class HelpSection(NamedTuple):
-    """A heading of the help, options with their texts, and flags that are only listed."""
+    """A heading of the help, the options that are explained, and the flags that are only listed."""
 
     title: str
     records: list[tuple[str, str]]

@@ -102,7 +102,7 @@ def write(
 
 def _marked(entry: rank_order.Ranked, result: Ranking, with_rank: bool) -> Record:
     """The record with its rank and the other fields that the ranking adds. New comparisons replace earlier
-    ones."""
+    comparisons."""
     old = {"published": result.published, "paired": result.reference}
     kept = {name: value for name, value in entry.record.record.items() if old.get(name) is None}
     return {**kept, **({"rank": entry.rank} if with_rank else {}), **entry.record.marks}

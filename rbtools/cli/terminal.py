@@ -1,7 +1,8 @@
 """Messages for people, on standard error.
 
-The stages of a pipe share one terminal. A status line is erased before any other message is printed. Only one
-process of a pipe shows a status line at a time, so that processes do not overwrite each other's lines.
+All stages of a pipe write their messages to one terminal. A status line is erased before any other message is
+printed. Only one process of a pipe shows a status line at a time, so that processes do not overwrite each
+other's lines.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Terminal:
         _write((_ERASE + f"{self.tool}: {one_line(text)}")[: width + len(_ERASE) - 1])
 
     def clear(self) -> None:
-        """Erase the status line, so that other stages can show theirs."""
+        """Erase the status line, so that other stages of the pipe can show a status line."""
         if self._lock is not None:
             _write(_ERASE)
             os.close(self._lock)

@@ -39,7 +39,7 @@ class ArchOptions:
         " --from-checkpoint, the name of the network in the files.",
         metavar="LIST",
     )
-    space: str = param("nasbench201", "The search space of the architectures.", choices=tuple(SPACES))
+    space: str = param("nasbench201", "Search space of the architectures.", choices=tuple(SPACES))
     unique: bool = param(
         False,
         "Write only one architecture for each set of identical networks (6466 architectures).",

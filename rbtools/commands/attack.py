@@ -179,7 +179,7 @@ class PresetOptions:
 
     preset: str = param(REQUIRED, "", metavar="NAME", positional=True)
     eps: str | None = param(
-        None, "Distances that replace those of the paper, such as 76.5 for MNIST.", metavar="LIST"
+        None, "Distances that replace the distances of the paper, such as 76.5 for MNIST.", metavar="LIST"
     )
     grid: str = grid_param()
 
@@ -261,7 +261,7 @@ def check(typed: ChecklistOptions, source: shared.RecordSource, work: shared.Com
 class CurveOptions:
     """The options of a curve over distances, as the user typed them."""
 
-    norm: str = param("linf", "The norm of the distances.", choices=("linf", "l2", "l1"))
+    norm: str = param("linf", "Norm of the distances.", choices=("linf", "l2", "l1"))
     queries: int = param(
         2000,
         "Number of forward and backward passes of each search, per image. Checks in float32 are not counted.",

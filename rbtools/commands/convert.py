@@ -141,7 +141,7 @@ def _failed(message: str, text: str | None = None) -> dict[str, Any]:
 
 
 def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> Iterator[Published]:
-    """The named files, or standard input if there are none."""
+    """The named files, or standard input if no file is named."""
     if getattr(chosen, "needs_no_file", False):
         if files:
             raise UsageError(f"--published reads no file. Leave out {files[0]}.")

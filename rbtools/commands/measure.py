@@ -54,9 +54,9 @@ class MeasureOptions:
     )
     batchnorm: str | None = param(
         None,
-        "Statistics of BatchNorm in ntk, naswot, nasi, snip, grad_norm and jacobian: those of the batch, of"
-        " each image separately (as in the code of KNAS), or the running statistics.  [default: batch with"
-        " fresh weights, running with trained weights and in jacobian]",
+        "Statistics of BatchNorm in ntk, naswot, nasi, snip, grad_norm and jacobian: batch statistics,"
+        " statistics of each image separately (as in the code of KNAS), or running statistics.  [default:"
+        " batch with fresh weights, running with trained weights and in jacobian]",
         choices=("batch", "image", "running"),
     )
 

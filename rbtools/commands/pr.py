@@ -46,8 +46,8 @@ class PROptions:
     noise: str = param("uniform", f"Kinds of noise: {', '.join(NOISES)}.", metavar="LIST")
     passes: str = param(
         "at-least",
-        "When an image passes: at-least, if its PR is 1 - rho or more (text); above, if its PR is more than 1"
-        " - rho (PRBench's code, advbench).",
+        "When an image passes: if its PR is 1 - rho or more, at-least (text); if its PR is more than 1 - rho,"
+        " above (PRBench's code, advbench).",
         choices=("at-least", "above"),
     )
     confidence: float = param(
@@ -118,7 +118,7 @@ class PROptions:
 
 @dataclass(frozen=True)
 class RareOptions(PROptions):
-    """The options of rb-pr, including those for rare failures."""
+    """The options of rb-pr, including the options for rare failures."""
 
     sampling: str = param(
         "fixed",

@@ -128,7 +128,7 @@ def _recipe(typed: dict[str, Any], given_params: frozenset[str]) -> Recipe:
 
 
 def _params(name: str, given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """The options of the method, where options on the command line override those of the preset."""
+    """The options of the method; options on the command line override options of the preset."""
     if recipe.preset is None:
         return given
     return presets.params(presets.named(recipe.preset), METHODS.load(name), given)

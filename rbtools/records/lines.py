@@ -91,8 +91,8 @@ def parse_again(text: bytes) -> dict[str, Any]:
 def _says_all(record: object, text: bytes) -> bool:
     """True if parsing the line with orjson loses nothing: no key occurs twice, and no number exceeds 64 bits.
 
-    False also for a line that is spelled in another way, which is then parsed slowly. Spaces after colons and
-    commas, as Python's json writes them, are accepted.
+    Also returns False for a line that is spelled in another way, which is then parsed slowly. Spaces after
+    colons and commas, as Python's json writes them, are accepted.
     """
     try:
         plain: bytes = orjson.dumps(record)

@@ -24,7 +24,7 @@ the answers for single images; `union.common(...)` accepts results with differen
 as fields of its architecture (`kernel_params`). A hyphen or `*` inside a name without spaces belongs to the
 name; with spaces around it, the character is an operator: `acc-pgd20.8` is one name, and `acc - pgd20.8` is a
 difference.
-**Globs** are names with `*`, `?` or `[..]` (`fgsm.*`, `corrupt.*.[13]`, `pgd?0.8`). They are allowed as
+**Globs** are names with `*`, `?` or `[..]` (`fgsm.*`, `corrupt.*.[13]`, `pgd?0.8`). Globs are allowed as
 arguments of functions, and are replaced by all metrics that match, except metrics that are already among the
 arguments. A list of metrics may contain globs, too.
 """

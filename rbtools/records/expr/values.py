@@ -162,8 +162,8 @@ def takes_one(function: str) -> bool:
 
 
 def of_record(function: str) -> Callable[[Mapping[str, Any], Any], Number]:
-    """A function whose arguments are a record and a value or names. It raises RbError if the record lacks
-    data that the function needs."""
+    """A function whose arguments are a record and a value or names. Such a function raises RbError if the
+    record lacks data that the function needs."""
     module, _, name = (OF_RECORD | OF_METRICS)[function].partition(":")
     loaded: Callable[[Mapping[str, Any], Any], Number] = getattr(importlib.import_module(module), name)
     return loaded
