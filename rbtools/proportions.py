@@ -38,7 +38,7 @@ def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interva
     share = successes / trials
 
     def reach(hits: float, misses: float) -> float:
-        """The distance from the end of the interval on the side of the hits to the value 0 hits."""
+        """The lower end of the interval for these numbers of hits and misses; it may be negative."""
         root = math.sqrt(max(z2 - 2 - 1 / trials + 4 * hits / trials * (misses + 1), 0.0))
         return (2 * hits + z2 - 1 - math.sqrt(z2) * root) / (2 * (trials + z2))
 

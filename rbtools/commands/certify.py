@@ -32,8 +32,7 @@ def main(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Measure each model's certified accuracy: the share of images for which no perturbation can change the
-    correct prediction.
+    """Measure each model's certified accuracy: the share of images that are provably robust.
 
     The tool adds the certified accuracy at every distance to "metrics" of each record
     (cert.smooth.SIGMA.RADIUS, with L2 radii), and a description of the certificate to "evals". An attack

@@ -254,7 +254,9 @@ def _counted(count: int, word: str) -> str:
 
 @shared.group(ls=ls, du=du, verify=verify, gc=gc)
 def main() -> None:
-    """List, check and clean stored results. A store is a folder that can be moved, for example with tar.
+    """List, check and clean stored results.
+
+    A store is a folder that can be moved, for example with tar.
 
     \b
     Examples:
