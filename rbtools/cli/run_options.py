@@ -47,7 +47,7 @@ class RunOptions:
     )
     unordered: bool = param(
         False,
-        "Write each record as soon as it is finished, instead of in input order.",
+        "Write each record as soon as it is finished.",
         flags=("--unordered",),
     )
     threads: int | None = param(
@@ -139,7 +139,7 @@ class RunOptions:
     )
     batch: int | None = param(
         None,
-        "Images per batch, which affects the memory needed but not the results.",
+        "Images per batch; this affects memory, not results.",
         bounds="[1, inf)",
         metavar="N",
     )

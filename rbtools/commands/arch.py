@@ -42,12 +42,12 @@ class ArchOptions:
     space: str = param("nasbench201", "Search space of the architectures.", choices=tuple(SPACES))
     unique: bool = param(
         False,
-        "Write only one architecture for each set of identical networks (6466 architectures).",
+        "Write one architecture for each set of identical networks (6466).",
         flags=("--unique",),
     )
     index: str | None = param(
         None,
-        "Indices of the architectures, such as 13714 or 0-9,50; the records have the same order.",
+        "Indices, such as 13714 or 0-9,50; the records have the same order.",
         metavar="LIST",
     )
     string: str | None = param(
@@ -58,32 +58,24 @@ class ArchOptions:
         "Write all architectures that differ from ARCH (an index, a name or a cell string) in one edge.",
         metavar="ARCH",
     )
-    dataset: str | None = param(
-        None, "Count parameters and operations for the images and classes of this data set.", metavar="NAME"
-    )
-    data_dir: str | None = param(
-        None, "Folder that contains the data sets.", metavar="DIR", variable="RB_DATA"
-    )
+    dataset: str | None = param(None, "Count parameters and operations for this data set.", metavar="NAME")
+    data_dir: str | None = param(None, "Folder of the data sets.", metavar="DIR", variable="RB_DATA")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchSizes:
     """The sizes of networks. If a size is None, the default of the search space is used."""
 
-    channels: int | None = param(
-        None, "Number of channels in the first stage.  [default: 16]", bounds="[1, inf)"
-    )
-    cells: int | None = param(
-        None, "Number of cells in each of the three stages.  [default: 5]", bounds="[1, inf)"
-    )
+    channels: int | None = param(None, "Channels in the first stage.  [default: 16]", bounds="[1, inf)")
+    cells: int | None = param(None, "Cells in each of the three stages.  [default: 5]", bounds="[1, inf)")
     width: int | None = param(
         None,
-        "Number of neurons or channels in every layer of fcnn and rescnn.  [default: 64]",
+        "Neurons or channels in every layer of fcnn and rescnn.  [default: 64]",
         bounds="[1, inf)",
     )
     depth: int | None = param(
         None,
-        "Number of layers of fcnn and rescnn, including the linear output layer.  [default: 4]",
+        "Layers of fcnn and rescnn, including the output layer.  [default: 4]",
         bounds="[2, inf)",
     )
 
@@ -95,9 +87,7 @@ class ArchChoice:
     where: str | None = param(
         None, "Write only architectures that meet this condition: 'kernel_params == 18'.", metavar="EXPR"
     )
-    sample: int | None = param(
-        None, "Write a random sample of N architectures.", bounds="[1, inf)", metavar="N"
-    )
+    sample: int | None = param(None, "Write N random architectures.", bounds="[1, inf)", metavar="N")
     seed: int = param(0, "Seed of --sample.", bounds="[0, inf)")
 
 

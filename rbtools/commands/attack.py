@@ -179,7 +179,7 @@ class PresetOptions:
 
     preset: str = param(REQUIRED, "", metavar="NAME", positional=True)
     eps: str | None = param(
-        None, "Distances that replace the distances of the paper, such as 76.5 for MNIST.", metavar="LIST"
+        None, "Distances instead of the distances in the paper, such as 76.5 for MNIST.", metavar="LIST"
     )
     grid: str = grid_param()
 
@@ -269,7 +269,7 @@ class CurveOptions:
     )
     attacks: str = param(
         "curve",
-        "Searches to run, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2.",
+        "Searches, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2.",
         metavar="LIST",
     )
     eps: str | None = param(

@@ -39,7 +39,7 @@ class ConversionOptions:
     )
     errors: str = param(
         "pass",
-        "What to do if a row or record cannot be converted: pass it on, or stop.",
+        "If a row or record cannot be converted: pass it on, or stop.",
         choices=("pass", "stop"),
     )
 

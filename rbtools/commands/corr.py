@@ -31,7 +31,9 @@ class CorrelationOptions:
     )
     rows: str | None = param(None, "Metrics in the rows.  [default: --metric]", metavar="LIST")
     cols: str | None = param(None, "Metrics in the columns.  [default: --metric]", metavar="LIST")
-    kind: str = param("spearman", "spearman (rho) or kendall (tau-b), or both with a comma.", metavar="LIST")
+    kind: str = param(
+        "spearman", "spearman (rho), kendall (tau-b), or both, separated by a comma.", metavar="LIST"
+    )
     on: str | None = param(
         None,
         "Join result sets by these fields, such as arch.index; each FILE is a set, named after the file.",
@@ -45,7 +47,7 @@ class CorrelationOptions:
     where: str | None = where_param()
     bootstrap: int = param(
         0,
-        "Add 95 % intervals, computed from N bootstrap samples of the records.",
+        "Add 95 % intervals from N bootstrap samples of the records.",
         bounds="[0, inf)",
         metavar="N",
     )

@@ -30,8 +30,8 @@ class MeasureOptions:
     )
     attack_norm: str = param(
         "linf",
-        "Norm of PGD: linf, or sphere, which means L2 over all points that have the same norm as the image."
-        " With sphere, --eps and --step-size are fractions of that norm.",
+        "Norm of PGD: linf, or sphere (L2 over all points with the norm of the image). With sphere, --eps and"
+        " --step-size are fractions of that norm.",
         choices=("linf", "sphere"),
     )
     on: str = param(
@@ -41,7 +41,7 @@ class MeasureOptions:
         choices=("auto", "init", "trained", "both"),
     )
     split: str | None = param(
-        None, "train, test or train,test.  [default: varies by measure]", metavar="LIST"
+        None, "train, test or train,test.  [default: depends on the measure]", metavar="LIST"
     )
     batches: int | None = param(
         None, "Number of batches.  [default: depends on the measure]", bounds="[1, inf)"

@@ -40,7 +40,7 @@ class PROptions:
     rho: str = param("0.1,0.05,0.01", "Tolerated failure rates.", metavar="LIST")
     samples: int = param(
         100,
-        "Number of noisy copies of each image (with --sampling adaptive, the maximum).",
+        "Noisy copies of each image (with --sampling adaptive, at most).",
         bounds=f"[1, {1 << 23}]",
     )
     noise: str = param("uniform", f"Kinds of noise: {', '.join(NOISES)}.", metavar="LIST")
@@ -51,7 +51,7 @@ class PROptions:
         choices=("at-least", "above"),
     )
     confidence: float = param(
-        0.95, "Confidence of the intervals, and of the decisions on single images.", metavar="SHARE"
+        0.95, "Confidence of intervals and of decisions on single images.", metavar="SHARE"
     )
     only: str = param(
         "both",

@@ -29,9 +29,7 @@ class RankingOptions:
         "Metric to sort by, or an expression such as 'mean(pgd20.*)'. In a list, later items break ties.",
         metavar="EXPR[:lower|higher]",
     )
-    top: int | None = param(
-        None, "Write only the first N records (of each group).", bounds="[1, inf)", metavar="N"
-    )
+    top: int | None = param(None, "Write only the first N (of each group).", bounds="[1, inf)", metavar="N")
     where: str | None = where_param()
     within: str | None = param(
         None, "Rank within groups of records that have equal values in these fields.", metavar="LIST"
@@ -73,7 +71,7 @@ class RankingOptions:
     percent: bool = param(False, "In a table, show shares of images in percent.", flags=("--percent",))
     digits: int | None = param(
         None,
-        "Number of decimals in a table.  [default: 4 for shares, 2 in percent]",
+        "Decimals in a table.  [default: 4 for shares, 2 in percent]",
         bounds="[0, 15]",
         metavar="N",
     )
@@ -96,7 +94,7 @@ class RankingOptions:
     )
     paired_raw: bool = param(
         False,
-        "Also add p_raw, the p-value that is not corrected for the number of models.",
+        "Also add p_raw, which is not corrected for the number of models.",
         flags=("--paired-raw",),
     )
     per_class: str | None = param(

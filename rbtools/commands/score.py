@@ -42,7 +42,7 @@ class ScoreOptions:
     )
     within: str | None = param(
         None,
-        "Scale the metrics in groups of records that have equal values in these fields: dataset,arch.name.",
+        "Scale in groups of records with equal values of these fields: dataset,arch.name.",
         metavar="LIST",
     )
     missing: str = param("refuse", "How to treat a record that lacks a metric.", choices=MISSING)
@@ -63,9 +63,7 @@ class ScoreOptions:
     dry_run: bool = param(
         False, "Report the metrics that the score would have, and compute no score.", flags=("--dry-run",)
     )
-    force: bool = param(
-        False, "Let --add overwrite an existing metric from another source.", flags=("--force",)
-    )
+    force: bool = param(False, "Let --add overwrite metrics of another source.", flags=("--force",))
 
 
 @shared.command()

@@ -27,9 +27,7 @@ class StoreSelection:
     """The options that select results."""
 
     keys: tuple[str, ...] = param((), "", metavar="[KEY]...", positional=True)
-    where: str | None = param(
-        None, "Select only results that meet this condition: 'acc > 0.8'.", metavar="EXPR"
-    )
+    where: str | None = param(None, "Only results that meet this condition: 'acc > 0.8'.", metavar="EXPR")
     kind: str | None = param(None, "Select only results of this kind.", choices=KINDS)
 
 
@@ -37,9 +35,7 @@ class StoreSelection:
 class UpkeepOptions:
     """The options that check and clean the store."""
 
-    delete: bool = param(
-        False, "Remove damaged files, so that their content is computed again.", flags=("--delete",)
-    )
+    delete: bool = param(False, "Remove damaged files; their content is computed again.", flags=("--delete",))
     keep_metrics: bool = param(
         False, "Keep only results; also remove checkpoints and unfinished runs.", flags=("--keep-metrics",)
     )
