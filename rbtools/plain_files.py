@@ -77,7 +77,7 @@ def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
 
 
 def opened(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A stream of a plain file. Raises OSError, also if the path is not a plain file."""
+    """Open a plain file as a stream. Raises OSError, also if the path is not a plain file."""
     return open(open_plain(path), "rb")
 
 
@@ -176,8 +176,8 @@ _DEEPEST = 50  # maximum levels of YAML, because PyYAML reads it by recursion
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text. Raises yaml.YAMLError, also if the text contains aliases, because a few lines
-    with aliases can expand to billions of values."""
+    """Parse a YAML text. Raises yaml.YAMLError, also if the text contains aliases, because a few lines with
+    aliases can expand to billions of values."""
     import yaml  # only here, because --help and most runs do not need it
 
     depth = 0

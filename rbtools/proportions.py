@@ -1,4 +1,5 @@
-"""Wilson's interval of a proportion, which all accuracies use, without numpy."""
+"""Wilson's interval of a proportion, which is used for all accuracies; the computation does not need
+numpy."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ def build_context(**values: object) -> CommandContext:
     """Make the run from the options, and check it before the first record is read. `values` contains the
     options of RunOptions that the tool has; all other options keep their defaults.
 
-    Raises UsageError if options contradict each other, or if a data set, weights, a store or a file is not
-    available.
+    Raises UsageError if options contradict each other, or if a data set, a file of weights, a store or
+    another file is not available.
     """
     from rbtools.execution import resources
     from rbtools.execution.run import OPTIONS, Run
@@ -77,7 +77,7 @@ def build_context(**values: object) -> CommandContext:
 
 
 def _check_files(given: RunOptions) -> None:
-    """Raise RbError if a data set, a list of images, weights or a class map does not exist."""
+    """Raise RbError if a data set, a list of images, a file of weights or a class map does not exist."""
     if given.dataset is not None:
         from rbtools import datasets
 
@@ -95,7 +95,7 @@ def _check_files(given: RunOptions) -> None:
 
 
 def _stages(given: RunOptions) -> Any:
-    """The stages of --defend; None if it is not given. Raises UsageError."""
+    """The defence stages in --defend; None if --defend is not given. Raises UsageError."""
     if given.defend is None:
         if given.backward is not None:
             raise UsageError("--backward is for stages. Add some: --defend jpeg:75.")

@@ -1,13 +1,13 @@
 """Reads defaults of options from the file of `--config`, or from `rbtools.yaml` in the working directory,
 which overrides the user's file. A file has a section for each tool, and the section `all` for shared options.
-Keys are long options without their dashes; the name of a subcommand contains the options of the subcommand:
+Keys are long options without their dashes; the options of a subcommand are nested below its name:
 
     all: {store: results, jobs: 2}
     rb-train: {method: trades, epochs: 50}
     rb-attack: {eps: 8, pgd: {steps: 50}}
 
-They become click's `default_map`, so the command line and the environment override them. For safety, a file
-cannot allow the user's code to run, and cannot contain a path outside the working directory.
+The values become click's `default_map`, so the command line and the environment override them. For safety, a
+file cannot allow the user's code to run, and cannot contain a path outside the working directory.
 """
 
 from __future__ import annotations

@@ -216,8 +216,8 @@ class Tool:
         return inspect.cleandoc(self.function.__doc__ or "")
 
     def load(self, names: Sequence[str], allow_code: bool) -> list[type]:
-        """The classes with these names. Raises UsageError if a name is unknown, or if a name refers to the
-        user's code but --allow-code is not given; the code is then not imported."""
+        """The registered classes with the given names. Raises UsageError if a name is unknown, or if a name
+        refers to the user's code but --allow-code is not given; the code is then not imported."""
         assert self.registry is not None
         strange = next((name for name in names if not self.registry.knows(name)), None)
         if strange is not None and self.by is None:
@@ -303,7 +303,7 @@ def command(
     covers: str | None = None,
     lists: str = "",
 ) -> Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a function. With `choose`, the names of a registry are the tool's subcommands; with
+    """Make a tool from a function. With `choose`, the names of a registry are the tool's subcommands; with
     `many`, a subcommand may be a list of names. With `choose` and `by`, the option `by` chooses among the
     names. `default` is the choice if the option is not given, or a function that returns this choice from the
     words of the command line. `Tool` describes `covers` and `lists`.

@@ -123,8 +123,8 @@ class RunOptions:
     split: str = param("test", "Split of the data set.")
     weights: str | None = param(
         None,
-        "Folder of published nasbench201 weights, for records without a checkpoint. Its files are named by"
-        " index: 000123-FULL.pth, or 000123.pickle.pbz2 of NATS-Bench.",
+        "Folder of published nasbench201 weights, for records without a checkpoint. The files in the folder"
+        " are named by index: 000123-FULL.pth, or 000123.pickle.pbz2 of NATS-Bench.",
         metavar="DIR",
     )
     member: str | None = param(

@@ -1,4 +1,4 @@
-"""Messages for people, on standard error.
+"""Prints messages for people on standard error.
 
 All stages of a pipe write their messages to one terminal. A status line is erased before any other message is
 printed. Only one process of a pipe shows a status line at a time, so that processes do not overwrite each

@@ -29,7 +29,7 @@ class RankingOptions:
         "Metric to sort by, or an expression such as 'mean(pgd20.*)'. In a list, later items break ties.",
         metavar="EXPR[:lower|higher]",
     )
-    top: int | None = param(None, "Write only the first N (of each group).", bounds="[1, inf)", metavar="N")
+    top: int | None = param(None, "Write the first N records per group.", bounds="[1, inf)", metavar="N")
     where: str | None = where_param()
     within: str | None = param(
         None, "Rank within groups of records that have equal values in these fields.", metavar="LIST"

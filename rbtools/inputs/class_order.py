@@ -1,4 +1,4 @@
-"""Matches the classes of a data set with those of a network."""
+"""Matches the classes of a data set with the classes of a network."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def files() -> dict[str, str]:
 
 
 def main(folder: str = ".") -> None:
-    """Write all files below the folder."""
+    """Write all generated files to the folder."""
     for path, text in files().items():
         target = Path(folder, path)
         target.parent.mkdir(parents=True, exist_ok=True)
