@@ -48,7 +48,7 @@ GROUPS = (
         ),
     ),
     OptionGroup(
-        "Validation, and what is kept",
+        "Validation, tracking and initial weights",
         ("val", "select", "track", "init"),
         (
             "patience",
