@@ -89,9 +89,9 @@ SILENT = Report()
 
 @contextlib.contextmanager
 def progress_of(progress: bool | Callable[[str], None] | None) -> Iterator[Callable[[str], None] | None]:
-    """Yields the call-back for an argument `progress=` in Python. A function is its own call-back. True
-    stands for a tqdm progress bar, which is a widget in a notebook; False and None stand for no call-back.
-    Raises RbError if tqdm is not installed.
+    """Yields the call-back for an argument `progress=` in Python. If the argument is a function, the function
+    itself is the call-back. True stands for a tqdm progress bar, which is a widget in a notebook; False and
+    None stand for no call-back. Raises RbError if tqdm is not installed.
     """
     if not isinstance(progress, bool):
         yield progress

@@ -110,8 +110,8 @@ class RecordReader:
 
 
 class Sink(RecordReader):
-    """The records to work on. Bad lines and failed records are left out and counted. Records that do not meet
-    `where`, or that lack a name in `where`, are also left out and counted.
+    """The records that the tool works on. Bad lines and failed records are left out and counted. Records that
+    do not meet `where`, or that lack a name in `where`, are also left out and counted.
 
     `good` counts the records that are returned. `united` merges the records of one model.
     """

@@ -74,10 +74,10 @@ class Terminal:
         self._line(f"error: {text}")
 
     def wrong_line(self, text: str, more: str = "more lines are not records", hint: str = _RECORDS) -> None:
-        """Report a line that is not a record, or that a tool cannot use. Only the first such lines are
-        reported, because a file of another kind may contain thousands. `more` describes the lines that are
-        not reported, and `hint` says what the user may check. With `-v` and in the log, all such lines are
-        reported.
+        """Report a line that is not a record, or that a tool cannot use. Only the first bad lines are
+        reported, because a file of another kind may contain thousands of bad lines. `more` describes the
+        lines that are not reported, and `hint` says what the user may check. With `-v` and in the log, all
+        bad lines are reported.
         """
         self._wrong_lines += 1
         if self.verbose or self._wrong_lines <= _NAMED_LINES:

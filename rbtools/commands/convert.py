@@ -55,9 +55,9 @@ def main(
 
     The tool reads FILE (for some formats a folder) or standard input, and writes a record for each result.
     The names of the metrics are the same as in rb-attack and the other tools. "evals" contains the source of
-    each number and its rounding. With --write, the tool converts records to the format. Standard error then
-    lists each kind of content that the format cannot express. A row that cannot be read becomes a record with
-    an error.
+    each number and its rounding. With --write, the tool converts records to the format. Messages on standard
+    error list each kind of content that the format cannot express. A row that cannot be read becomes a record
+    with an error.
 
     \b
     Examples:

@@ -104,7 +104,7 @@ def _made(
     show: str | None,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Write the corrupted copy (--write), and draw the image with all corruptions (--show)."""
+    """Write the corrupted copy (--write), and draw one image with all corruptions (--show)."""
     if write is not None and severities != units.SEVERITIES:
         raise UsageError("--write makes an archive, which has all five severities. Leave --severity out.")
     from rbtools.jobs import corrupted_images

@@ -24,9 +24,9 @@ def of_network(
     names. None if this is the data set's own order, or if no other order is known.
 
     `there` contains the classes of the data set. `asked` is the value of --classes, and may be empty. `names`
-    and `count` describe the classes of the network, as far as they are known. Classes are matched by name. In
-    --classes, numbers are numbers of the network's classes if the network has more classes than the data set.
-    Raises RbError if --classes is ambiguous.
+    and `count` describe the classes of the network, as far as they are known. Classes are matched by name. If
+    the network has more classes than the data set, a number in --classes is the number of a class of the
+    network. Raises RbError if --classes is ambiguous.
     """
     if count is not None and len(names) != count:
         names = ()

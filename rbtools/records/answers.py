@@ -30,8 +30,8 @@ class NoAnswers(RbError):
 
 
 class Answers(NamedTuple):
-    """The digest of the list of examples, and `right`, bool (N,), which is true for each image that counts in
-    the value."""
+    """`examples` is the digest of the list of examples, and `right`, bool (N,), is true for each image that
+    counts in the value."""
 
     examples: str
     right: np.ndarray

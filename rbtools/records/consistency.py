@@ -343,8 +343,8 @@ def _is_autoattack(entry: Entry) -> bool:
 
 
 def _by_chance(low: MeasuredEntry, high: MeasuredEntry, *, paired: bool) -> float:
-    """The p-value of the observation that `high` is above `low`, if `high` is truly not larger; 1 if `high`
-    is not above `low`.
+    """The p-value for the hypothesis that `high` is truly not larger than `low`; 1 if the measured `high` is
+    not above the measured `low`.
 
     If `paired` is true, both results are on the same images, and only rounding on the processor can put
     `high` above `low`. Rounding changes at most two verdicts or a share _FLIPPED of the verdicts; for more
