@@ -343,7 +343,7 @@ def transfer(
     With several models in --from, the image is attacked on their ensemble (the mean of their logits), and
     then on each model separately. The image is broken if any of these adversarial examples fools the record's
     model. For each attacked model and for the ensemble, "broken_by_source" in "evals" is the number of images
-    that it broke first. The order of the models in --from does not affect the result.
+    that this model or the ensemble broke first. The order of the models in --from does not affect the result.
 
     PGD stops at the first point that fools the attacked model. With --iterate last, PGD continues after this
     point; mi-fgsm always continues. Adversarial examples from the last iterate fool other models more often.

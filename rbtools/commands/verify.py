@@ -54,8 +54,8 @@ def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.Command
     measured on a random part of its images, which depends on --seed. Each image has its own random numbers,
     so a correct accuracy can differ only because of the choice of images and because of rounding. Rounding
     may change the answers on 0.2 % of the images, or on 1 % if the result depends on a search or on noise. If
-    device, precision and environment are the same as in the entry, only a tenth of these changes is allowed.
-    Results in the store are not used.
+    device, precision and environment are the same as in the entry, the answers may change on only a tenth of
+    these shares of images. Results in the store are not used.
 
     In addition, the tool always checks whether the numbers of a record agree with each other. The tool
     reports values outside their intervals; values that are not k/n; metrics without entries and entries

@@ -31,8 +31,8 @@ def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
 def checkpoint_name(record: dict[str, Any], run: Run) -> str:
     """The name ("sha256:...") of the record's checkpoint, which is sufficient to find results.
 
-    The file of the checkpoint may be missing. If it is a user's file and exists, its content must be
-    unchanged. Raises RbError if the record has no checkpoint, or if the content of the file has changed.
+    The file of the checkpoint may be missing. A user's file that exists must have unchanged content. Raises
+    RbError if the record has no checkpoint, or if the content of the file has changed.
     """
     name = record.get("checkpoint")
     if not name and run.plan is not None:
