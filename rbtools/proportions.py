@@ -1,5 +1,4 @@
-"""Wilson's interval of a proportion, which is used for all accuracies; the computation does not need
-numpy."""
+"""Wilson's interval of a proportion, which is used for all accuracies and does not need numpy."""
 
 from __future__ import annotations
 

@@ -172,9 +172,9 @@ class Tool:
     if the option is not given; its argument is the list of words on the command line. The function receives
     the choice, and as `params` the fields of the chosen class that were given. `commands` are further
     subcommands; with `holds_only`, the tool has no other subcommands. `covers` is an option that sets all of
-    the tool's own options (--preset). If `covers` is given, values of the own options in a configuration
-    file are ignored. `lists` is the help of --list, which prints a line for each subcommand; if `lists` is
-    empty, the tool has no --list.
+    the tool's own options (--preset) and makes the tool ignore values of these options in a configuration
+    file. `lists` is the help of --list, which prints a line for each subcommand; if `lists` is empty, the
+    tool has no --list.
     """
 
     name: str

@@ -45,11 +45,7 @@ class RunOptions:
         metavar="HOST:PORT",
         flags=("--ray-address",),
     )
-    unordered: bool = param(
-        False,
-        "Write each record as soon as it is finished.",
-        flags=("--unordered",),
-    )
+    unordered: bool = param(False, "Write each record as soon as it is finished.", flags=("--unordered",))
     threads: int | None = param(
         None,
         "Number of CPU threads for one model.  [default: 1 for nasbench201, else OMP_NUM_THREADS, else all"
@@ -138,10 +134,7 @@ class RunOptions:
         metavar="LIST|FILE",
     )
     batch: int | None = param(
-        None,
-        "Images per batch; this affects memory, not results.",
-        bounds="[1, inf)",
-        metavar="N",
+        None, "Images per batch; this affects memory, not results.", bounds="[1, inf)", metavar="N"
     )
     name_as: str | None = param(None, "Name of the result in the record.", metavar="NAME", flags=("--as",))
     store: str = param(

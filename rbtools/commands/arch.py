@@ -41,14 +41,10 @@ class ArchOptions:
     )
     space: str = param("nasbench201", "Search space of the architectures.", choices=tuple(SPACES))
     unique: bool = param(
-        False,
-        "Write one architecture for each set of identical networks (6466).",
-        flags=("--unique",),
+        False, "Write one architecture for each set of identical networks (6466).", flags=("--unique",)
     )
     index: str | None = param(
-        None,
-        "Indices, such as 13714 or 0-9,50; the records have the same order.",
-        metavar="LIST",
+        None, "Indices, such as 13714 or 0-9,50; the records have the same order.", metavar="LIST"
     )
     string: str | None = param(
         None, "The string of one cell: '|nor_conv_3x3~0|+|...'.", metavar="TEXT", flags=("--str",)
@@ -69,14 +65,10 @@ class ArchSizes:
     channels: int | None = param(None, "Channels in the first stage.  [default: 16]", bounds="[1, inf)")
     cells: int | None = param(None, "Cells in each of the three stages.  [default: 5]", bounds="[1, inf)")
     width: int | None = param(
-        None,
-        "Neurons or channels in every layer of fcnn and rescnn.  [default: 64]",
-        bounds="[1, inf)",
+        None, "Neurons or channels in every layer of fcnn and rescnn.  [default: 64]", bounds="[1, inf)"
     )
     depth: int | None = param(
-        None,
-        "Layers of fcnn and rescnn, including the output layer.  [default: 4]",
-        bounds="[2, inf)",
+        None, "Layers of fcnn and rescnn, including the output layer.  [default: 4]", bounds="[2, inf)"
     )
 
 

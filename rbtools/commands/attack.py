@@ -268,9 +268,7 @@ class CurveOptions:
         bounds="[20, inf)",
     )
     attacks: str = param(
-        "curve",
-        "Searches, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2.",
-        metavar="LIST",
+        "curve", "Searches, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2.", metavar="LIST"
     )
     eps: str | None = param(
         None, "Distances of the curve.  [default: 0:16:33, in L2 0:2:33, in L1 0:24:33]", metavar="LIST"

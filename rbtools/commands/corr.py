@@ -46,10 +46,7 @@ class CorrelationOptions:
     )
     where: str | None = where_param()
     bootstrap: int = param(
-        0,
-        "Add 95 % intervals from N bootstrap samples of the records.",
-        bounds="[0, inf)",
-        metavar="N",
+        0, "Add 95 % intervals from N bootstrap samples of the records.", bounds="[0, inf)", metavar="N"
     )
     seed: int = param(0, "Seed of --bootstrap.", bounds="[0, inf)")
     form: str | None = form_param()

@@ -44,9 +44,7 @@ class CorruptionOptions:
         metavar="DIR",
     )
     show: str | None = param(
-        None,
-        "Draw one image with every corruption and severity, and evaluate nothing.",
-        metavar="FILE.png",
+        None, "Draw one image with every corruption and severity, and evaluate nothing.", metavar="FILE.png"
     )
 
 

@@ -39,9 +39,7 @@ class PROptions:
     )
     rho: str = param("0.1,0.05,0.01", "Tolerated failure rates.", metavar="LIST")
     samples: int = param(
-        100,
-        "Noisy copies of each image (with --sampling adaptive, at most).",
-        bounds=f"[1, {1 << 23}]",
+        100, "Noisy copies of each image (with --sampling adaptive, at most).", bounds=f"[1, {1 << 23}]"
     )
     noise: str = param("uniform", f"Kinds of noise: {', '.join(NOISES)}.", metavar="LIST")
     passes: str = param(

@@ -70,10 +70,7 @@ class RankingOptions:
     )
     percent: bool = param(False, "In a table, show shares of images in percent.", flags=("--percent",))
     digits: int | None = param(
-        None,
-        "Decimals in a table.  [default: 4 for shares, 2 in percent]",
-        bounds="[0, 15]",
-        metavar="N",
+        None, "Decimals in a table.  [default: 4 for shares, 2 in percent]", bounds="[0, 15]", metavar="N"
     )
     plus_minus: bool = param(
         False, "Show each interval by half of its length: 0.53 ± 0.01.", flags=("--plus-minus",)
@@ -93,9 +90,7 @@ class RankingOptions:
         metavar="REFERENCE",
     )
     paired_raw: bool = param(
-        False,
-        "Also add p_raw, which is not corrected for the number of models.",
-        flags=("--paired-raw",),
+        False, "Also add p_raw, which is not corrected for the number of models.", flags=("--paired-raw",)
     )
     per_class: str | None = param(
         None,
